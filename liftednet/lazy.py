@@ -1,0 +1,51 @@
+"""Packages that are imported when first used, so that training with torch never pays for them.
+
+A module writes ``from liftednet.lazy import cvxpy as cp``; CVXPY is imported when an attribute of
+``cp`` is first asked for, and type checkers see the real package throughout.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["cvxpy", "pyplot"]
+
+
+class LazyModule:
+    """Stands for a module until one of its attributes is used, and then imports it."""
+
+    def __init__(self, name: str, install: str) -> None:
+        """Remember which module to import, and what to install where it is missing."""
+        self._name = name
+        self._install = install
+
+    def __getattr__(self, attribute: str) -> Any:
+        """Import the module and keep the attribute, so that the next use costs nothing.
+
+        Raises:
+            ImportError: the package is not installed, or one that it needs is not.
+        """
+        try:
+            module = import_module(self._name)
+        except ImportError as error:
+            raise ImportError(
+                f"{self._name} is needed here and cannot be imported ({error}): "
+                f"run `pip install {self._install}`",
+                name=self._name,
+            ) from error
+        value = getattr(module, attribute)
+        setattr(self, attribute, value)
+        return value
+
+    def __repr__(self) -> str:
+        """Name the module without importing it."""
+        return f"<lazy module {self._name!r}>"
+
+
+if TYPE_CHECKING:
+    import cvxpy as cvxpy
+    from matplotlib import pyplot as pyplot
+else:
+    cvxpy = LazyModule("cvxpy", install="cvxpy")
+    pyplot = LazyModule("matplotlib.pyplot", install="'liftednet[plots]'")
