@@ -21,7 +21,7 @@ class LazyModule:
         self._install = install
 
     def __getattr__(self, attribute: str) -> Any:
-        """Import the module and keep the attribute, so that the next use costs nothing.
+        """Import the module, unless that has been done, and ask it for the attribute.
 
         Raises:
             ImportError: the package is not installed, or one that it needs is not.
@@ -34,9 +34,7 @@ class LazyModule:
                 f"run `pip install {self._install}`",
                 name=self._name,
             ) from error
-        value = getattr(module, attribute)
-        setattr(self, attribute, value)
-        return value
+        return getattr(module, attribute)
 
     def __repr__(self) -> str:
         """Name the module without importing it."""

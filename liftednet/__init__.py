@@ -1,0 +1,88 @@
+"""Lifted neural networks: training as a sequence of convex problems, solved in torch.
+
+The public names are imported when first used, so that `import liftednet` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if find_spec("torch") is None:
+    raise ImportError(
+        "liftednet needs torch, which this Python does not have: run `make demo` in the repository, "
+        "or `pip install -c constraints.txt -e .`",
+        name="torch",
+    )
+
+if TYPE_CHECKING:
+    from liftednet import activations as activations
+    from liftednet import data as data
+    from liftednet import divergences as divergences
+    from liftednet import losses as losses
+    from liftednet import models as models
+    from liftednet import penalties as penalties
+    from liftednet import solvers as solvers
+    from liftednet.activation import Activation as Activation
+    from liftednet.check import check_activation as check_activation
+    from liftednet.errors import DataError as DataError
+    from liftednet.errors import DeclarationError as DeclarationError
+    from liftednet.errors import LiftedError as LiftedError
+    from liftednet.errors import SolverError as SolverError
+    from liftednet.export import initialize_ as initialize_
+    from liftednet.export import to_torch as to_torch
+    from liftednet.problems import Link as Link
+    from liftednet.problems import OutputFit as OutputFit
+    from liftednet.problems import StateFit as StateFit
+    from liftednet.problems import WeightFit as WeightFit
+    from liftednet.solution import Solution as Solution
+    from liftednet.solution import Status as Status
+    from liftednet.storage import load as load
+    from liftednet.storage import save as save
+
+__version__ = "0.1.0"
+
+_ROOMS = (
+    "activations",
+    "data",
+    "divergences",
+    "losses",
+    "models",
+    "penalties",
+    "solvers",
+)
+_HOMES = {
+    "Activation": "activation",
+    "DataError": "errors",
+    "DeclarationError": "errors",
+    "LiftedError": "errors",
+    "Link": "problems",
+    "OutputFit": "problems",
+    "Solution": "solution",
+    "SolverError": "errors",
+    "StateFit": "problems",
+    "Status": "solution",
+    "WeightFit": "problems",
+    "check_activation": "check",
+    "initialize_": "export",
+    "load": "storage",
+    "save": "storage",
+    "to_torch": "export",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use (PEP 562)."""
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return every public name, whether or not it has been used yet."""
+    return sorted({*globals(), *_ROOMS, *_HOMES})

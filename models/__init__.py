@@ -1,0 +1,7 @@
+"""The training problems: which block of a lifted network is which convex subproblem."""
+
+if __name__ == "models":
+    raise ImportError(
+        "the folder models is the package liftednet.models: run `make demo` or "
+        "`pip install -c constraints.txt -e .`, then import liftednet.models"
+    )
