@@ -1,0 +1,81 @@
+"""Refusals that the data package shares: said before anything is drawn or read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError
+
+
+def positive_integer(name: str, value: int, least: int = 1) -> int:
+    """Return `value` if it is an integer of at least `least`.
+
+    Raises:
+        DataError: `value` is not an integer, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DataError(f"{name} must be an integer of at least {least}; it is {value!r}.")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """Return `value` if it lies strictly between 0 and 1.
+
+    Raises:
+        DataError: `value` is no number between 0 and 1.
+    """
+    if not 0.0 < float(value) < 1.0:
+        raise DataError(f"{name} must lie strictly between 0 and 1; it is {value!r}.")
+    return float(value)
+
+
+def same_rows(x: Tensor, y: Tensor) -> None:
+    """Refuse empty data and data whose first axes differ.
+
+    Raises:
+        DataError: no rows, or not the same number of rows.
+    """
+    if len(x) == 0:
+        raise DataError(f"The data set is empty: X has shape {tuple(x.shape)}.")
+    if len(x) != len(y):
+        raise DataError(
+            f"X and y need the same number of rows; X has shape {tuple(x.shape)} "
+            f"and y has shape {tuple(y.shape)}."
+        )
+
+
+def sequence_lengths(lengths: Tensor, samples: int, steps: int) -> Tensor:
+    """Return `lengths` as int64 if it names a length within the data for every sample.
+
+    Args:
+        lengths: (samples,) number of steps of each sequence.
+        samples: number of sequences.
+        steps: longest possible length.
+
+    Raises:
+        DataError: wrong shape, not integers, or a length below 1 or beyond the data.
+    """
+    lengths = torch.as_tensor(lengths)
+    if lengths.shape != (samples,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+        raise DataError(
+            f"lengths must be {samples} integers, one per sequence; it has shape "
+            f"{tuple(lengths.shape)} and type {lengths.dtype}."
+        )
+    if bool((lengths < 1).any()) or bool((lengths > steps).any()):
+        raise DataError(
+            f"Each length must lie between 1 and the {steps} steps of the data; they run "
+            f"from {int(lengths.min())} to {int(lengths.max())}."
+        )
+    return lengths.long()
+
+
+def generator(seed: int) -> torch.Generator:
+    """Return a CPU generator that starts from `seed`.
+
+    Raises:
+        DataError: `seed` is not an integer.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise DataError(f"seed must be an integer; it is {seed!r}.")
+    return torch.Generator().manual_seed(seed)

@@ -1,0 +1,136 @@
+"""Generated tasks with an answer at every step (Lifted Recurrent Neural Networks, section 6)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from liftednet.data.checks import fraction, generator, positive_integer
+from liftednet.errors import DataError
+
+
+def echo(
+    samples: int, length: int, lag: int = 1, classes: int = 10, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Repeat the input `lag` steps later (lag echo, section 6.1).
+
+    y[i, t] = class of X[i, t - lag] for t >= lag. The first `lag` labels are drawn at random
+    and cannot be known, so the largest possible accuracy is 1 - lag / length * (1 - 1 / classes).
+
+    Args:
+        samples: number of sequences.
+        length: steps of each sequence.
+        lag: steps between a symbol and its echo, below `length`.
+        classes: number of symbols.
+        seed: of the random numbers.
+
+    Returns:
+        X (samples, length, classes) one-hot float32 and y (samples, length) int64 labels.
+
+    Raises:
+        DataError: a count that is not a positive integer, or a lag not below the length.
+    """
+    positive_integer("samples", samples)
+    positive_integer("length", length)
+    positive_integer("lag", lag)
+    positive_integer("classes", classes, least=2)
+    if lag >= length:
+        raise DataError(f"lag must be below the length {length}; it is {lag}.")
+    symbols = torch.randint(classes, (samples, length + lag), generator=generator(seed))
+    return one_hot(symbols[:, lag:], classes).float(), symbols[:, :length].clone()
+
+
+def running_sum(samples: int, length: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Say at every step whether the sum so far is positive (section 6.2).
+
+    y[i, t] = 0 where X[i, 0] + ... + X[i, t] > 0, else 1 (the paper's index 0 means on).
+
+    Args:
+        samples: number of sequences.
+        length: steps of each sequence.
+        seed: of the random numbers.
+
+    Returns:
+        X (samples, length, 1) float32, uniform on [-1, 1], and y (samples, length) int64 labels.
+
+    Raises:
+        DataError: a count that is not a positive integer.
+    """
+    positive_integer("samples", samples)
+    positive_integer("length", length)
+    x = 2 * torch.rand(samples, length, 1, generator=generator(seed)) - 1
+    total = x.squeeze(2).double().cumsum(1)
+    return x, (total <= 0).long()
+
+
+def timer(
+    samples: int,
+    length: int,
+    dependency: int,
+    on_fraction: float | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Say at every step whether a restarted countdown still runs (section 6.3).
+
+    The running timer falls by 1 a step down to 0; where the switch is on it becomes the larger
+    of itself and the timer input. y = 0 (on) where it is positive, else 1 (off).
+
+    Args:
+        samples: number of sequences.
+        length: steps of each sequence.
+        dependency: largest timer input, in steps.
+        on_fraction: share of steps whose switch is on; None gives `balanced_on_fraction`.
+        seed: of the random numbers.
+
+    Returns:
+        X (samples, length, 3) float32 with the timer input, a whole number from 1 to
+        `dependency`, and the one-hot switch (on, off); y (samples, length) int64 labels.
+
+    Raises:
+        DataError: a count that is not a positive integer, or a share outside (0, 1).
+    """
+    positive_integer("samples", samples)
+    if on_fraction is None:
+        on_fraction = balanced_on_fraction(length, dependency)
+    fraction("on_fraction", on_fraction)
+    positive_integer("length", length)
+    positive_integer("dependency", dependency)
+    source = generator(seed)
+    value = torch.randint(1, dependency + 1, (samples, length), generator=source)
+    on = torch.rand(samples, length, generator=source) < on_fraction
+    x = torch.stack([value, on, ~on], dim=2).float()
+    return x, (_running_timer(value * on) == 0).long()
+
+
+def _running_timer(restarts: Tensor) -> Tensor:
+    """Return the countdown after each step; `restarts` is 0 where the switch is off."""
+    # With t the step, the countdown is max over k <= t of (restart_k + k) - t, never below 0.
+    step = torch.arange(restarts.shape[1])
+    return ((restarts + step).cummax(1).values - step).clamp(min=0)
+
+
+def balanced_on_fraction(length: int, dependency: int) -> float:
+    """Return the share of on switches at which the timer's answers are half on, half off.
+
+    The countdown is 0 after step t (from 0) with probability
+    prod_{k=0}^{min(t, p-1)} (1 - f (p - k) / p), p the dependency; its mean over t is set to 1/2.
+
+    Args:
+        length: steps of each sequence.
+        dependency: largest timer input, in steps.
+
+    Raises:
+        DataError: a count that is not a positive integer.
+    """
+    positive_integer("length", length)
+    positive_integer("dependency", dependency)
+    ages = torch.arange(min(length, dependency), dtype=torch.float64)
+    reach = (dependency - ages) / dependency
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        off = torch.cumprod(1 - middle * reach, 0)
+        mean_off = (off.sum() + (length - len(off)) * off[-1]) / length
+        low, high = (middle, high) if mean_off > 0.5 else (low, middle)
+    return (low + high) / 2
