@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if find_spec("torch") is None:
     raise ImportError(
-        "liftednet needs torch, which this Python does not have: run `make demo` in the repository, "
-        "or `pip install -c constraints.txt -e .`",
+        "liftednet needs torch, which this Python does not have: run `make demo` in the "
+        "repository, or `pip install -c constraints.txt -e .`",
         name="torch",
     )
 
