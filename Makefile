@@ -1,0 +1,42 @@
+# Every command makes .venv and installs into it first, when that has not been done.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+SINGLE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
+	name a newer one, as in: make test PYTHON=python3.12
+
+.PHONY: help demo test lint type bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the commands
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
+
+demo: $(INSTALLED) ## train, export and compare on real data, in under a minute
+	$(BIN)/liftednet demo
+
+test: lint type ## everything that must hold: linting, typing, tests
+	$(SINGLE_THREAD) $(BIN)/python -m pytest -n 2
+
+lint: $(INSTALLED) ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+type: $(INSTALLED) ## mypy
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## every benchmark, one after the other
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+
+clean: ## remove .venv and everything else that was made
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(INSTALLED): setup.cfg pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed:" \
+		"liftednet needs Python 3.11 or newer"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or \
+		sys.exit("$(OLD_PYTHON)" % sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@touch $@
