@@ -1,0 +1,111 @@
+"""What happens on `import liftednet`, each time in a fresh interpreter."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import liftednet
+
+ROOT = Path(__file__).parents[2]
+PUBLIC = sorted({*liftednet._HOMES, *liftednet._ROOMS})
+HEAVY = {"cvxpy", "matplotlib", "optuna", "pooch", "sklearn", "triton"}
+
+
+def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *options, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+
+
+def loaded_after(code: str) -> set[str]:
+    result = python(f"{code}\nimport sys\nprint(*sys.modules)")
+    assert result.returncode == 0, result.stderr
+    return {name.split(".")[0] for name in result.stdout.split()}
+
+
+def test_import_loads_no_heavy_package() -> None:
+    assert not loaded_after("import torch, liftednet") & HEAVY
+
+
+def test_public_names_load_no_heavy_package() -> None:
+    assert not loaded_after(f"from liftednet import {', '.join(PUBLIC)}") & HEAVY
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_is_there(name: str) -> None:
+    assert getattr(liftednet, name) is not None
+    assert name in dir(liftednet)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse((ROOT / "liftednet" / "__init__.py").read_text(encoding="utf-8"))
+    seen = {
+        alias.name: (node.module or "").removeprefix("liftednet.")
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {**liftednet._HOMES, **dict.fromkeys(liftednet._ROOMS, "liftednet")}
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'LiftedTransformer'"):
+        liftednet.LiftedTransformer  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "liftednet",
+        "liftednet.models",
+        "liftednet.solvers",
+        "liftednet.command",
+        "models",
+        "solvers",
+    ],
+)
+def test_before_installing_one_sentence_says_what_to_do(module: str) -> None:
+    result = python(f"import {module}", "-S")  # -S: without any installed package
+    assert result.returncode == 1
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: ")
+    assert "`make demo`" in last
+    assert "`pip install -c constraints.txt -e .`" in last
+
+
+def test_a_refused_import_leaves_nothing_behind() -> None:
+    code = """
+import sys
+try:
+    import liftednet.models
+except ImportError:
+    print([name for name in sys.modules if name.startswith("liftednet")])
+"""
+    assert python(code, "-S").stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("room", ["models", "solvers"])
+def test_a_room_is_imported_through_liftednet_only(room: str) -> None:
+    result = python(f"import {room}")
+    assert result.returncode == 1
+    assert f"import liftednet.{room}" in result.stderr.splitlines()[-1]
+
+
+def test_a_missing_package_is_named_when_it_is_used() -> None:
+    code = """
+import sys
+sys.modules["cvxpy"] = None
+from liftednet.lazy import cvxpy as cp
+try:
+    cp.Variable(3)
+except ImportError as error:
+    print(error)
+"""
+    assert "run `pip install cvxpy`" in python(code).stdout

@@ -1,0 +1,130 @@
+"""What is installed: liftednet and nothing else, from wheel, sdist and editable install alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", "liftednet", "models", "solvers")
+LOOK = """
+import importlib.util, liftednet, liftednet.models, liftednet.solvers
+assert importlib.util.find_spec("models") is None
+assert importlib.util.find_spec("solvers") is None
+print(liftednet.__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    result = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """Every file of a wheel except RECORD, which lists the others."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {
+            name: archive.read(name) for name in archive.namelist() if not name.endswith("RECORD")
+        }
+
+
+def packages_in_tree() -> set[str]:
+    """Every folder that holds Python, under its package name; the links are not followed."""
+    return {
+        ".".join(("liftednet", *Path(folder).relative_to(ROOT / base).parts))
+        for base, room in ((".", "models"), (".", "solvers"), ("liftednet", "liftednet"))
+        for folder, _, names in os.walk(ROOT / room)
+        if any(name.endswith(".py") for name in names)
+    }
+
+
+def packages_listed() -> set[str]:
+    config = ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    return set(config["options"]["packages"].split())
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, so that building leaves nothing in the repository."""
+    copy = tmp_path_factory.mktemp("sources")
+    for name in filter(lambda name: (ROOT / name).exists(), SOURCES):
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sdist, and in `via-sdist` the wheel that was built from the sdist."""
+    out = tmp_path_factory.mktemp("built")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, tree, cwd=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from the tree itself."""
+    out = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", out, tree, cwd=out)
+    return next(out.glob("*.whl"))
+
+
+def test_every_package_of_the_tree_is_listed() -> None:
+    assert packages_listed() == packages_in_tree()
+
+
+def test_every_package_has_an_init() -> None:
+    for package in packages_in_tree():
+        assert (ROOT / package.replace(".", "/") / "__init__.py").exists(), package
+
+
+def test_wheel_holds_liftednet_and_nothing_else(wheel: Path) -> None:
+    names = contents(wheel)
+    top = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert top == {"liftednet"}
+    assert {"liftednet/py.typed", "liftednet/models/__init__.py"} <= set(names)
+
+
+def test_wheel_holds_every_source_file(wheel: Path) -> None:
+    for package in packages_in_tree():
+        folder = Path(package.replace(".", "/"))
+        for path in (ROOT / folder).glob("*.py"):
+            assert contents(wheel)[f"{folder}/{path.name}"] == path.read_bytes()
+
+
+def test_sdist_builds_the_same_wheel(built: Path, wheel: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"models/__init__.py", "solvers/__init__.py", "setup.cfg", "LICENSE"} <= names
+    assert contents(next(built.glob("*.whl"))) == contents(wheel)
+
+
+def test_wheel_works_where_the_repository_is_not(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r})" + LOOK
+    assert run(sys.executable, "-I", "-c", code, cwd=tmp_path).startswith(str(tmp_path))
+
+
+def test_editable_install_adds_no_other_name(tree: Path, tmp_path: Path) -> None:
+    hook = f"from setuptools.build_meta import build_editable; build_editable({str(tmp_path)!r})"
+    run(sys.executable, "-c", hook, cwd=tree)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+        archive.extractall(tmp_path / "site")
+    # A folder of editable packages comes before the repository that the tests themselves run from.
+    first = f"import site, sys; sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in \
+str(f)]; site.addsitedir({str(tmp_path / 'site')!r})"
+    assert run(sys.executable, "-I", "-c", first + LOOK, cwd=tmp_path).startswith(str(tree))
