@@ -10,6 +10,7 @@ import sysconfig
 import tarfile
 import zipfile
 from configparser import ConfigParser
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -48,10 +49,10 @@ def packages_in_tree() -> set[str]:
     }
 
 
-def packages_listed() -> set[str]:
+def setup_cfg() -> ConfigParser:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
-    return set(config["options"]["packages"].split())
+    return config
 
 
 @pytest.fixture(scope="module")
@@ -84,12 +85,18 @@ def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_package_of_the_tree_is_listed() -> None:
-    assert packages_listed() == packages_in_tree()
+    assert set(setup_cfg()["options"]["packages"].split()) == packages_in_tree()
 
 
 def test_every_package_has_an_init() -> None:
     for package in packages_in_tree():
         assert (ROOT / package.replace(".", "/") / "__init__.py").exists(), package
+
+
+def test_the_command_is_there() -> None:
+    name, _, value = setup_cfg()["options.entry_points"]["console_scripts"].strip().partition(" = ")
+    assert name == "liftednet"
+    assert callable(EntryPoint(name, value, "console_scripts").load())
 
 
 def test_wheel_holds_liftednet_and_nothing_else(wheel: Path) -> None:
