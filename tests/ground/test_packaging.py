@@ -107,10 +107,10 @@ def test_wheel_holds_liftednet_and_nothing_else(wheel: Path) -> None:
 
 
 def test_wheel_holds_every_source_file(wheel: Path) -> None:
+    packed = contents(wheel)
     for package in packages_in_tree():
-        folder = Path(package.replace(".", "/"))
-        for path in (ROOT / folder).glob("*.py"):
-            assert contents(wheel)[f"{folder}/{path.name}"] == path.read_bytes()
+        for path in (ROOT / package.replace(".", "/")).glob("*.py"):
+            assert packed[path.relative_to(ROOT).as_posix()] == path.read_bytes()
 
 
 def test_sdist_builds_the_same_wheel(built: Path, wheel: Path) -> None:
