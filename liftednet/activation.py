@@ -1,0 +1,287 @@
+"""An activation, declared by a convex potential Phi: phi(u) = argmax_v <u, v> - Phi(v).
+
+CVXPY states, torch computes. What is not declared is derived from the forward map where it can
+be (`liftednet.scalar_map`), and asked for by name where it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DeclarationError
+from liftednet.lazy import cvxpy as cp
+from liftednet.piecewise import piecewise_quadratic
+from liftednet.scalar_map import Map, ScalarMap, autograd_slope
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+    RawDivergence = Callable[[Expression, Expression], Expression]
+
+_KNOTS, _REACH = 320, 30.0  # of the piecewise quadratic stand-ins, in units of the pre-activation
+
+
+class Activation:
+    """A nondecreasing map given as an argmin: phi(u) = argmin_v Phi(v) - <u, v> over dom Phi.
+
+    Lifted Neural Networks, section 4, BCR condition. Subclass it and give `forward`; every other
+    method is optional for a map that acts unit by unit, and derived from `forward`. A map that
+    couples the units of a sample (`per_unit = False`) must give what a solver needs of it.
+
+    Attributes:
+        per_unit: whether each unit is mapped by itself.
+        lipschitz: a Lipschitz constant of phi, or None where there is none.
+    """
+
+    per_unit: bool = True
+
+    @staticmethod
+    def from_function(forward: Map, lipschitz: float | None = None) -> Activation:
+        """Declare an activation by its nondecreasing elementwise forward map alone.
+
+        The prox is the scalar root of phi(x) + t x = w, the conjugate the integral of phi and
+        the potential its Legendre transform.
+
+        Args:
+            forward: phi, an elementwise torch function or module without random parts.
+            lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
+
+        Raises:
+            DeclarationError: phi returns another shape, NaN, or decreases somewhere.
+        """
+        return FunctionActivation(forward, lipschitz)
+
+    @staticmethod
+    def from_divergence(
+        divergence: RawDivergence,
+        forward: Map,
+        domain: Callable[[Expression], list[Constraint]] | None = None,
+        block: int = 1,
+    ) -> Activation:
+        """Declare an activation by a raw divergence D(v, u), a CVXPY expression.
+
+        phi(u) = argmin_v D(v, u); solved by the reference solver.
+
+        Args:
+            divergence: takes v (samples, units) and u (samples, block * units), returns a scalar
+                expression that is convex in v for a given u and in u for a given v.
+            forward: phi in torch, (samples, block * units) to (samples, units).
+            domain: constraints on v, if any.
+            block: how many pre-activations make one unit (as in max-pooling).
+        """
+        return DeclaredDivergence(divergence, forward, domain, block)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return phi(u); u and the result are (samples, units)."""
+        self._missing("forward", "every use")
+
+    def slope(self, u: Tensor) -> Tensor:
+        """Return phi'(u) for a unit-by-unit map, (samples, units); by autograd if not declared."""
+        if not self.per_unit:
+            self._missing("slope", "a Newton step")
+        return autograd_slope(self.forward, u)
+
+    def potential(self, v: Expression) -> Expression:
+        """Return Phi(v), summed over samples and units, as a CVXPY expression in v.
+
+        Derived for a unit-by-unit map: a piecewise quadratic whose slope is exact at 320 knots.
+        """
+        if not self.per_unit:
+            self._missing("potential", "the reference solver")
+        u, phi = self.scalar_map.knots(_KNOTS, _REACH)
+        return piecewise_quadratic(v, knots=phi, slopes=u)
+
+    def domain(self, v: Expression) -> list[Constraint]:
+        """Return the constraints that v is in dom Phi, as CVXPY constraints."""
+        return []
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Return Phi*(u), summed over samples and units, as a CVXPY expression in u.
+
+        Derived for a unit-by-unit map: a piecewise quadratic whose slope is exact at 320 knots.
+        """
+        if not self.per_unit:
+            self._missing("conjugate", "a tight divergence on the reference solver")
+        knots, phi = self.scalar_map.knots(_KNOTS, _REACH)
+        return piecewise_quadratic(u, knots=knots, slopes=phi)
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Return argmin_v t Phi(v) + |v - w|^2 / 2; w and the result are (samples, units)."""
+        if not self.per_unit:
+            self._missing("prox", "the proximal solver")
+        return self.scalar_map.prox(w, t)
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return Phi(v) per sample, (samples,), in torch; infinite outside the domain."""
+        if self.per_unit:
+            return self.scalar_map.legendre(v).sum(-1)
+        self._missing("potential_value", "an objective")
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
+        if self.per_unit:
+            return self.scalar_map.integral(u).sum(-1)
+        v = self.forward(u)
+        return (u * v).sum(-1) - self.potential_value(v)
+
+    def project(self, v: Tensor) -> Tensor:
+        """Return the nearest point of the closed domain; v and the result (samples, units)."""
+        if not self.per_unit:
+            self._missing("project", "the reference solver")
+        return v.clamp(self.scalar_map.infimum, self.scalar_map.supremum)
+
+    @cached_property
+    def lipschitz(self) -> float | None:
+        """A Lipschitz constant of phi, found on a grid where none is declared."""
+        return self.scalar_map.lipschitz if self.per_unit else None
+
+    def offset(self, units: int) -> Tensor:
+        """Return c = phi(0), (units,), the linear term of the joint divergence."""
+        return self.forward(torch.zeros(1, self.pre_units(units), dtype=torch.float64))[0]
+
+    def pre_units(self, units: int) -> int:
+        """Return how many pre-activations `units` units take (more than one each in pooling)."""
+        return units
+
+    @cached_property
+    def scalar_map(self) -> ScalarMap:
+        """The tabulated forward map that derived quantities come from."""
+        return ScalarMap(self.forward, self.slope)
+
+    def declares(self, method: str) -> bool:
+        """Say whether the class gives `method` itself instead of having it derived."""
+        return getattr(type(self), method) is not getattr(Activation, method)
+
+    def _missing(self, method: str, need: str) -> NoReturn:
+        raise DeclarationError(
+            f"{self!r} does not declare `{method}`, which {need} needs and which cannot be "
+            "derived for it: add that method to the activation."
+        )
+
+    def __repr__(self) -> str:
+        """Name the class and its parameters."""
+        fields = ", ".join(
+            f"{name}={value!r}"
+            for name, value in vars(self).items()
+            if not name.startswith("_") and name not in ("scalar_map", "lipschitz")
+        )
+        return f"{type(self).__name__}({fields})"
+
+
+class FunctionActivation(Activation):
+    """An activation that is declared by its forward map alone."""
+
+    def __init__(self, forward: Map, lipschitz: float | None = None) -> None:
+        """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
+        self.function = forward
+        self._refuse_bad_map()
+        if lipschitz is not None:
+            self.lipschitz = lipschitz
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the declared map of u."""
+        return self.function(u)
+
+    def _refuse_bad_map(self) -> None:
+        u = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64).unsqueeze(0)
+        phi = self.function(u)
+        if not isinstance(phi, Tensor) or phi.shape != u.shape:
+            found = tuple(phi.shape) if isinstance(phi, Tensor) else type(phi).__name__
+            raise DeclarationError(
+                f"from_function needs a map that keeps the shape {tuple(u.shape)}; "
+                f"{self.function!r} returned {found}."
+            )
+        if bool(phi.isnan().any()):
+            raise DeclarationError(
+                f"{self.function!r} returns NaN at u = {float(u[phi.isnan()][0]):.4g}."
+            )
+        fall = phi.detach().diff() < -1e-12 * (1 + phi.detach().abs()[:, 1:])
+        if bool(fall.any()):
+            first = float(u[:, 1:][fall][0])
+            raise DeclarationError(
+                f"{self.function!r} decreases just below u = {first:.4g}; an activation must "
+                "be nondecreasing to be the argmin of a convex problem."
+            )
+
+
+class DivergenceActivation(Activation):
+    """An activation given by a raw divergence, phi(u) = argmin_v D(v, u).
+
+    It states and certifies itself in CVXPY; the reference solver serves it.
+    """
+
+    lipschitz = None
+
+    def divergence(self, v: Expression, u: Expression) -> Expression:
+        """Return D(v, u), summed over samples, convex in v given u and in u given v."""
+        self._missing("divergence", "every use")
+
+    def divergence_value(self, v: Tensor, u: Tensor) -> float:
+        """Return D(v, u) summed over the samples, evaluated by CVXPY in float64."""
+        v_constant, u_constant = (
+            cp.Constant(x.detach().double().cpu().numpy()) for x in (v, u)
+        )
+        return float(self.divergence(v_constant, u_constant).value)
+
+    def potential(self, v: Expression) -> Expression:
+        """Refuse: a raw divergence does not split into Phi(v) - <u, v> + R(u)."""
+        self._missing("potential", "this use")
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Refuse: a raw divergence has no conjugate of its own."""
+        self._missing("conjugate", "this use")
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Refuse: a raw divergence is solved by the reference solver."""
+        self._missing("prox", "a fast solver")
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Refuse: the value of a raw divergence is `divergence_value`."""
+        self._missing("potential_value", "this use")
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Refuse: the value of a raw divergence is `divergence_value`."""
+        self._missing("conjugate_value", "this use")
+
+    def project(self, v: Tensor) -> Tensor:
+        """Return v: the domain of a raw divergence is known to CVXPY alone."""
+        return v
+
+
+class DeclaredDivergence(DivergenceActivation):
+    """A raw divergence that was declared by functions."""
+
+    def __init__(
+        self,
+        divergence: RawDivergence,
+        forward: Map,
+        domain: Callable[[Expression], list[Constraint]] | None,
+        block: int,
+    ) -> None:
+        """Keep what was declared."""
+        self.function = forward
+        self.block = block
+        self._divergence = divergence
+        self._domain = domain
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the declared map of u."""
+        return self.function(u)
+
+    def divergence(self, v: Expression, u: Expression) -> Expression:
+        """Return the declared D(v, u)."""
+        return self._divergence(v, u)
+
+    def domain(self, v: Expression) -> list[Constraint]:
+        """Return the declared constraints on v."""
+        return [] if self._domain is None else self._domain(v)
+
+    def pre_units(self, units: int) -> int:
+        """Return block * units."""
+        return self.block * units

@@ -1,0 +1,164 @@
+"""Sigmoid, tanh, arctan and sine: strictly increasing onto a bounded range."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.lazy import cvxpy as cp
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+
+def _off(v: Tensor, lower: float, upper: float) -> Tensor:
+    return torch.where((v < lower) | (v > upper), torch.inf, 0.0).to(v.dtype)
+
+
+class Sigmoid(Activation):
+    """phi(u) = 1 / (1 + exp(-u)), Phi(v) = v log v + (1 - v) log(1 - v) on [0, 1].
+
+    Lifted Neural Networks, section 4 (examples of strictly monotone activations).
+    """
+
+    lipschitz = 0.25
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return 1 / (1 + exp(-u))."""
+        return u.sigmoid()
+
+    def slope(self, u: Tensor) -> Tensor:
+        """Return phi(u) phi(-u)."""
+        return u.sigmoid() * (-u).sigmoid()
+
+    def potential(self, v: Expression) -> Expression:
+        """Return sum of v log v + (1 - v) log(1 - v)."""
+        return -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v))
+
+    def domain(self, v: Expression) -> list[Constraint]:
+        """Return 0 <= v <= 1."""
+        return [v >= 0, v <= 1]
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Return sum of log(1 + exp(u))."""
+        return cp.sum(cp.logistic(u))
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return v log v + (1 - v) log(1 - v) per sample, with 0 log 0 = 0."""
+        inside = v.clamp(0, 1)
+        entropy = torch.xlogy(inside, inside) + torch.xlogy(1 - inside, 1 - inside)
+        return (entropy + _off(v, 0.0, 1.0)).sum(-1)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return log(1 + exp(u)) per sample, (samples,)."""
+        return torch.nn.functional.softplus(u).sum(-1)
+
+    def project(self, v: Tensor) -> Tensor:
+        """Return v clipped to [0, 1]."""
+        return v.clamp(0, 1)
+
+
+class Tanh(Activation):
+    """phi(u) = tanh(u), Phi(v) = ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2 on [-1, 1].
+
+    Lifted Neural Networks, section 4, where the same Phi is printed for "arctanh".
+    """
+
+    lipschitz = 1.0
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return tanh(u)."""
+        return u.tanh()
+
+    def slope(self, u: Tensor) -> Tensor:
+        """Return 1 - tanh(u)^2."""
+        return 4 * (2 * u).sigmoid() * (-2 * u).sigmoid()
+
+    def potential(self, v: Expression) -> Expression:
+        """Return sum of ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2."""
+        return -(cp.sum(cp.entr(1 - v)) + cp.sum(cp.entr(1 + v))) / 2
+
+    def domain(self, v: Expression) -> list[Constraint]:
+        """Return -1 <= v <= 1."""
+        return [v >= -1, v <= 1]
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Return sum of log cosh(u)."""
+        return cp.sum(cp.logistic(2 * u) - u) - u.size * math.log(2)
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2 per sample, 0 log 0 = 0."""
+        inside = v.clamp(-1, 1)
+        entropy = torch.xlogy(1 - inside, 1 - inside) + torch.xlogy(1 + inside, 1 + inside)
+        return (entropy / 2 + _off(v, -1.0, 1.0)).sum(-1)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return log cosh(u) per sample, (samples,)."""
+        size = u.abs()
+        return (size + torch.log1p(torch.exp(-2 * size)) - math.log(2)).sum(-1)
+
+    def project(self, v: Tensor) -> Tensor:
+        """Return v clipped to [-1, 1]."""
+        return v.clamp(-1, 1)
+
+
+class Arctan(Activation):
+    """phi(u) = arctan(u), Phi(v) = -log cos(v) on [-pi/2, pi/2].
+
+    By eq. (6) of Lifted Neural Networks, Phi(v) being the integral of tan. CVXPY has no atom for
+    it, so that the stated potential is the piecewise quadratic that `Activation` derives.
+    """
+
+    lipschitz = 1.0
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return arctan(u)."""
+        return u.atan()
+
+    def slope(self, u: Tensor) -> Tensor:
+        """Return 1 / (1 + u^2)."""
+        return 1 / (1 + u.square())
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return -log cos(v) per sample, infinite from pi/2 on."""
+        cosine = v.clamp(-math.pi / 2, math.pi / 2).cos().clamp(min=torch.finfo(v.dtype).tiny)
+        return (_off(v, -math.pi / 2, math.pi / 2) - cosine.log()).sum(-1)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return u arctan(u) - log(1 + u^2) / 2 per sample, (samples,)."""
+        return (u * u.atan() - torch.log1p(u.square()) / 2).sum(-1)
+
+
+class Sine(Activation):
+    """phi(u) = sin(u) on [-pi/2, pi/2] and its end values outside.
+
+    Lifted Neural Networks, section 4, Phi(v) = v arcsin(v) + sqrt(1 - v^2) on [-1, 1], whose
+    argmin is the sine on its monotone range alone. CVXPY has no atom for it, so that the stated
+    potential is the piecewise quadratic that `Activation` derives.
+    """
+
+    lipschitz = 1.0
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return sin(u), u clipped to [-pi/2, pi/2]."""
+        return u.clamp(-math.pi / 2, math.pi / 2).sin()
+
+    def slope(self, u: Tensor) -> Tensor:
+        """Return cos(u) inside [-pi/2, pi/2], else 0."""
+        return torch.where(u.abs() < math.pi / 2, u.cos(), 0.0)
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return v arcsin(v) + sqrt(1 - v^2) - 1 per sample, infinite outside [-1, 1]."""
+        inside = v.clamp(-1, 1)
+        value = inside * inside.asin() + (1 - inside.square()).sqrt() - 1
+        return (value + _off(v, -1.0, 1.0)).sum(-1)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return 1 - cos(u) inside [-pi/2, pi/2], continued linearly, per sample."""
+        inside = u.abs().clamp(max=math.pi / 2)
+        return (2 * (inside / 2).sin().square() + u.abs() - inside).sum(-1)

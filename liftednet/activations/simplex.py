@@ -1,0 +1,153 @@
+"""Softmax and the Euclidean projection: maps onto the simplex, coupling a sample's units."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.lazy import cvxpy as cp
+from liftednet.scalar_map import increasing_root
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+_SLACK = 1e-5  # how far a float32 sum of a sample's units may be from 1
+
+
+def project_simplex(u: Tensor) -> Tensor:
+    """Return argmin |v - u|^2 over v >= 0, sum v = 1, per sample, by sorting.
+
+    Held, Wolfe, Crowder (1974). u and the result are (samples, units).
+    """
+    shifted = u - u.amax(-1, keepdim=True)
+    ordered = shifted.sort(dim=-1, descending=True).values
+    count = torch.arange(1, u.shape[-1] + 1, device=u.device, dtype=u.dtype)
+    threshold = (ordered.cumsum(-1) - 1) / count
+    support = (ordered > threshold).sum(-1, keepdim=True).clamp(min=1)
+    return (shifted - threshold.gather(-1, support - 1)).clamp(min=0)
+
+
+def _off_simplex(v: Tensor) -> Tensor:
+    bad = (v < 0).any(-1) | ((v.sum(-1) - 1).abs() > _SLACK)
+    return torch.where(bad, torch.inf, 0.0).to(v.dtype)
+
+
+class _OnSimplex(Activation):
+    """What both maps onto the simplex share."""
+
+    per_unit = False
+
+    def domain(self, v: Expression) -> list[Constraint]:
+        """Return v >= 0 and sum v = 1 per sample."""
+        return [v >= 0, cp.sum(v, axis=1) == 1]
+
+    def project(self, v: Tensor) -> Tensor:
+        """Return the Euclidean projection of each sample on the simplex."""
+        return project_simplex(v)
+
+
+class Softmax(_OnSimplex):
+    """phi(u) = exp(u) / sum exp(u), Phi(v) = sum v log v on the simplex.
+
+    Lifted Neural Networks, eq. (11); Phi* is log-sum-exp, whose tight divergence from a one-hot
+    label is the cross-entropy.
+    """
+
+    lipschitz = 0.5
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return exp(u) / sum exp(u) per sample."""
+        return u.softmax(-1)
+
+    def potential(self, v: Expression) -> Expression:
+        """Return sum of v log v."""
+        return -cp.sum(cp.entr(v))
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Return log sum exp(u), summed over samples."""
+        return cp.sum(cp.log_sum_exp(u, axis=1))
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return sum of v log v per sample, (samples,), infinite off the simplex."""
+        inside = v.clamp(min=0)
+        return torch.xlogy(inside, inside).sum(-1) + _off_simplex(v)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return log sum exp(u) per sample, (samples,)."""
+        return u.logsumexp(-1)
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Return argmin t sum v log v + |v - w|^2 / 2 on the simplex, per sample.
+
+        v = exp(x) with exp(x) + t x = w - nu - t, and nu by safeguarded Newton on sum v = 1;
+        both derivatives follow from v' = -v / (v + t).
+        """
+        units = w.shape[-1]
+        highest, lowest = w.amax(-1, keepdim=True), w.amin(-1, keepdim=True)
+        reach = t + 1 / units - t * math.log(units)  # where the entry at hand is 1 / units
+        upper = highest - reach
+        lower = torch.maximum(lowest - reach, highest - t - 1)
+
+        def gap(nu: Tensor) -> tuple[Tensor, Tensor]:
+            v = _exponential_root(w - nu - t, t)
+            return 1 - v.sum(-1, keepdim=True), (v / (v + t)).sum(-1, keepdim=True)
+
+        nu = increasing_root(gap, torch.minimum(lower, upper), upper, upper)
+        v = _exponential_root(w - nu - t, t)
+        return v / v.sum(-1, keepdim=True)
+
+
+def _exponential_root(a: Tensor, t: float | Tensor) -> Tensor:
+    """Return exp(x) at exp(x) + t x = a, per entry, for a <= 1 up to rounding."""
+
+    def gap(x: Tensor) -> tuple[Tensor, Tensor]:
+        e = x.exp()
+        return e + t * x - a, e + t
+
+    edge = (a - 1) / t
+    return increasing_root(gap, edge.clamp(max=0), edge.clamp(min=0), torch.zeros_like(a)).exp()
+
+
+class SimplexProjection(_OnSimplex):
+    """phi(u) = argmin |v - u|^2 over the simplex, Phi(v) = |v|^2 / 2 there.
+
+    Lifted Neural Networks, section 4 (projection on the probability simplex), the output of
+    eq. (15); the joint divergence takes c = 0 as there.
+    """
+
+    lipschitz = 1.0
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the Euclidean projection of each sample on the simplex."""
+        return project_simplex(u)
+
+    def offset(self, units: int) -> Tensor:
+        """Return zeros, (units,): the paper's divergence is |v - u|^2 / 2."""
+        return torch.zeros(units, dtype=torch.float64)
+
+    def potential(self, v: Expression) -> Expression:
+        """Return |v|^2 / 2."""
+        return cp.sum_squares(v) / 2
+
+    def conjugate(self, u: Expression) -> Expression:
+        """Return min over nu of nu + |max(u - nu, 0)|^2 / 2, summed over samples."""
+        nu = cp.Variable((u.shape[0], 1))
+        return cp.sum(nu) + cp.sum_squares(cp.pos(u - nu)) / 2
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Return the projection of w / (1 + t)."""
+        return project_simplex(w / (1 + t))
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return |v|^2 / 2 per sample, (samples,), infinite off the simplex."""
+        return v.square().sum(-1) / 2 + _off_simplex(v)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
+        v = self.forward(u)
+        return (v * (u - v / 2)).sum(-1)

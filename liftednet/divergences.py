@@ -1,0 +1,227 @@
+"""D(v, u) = Phi(v) - <u, v> + R(u): one activation, three choices of R (design, section 1).
+
+R does not change the argmin over v. Tight takes the conjugate, joint the quadratic that makes D
+convex in (v, u) together, and a raw divergence is one expression that does not split.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation, DivergenceActivation
+from liftednet.activations.piecewise_linear import Identity
+from liftednet.errors import DeclarationError
+from liftednet.lazy import cvxpy as cp
+
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
+
+
+@dataclass(frozen=True)
+class Divergence(ABC):
+    """A divergence between states v (samples, units) and pre-activations u.
+
+    Attributes:
+        activation: the map phi whose argmin the divergence is.
+    """
+
+    activation: Activation
+
+    @property
+    @abstractmethod
+    def smoothness(self) -> float | None:
+        """A Lipschitz constant of the gradient of R, or None where R is not smooth."""
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether R is a quadratic, so that a weight fit is a ridge regression."""
+        return False
+
+    @abstractmethod
+    def state_term(self, v: Expression, u: Expression) -> Expression:
+        """Return the part of D that depends on v, Phi(v) - <u, v>, in CVXPY."""
+
+    @abstractmethod
+    def link_term(self, u: Expression, v: Expression) -> Expression:
+        """Return the part of D that depends on u, R(u) - <u, v>, in CVXPY."""
+
+    @abstractmethod
+    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return Phi(v) - <u, v> summed over the samples, a scalar."""
+
+    @abstractmethod
+    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return R(u) - <u, v> summed over the samples, a scalar."""
+
+    @abstractmethod
+    def link_gradient(self, u: Tensor) -> Tensor:
+        """Return the gradient of R, (samples, units)."""
+
+    @abstractmethod
+    def link_curvature(self, u: Tensor) -> Tensor:
+        """Return the diagonal of the Hessian of R for a unit-by-unit map, (samples, units)."""
+
+    @abstractmethod
+    def value(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return D(v, u) summed over the samples, a scalar."""
+
+
+class _Split(Divergence):
+    """Phi(v) - <u, v> + R(u): what tight and joint share."""
+
+    def state_term(self, v: Expression, u: Expression) -> Expression:
+        return self.activation.potential(v) - cp.sum(cp.multiply(u, v))
+
+    def link_term(self, u: Expression, v: Expression) -> Expression:
+        return self.remainder(u) - cp.sum(cp.multiply(v, u))
+
+    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
+        return (self.activation.potential_value(v) - (u * v).sum(-1)).sum()
+
+    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
+        return (self.remainder_value(u) - (u * v).sum(-1)).sum()
+
+    def value(self, v: Tensor, u: Tensor) -> Tensor:
+        potential = self.activation.potential_value(v)
+        return (potential - (u * v).sum(-1) + self.remainder_value(u)).sum()
+
+    @abstractmethod
+    def remainder(self, u: Expression) -> Expression:
+        """Return R(u), summed over samples and units, in CVXPY."""
+
+    @abstractmethod
+    def remainder_value(self, u: Tensor) -> Tensor:
+        """Return R(u) per sample, (samples,)."""
+
+
+@dataclass(frozen=True)
+class Tight(_Split):
+    """R = Phi*, the Fenchel-Young divergence: D >= 0, and D = 0 exactly at v = phi(u).
+
+    Biconvex: the BCR condition of Lifted Neural Networks, section 4.
+    """
+
+    @property
+    def smoothness(self) -> float | None:
+        return self.activation.lipschitz
+
+    def remainder(self, u: Expression) -> Expression:
+        return self.activation.conjugate(u)
+
+    def remainder_value(self, u: Tensor) -> Tensor:
+        return self.activation.conjugate_value(u)
+
+    def link_gradient(self, u: Tensor) -> Tensor:
+        return self.activation.forward(u)
+
+    def link_curvature(self, u: Tensor) -> Tensor:
+        return self.activation.slope(u)
+
+
+@dataclass(frozen=True)
+class Joint(_Split):
+    """R(u) = <c, u> + L |u|^2 / 2 with c = phi(0): D is convex in (v, u) together.
+
+    The JCR condition of Lifted Neural Networks, section 4, for every nondecreasing L-Lipschitz
+    map; for the ReLU it is |v - u|^2 / 2 on v >= 0. A weight fit has the target (v - c) / L.
+
+    Raises:
+        DeclarationError: the activation has no Lipschitz constant.
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse an activation that has no Lipschitz constant."""
+        if self.activation.lipschitz is None:
+            raise DeclarationError(
+                f"a joint divergence needs a Lipschitz constant, and {self.activation!r} has "
+                'none: declare `lipschitz`, or use divergence="tight".'
+            )
+
+    @property
+    def smoothness(self) -> float:
+        lipschitz = self.activation.lipschitz
+        assert lipschitz is not None  # refused above
+        return lipschitz
+
+    @property
+    def quadratic(self) -> bool:
+        return True
+
+    def offset(self, u: Tensor) -> Tensor:
+        """Return c, (units,), in the precision and on the device of u."""
+        return _offset(self.activation, u)
+
+    def remainder(self, u: Expression) -> Expression:
+        offset = self.activation.offset(u.shape[-1]).numpy()
+        return cp.sum(u @ offset) + self.smoothness / 2 * cp.sum_squares(u)
+
+    def remainder_value(self, u: Tensor) -> Tensor:
+        return u @ self.offset(u) + self.smoothness / 2 * u.square().sum(-1)
+
+    def link_gradient(self, u: Tensor) -> Tensor:
+        return self.offset(u) + self.smoothness * u
+
+    def link_curvature(self, u: Tensor) -> Tensor:
+        return torch.full_like(u, self.smoothness)
+
+
+def _offset(activation: Activation, u: Tensor) -> Tensor:
+    return activation.offset(u.shape[-1]).to(u)
+
+
+@dataclass(frozen=True)
+class Raw(Divergence):
+    """One CVXPY expression D(v, u) of a `DivergenceActivation`; the reference solver serves it."""
+
+    activation: DivergenceActivation
+
+    @property
+    def smoothness(self) -> None:
+        return None
+
+    def state_term(self, v: Expression, u: Expression) -> Expression:
+        return self.activation.divergence(v, u)
+
+    def link_term(self, u: Expression, v: Expression) -> Expression:
+        return self.activation.divergence(v, u)
+
+    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
+        return self.value(v, u)
+
+    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.value(v, u)
+
+    def value(self, v: Tensor, u: Tensor) -> Tensor:
+        value = self.activation.divergence_value(v, u)
+        return torch.tensor(value, dtype=torch.float64, device=u.device)
+
+    def link_gradient(self, u: Tensor) -> Tensor:
+        raise self._closed("a gradient")
+
+    def link_curvature(self, u: Tensor) -> Tensor:
+        raise self._closed("a curvature")
+
+    def _closed(self, what: str) -> DeclarationError:
+        return DeclarationError(
+            f"{self.activation!r} is a raw divergence and has no {what[2:]} in torch: "
+            'use solver="reference", or declare the activation by a potential.'
+        )
+
+
+def tight(activation: Activation) -> Divergence:
+    """Return the tight divergence; a raw one stays raw, and for the identity the two agree."""
+    if isinstance(activation, DivergenceActivation):
+        return Raw(activation)
+    return Joint(activation) if isinstance(activation, Identity) else Tight(activation)
+
+
+def joint(activation: Activation) -> Divergence:
+    """Return the joint divergence; a raw one stays raw."""
+    if isinstance(activation, DivergenceActivation):
+        return Raw(activation)
+    return Joint(activation)

@@ -1,0 +1,30 @@
+"""Errors that say what was given, what is needed, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class LiftedError(Exception):
+    """Base of every error that liftednet raises on purpose."""
+
+
+class DataError(LiftedError, ValueError):
+    """The arrays or numbers that were given cannot be used; nothing has been computed."""
+
+
+class DeclarationError(LiftedError):
+    """An activation, loss or penalty lacks or contradicts what is needed of it."""
+
+
+class SolverError(LiftedError):
+    """A solve stopped before it was done.
+
+    Attributes:
+        solution: the last good state that was reached, or None where there is none.
+    """
+
+    def __init__(self, message: str, solution: Any = None) -> None:
+        """Keep the last good state beside the message."""
+        super().__init__(message)
+        self.solution = solution

@@ -1,0 +1,250 @@
+"""Losses: divergences whose v is data, and losses on output states.
+
+A pinned loss is D(y, u) with u the last pre-activation. An output loss L(y, z) compares the data
+with output states z that have an activation of their own (Lifted Neural Networks, eq. (14)).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.activation import Activation
+from liftednet.activations.piecewise_linear import Identity
+from liftednet.activations.saturating import Sigmoid
+from liftednet.activations.simplex import SimplexProjection, Softmax
+from liftednet.divergences import Divergence, Tight, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.lazy import cvxpy as cp
+
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
+
+
+class Loss(ABC):
+    """How targets become numbers, and numbers predictions."""
+
+    @abstractmethod
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return targets (samples, outputs) in y's floating type, or float64 for labels.
+
+        Raises:
+            DataError: y does not fit the loss or the number of outputs.
+        """
+
+    @abstractmethod
+    def decode(self, output: Tensor) -> Tensor:
+        """Return predictions from outputs (samples, outputs): labels, or the outputs."""
+
+
+class PinnedLoss(Loss):
+    """A loss that is a divergence D(y, u) of an activation."""
+
+    divergence: Divergence
+
+    def activate(self, u: Tensor) -> Tensor:
+        """Return the output that u, (samples, outputs), stands for."""
+        return self.divergence.activation.forward(u)
+
+
+class OutputLoss(Loss):
+    """A loss L(y, z) on output states z."""
+
+    activation: Activation
+    nonnegative_target: bool = False
+
+    def require_activation(self, activation: Activation) -> None:
+        """Raise `DeclarationError` where the loss cannot be paired with an activation."""
+        return
+
+    @abstractmethod
+    def stationary_point(
+        self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
+    ) -> Tensor:
+        """Return the point that z equals exactly when it minimizes L(y, .) + lam D(., u)."""
+
+    @abstractmethod
+    def expression(self, y: Expression, z: Expression) -> Expression:
+        """Return L(y, z), summed over samples, in CVXPY."""
+
+    @abstractmethod
+    def output_value(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return L(y, z) summed over the samples, a scalar."""
+
+
+class SquaredError(PinnedLoss, OutputLoss):
+    """|y - u|^2 / 2, summed over samples and outputs.
+
+    Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
+    """
+
+    def __init__(self) -> None:
+        """Make the divergence of the identity."""
+        self.activation = Identity()
+        self.divergence = tight(self.activation)
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return y as (samples, outputs)."""
+        return _real_targets(y, outputs, "SquaredError")
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the outputs."""
+        return output
+
+    def expression(self, y: Expression, z: Expression) -> Expression:
+        """Return |y - z|^2 / 2."""
+        return cp.sum_squares(y - z) / 2
+
+    def output_value(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return |y - z|^2 / 2, a scalar."""
+        return (y - z).square().sum() / 2
+
+    def stationary_point(
+        self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
+    ) -> Tensor:
+        """Return prox_{lam Phi}(y + lam u), the closed form of section 6.2 for any prox."""
+        return activation.prox(y + lam * u, lam)
+
+
+class CrossEntropy(PinnedLoss):
+    """log sum exp(u) - <y, u> + sum y log y, from labels or from class probabilities.
+
+    Lifted Neural Networks, eq. (11).
+    """
+
+    def __init__(self) -> None:
+        """Make the divergence of the softmax."""
+        self.divergence = Tight(Softmax())
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return one-hot rows for labels, or the given probabilities, (samples, outputs)."""
+        return _class_targets(y, outputs, "CrossEntropy")
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the most probable class, (samples,) int64."""
+        return output.argmax(-1)
+
+
+class BinaryCrossEntropy(PinnedLoss):
+    """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1]."""
+
+    def __init__(self) -> None:
+        """Make the divergence of the sigmoid."""
+        self.divergence = Tight(Sigmoid())
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return y in [0, 1] as (samples, outputs)."""
+        floating = y if y.is_floating_point() else y.to(torch.float64)
+        target = _real_targets(floating, outputs, "BinaryCrossEntropy")
+        if bool(((target < 0) | (target > 1)).any()):
+            raise DataError(
+                "BinaryCrossEntropy needs targets in [0, 1], got values from "
+                f"{float(target.min()):.4g} to {float(target.max()):.4g}."
+            )
+        return target
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return 1 where the probability exceeds 1/2, else 0, int64 (samples, outputs)."""
+        return (output > 0.5).to(torch.int64)
+
+
+class SimplexCrossEntropy(OutputLoss):
+    """-<y, log z> for output states z on the simplex.
+
+    Lifted Neural Networks, eq. (15) and appendix A.
+    """
+
+    nonnegative_target = True
+
+    def __init__(self) -> None:
+        """Take the projection on the simplex as the output activation."""
+        self.activation = SimplexProjection()
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return one-hot rows for labels, or the given probabilities, (samples, outputs)."""
+        return _class_targets(y, outputs, "SimplexCrossEntropy")
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the most probable class, (samples,) int64."""
+        return output.argmax(-1)
+
+    def expression(self, y: Expression, z: Expression) -> Expression:
+        """Return -sum y log z."""
+        return -cp.sum(cp.multiply(y, cp.log(z)))
+
+    def output_value(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return -sum y log z, a scalar, with 0 log 0 = 0."""
+        return -torch.xlogy(y, z).sum()
+
+    def require_activation(self, activation: Activation) -> None:
+        """Raise `DeclarationError` unless the outputs are projected on the simplex."""
+        if not isinstance(activation, SimplexProjection):
+            raise DeclarationError(
+                "SimplexCrossEntropy needs output states on the simplex, that is the activation "
+                f"SimplexProjection(); got {activation!r}."
+            )
+
+    def stationary_point(
+        self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
+    ) -> Tensor:
+        """Return z(nu) of appendix A at the multiplier nu that z itself implies."""
+        slope = z - torch.where(y > 0, y / (lam * z.clamp(min=torch.finfo(z.dtype).tiny)), 0.0) - u
+        nu = (z * slope).sum(-1, keepdim=True) / z.sum(-1, keepdim=True)
+        return simplex_states(y / lam, u + nu)
+
+
+def simplex_states(a: Tensor, s: Tensor) -> Tensor:
+    """Return z >= 0 with z - a / z = s: (s + sqrt(s^2 + 4 a)) / 2, without cancellation.
+
+    Lifted Neural Networks, appendix A, with a = y / lam and s = u + nu (its lam is half of ours).
+    """
+    root = (s.square() + 4 * a).sqrt()
+    tiny = torch.finfo(s.dtype).tiny
+    return torch.where(s >= 0, (s + root) / 2, 2 * a / (root - s).clamp(min=tiny))
+
+
+def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
+    if not y.is_floating_point():
+        raise DataError(f"{loss} needs floating point targets, got {y.dtype}.")
+    target = y.unsqueeze(-1) if y.ndim == 1 else y
+    if target.ndim != 2 or target.shape[1] != outputs:
+        raise DataError(
+            f"{loss} needs targets of shape (samples, {outputs}), got {tuple(y.shape)}."
+        )
+    return target
+
+
+def _class_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
+    if y.ndim == 1 and not y.is_floating_point():
+        return _one_hot(y, outputs, loss)
+    if y.ndim != 2 or y.shape[1] != outputs or not y.is_floating_point():
+        raise DataError(
+            f"{loss} needs integer labels (samples,) or probabilities (samples, {outputs}), "
+            f"got {y.dtype} of shape {tuple(y.shape)}."
+        )
+    total = y.sum(-1)
+    if bool((y < 0).any()) or bool(((total - 1).abs() > 1e-4).any()):
+        raise DataError(
+            f"{loss} needs class probabilities, nonnegative with sum 1 in each row; the smallest "
+            f"entry is {float(y.min()):.4g} and the row sums reach from {float(total.min()):.4g} "
+            f"to {float(total.max()):.4g}."
+        )
+    return y
+
+
+def _one_hot(y: Tensor, outputs: int, loss: str) -> Tensor:
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or high >= outputs:
+        raise DataError(
+            f"{loss} with {outputs} outputs needs labels from 0 to {outputs - 1}, got labels "
+            f"from {low} to {high}."
+        )
+    if low == high:
+        raise DataError(
+            f"{loss} needs at least two classes among the labels; every label is {low}."
+        )
+    return functional.one_hot(y.to(torch.int64), outputs).to(torch.float64)

@@ -1,0 +1,117 @@
+"""The inputs of a weight fit, with the sums over samples that solvers and judges share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.validation import require_matrix
+
+_CHUNK_ENTRIES = 4_000_000  # of float64 at a time: 32 MB
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A layer's weights.
+
+    Attributes:
+        matrix: W, (inputs, units).
+        bias: b, (units,), or None.
+    """
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Return the pre-activations X W + b, (samples, units)."""
+        if self.bias is None:
+            return inputs @ self.matrix
+        return torch.addmm(self.bias, inputs, self.matrix)
+
+    def stacked(self) -> Tensor:
+        """Return [W; b], (inputs + 1, units), or W where there is no bias."""
+        if self.bias is None:
+            return self.matrix
+        return torch.cat([self.matrix, self.bias.unsqueeze(0)])
+
+    def to(self, like: Tensor) -> Weights:
+        """Return the weights in the type and on the device of a tensor."""
+        return Weights(self.matrix.to(like), None if self.bias is None else self.bias.to(like))
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """A design matrix [X, 1]: inputs, and a column of ones where there is a bias.
+
+    Sums over samples are taken in chunks and in float64, so that a condition number of 1e6 in X
+    does not cost the solution. They are computed once and kept as long as the object lives.
+
+    Attributes:
+        inputs: X, (samples, inputs).
+        bias: whether a column of ones stands beside X.
+    """
+
+    inputs: Tensor
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse inputs that are not a matrix of float32 or float64."""
+        require_matrix("the inputs X", self.inputs)
+
+    @property
+    def samples(self) -> int:
+        """The number of rows."""
+        return self.inputs.shape[0]
+
+    @property
+    def features(self) -> int:
+        """The number of inputs, without the column of ones."""
+        return self.inputs.shape[1]
+
+    def rows(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield (rows, [X, 1] of these rows in float64), a chunk at a time."""
+        step = max(1, _CHUNK_ENTRIES // (self.features + 1))
+        for first in range(0, self.samples, step):
+            part = slice(first, min(first + step, self.samples))
+            chunk = self.inputs[part].double()
+            yield part, _with_ones(chunk) if self.bias else chunk
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """[X, 1]'[X, 1] in float64."""
+        return sum_of(chunk.T @ chunk for _, chunk in self.rows())
+
+    @cached_property
+    def total(self) -> Tensor:
+        """[X, 1]'1 in float64."""
+        return sum_of(chunk.sum(0) for _, chunk in self.rows())
+
+    @cached_property
+    def squared_norm(self) -> float:
+        """The largest eigenvalue of the Gram matrix."""
+        return float(torch.linalg.eigvalsh(self.gram)[-1].clamp(min=0))
+
+    def cross(self, targets: Tensor) -> Tensor:
+        """Return [X, 1]'V in float64."""
+        return sum_of(chunk.T @ targets[part].double() for part, chunk in self.rows())
+
+    def split(self, stacked: Tensor) -> Weights:
+        """Return [W; b] as weights in the type of X."""
+        value = stacked.to(self.inputs.dtype)
+        return Weights(value[:-1], value[-1]) if self.bias else Weights(value, None)
+
+
+def _with_ones(chunk: Tensor) -> Tensor:
+    return torch.cat([chunk, chunk.new_ones(len(chunk), 1)], dim=1)
+
+
+def sum_of(parts: Iterator[Tensor]) -> Tensor:
+    """Return the sum of at least one tensor, accumulated in place of the first."""
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total

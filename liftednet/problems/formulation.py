@@ -1,0 +1,77 @@
+"""What every subproblem can do: state itself in CVXPY, and judge a value in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+if TYPE_CHECKING:
+    import cvxpy as cp
+
+Value = TypeVar("Value")
+
+
+class Measure(NamedTuple):
+    """How good a value is.
+
+    Attributes:
+        objective: the objective of the problem, in float64.
+        residual: the largest violation of stationarity, relative to the largest term in it; NaN
+            where the problem is not smooth and only CVXPY's duals can tell.
+    """
+
+    objective: float
+    residual: float
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """A subproblem as a CVXPY problem whose data are parameters (DPP).
+
+    Attributes:
+        problem: the CVXPY problem, compiled once by CVXPY on its first solve.
+        parameters: the data, by name.
+        variables: the unknowns, by name.
+    """
+
+    problem: cp.Problem
+    parameters: dict[str, cp.Parameter]
+    variables: dict[str, cp.Variable]
+
+
+class Subproblem(Protocol[Value]):
+    """Frozen data of one convex problem; no solver judges itself."""
+
+    def refuse_bad_values(self) -> None:
+        """Raise `DataError` where the data have NaN or infinite entries."""
+        ...
+
+    def formulate(self) -> Formulation:
+        """Return the problem in CVXPY, its parameters filled with the data."""
+        ...
+
+    def fill(self, formulation: Formulation) -> None:
+        """Put the data into the parameters of a formulation of the same signature."""
+        ...
+
+    def read(self, formulation: Formulation) -> Value:
+        """Return the value of a solved formulation, on the problem's type and device."""
+        ...
+
+    def signature(self) -> Hashable:
+        """Return what two problems must share to share one formulation."""
+        ...
+
+    def measure(self, value: Value) -> Measure:
+        """Return the objective and the relative KKT residual at a value, in float64."""
+        ...
+
+
+def to_numpy(value: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return a tensor as a float64 numpy array."""
+    array: np.ndarray[Any, np.dtype[np.float64]] = value.detach().double().cpu().numpy()
+    return array

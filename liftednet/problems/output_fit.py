@@ -1,0 +1,103 @@
+"""Output states, the data and the last hidden layer given."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Divergence
+from liftednet.lazy import cvxpy as cp
+from liftednet.losses import OutputLoss
+from liftednet.problems.formulation import Formulation, Measure, to_numpy
+from liftednet.validation import (
+    require_finite,
+    require_like,
+    require_matrix,
+    require_positive,
+    require_shape,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class OutputFit:
+    """min over Z in dom Phi of loss(Y, Z) + lam [Phi(Z) - <Z, U>].
+
+    Lifted Neural Networks, eq. (14), and eq. (15) for the cross-entropy on the simplex; with
+    Phi = |z|^2 / 2 the paper's lam |Z - U|^2 is half of this lam.
+
+    Attributes:
+        loss: L(Y, Z).
+        target: Y, (samples, outputs).
+        divergence: gives Phi and its domain.
+        pre_activation: U, (samples, outputs).
+        lam: the weight of the divergence, positive.
+
+    Raises:
+        DataError: shapes, types or lam do not fit.
+        DeclarationError: the loss cannot be paired with this activation.
+    """
+
+    loss: OutputLoss
+    target: Tensor
+    divergence: Divergence
+    pre_activation: Tensor
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse data that do not fit together."""
+        require_positive("lam", self.lam)
+        require_matrix("the pre-activation U", self.pre_activation)
+        require_matrix("the target Y", self.target)
+        require_shape(
+            "the target Y", self.target, tuple(self.pre_activation.shape), "like that of U"
+        )
+        require_like("the target Y", self.target, "U", self.pre_activation)
+        self.loss.require_activation(self.divergence.activation)
+
+    def refuse_bad_values(self) -> None:
+        """Raise `DataError` where the data have NaN or infinite entries."""
+        require_finite("the target Y", self.target)
+        require_finite("the pre-activation U", self.pre_activation)
+
+    def formulate(self) -> Formulation:
+        """Return the problem in CVXPY."""
+        shape = tuple(self.target.shape)
+        z, u = cp.Variable(shape), cp.Parameter(shape)
+        y = cp.Parameter(shape, nonneg=self.loss.nonnegative_target)
+        objective = self.loss.expression(y, z) + self.lam * self.divergence.state_term(z, u)
+        problem = cp.Problem(cp.Minimize(objective), self.divergence.activation.domain(z))
+        formulation = Formulation(problem, {"target": y, "pre_activation": u}, {"states": z})
+        self.fill(formulation)
+        return formulation
+
+    def fill(self, formulation: Formulation) -> None:
+        """Put Y and U into a formulation's parameters."""
+        formulation.parameters["target"].value = to_numpy(self.target)
+        formulation.parameters["pre_activation"].value = to_numpy(self.pre_activation)
+
+    def read(self, formulation: Formulation) -> Tensor:
+        """Return Z of a solved formulation, moved into the domain where rounding left it."""
+        states = torch.from_numpy(formulation.variables["states"].value)
+        return self.divergence.activation.project(states).to(self.pre_activation)
+
+    def signature(self) -> Hashable:
+        """Return shape, loss, divergence and lam."""
+        return OutputFit, tuple(self.target.shape), self.loss, self.divergence, self.lam
+
+    def measure(self, value: Tensor) -> Measure:
+        """Return the objective and the relative KKT residual at Z, in float64.
+
+        The residual is the distance of Z from the point that stationarity asks for, and from the
+        domain, over the largest of 1 and the entries of Z.
+        """
+        z, u, y = value.double(), self.pre_activation.double(), self.target.double()
+        objective = float(self.loss.output_value(y, z))
+        objective += self.lam * float(self.divergence.state_value(z, u))
+        activation = self.divergence.activation
+        point = self.loss.stationary_point(z, y, u, activation, self.lam)
+        scale = max(1.0, float(z.abs().max()))
+        violation = torch.maximum((z - point).abs().max(), (z - activation.project(z)).abs().max())
+        return Measure(objective, float(violation) / scale)

@@ -1,0 +1,180 @@
+"""Weights of one layer, its inputs and states given."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Divergence, Joint
+from liftednet.lazy import cvxpy as cp
+from liftednet.penalties import Penalty
+from liftednet.problems.design_matrix import Design, Weights
+from liftednet.problems.formulation import Formulation, Measure, to_numpy
+from liftednet.validation import (
+    require_finite,
+    require_like,
+    require_matrix,
+    require_positive,
+    require_shape,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightFit:
+    """min over W, b of lam sum_i [R(x_i W + b) - <x_i W + b, v_i>] + pi(W).
+
+    Lifted Neural Networks, section 6.1. A joint divergence makes it a ridge regression with
+    target (v - c) / L, a tight one a generalized linear model.
+
+    Attributes:
+        divergence: gives R.
+        design: [X, 1] with X (samples, inputs).
+        targets: V, (samples, units), states or data.
+        lam: the weight of the divergence, positive.
+        penalty: pi.
+
+    Raises:
+        DataError: shapes, types or lam do not fit.
+    """
+
+    divergence: Divergence
+    design: Design
+    targets: Tensor
+    penalty: Penalty
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse data that do not fit together."""
+        require_positive("lam", self.lam)
+        require_matrix("the targets V", self.targets)
+        require_like("the targets V", self.targets, "the inputs X", self.design.inputs)
+        if self.targets.shape[0] != self.design.samples:
+            require_shape(
+                "the targets V",
+                self.targets,
+                (self.design.samples, self.targets.shape[1]),
+                f"beside inputs X of shape {tuple(self.design.inputs.shape)}",
+            )
+
+    @property
+    def units(self) -> int:
+        """The number of pre-activations, the columns of W."""
+        return self.divergence.activation.pre_units(self.targets.shape[1])
+
+    def refuse_bad_values(self) -> None:
+        """Raise `DataError` where the data have NaN or infinite entries."""
+        require_finite("the inputs X", self.design.inputs)
+        require_finite("the targets V", self.targets)
+
+    def zeros(self) -> Weights:
+        """Return weights that are all zero, a feasible start."""
+        x = self.design.inputs
+        bias = x.new_zeros(self.units) if self.design.bias else None
+        return Weights(x.new_zeros(self.design.features, self.units), bias)
+
+    def formulate(self) -> Formulation:
+        """Return the problem in CVXPY, with u = X W + b a variable so that it is DPP."""
+        samples, features = self.design.inputs.shape
+        inputs = cp.Parameter((samples, features))
+        targets = cp.Parameter(tuple(self.targets.shape))
+        weight, u = cp.Variable((features, self.units)), cp.Variable((samples, self.units))
+        layer, variables = inputs @ weight, {"weight": weight}
+        if self.design.bias:
+            variables["bias"] = cp.Variable((1, self.units))
+            layer = layer + torch.ones(samples, 1).numpy() @ variables["bias"]
+        objective = self.lam * self.divergence.link_term(u, targets)
+        problem = cp.Problem(
+            cp.Minimize(objective + self.penalty.expression(weight)),
+            [u == layer, *self.penalty.domain(weight)],
+        )
+        formulation = Formulation(problem, {"inputs": inputs, "targets": targets}, variables)
+        self.fill(formulation)
+        return formulation
+
+    def fill(self, formulation: Formulation) -> None:
+        """Put X and V into a formulation's parameters."""
+        formulation.parameters["inputs"].value = to_numpy(self.design.inputs)
+        formulation.parameters["targets"].value = to_numpy(self.targets)
+
+    def read(self, formulation: Formulation) -> Weights:
+        """Return W and b of a solved formulation."""
+        like = self.design.inputs
+        matrix = torch.from_numpy(formulation.variables["weight"].value).to(like)
+        if not self.design.bias:
+            return Weights(matrix, None)
+        return Weights(matrix, torch.from_numpy(formulation.variables["bias"].value[0]).to(like))
+
+    def signature(self) -> Hashable:
+        """Return shapes, divergence, lam and penalty."""
+        shapes = tuple(self.design.inputs.shape), tuple(self.targets.shape)
+        return WeightFit, shapes, self.design.bias, self.divergence, self.lam, self.penalty
+
+    @cached_property
+    def cross(self) -> Tensor:
+        """[X, 1]'V in float64."""
+        return self.design.cross(self.targets)
+
+    @property
+    def smoothness(self) -> float | None:
+        """A Lipschitz constant of the gradient of the divergence in [W; b], or None."""
+        if self.divergence.smoothness is None:
+            return None
+        return self.lam * self.divergence.smoothness * self.design.squared_norm
+
+    def measure(self, value: Weights) -> Measure:
+        """Return the objective and the relative KKT residual at (W, b), in float64.
+
+        The residual is the largest entry of the stationarity condition, X'(grad R(u) - V) lam +
+        dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam.
+        """
+        stacked = value.stacked().double()
+        weight = value.matrix.double()
+        if self.divergence.smoothness is None:
+            return Measure(self._link_value(stacked) + float(self.penalty.value(weight)), torch.nan)
+        link, slope = self._quadratic(stacked) if self._is_ridge else self._pass(stacked)
+        gradient = self.lam * (slope - self.cross)
+        objective = self.lam * link + float(self.penalty.value(weight))
+        scale = self.lam * max(float(slope.abs().max()), float(self.cross.abs().max()))
+        violation = self._stationarity(weight, gradient)
+        return Measure(objective, violation / scale if scale > 0 else violation)
+
+    @property
+    def _is_ridge(self) -> bool:
+        return isinstance(self.divergence, Joint)
+
+    def _stationarity(self, weight: Tensor, gradient: Tensor) -> float:
+        smoothness = self.smoothness
+        assert smoothness is not None  # measured only for smooth divergences
+        rows = len(weight)
+        worst = self.penalty.stationarity(weight, gradient[:rows], smoothness).abs().max()
+        if self.design.bias:
+            worst = torch.maximum(worst, gradient[rows:].abs().max())
+        return float(worst)
+
+    def _quadratic(self, stacked: Tensor) -> tuple[float, Tensor]:
+        """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
+        assert isinstance(self.divergence, Joint)
+        curved = self.divergence.smoothness * (self.design.gram @ stacked)
+        linear = torch.outer(self.design.total, self.divergence.offset(stacked))
+        value = ((curved / 2 + linear - self.cross) * stacked).sum()
+        return float(value), curved + linear
+
+    def _pass(self, stacked: Tensor) -> tuple[float, Tensor]:
+        """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples."""
+        value, slope = 0.0, torch.zeros_like(stacked)
+        for part, chunk in self.design.rows():
+            u = chunk @ stacked
+            value += float(self.divergence.link_value(u, self.targets[part].double()))
+            slope += chunk.T @ self.divergence.link_gradient(u)
+        return value, slope
+
+    def _link_value(self, stacked: Tensor) -> float:
+        values = (
+            self.divergence.link_value(chunk @ stacked, self.targets[part].double())
+            for part, chunk in self.design.rows()
+        )
+        return self.lam * float(sum(values))

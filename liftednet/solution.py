@@ -1,0 +1,62 @@
+"""What a solver returns: the value, how good it is, and what that means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Generic, TypeVar
+
+from liftednet.errors import SolverError
+
+Value = TypeVar("Value")
+
+
+class Status(Enum):
+    """How a solve ended; each member's value explains itself and says what to try."""
+
+    SOLVED = "the KKT residual is within the tolerance"
+    ITERATION_LIMIT = (
+        "the iteration limit came before the tolerance was reached: raise max_iterations, "
+        "loosen the tolerance, or use float64"
+    )
+    STALLED = (
+        "rounding keeps the residual above the tolerance: use float64, a larger ridge penalty, "
+        "or a looser tolerance"
+    )
+    FAILED = (
+        "the solver reached no usable point: check the scale of the data and the penalty, "
+        'or try solver="reference"'
+    )
+
+
+@dataclass(frozen=True)
+class Solution(Generic[Value]):
+    """The result of one convex subproblem, judged by the problem and not by the solver.
+
+    Attributes:
+        value: the minimizer; a tensor (samples, units), or `Weights` for a weight fit.
+        objective: the problem's objective at `value`, in float64.
+        residual: the problem's relative KKT residual at `value`, in float64.
+        iterations: iterations of the solver (0 for a closed form).
+        status: how the solve ended.
+        seconds: wall time of the solve, without `prepare`.
+        solver: name of the solver that was used.
+    """
+
+    value: Value = field(repr=False)
+    objective: float
+    residual: float
+    iterations: int
+    status: Status
+    seconds: float
+    solver: str
+
+    def require_solved(self) -> Solution[Value]:
+        """Return self, or raise `SolverError` with this solution where it is not solved."""
+        if self.status is Status.SOLVED:
+            return self
+        raise SolverError(
+            f"{self.solver} stopped after {self.iterations} iterations with residual "
+            f"{self.residual:.2e}: {self.status.value}.",
+            solution=self,
+        )

@@ -1,0 +1,75 @@
+"""Refusals at the door: what was given, what is needed, where."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError
+
+FLOATS = (torch.float32, torch.float64)
+
+
+def require_matrix(name: str, value: object) -> Tensor:
+    """Return value where it is a nonempty float32 or float64 matrix.
+
+    Raises:
+        DataError: it is not a tensor, not a matrix, empty, or of another type.
+    """
+    if not isinstance(value, Tensor):
+        raise DataError(f"{name} must be a torch tensor, got {type(value).__name__}.")
+    if value.ndim != 2:
+        raise DataError(
+            f"{name} must have two dimensions (samples, units), got shape {tuple(value.shape)}."
+        )
+    if value.numel() == 0:
+        raise DataError(f"{name} is empty: shape {tuple(value.shape)}.")
+    require_float(name, value)
+    return value
+
+
+def require_float(name: str, value: Tensor) -> None:
+    """Raise `DataError` unless value is float32 or float64."""
+    if value.dtype not in FLOATS:
+        raise DataError(
+            f"{name} must be torch.float32 or torch.float64, got {value.dtype}: "
+            "convert it with .float() or .double()."
+        )
+
+
+def require_finite(name: str, value: Tensor) -> None:
+    """Raise `DataError` where value has NaN or infinite entries, naming the first."""
+    finite = value.isfinite()
+    if bool(finite.all()):
+        return
+    where = tuple(int(i) for i in (~finite).nonzero()[0])
+    count = int((~finite).sum())
+    raise DataError(
+        f"{name} has {count} entries that are NaN or infinite, the first at index {where}: "
+        f"{float(value[where])}."
+    )
+
+
+def require_shape(name: str, value: Tensor, shape: tuple[int, ...], because: str) -> None:
+    """Raise `DataError` unless value has the given shape."""
+    if tuple(value.shape) != shape:
+        raise DataError(f"{name} must have shape {shape} {because}, got {tuple(value.shape)}.")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise `DataError` unless value is a positive finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DataError(f"{name} must be a number, got {value!r}.")
+    if not (value > 0 and math.isfinite(value)):
+        raise DataError(f"{name} must be positive and finite, got {value}.")
+
+
+def require_like(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
+    """Raise `DataError` unless value has the type and the device of other."""
+    if value.dtype != other.dtype or value.device != other.device:
+        raise DataError(
+            f"{name} is {value.dtype} on {value.device}, but {other_name} is {other.dtype} on "
+            f"{other.device}: bring both to one type and device."
+        )
