@@ -5,3 +5,38 @@ if __name__ == "solvers":
         "the folder solvers is the package liftednet.solvers: run `make demo` or "
         "`pip install -c constraints.txt -e .`, then import liftednet.solvers"
     )
+
+from typing import TYPE_CHECKING, Any
+
+from .base import Solver
+from .choice import choose, named, solve, solver_names
+from .generalized_linear import GeneralizedLinear
+from .output import ClosedForm, SimplexDual
+from .proximal import Proximal
+from .ridge import Ridge
+
+if TYPE_CHECKING:
+    from .reference import Reference
+
+__all__ = [
+    "ClosedForm",
+    "GeneralizedLinear",
+    "Proximal",
+    "Reference",
+    "Ridge",
+    "SimplexDual",
+    "Solver",
+    "choose",
+    "named",
+    "solve",
+    "solver_names",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the reference solver, and CVXPY with it, when it is first asked for."""
+    if name == "Reference":
+        from .reference import Reference
+
+        return Reference
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,77 @@
+"""A solver is two verbs: prepare what problems share, and solve one."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+import torch
+
+from liftednet.errors import SolverError
+from liftednet.problems import Subproblem
+from liftednet.solution import Solution, Status
+
+Problem = TypeVar("Problem", bound=Subproblem)
+Value = TypeVar("Value")
+Cache = TypeVar("Cache")
+
+_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-5}
+
+
+def default_tolerance(dtype: torch.dtype) -> float:
+    """Return the KKT residual that is asked for by default: 1e-8 in float64, 1e-5 in float32."""
+    return _TOLERANCES[dtype]
+
+
+class Solver(ABC, Generic[Problem, Value, Cache]):
+    """Solves one kind of subproblem.
+
+    Attributes:
+        name: what users call it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def obstacle(self, problem: Subproblem) -> str | None:
+        """Return what keeps this solver from serving the problem, or None."""
+
+    @abstractmethod
+    def prepare(self, problem: Problem) -> Cache:
+        """Return what problems of this structure share: a compiled problem, a factor."""
+
+    @abstractmethod
+    def solve(
+        self, problem: Problem, start: Value | None = None, cache: Cache | None = None
+    ) -> Solution[Value]:
+        """Return the solution, from a start and a cache where they are given.
+
+        Raises:
+            SolverError: nothing usable was reached; it carries the last good state.
+        """
+
+
+def judged(
+    problem: Subproblem,
+    value: Value,
+    iterations: int,
+    started: float,
+    tolerance: float,
+    solver: str,
+    unfinished: Status = Status.ITERATION_LIMIT,
+) -> Solution[Value]:
+    """Return the solution as the problem judges it.
+
+    Raises:
+        SolverError: the objective at the value is not finite.
+    """
+    seconds = time.perf_counter() - started
+    objective, residual = problem.measure(value)
+    status = Status.SOLVED if residual <= tolerance else unfinished
+    solution = Solution(value, objective, residual, iterations, status, seconds, solver)
+    if objective != objective or objective in (float("inf"), float("-inf")):
+        raise SolverError(
+            f"{solver} reached an objective of {objective}: {Status.FAILED.value}.", solution
+        )
+    return solution

@@ -1,0 +1,88 @@
+"""Which solver serves a problem: one table, read from the top."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from liftednet.errors import DeclarationError
+from liftednet.problems import Subproblem
+from liftednet.solution import Solution
+from .base import Solver
+from .generalized_linear import GeneralizedLinear
+from .output import ClosedForm, SimplexDual
+from .proximal import Proximal
+from .ridge import Ridge
+
+AnySolver = Solver[Any, Any, Any]
+
+_FAST: tuple[AnySolver, ...] = (
+    Ridge(),
+    GeneralizedLinear(),
+    Proximal(),
+    ClosedForm(),
+    SimplexDual(),
+)
+
+
+def _reference() -> AnySolver:
+    from .reference import Reference  # CVXPY, only where it is asked for
+
+    return Reference()
+
+
+def solver_names() -> tuple[str, ...]:
+    """Return the names that `solve` and the models take, besides "auto"."""
+    return (*(solver.name for solver in _FAST), "reference")
+
+
+def named(name: str) -> AnySolver:
+    """Return a solver by its name.
+
+    Raises:
+        DeclarationError: there is no solver of that name.
+    """
+    for solver in _FAST:
+        if solver.name == name:
+            return solver
+    if name == "reference":
+        return _reference()
+    raise DeclarationError(
+        f"there is no solver {name!r}; there are {', '.join(solver_names())} and 'auto'."
+    )
+
+
+def choose(problem: Subproblem, solver: str | AnySolver = "auto") -> AnySolver:
+    """Return the solver for a problem: the first that serves it, or the one that is asked for.
+
+    Raises:
+        DeclarationError: the solver that is asked for cannot serve the problem.
+    """
+    if solver == "auto":
+        return next((fast for fast in _FAST if fast.obstacle(problem) is None), _reference())
+    chosen = named(solver) if isinstance(solver, str) else solver
+    obstacle = chosen.obstacle(problem)
+    if obstacle is not None:
+        raise DeclarationError(
+            f"solver {chosen.name!r} cannot serve this {type(problem).__name__}: {obstacle}."
+        )
+    return chosen
+
+
+def solve(
+    problem: Subproblem, solver: str | AnySolver = "auto", start: Any = None
+) -> Solution[Any]:
+    """Solve one subproblem and return its solution, certified by the problem itself.
+
+    Args:
+        problem: a `WeightFit`, `StateFit` or `OutputFit`.
+        solver: "auto", a solver's name, or a solver with options of its own.
+        start: a value to start from: `Weights` for a weight fit, else states (samples, units).
+
+    Raises:
+        DataError: the data have NaN or infinite entries.
+        DeclarationError: the solver cannot serve the problem; the message names what is missing.
+        SolverError: nothing usable was reached.
+    """
+    chosen = choose(problem, solver)
+    problem.refuse_bad_values()
+    return chosen.solve(problem, start, chosen.prepare(problem))

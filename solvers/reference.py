@@ -1,0 +1,119 @@
+"""CVXPY as a solver: any subproblem as it is stated, at small sizes, to certify the fast ones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+
+from liftednet.errors import SolverError
+from liftednet.problems import Formulation, Subproblem
+from liftednet.solution import Solution, Status
+from .base import Solver
+
+_PRECISE: dict[str, dict[str, Any]] = {
+    "OSQP": {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 100_000, "polishing": True},
+    "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11},
+    "SCS": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000},
+}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A formulation and the signature of the problems that it serves."""
+
+    formulation: Formulation
+    signature: Any
+
+
+@dataclass(frozen=True)
+class Reference(Solver[Subproblem, Any, Compiled]):
+    """States the problem in CVXPY, compiles it once, and solves it for each new data.
+
+    Attributes:
+        backend: OSQP, CLARABEL, SCS or another installed CVXPY solver; None takes OSQP for
+            quadratic programs and CLARABEL for the rest.
+        options: passed to that solver; None asks for high precision.
+        tolerance: the KKT residual that counts as solved.
+    """
+
+    backend: str | None = None
+    options: Mapping[str, Any] | None = None
+    tolerance: float = 1e-4
+    name: str = field(default="reference", init=False)
+
+    def obstacle(self, problem: Subproblem) -> str | None:
+        """Return None: whatever can be stated can be solved."""
+        return None
+
+    def prepare(self, problem: Subproblem) -> Compiled:
+        """Return the problem's formulation.
+
+        Raises:
+            DeclarationError: the activation lacks what the formulation needs.
+        """
+        return Compiled(problem.formulate(), problem.signature())
+
+    def solve(
+        self, problem: Subproblem, start: Any = None, cache: Compiled | None = None
+    ) -> Solution[Any]:
+        """Return CVXPY's solution; a start is not used.
+
+        Raises:
+            SolverError: CVXPY's status is not optimal; it carries what was reached.
+        """
+        if cache is None or cache.signature != problem.signature():
+            cache = self.prepare(problem)
+        problem.fill(cache.formulation)
+        started = time.perf_counter()
+        failure = self._run(cache.formulation.problem)
+        seconds = time.perf_counter() - started
+        return self._judge(problem, cache.formulation, seconds, failure)
+
+    def _run(self, statement: cp.Problem) -> str | None:
+        """Solve, and return what went wrong, if anything."""
+        backend = self.backend or ("OSQP" if statement.is_qp() else "CLARABEL")
+        options = _PRECISE.get(backend, {}) if self.options is None else dict(self.options)
+        try:
+            statement.solve(solver=backend, **options)
+        except cp.error.SolverError as error:
+            return str(error)
+        good = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
+        return None if statement.status in good else f"{backend} reports {statement.status}"
+
+    def _judge(
+        self, problem: Subproblem, formulation: Formulation, seconds: float, failure: str | None
+    ) -> Solution[Any]:
+        statement = formulation.problem
+        if any(variable.value is None for variable in formulation.variables.values()):
+            raise SolverError(f"the reference solver has no solution: {failure}.")
+        value = problem.read(formulation)
+        objective, residual = problem.measure(value)
+        if np.isnan(residual):
+            residual = dual_residual(statement)
+        steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
+        status = Status.SOLVED if residual <= self.tolerance else Status.STALLED
+        status = status if failure is None else Status.FAILED
+        solution = Solution(value, objective, residual, steps, status, seconds, self.name)
+        if failure is not None:
+            raise SolverError(f"the reference solver failed: {failure}.", solution)
+        return solution
+
+
+def dual_residual(statement: cp.Problem) -> float:
+    """Return CVXPY's own certificate: violation and complementarity, relative to the objective.
+
+    For problems that are not smooth in the pre-activations, where stationarity cannot be read
+    off a gradient.
+    """
+    worst = 0.0
+    for constraint in statement.constraints:
+        worst = max(worst, float(np.max(constraint.violation(), initial=0.0)))
+        if isinstance(constraint, cp.constraints.Inequality):
+            slack, dual = constraint.expr.value, constraint.dual_value
+            worst = max(worst, float(np.max(np.abs(slack * dual), initial=0.0)))
+    return worst / (1 + abs(float(statement.value)))

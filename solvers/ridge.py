@@ -1,0 +1,106 @@
+"""Weight fits with a joint divergence: one Cholesky factor of the Gram matrix."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Joint
+from liftednet.errors import SolverError
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, Subproblem, WeightFit, Weights
+from liftednet.solution import Solution, Status
+from .base import Solver, default_tolerance, judged
+
+
+@dataclass(frozen=True)
+class Factor:
+    """The Cholesky factor of lam L [X, 1]'[X, 1] + 2 rho I (without the bias in I), float64."""
+
+    design: Design
+    curvature: float
+    rho: float
+    lower: Tensor
+
+    def serves(self, design: Design, curvature: float, rho: float) -> bool:
+        """Say whether the factor is that of these data."""
+        return (self.design, self.curvature, self.rho) == (design, curvature, rho)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Return the solution for a right-hand side (inputs + 1, units)."""
+        return torch.cholesky_solve(right, self.lower)
+
+
+def factor(design: Design, curvature: float, rho: float) -> Factor:
+    """Factor curvature [X, 1]'[X, 1] + 2 rho I, the bias not penalized.
+
+    Raises:
+        SolverError: the matrix is not positive definite in float64.
+    """
+    system = curvature * design.gram
+    system.diagonal()[: design.features] += 2 * rho
+    lower, info = torch.linalg.cholesky_ex(system)
+    if int(info) != 0:
+        raise SolverError(
+            f"the ridge system with {design.features} inputs is singular in float64 (leading "
+            f"minor {int(info)}): raise rho = {rho:.3g} or scale the inputs."
+        )
+    return Factor(design, curvature, rho, lower)
+
+
+@dataclass(frozen=True)
+class Ridge(Solver[WeightFit, Weights, Factor]):
+    """Solves a weight fit whose divergence is quadratic, exactly.
+
+    (lam L [X, 1]'[X, 1] + 2 rho I) [W; b] = lam ([X, 1]'V - [X, 1]'1 c') + 2 rho [W_0; 0];
+    Lifted Neural Networks, section 6.1.
+    """
+
+    name: str = field(default="ridge", init=False)
+
+    def obstacle(self, problem: Subproblem) -> str | None:
+        """Ask for a weight fit, a joint divergence and a squared Frobenius penalty."""
+        if not isinstance(problem, WeightFit):
+            return "it solves weight fits alone"
+        if not isinstance(problem.divergence, Joint):
+            return 'it needs a quadratic divergence (divergence="joint")'
+        if not isinstance(problem.penalty, SquaredFrobenius):
+            return "it needs the penalty SquaredFrobenius"
+        return None
+
+    def prepare(self, problem: WeightFit) -> Factor:
+        """Return the factor, which holds as long as X, lam and rho do not change."""
+        return factor(problem.design, *_system(problem))
+
+    def solve(
+        self, problem: WeightFit, start: Weights | None = None, cache: Factor | None = None
+    ) -> Solution[Weights]:
+        """Return the exact minimizer; a start is not used."""
+        started = time.perf_counter()
+        curvature, rho = _system(problem)
+        if cache is None or not cache.serves(problem.design, curvature, rho):
+            cache = self.prepare(problem)
+        stacked = cache.solve(_right_side(problem))
+        value = problem.design.split(stacked)
+        tolerance = default_tolerance(problem.targets.dtype)
+        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+
+
+def _system(problem: WeightFit) -> tuple[float, float]:
+    assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by obstacle
+    smoothness = problem.divergence.smoothness
+    assert smoothness is not None
+    return problem.lam * smoothness, problem.penalty.rho
+
+
+def _right_side(problem: WeightFit) -> Tensor:
+    assert isinstance(problem.divergence, Joint)
+    assert isinstance(problem.penalty, SquaredFrobenius)
+    design = problem.design
+    offset = problem.divergence.offset(problem.cross)
+    right = problem.lam * (problem.cross - torch.outer(design.total, offset))
+    right[: design.features] += problem.penalty.linear_term(right[: design.features])
+    return right
