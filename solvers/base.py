@@ -38,8 +38,12 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
         """Return what keeps this solver from serving the problem, or None."""
 
     @abstractmethod
-    def prepare(self, problem: Problem) -> Cache:
-        """Return what problems of this structure share: a compiled problem, a factor."""
+    def prepare(self, problem: Problem, previous: Cache | None = None) -> Cache:
+        """Return what problems of this structure share: a compiled problem, a factor.
+
+        `previous` is returned as it is where it still serves, so that a factor outlives changes
+        that it does not depend on.
+        """
 
     @abstractmethod
     def solve(

@@ -41,18 +41,18 @@ class GeneralizedLinear(Solver[WeightFit, Weights, Factor]):
             return "it needs the penalty SquaredFrobenius"
         return None
 
-    def prepare(self, problem: WeightFit) -> Factor:
-        """Return the factor of the majorizing ridge system."""
+    def prepare(self, problem: WeightFit, previous: Factor | None = None) -> Factor:
+        """Return the factor of the majorizing ridge system, the previous one while it holds."""
         smoothness, penalty = problem.divergence.smoothness, problem.penalty
         assert smoothness is not None and isinstance(penalty, SquaredFrobenius)
-        return factor(problem.design, problem.lam * smoothness, penalty.rho)
+        return factor(problem.design, problem.lam * smoothness, penalty.rho, previous)
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: Factor | None = None
     ) -> Solution[Weights]:
         """Return the minimizer to the tolerance."""
         started = time.perf_counter()
-        cache = cache or self.prepare(problem)
+        cache = self.prepare(problem, cache)
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         value = (start or problem.zeros()).stacked().double()
         ahead, previous, momentum = value, value, 1.0

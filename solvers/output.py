@@ -36,7 +36,7 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
             return f"it needs `prox` of {activation!r}"
         return None
 
-    def prepare(self, problem: OutputFit) -> None:
+    def prepare(self, problem: OutputFit, previous: None = None) -> None:
         """Return nothing."""
 
     def solve(
@@ -70,7 +70,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
             return f"it needs the loss SimplexCrossEntropy, not {type(problem.loss).__name__}"
         return None
 
-    def prepare(self, problem: OutputFit) -> None:
+    def prepare(self, problem: OutputFit, previous: None = None) -> None:
         """Return nothing."""
 
     def solve(

@@ -43,7 +43,7 @@ class Proximal(Solver[StateFit, Tensor, None]):
                 return f"it needs a Lipschitz constant of {link.divergence.activation!r}"
         return None
 
-    def prepare(self, problem: StateFit) -> None:
+    def prepare(self, problem: StateFit, previous: None = None) -> None:
         """Return nothing: the steps need no factor."""
 
     def solve(

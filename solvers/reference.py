@@ -50,12 +50,14 @@ class Reference(Solver[Subproblem, Any, Compiled]):
         """Return None: whatever can be stated can be solved."""
         return None
 
-    def prepare(self, problem: Subproblem) -> Compiled:
-        """Return the problem's formulation.
+    def prepare(self, problem: Subproblem, previous: Compiled | None = None) -> Compiled:
+        """Return the problem's formulation, the previous one where only the data changed.
 
         Raises:
             DeclarationError: the activation lacks what the formulation needs.
         """
+        if previous is not None and previous.signature == problem.signature():
+            return previous
         return Compiled(problem.formulate(), problem.signature())
 
     def solve(
@@ -66,8 +68,7 @@ class Reference(Solver[Subproblem, Any, Compiled]):
         Raises:
             SolverError: CVXPY's status is not optimal; it carries what was reached.
         """
-        if cache is None or cache.signature != problem.signature():
-            cache = self.prepare(problem)
+        cache = self.prepare(problem, cache)
         problem.fill(cache.formulation)
         started = time.perf_counter()
         failure = self._run(cache.formulation.problem)

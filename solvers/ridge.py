@@ -34,12 +34,18 @@ class Factor:
         return torch.cholesky_solve(right, self.lower)
 
 
-def factor(design: Design, curvature: float, rho: float) -> Factor:
+def factor(
+    design: Design, curvature: float, rho: float, previous: Factor | None = None
+) -> Factor:
     """Factor curvature [X, 1]'[X, 1] + 2 rho I, the bias not penalized.
+
+    The previous factor is returned where it is that of these data.
 
     Raises:
         SolverError: the matrix is not positive definite in float64.
     """
+    if previous is not None and previous.serves(design, curvature, rho):
+        return previous
     system = curvature * design.gram
     system.diagonal()[: design.features] += 2 * rho
     lower, info = torch.linalg.cholesky_ex(system)
@@ -71,19 +77,16 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
             return "it needs the penalty SquaredFrobenius"
         return None
 
-    def prepare(self, problem: WeightFit) -> Factor:
-        """Return the factor, which holds as long as X, lam and rho do not change."""
-        return factor(problem.design, *_system(problem))
+    def prepare(self, problem: WeightFit, previous: Factor | None = None) -> Factor:
+        """Return the factor, the previous one as long as X, lam and rho do not change."""
+        return factor(problem.design, *_system(problem), previous)
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: Factor | None = None
     ) -> Solution[Weights]:
         """Return the exact minimizer; a start is not used."""
         started = time.perf_counter()
-        curvature, rho = _system(problem)
-        if cache is None or not cache.serves(problem.design, curvature, rho):
-            cache = self.prepare(problem)
-        stacked = cache.solve(_right_side(problem))
+        stacked = self.prepare(problem, cache).solve(_right_side(problem))
         value = problem.design.split(stacked)
         tolerance = default_tolerance(problem.targets.dtype)
         return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)

@@ -1,0 +1,197 @@
+"""Block-coordinate descent: the one loop that all lifted models share (design, section 4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from liftednet.errors import SolverError
+from liftednet.problems import Subproblem
+from liftednet.solution import Solution
+from liftednet.solvers import Solver, choose
+
+_ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of variables, and the subproblem that it is when the others are fixed.
+
+    Attributes:
+        name: what the history calls it, such as "weights 1".
+        problem: builds the subproblem at the current point.
+        value: returns the current value of the block.
+        assign: puts a new value in its place.
+    """
+
+    name: str
+    problem: Callable[[], Subproblem]
+    value: Callable[[], Any]
+    assign: Callable[[Any], None]
+
+
+class Blocks(Protocol):
+    """A training problem, as the blocks of one sweep."""
+
+    def sweep(self) -> Sequence[Block]:
+        """Return the blocks in the order in which one sweep visits them."""
+        ...
+
+    def objective(self) -> float:
+        """Return the joint objective at the current point, in float64."""
+        ...
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one block update did.
+
+    Attributes:
+        sweep: number of the sweep, from 0.
+        block: name of the block.
+        objective: the joint objective after the update.
+        decrease: by how much the update lowered it.
+        residual: relative KKT residual of the block before the update.
+        iterations: iterations of the solver.
+        solver: name of the solver.
+        seconds: since the descent began.
+    """
+
+    sweep: int
+    block: str
+    objective: float
+    decrease: float
+    residual: float
+    iterations: int
+    solver: str
+    seconds: float
+
+
+class Ending(Enum):
+    """Why a descent ended."""
+
+    CONVERGED = "every block's KKT residual was within the tolerance over a whole sweep"
+    BUDGET = "the number of sweeps was used up"
+    INTERRUPTED = "it was interrupted; the state after the last finished block is kept"
+
+
+@dataclass
+class Trace:
+    """The history of a descent.
+
+    Attributes:
+        start: the joint objective before the first block.
+        steps: one entry for every block update.
+        ending: why the descent ended.
+    """
+
+    start: float
+    steps: list[Step] = field(default_factory=list)
+    ending: Ending = Ending.BUDGET
+
+    @property
+    def objectives(self) -> list[float]:
+        """The joint objective at the start and after every block update."""
+        return [self.start, *(step.objective for step in self.steps)]
+
+    def residual(self, sweep: int) -> float:
+        """Return the largest block residual that a sweep met."""
+        return max(step.residual for step in self.steps if step.sweep == sweep)
+
+
+@dataclass
+class Descent:
+    """Solves the blocks in turn, and holds what their solvers prepared.
+
+    Attributes:
+        solver: "auto", a solver's name, or a solver, used for every block that it serves.
+        tolerance: stop when no block of a sweep had a larger relative KKT residual.
+    """
+
+    solver: str | Solver[Any, Any, Any] = "auto"
+    tolerance: float = 1e-6
+    _caches: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def run(
+        self, problem: Blocks, sweeps: int, on_step: Callable[[Step], None] | None = None
+    ) -> Trace:
+        """Run at most `sweeps` sweeps.
+
+        Args:
+            problem: the training problem.
+            sweeps: budget.
+            on_step: told after every block update, for progress bars and logs.
+
+        Returns:
+            The history; an interrupt ends it early and keeps the last finished block.
+
+        Raises:
+            SolverError: a block failed or raised the joint objective; the problem then holds
+                the last good state, and the error the solution that was refused.
+        """
+        trace = Trace(problem.objective())
+        try:
+            for step in self._steps(problem, sweeps, trace):
+                if on_step is not None:
+                    on_step(step)
+        except KeyboardInterrupt:
+            trace.ending = Ending.INTERRUPTED
+        return trace
+
+    def _steps(self, problem: Blocks, sweeps: int, trace: Trace) -> Iterator[Step]:
+        started = time.perf_counter()
+        for sweep in range(sweeps):
+            objective = problem.objective()
+            for block in problem.sweep():
+                solution, decrease, residual = self._update(block)
+                objective -= decrease
+                step = Step(
+                    sweep,
+                    block.name,
+                    objective,
+                    decrease,
+                    residual,
+                    solution.iterations,
+                    solution.solver,
+                    time.perf_counter() - started,
+                )
+                trace.steps.append(step)
+                yield step
+            if trace.residual(sweep) <= self.tolerance:
+                trace.ending = Ending.CONVERGED
+                return
+
+    def _update(self, block: Block) -> tuple[Solution[Any], float, float]:
+        """Solve a block; return the solution, the decrease, and the residual before."""
+        problem, value = block.problem(), block.value()
+        before = problem.measure(value)
+        solver = choose(problem, self.solver)
+        cache = solver.prepare(problem, self._caches.get(block.name))
+        self._caches[block.name] = cache
+        solution = solver.solve(problem, value, cache)
+        rise = solution.objective - before.objective
+        if rise > _ROUNDING * (1 + abs(before.objective)):
+            raise SolverError(
+                f"the block {block.name!r} raised the joint objective by {rise:.3e} (from "
+                f"{before.objective:.6e}); {solution.solver} stopped after {solution.iterations} "
+                f"iterations with residual {solution.residual:.1e}. The model keeps the state "
+                "before this block.",
+                solution,
+            )
+        if rise >= 0:
+            return solution, 0.0, before.residual
+        block.assign(solution.value)
+        return solution, -rise, before.residual
+
+
+def largest_residual(problem: Blocks) -> float:
+    """Return the largest relative KKT residual over all blocks at the current point."""
+    return max(_residuals(problem.sweep()))
+
+
+def _residuals(blocks: Iterable[Block]) -> Iterator[float]:
+    for block in blocks:
+        yield block.problem().measure(block.value()).residual
