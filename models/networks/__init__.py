@@ -1,0 +1,6 @@
+"""Torch networks trained by gradients: what lifted recurrent models are compared with."""
+
+from .recurrences import BatchNormRNN, CellRecurrence, IndRNN
+from .sequence_model import SequenceModel
+
+__all__ = ["BatchNormRNN", "CellRecurrence", "IndRNN", "SequenceModel"]

@@ -1,0 +1,161 @@
+"""Training along locally optimal trajectories by stochastic Frank-Wolfe steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+from torch.optim.optimizer import ParamsT
+
+from liftednet.errors import DataError
+
+from .balls import Ball
+from .gradients import Closure, check_gradients, needs_closure, positive
+
+OuterOptimizer = Callable[..., Optimizer]
+
+
+class FrankWolfe(Optimizer):
+    r"""Step towards the minimum within a small ball around the weights.
+
+    Each step makes K stochastic Frank-Wolfe steps in the p-ball of radius delta_t (RNN training
+    along locally optimal trajectories, algorithm 1):
+
+        s_k = argmin { <s, grad F(w + dw_{k-1})> : |s|_p <= delta_t },
+        dw_k = (1 - 1/k) dw_{k-1} + s_k / k,
+
+    and then w <- w + eta dw_K. The radius decays with the learning rate:
+    delta_t = radius * eta_t / eta_0. With K = 1 and p = 2 it is a normalized gradient step.
+
+    The outer step is that of another optimizer, which sees -dw_K as the gradient: SGD gives the
+    formula above, `torch.optim.Adam` the paper's variant. It shares the parameter groups, so a
+    scheduler on this optimizer drives it too.
+
+    The closure is called K times a step and must clear the gradients, draw the next batch,
+    compute its loss, call backward and return the loss.
+
+    Args:
+        params: parameters, or groups of them that may set lr, radius, inner_steps, p and joint.
+        lr: learning rate eta of the outer step.
+        radius: delta_0, in the units of the weights.
+        inner_steps: K.
+        p: of the norm, 1 to infinity.
+        joint: one ball over all parameters of a group, instead of one for each tensor.
+        outer: builds the outer optimizer from parameter groups and `lr`.
+
+    Raises:
+        DataError: lr or radius not positive, p below 1, or inner_steps not a positive integer.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        *,
+        radius: float = 1.0,
+        inner_steps: int = 5,
+        p: float = 2.0,
+        joint: bool = False,
+        outer: OuterOptimizer = SGD,
+    ) -> None:
+        """Check the settings and build the outer optimizer on the same groups."""
+        defaults = {
+            "lr": lr,
+            "radius": radius,
+            "inner_steps": inner_steps,
+            "p": p,
+            "joint": joint,
+        }
+        super().__init__(params, defaults)
+        self.outer = outer(self.param_groups, lr=lr)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters with settings of its own.
+
+        Raises:
+            DataError: settings that cannot be used.
+        """
+        merged = {**self.defaults, **param_group}
+        positive("lr", float(merged["lr"]))
+        Ball(merged["p"], merged["radius"])
+        steps = merged["inner_steps"]
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise DataError(f"inner_steps must be a positive integer; it is {steps!r}.")
+        if self.param_groups and steps != self.param_groups[0]["inner_steps"]:
+            raise DataError("inner_steps must be the same in all groups: they share the closure.")
+        super().add_param_group(param_group)
+        self.param_groups[-1].setdefault("start_lr", float(merged["lr"]))
+        if hasattr(self, "outer"):
+            self.outer.add_param_group(self.param_groups[-1])
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]
+        """Make one outer step of K inner steps.
+
+        Args:
+            closure: see the class.
+
+        Returns:
+            The loss of the first inner step, at the weights as they were.
+
+        Raises:
+            DataError: no closure, or sparse gradients.
+            SolverError: gradients that are NaN or infinite; the weights are left as they were.
+        """
+        closure = torch.enable_grad()(needs_closure("FrankWolfe", closure))
+        loss = closure()
+        groups = [[w for w in g["params"] if w.grad is not None] for g in self.param_groups]
+        weights = [w for group in groups for w in group]
+        start = [w.clone() for w in weights]
+        try:
+            moved = self._inner_steps(closure, groups, start)
+        finally:
+            if self._inner_count() > 1:
+                torch._foreach_copy_(weights, start)
+        for weight, move in zip(weights, moved, strict=True):
+            weight.grad = move.neg_()
+        self.outer.step()
+        return loss
+
+    def _inner_steps(
+        self, closure: Closure, groups: list[list[Tensor]], start: list[Tensor]
+    ) -> list[Tensor]:
+        """Return dw_K; gradients at the start are there already."""
+        weights = [w for group in groups for w in group]
+        moved = self._minimizers(groups)
+        for k in range(2, self._inner_count() + 1):
+            torch._foreach_copy_(weights, torch._foreach_add(start, moved))
+            closure()
+            # (1 - 1/k) dw + s/k = dw + (s - dw)/k
+            torch._foreach_lerp_(moved, self._minimizers(groups), 1 / k)
+        return moved
+
+    def _minimizers(self, groups: list[list[Tensor]]) -> list[Tensor]:
+        """Return s for every weight, in order."""
+        minimizers: list[Tensor] = []
+        for settings, weights in zip(self.param_groups, groups, strict=True):
+            gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+            check_gradients(gradients)
+            ball = Ball(settings["p"], settings["radius"])
+            blocks = [gradients] if settings["joint"] else [[g] for g in gradients]
+            found = [s for block in blocks if block for s in ball.minimizer(block)]
+            decay = float(settings["lr"]) / settings["start_lr"]
+            minimizers += [s.mul_(decay) for s in found]
+        return minimizers
+
+    def _inner_count(self) -> int:
+        return int(self.param_groups[0]["inner_steps"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the settings and the state of the outer optimizer."""
+        return {**super().state_dict(), "outer": self.outer.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over a state that `state_dict` returned."""
+        own = {key: value for key, value in state_dict.items() if key != "outer"}
+        super().load_state_dict(own)
+        self.outer.load_state_dict(state_dict["outer"])
+        self.outer.param_groups = self.param_groups

@@ -1,0 +1,140 @@
+"""Descent along normalized temporal parts, mixed by random simplex weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from liftednet.errors import DataError
+
+from .gradients import Closure, check_gradients, needs_closure, positive
+from .temporal_parts import TemporalParts, part_norm
+
+
+class TemporalSimplexDescent(Optimizer):
+    """Give every time step the same say in the direction of a recurrent cell.
+
+    On Recurrent Neural Networks, sections 3.3 and 3.4: with g_t the normalized temporal parts and
+    beta drawn uniformly from the simplex in each step,
+
+        g = sum_t beta_t g_t,    d = |grad L| g / |g|,
+        alpha = lr if |d| <= threshold, else lr / |d|,    w <- w - alpha d.
+
+    Parts of norm 0 stay 0. The norms run over the cell's parameters; parameters outside the cell
+    keep their ordinary gradient, and |d| in the step rule runs over all.
+
+    Args:
+        params: parameters, those of the cell among them, in one group.
+        cell: the module that the model applies once a time step.
+        lr: mu, the step length factor.
+        threshold: c, the norm of d beyond which the step has length lr.
+        generator: of the simplex weights.
+
+    Raises:
+        DataError: lr or threshold not positive, several groups, or parameters of the cell that
+            are not among `params`.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        cell: nn.Module,
+        lr: float,
+        *,
+        threshold: float,
+        generator: torch.Generator,
+    ) -> None:
+        """Check the settings."""
+        positive("lr", lr)
+        positive("threshold", threshold)
+        super().__init__(params, {"lr": lr, "threshold": threshold})
+        if len(self.param_groups) != 1:
+            raise DataError("TemporalSimplexDescent takes one group: the step has one norm.")
+        self._cell_parameters = [p for p in cell.parameters() if p.requires_grad]
+        known = {id(p) for p in self.param_groups[0]["params"]}
+        if any(id(p) not in known for p in self._cell_parameters):
+            raise DataError("The parameters of the cell must be among the parameters to train.")
+        self._cell = cell
+        self._generator = generator
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Tensor:  # type: ignore[override]
+        """Make one step.
+
+        Args:
+            closure: clears the gradients, computes the loss of the model on the next batch, calls
+                backward and returns the loss.
+
+        Returns:
+            The loss before the step.
+
+        Raises:
+            DataError: no closure, a closure that never calls the cell, or sparse gradients.
+            SolverError: gradients that are NaN or infinite; the weights are as they were.
+        """
+        closure = torch.enable_grad()(needs_closure("TemporalSimplexDescent", closure))
+        mixture = _Mixture(self._cell_parameters, self._generator)
+        with TemporalParts(self._cell, mixture.add) as parts:
+            mixture.parts = parts
+            loss = closure()
+        if parts.steps == 0:
+            raise DataError(f"The closure never called the cell {type(self._cell).__name__}.")
+        self._set_direction(mixture)
+        group = self.param_groups[0]
+        moved = [w for w in group["params"] if w.grad is not None]
+        direction = [w.grad for w in moved]
+        check_gradients(direction)
+        length = float(part_norm(direction))
+        rate = group["lr"] if length <= group["threshold"] else group["lr"] / length
+        torch._foreach_add_(moved, direction, alpha=-rate)
+        return loss
+
+    def _set_direction(self, mixture: _Mixture) -> None:
+        for parameter, value in zip(self._cell_parameters, mixture.direction(), strict=True):
+            parameter.grad = value
+
+
+class _Mixture:
+    """Sums the parts of a gradient, plainly and normalized with random weights."""
+
+    def __init__(self, parameters: list[nn.Parameter], generator: torch.Generator) -> None:
+        self.parts: TemporalParts | None = None
+        self._generator = generator
+        self._total: list[Tensor] = [torch.zeros_like(p) for p in parameters]
+        self._mixed: list[Tensor] = [torch.zeros_like(p) for p in parameters]
+        self._shares: Tensor | None = None
+
+    def add(self, step: int, part: list[Tensor]) -> None:
+        """Take one part; the weights are drawn when the number of steps is known."""
+        if self._shares is None:
+            assert self.parts is not None
+            self._shares = simplex_weights(self.parts.steps, self._generator)
+        torch._foreach_add_(self._total, part)
+        norm = float(part_norm(part))
+        if norm > 0:
+            torch._foreach_add_(self._mixed, part, alpha=float(self._shares[step]) / norm)
+
+    def direction(self) -> list[Tensor]:
+        """Return d for the cell (eq. 3.5)."""
+        norm = float(part_norm(self._mixed))
+        if norm == 0:
+            return self._total
+        scale = float(part_norm(self._total)) / norm
+        return [m * scale for m in self._mixed]
+
+
+def simplex_weights(count: int, generator: torch.Generator) -> Tensor:
+    """Draw positive weights that sum to 1, uniformly from the simplex (section 3.3).
+
+    Args:
+        count: number of weights.
+        generator: of the draw.
+
+    Returns:
+        (count,) float32.
+    """
+    # Independent exponentials, divided by their sum, are uniform on the simplex.
+    draws = torch.empty(count).exponential_(generator=generator)
+    return draws / draws.sum()

@@ -1,0 +1,220 @@
+"""The Frank-Wolfe optimizer against the algorithm written out on flat vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from liftednet.errors import DataError, SolverError
+from liftednet.solvers.gradient import Ball, FrankWolfe
+
+Closure = Callable[[], Tensor]
+
+
+def quadratic(weights: list[nn.Parameter], noise: float, seed: int) -> Closure:
+    """Return a stochastic closure with its own batches."""
+    source = torch.Generator().manual_seed(seed)
+
+    def closure() -> Tensor:
+        for weight in weights:
+            weight.grad = None
+        loss = sum(
+            ((w - 1 - noise * torch.randn(w.shape, generator=source, dtype=w.dtype)) ** 2).sum()
+            for w in weights
+        )
+        assert isinstance(loss, Tensor)
+        loss.backward()
+        return loss.detach()
+
+    return closure
+
+
+def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
+    source = torch.Generator().manual_seed(0)
+    shapes = [(3, 2), (4,)]
+    return [nn.Parameter(torch.randn(s, generator=source).to(dtype)) for s in shapes]
+
+
+def test_one_inner_step_is_the_normalized_gradient_step() -> None:
+    weights = parameters()
+    before = [w.detach().clone() for w in weights]
+    FrankWolfe(weights, lr=0.1, radius=0.5, inner_steps=1).step(quadratic(weights, 0, 0))
+    for weight, start in zip(weights, before, strict=True):
+        gradient = 2 * (start - 1)
+        wanted = start - 0.1 * 0.5 * gradient / gradient.norm()
+        assert torch.allclose(weight, wanted, atol=1e-14)
+
+
+@given(
+    p=st.sampled_from([1.0, 1.7, 2.0, math.inf]),
+    inner_steps=st.integers(1, 6),
+    joint=st.booleans(),
+    seed=st.integers(0, 100),
+)
+@settings(max_examples=40, deadline=None)
+def test_outer_step_is_the_published_algorithm(
+    p: float, inner_steps: int, joint: bool, seed: int
+) -> None:
+    weights, copies = parameters(), parameters()
+    optimizer = FrankWolfe(weights, 0.3, radius=0.2, inner_steps=inner_steps, p=p, joint=joint)
+    optimizer.step(quadratic(weights, 1.0, seed))
+
+    start = [c.detach().clone() for c in copies]
+    moved = [torch.zeros_like(c) for c in copies]
+    closure = quadratic(copies, 1.0, seed)
+    for k in range(1, inner_steps + 1):
+        with torch.no_grad():
+            for copy, at, move in zip(copies, start, moved, strict=True):
+                copy.copy_(at + move)
+        closure()
+        gradients = [c.grad for c in copies if c.grad is not None]
+        ball = Ball(p, 0.2)
+        s = ball.minimizer(gradients) if joint else [ball.minimizer([g])[0] for g in gradients]
+        moved = [(1 - 1 / k) * move + step / k for move, step in zip(moved, s, strict=True)]
+        assert all(ball.norm([move]) <= 0.2 * (1 + 1e-12) for move in moved)
+        assert not joint or ball.norm(moved) <= 0.2 * (1 + 1e-12)
+    for weight, at, move in zip(weights, start, moved, strict=True):
+        assert torch.allclose(weight, at + 0.3 * move, atol=1e-13)
+
+
+def test_every_inner_iterate_is_inside_the_ball() -> None:
+    weights = parameters()
+    start = [w.detach().clone() for w in weights]
+    plain = quadratic(weights, 3.0, 1)
+    seen = []
+
+    def closure() -> Tensor:
+        moved = [(w.detach() - s) for w, s in zip(weights, start, strict=True)]
+        seen.append(max(Ball(3.0, 0.4).norm([m]) for m in moved))
+        return plain()
+
+    FrankWolfe(weights, lr=0.1, radius=0.4, inner_steps=8, p=3.0).step(closure)
+    assert len(seen) == 8 and max(seen) <= 0.4 * (1 + 1e-12)
+
+
+def test_adam_outer_step_is_adam_on_the_direction() -> None:
+    weights, copies = parameters(), parameters()
+    optimizer = FrankWolfe(weights, 0.01, inner_steps=1, outer=torch.optim.Adam)
+    adam = torch.optim.Adam(copies, lr=0.01)
+    for _ in range(3):
+        optimizer.step(quadratic(weights, 0, 0))
+        quadratic(copies, 0, 0)()
+        for copy in copies:
+            assert copy.grad is not None
+            copy.grad /= copy.grad.norm()
+        adam.step()
+    for weight, copy in zip(weights, copies, strict=True):
+        assert torch.allclose(weight, copy, atol=1e-12)
+
+
+def test_radius_decays_with_the_learning_rate() -> None:
+    weights = parameters()
+    optimizer = FrankWolfe(weights, lr=0.1, radius=1.0, inner_steps=1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    lengths = []
+    for _ in range(3):
+        before = weights[1].detach().clone()
+        optimizer.step(quadratic(weights, 0, 0))
+        lengths.append(float((weights[1].detach() - before).norm()))
+        scheduler.step()
+    # Both the rate and the radius halve, so the step falls to a quarter.
+    assert lengths == pytest.approx([0.1, 0.025, 0.00625])
+
+
+def test_groups_have_their_own_settings() -> None:
+    first, second = parameters()
+    optimizer = FrankWolfe(
+        [{"params": [first], "radius": 0.1}, {"params": [second], "p": math.inf, "lr": 0.5}],
+        lr=1.0,
+        radius=2.0,
+        inner_steps=1,
+    )
+    before = first.detach().clone(), second.detach().clone()
+    optimizer.step(quadratic([first, second], 0, 0))
+    assert math.isclose(float((first.detach() - before[0]).norm()), 0.1, rel_tol=1e-12)
+    assert torch.allclose((second - before[1]).abs(), torch.full((4,), 1.0, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("outer", [torch.optim.SGD, torch.optim.Adam])
+def test_a_stored_state_continues_the_same_path(outer: type[torch.optim.Optimizer]) -> None:
+    paths = []
+    for stored in (False, True):
+        weights = parameters()
+        closure = quadratic(weights, 1.0, 3)
+        optimizer = FrankWolfe(weights, 0.1, inner_steps=2, outer=outer)
+        for step in range(6):
+            if stored and step == 3:
+                state = optimizer.state_dict()
+                optimizer = FrankWolfe(weights, 9.0, inner_steps=3, outer=outer)
+                optimizer.load_state_dict(state)
+            optimizer.step(closure)
+        paths.append([w.detach().clone() for w in weights])
+    assert all(torch.equal(a, b) for a, b in zip(*paths, strict=True))
+
+
+def test_bad_settings_are_refused() -> None:
+    for settings_, words in (
+        ({"lr": 0.0}, "lr must be positive"),
+        ({"lr": 0.1, "radius": -1.0}, "radius must be positive"),
+        ({"lr": 0.1, "p": 0.9}, "p must be at least 1"),
+        ({"lr": 0.1, "inner_steps": 0}, "inner_steps"),
+    ):
+        with pytest.raises(DataError, match=words):
+            FrankWolfe(parameters(), **settings_)  # type: ignore[arg-type]
+    groups = [{"params": [w], "inner_steps": k} for w, k in zip(parameters(), (1, 2), strict=True)]
+    with pytest.raises(DataError, match="same in all groups"):
+        FrankWolfe(groups, lr=0.1)
+
+
+def test_bad_gradients_leave_the_weights_alone() -> None:
+    weights = parameters()
+    before = [w.detach().clone() for w in weights]
+    optimizer = FrankWolfe(weights, lr=0.1, inner_steps=4)
+    with pytest.raises(DataError, match="closure"):
+        optimizer.step()
+    plain = quadratic(weights, 1.0, 0)
+    for broken_call in (1, 3):
+        calls = 0
+
+        def closure(broken_call: int = broken_call) -> Tensor:
+            nonlocal calls
+            calls += 1
+            loss = plain()
+            if calls == broken_call:
+                assert weights[1].grad is not None
+                weights[1].grad[0] = math.nan
+            return loss
+
+        with pytest.raises(SolverError, match=r"\(4,\)"):
+            optimizer.step(closure)
+        assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
+
+    def interrupted() -> Tensor:
+        if not torch.equal(weights[0], before[0]):
+            raise KeyboardInterrupt
+        return plain()
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(interrupted)
+    assert all(torch.equal(w, b) for w, b in zip(weights, before, strict=True))
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+
+    def closure() -> Tensor:
+        table.zero_grad()
+        loss: Tensor = table(torch.tensor([1])).sum()
+        loss.backward()
+        return loss
+
+    before = table.weight.detach().clone()
+    with pytest.raises(DataError, match="Sparse"):
+        FrankWolfe(table.parameters(), lr=0.1).step(closure)
+    assert torch.equal(table.weight, before)

@@ -1,0 +1,216 @@
+"""Temporal parts against autograd on copies of the weights, and the step against the formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from liftednet.errors import DataError, SolverError
+from liftednet.models.networks import CellRecurrence, SequenceModel
+from liftednet.solvers.gradient import (
+    TemporalParts,
+    TemporalSimplexDescent,
+    simplex_weights,
+    temporal_norms,
+)
+
+
+class TwoLayerCell(nn.Module):
+    """A cell of two layers, one of whose parameters is used twice and one never."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lower = nn.RNNCell(3, 5)
+        self.upper = nn.RNNCell(5, 5)
+        self.scale = nn.Parameter(torch.tensor(0.7))
+        self.unused = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x: Tensor, state: Tensor | None) -> Tensor:
+        below = self.lower(x, state) * self.scale
+        return self.upper(below, state) * self.scale  # type: ignore[no-any-return]
+
+
+CELLS: list[Callable[[], nn.Module]] = [
+    lambda: nn.RNNCell(3, 5),
+    lambda: nn.RNNCell(3, 5, nonlinearity="relu"),
+    lambda: nn.GRUCell(3, 5),
+    lambda: nn.LSTMCell(3, 5),
+    TwoLayerCell,
+]
+
+
+def problem(make: Callable[[], nn.Module], steps: int) -> tuple[SequenceModel, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = SequenceModel(CellRecurrence(make()), 5, 2).double()
+    return model, torch.randn(4, steps, 3).double(), torch.randn(4, steps, 2).double()
+
+
+def cell_of(model: SequenceModel) -> nn.Module:
+    assert isinstance(model.recurrence, CellRecurrence)
+    return model.recurrence.cell
+
+
+def closure_of(model: SequenceModel, x: Tensor, y: Tensor, per_step: bool) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        model.zero_grad()
+        outputs = model(x)[0] if per_step else model.at_end(x)
+        loss = ((outputs - (y if per_step else y[:, -1])) ** 2).mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def flat(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])
+
+
+def parts_of(cell: nn.Module, closure: Callable[[], Tensor]) -> list[Tensor]:
+    parts: dict[int, Tensor] = {}
+
+    def consume(step: int, part: list[Tensor]) -> None:
+        parts[step] = flat([p.clone() for p in part])
+
+    with TemporalParts(cell, consume):
+        closure()
+    return [parts[step] for step in sorted(parts)]
+
+
+@pytest.mark.parametrize("make", CELLS)
+@pytest.mark.parametrize("per_step", [False, True])
+def test_parts_sum_to_the_gradient(make: Callable[[], nn.Module], per_step: bool) -> None:
+    model, x, y = problem(make, 7)
+    cell, closure = cell_of(model), closure_of(model, x, y, per_step)
+    parts = parts_of(cell, closure)
+    assert all(p.grad is None for p in cell.parameters())
+    assert model.readout.weight.grad is not None
+    readout = model.readout.weight.grad.clone()
+    closure()
+    gradient = flat([torch.zeros_like(p) if p.grad is None else p.grad for p in cell.parameters()])
+    assert len(parts) == 7
+    assert torch.allclose(sum(parts, torch.zeros_like(gradient)), gradient, atol=1e-12)
+    assert torch.equal(readout, model.readout.weight.grad)
+
+
+@pytest.mark.parametrize("make", CELLS)
+def test_each_part_is_the_gradient_of_one_copy(make: Callable[[], nn.Module]) -> None:
+    """Copies of the parameters, one for each step, are passed by hand."""
+    model, x, y = problem(make, 4)
+    cell = cell_of(model)
+    names = [name for name, _ in cell.named_parameters()]
+    copies = [[p.detach().clone().requires_grad_() for p in cell.parameters()] for _ in range(4)]
+    state = None
+    for t in range(4):
+        named = dict(zip(names, copies[t], strict=True))
+        state = torch.func.functional_call(cell, named, (x[:, t], state))
+    shown = state[0] if isinstance(state, tuple) else state
+    loss = ((model.readout(shown) - y[:, -1]) ** 2).mean()
+    parts = parts_of(cell, closure_of(model, x, y, False))
+    for t in range(4):
+        grads = torch.autograd.grad(
+            loss, copies[t], retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        assert torch.allclose(parts[t], flat(list(grads)), atol=1e-12)
+
+
+def test_norms_are_those_of_the_parts_and_float32_sums_to_1e_6() -> None:
+    torch.manual_seed(1)
+    model = SequenceModel(CellRecurrence(nn.RNNCell(3, 5)), 5, 2)
+    x, y = torch.randn(8, 20, 3), torch.randn(8, 20, 2)
+    closure = closure_of(model, x, y, False)
+    cell = cell_of(model)
+    parts = parts_of(cell, closure)
+    wanted = torch.stack([part.norm() for part in parts])
+    assert torch.allclose(temporal_norms(cell, closure), wanted)
+    closure()
+    gradient = flat([p.grad for p in cell.parameters() if p.grad is not None])
+    assert torch.allclose(torch.stack(parts).sum(0), gradient, atol=1e-6)
+
+
+def test_the_model_is_as_before_even_after_an_error() -> None:
+    model, x, _ = problem(CELLS[0], 3)
+    cell = cell_of(model)
+    before = dict(cell.named_parameters())
+
+    def broken() -> Tensor:
+        model(x)
+        model(x[:, :, :2])
+        raise AssertionError("not reached")
+
+    with pytest.raises(RuntimeError):
+        temporal_norms(cell, broken)
+    after = dict(cell.named_parameters())
+    assert all(after[name] is before[name] for name in before)
+    model(x)[0].sum().backward()
+    assert all(p.grad is not None for p in cell.parameters())
+
+
+@given(steps=st.integers(1, 8), seed=st.integers(0, 50))
+@settings(max_examples=15, deadline=None)
+def test_step_follows_the_printed_formulas(steps: int, seed: int) -> None:
+    for threshold in (1e-3, 1e3):
+        model, x, y = problem(CELLS[0], steps)
+        cell, closure = cell_of(model), closure_of(model, x, y, False)
+        parts = torch.stack(parts_of(cell, closure))
+        beta = simplex_weights(steps, torch.Generator().manual_seed(seed)).double()
+        mixed = (beta[:, None] * parts / parts.norm(dim=1, keepdim=True)).sum(0)
+        direction = parts.sum(0).norm() * mixed / mixed.norm()
+        closure()
+        assert model.readout.weight.grad is not None and model.readout.bias.grad is not None
+        readout = flat([model.readout.weight.grad, model.readout.bias.grad])
+        length = float(torch.cat([direction, readout]).norm())
+        rate = 0.01 if length <= threshold else 0.01 / length
+        before = flat([p.detach() for p in cell.parameters()])
+        TemporalSimplexDescent(
+            model.parameters(),
+            cell,
+            lr=0.01,
+            threshold=threshold,
+            generator=torch.Generator().manual_seed(seed),
+        ).step(closure)
+        after = flat([p.detach() for p in cell.parameters()])
+        assert torch.allclose(after, before - rate * direction, atol=1e-9)
+
+
+@given(count=st.integers(1, 50), seed=st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_simplex_weights_lie_in_the_simplex(count: int, seed: int) -> None:
+    weights = simplex_weights(count, torch.Generator().manual_seed(seed))
+    assert bool((weights > 0).all()) and math.isclose(float(weights.sum()), 1, rel_tol=1e-5)
+
+
+def test_simplex_weights_are_uniform() -> None:
+    """The mean of each is 1/n and its variance (n - 1) / (n^2 (n + 1)) (Dirichlet of ones)."""
+    source = torch.Generator().manual_seed(0)
+    draws = torch.stack([simplex_weights(4, source) for _ in range(8000)]).double()
+    assert torch.allclose(draws.mean(0), torch.full((4,), 0.25, dtype=torch.float64), atol=0.01)
+    assert torch.allclose(draws.var(0), torch.full((4,), 3 / 80, dtype=torch.float64), atol=0.002)
+
+
+def test_bad_input_is_refused_before_any_weight_changes() -> None:
+    model, x, y = problem(CELLS[0], 3)
+    cell, source = cell_of(model), torch.Generator()
+    for lr, threshold in ((0.0, 1.0), (0.1, -1.0)):
+        with pytest.raises(DataError, match="positive"):
+            TemporalSimplexDescent(
+                model.parameters(), cell, lr, threshold=threshold, generator=source
+            )
+    with pytest.raises(DataError, match="among the parameters"):
+        TemporalSimplexDescent(model.readout.parameters(), cell, 0.1, threshold=1, generator=source)
+    optimizer = TemporalSimplexDescent(model.parameters(), cell, 0.1, threshold=1, generator=source)
+    before = flat([p.detach().clone() for p in model.parameters()])
+    with pytest.raises(DataError, match="closure"):
+        optimizer.step()
+    with pytest.raises(DataError, match="never called"):
+        optimizer.step(lambda: torch.zeros(()))
+    with pytest.raises(SolverError, match="NaN"):
+        optimizer.step(closure_of(model, x * math.nan, y, False))
+    assert torch.equal(before, flat([p.detach() for p in model.parameters()]))
+    with pytest.raises(DataError, match="no parameter"):
+        temporal_norms(nn.Identity(), lambda: torch.zeros(()))
