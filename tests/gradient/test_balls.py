@@ -35,7 +35,7 @@ def test_minimum_is_the_one_of_cvxpy(p: float) -> None:
     given_gradients = gradients(seed=1)
     flat = np.concatenate([g.flatten().numpy() for g in given_gradients])
     s = cp.Variable(len(flat))
-    problem = cp.Problem(cp.Minimize(flat @ s), [cp.pnorm(s, p) <= 0.7])
+    problem = cp.Problem(cp.Minimize(flat @ s), [cp.pnorm(s, p) <= 0.7])  # type: ignore[arg-type]
     problem.solve(solver=cp.CLARABEL, tol_gap_abs=2e-11, tol_gap_rel=2e-11, tol_feas=2e-11)
     found = Ball(p, 0.7).minimizer(given_gradients)
     assert abs(inner(found, given_gradients) - problem.value) < 1e-10

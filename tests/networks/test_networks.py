@@ -64,7 +64,7 @@ def test_batch_norm_network_step_by_step() -> None:
     ).unflatten(0, (4, 6))
     state = torch.zeros(4, 5)
     for t in range(6):
-        state = torch.relu(drive[:, t] + state @ network.recurrent.weight_hh_l0.T)
+        state = torch.relu(drive[:, t] + state @ network.recurrent.get_parameter("weight_hh_l0").T)
     states, last = network(x)
     assert torch.allclose(states[:, -1], state, atol=1e-5)
     assert torch.allclose(last[0], state, atol=1e-5)

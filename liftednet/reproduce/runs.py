@@ -1,0 +1,108 @@
+"""A grid of runs that can be interrupted and resumed: one JSON line for each finished run."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from liftednet.errors import DataError
+
+Settings = TypeVar("Settings")
+Outcome = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Record(Generic[Settings]):
+    """A finished run.
+
+    Attributes:
+        settings: the frozen dataclass that names it.
+        outcome: what it returned: numbers, strings and lists of them.
+        seconds: wall time.
+    """
+
+    settings: Settings
+    outcome: Outcome
+    seconds: float
+
+
+def run_all(
+    store: Path,
+    settings: Sequence[Settings],
+    run: Callable[[Settings], Outcome],
+    title: str = "runs",
+) -> list[Record[Settings]]:
+    """Run what is not yet in the store, and return all records in the order of `settings`.
+
+    Every finished run is appended to the store at once, so an interruption loses only the run
+    that is under way, and a second call goes on from there.
+
+    Args:
+        store: a JSON-lines file; it and its folders are made where they are missing.
+        settings: frozen dataclasses of JSON values; equal values name the same run.
+        run: makes one run and returns its outcome as JSON values.
+        title: shown beside the progress bar.
+
+    Raises:
+        DataError: a line of the store cannot be read.
+    """
+    done = _read(store)
+    missing = [s for s in settings if _key(s) not in done]
+    for item in _with_progress(missing, title):
+        started = time.perf_counter()
+        outcome = dict(run(item))
+        line = {
+            "settings": _named(item),
+            "outcome": outcome,
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+        _append(store, line)
+        done[_key(item)] = line
+    found = [done[_key(s)] for s in settings]
+    return [
+        Record(s, line["outcome"], line["seconds"]) for s, line in zip(settings, found, strict=True)
+    ]
+
+
+def _named(settings: Any) -> dict[str, Any]:
+    return {"kind": type(settings).__name__, **asdict(settings)}
+
+
+def _key(settings: Any) -> str:
+    return json.dumps(_named(settings), sort_keys=True)
+
+
+def _read(store: Path) -> dict[str, dict[str, Any]]:
+    """Return the finished runs by key; a last line cut off by an interruption is dropped."""
+    if not store.is_file():
+        return {}
+    text = store.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        store.write_text(whole, encoding="utf-8")
+    done = {}
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+            done[json.dumps(entry["settings"], sort_keys=True)] = entry
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"Line {number} of {store} is no finished run: {error}") from error
+    return done
+
+
+def _append(store: Path, entry: Mapping[str, Any]) -> None:
+    store.parent.mkdir(parents=True, exist_ok=True)
+    with store.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(entry, allow_nan=True) + "\n")
+
+
+def _with_progress(items: Sequence[Settings], title: str) -> Iterable[Settings]:
+    if not items:
+        return items
+    from rich.progress import track
+
+    return track(items, description=title)

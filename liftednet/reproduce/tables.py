@@ -1,0 +1,114 @@
+"""Tables of results as Markdown and CSV, with where and when they were made."""
+
+from __future__ import annotations
+
+import csv
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of finished cells.
+
+    Attributes:
+        title: one line.
+        columns: headings.
+        rows: as many cells as there are columns.
+        notes: sentences below the table.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        """Return the table as Markdown."""
+        head = f"| {' | '.join(self.columns)} |"
+        rule = f"| {' | '.join('---' for _ in self.columns)} |"
+        body = [f"| {' | '.join(row)} |" for row in self.rows]
+        notes = [f"- {note}" for note in self.notes]
+        return "\n".join([f"## {self.title}", "", head, rule, *body, "", *notes, ""])
+
+
+def write_report(
+    folder: Path,
+    title: str,
+    tables: Sequence[tuple[str, Table]],
+    pictures: Sequence[Path] = (),
+    remarks: Sequence[str] = (),
+) -> Path:
+    """Write README.md with all tables and pictures, and one CSV file for each table.
+
+    Args:
+        folder: where to; made where it is missing.
+        title: heading of the report.
+        tables: file name without ending, and table.
+        pictures: files in `folder` to show.
+        remarks: sentences under the heading.
+
+    Returns:
+        The path of README.md.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables:
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(table.columns)
+            writer.writerows(table.rows)
+    parts = [f"# {title}", "", provenance(), "", *[f"{remark}\n" for remark in remarks]]
+    parts += [table.markdown() for _, table in tables]
+    parts += [f"![{picture.stem}]({picture.name})\n" for picture in pictures]
+    path = folder / "README.md"
+    path.write_text("\n".join(parts), encoding="utf-8")
+    return path
+
+
+def provenance() -> str:
+    """Return the line that says when, from which commit and on which machine."""
+    date = datetime.now(UTC).strftime("%Y-%m-%d")
+    return (
+        f"Made on {date} from commit {_commit()} on {_processor()} "
+        f"({os.cpu_count()} logical cores, {torch.get_num_threads()} torch threads), "
+        f"Python {platform.python_version()}, torch {torch.__version__}."
+    )
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (not run from a checkout)"
+    return found.stdout.strip()
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def mean_and_spread(values: Sequence[float], digits: int = 3) -> str:
+    """Return mean, standard deviation and count, as in "0.912 ± 0.004 (10)".
+
+    Args:
+        values: one for each seed; one alone has no spread.
+        digits: after the point.
+    """
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    if len(values) < 2:
+        return f"{mean} (1)"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f} ({len(values)})"

@@ -1,0 +1,97 @@
+"""The run store survives interruptions; tables and pictures can be read back."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from liftednet.errors import DataError
+from liftednet.reproduce import (
+    Curve,
+    Panel,
+    Table,
+    draw,
+    mean_and_spread,
+    run_all,
+    write_report,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    method: str
+    seed: int
+
+
+SETTINGS = [Setting(method, seed) for method in ("a", "b") for seed in (0, 1)]
+
+
+def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    store = tmp_path / "deep" / "runs.jsonl"
+    made: list[Setting] = []
+
+    def run(setting: Setting) -> dict[str, float]:
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(setting)
+        return {"score": setting.seed + 0.5}
+
+    with pytest.raises(KeyboardInterrupt):
+        run_all(store, SETTINGS, run)
+    # The interruption may also have cut a line in half.
+    store.write_text(store.read_text() + '{"settings": {"kind"')
+    again: list[Setting] = []
+
+    def resumed(setting: Setting) -> dict[str, float]:
+        again.append(setting)
+        return {"score": setting.seed + 0.5}
+
+    records = run_all(store, SETTINGS, resumed)
+    assert made + again == SETTINGS
+    assert [r.settings for r in records] == SETTINGS
+    assert [r.outcome["score"] for r in records] == [0.5, 1.5, 0.5, 1.5]
+    assert run_all(store, SETTINGS[::-1], resumed)[0].settings == SETTINGS[-1]
+    assert len(again) == 2 and len(store.read_text().splitlines()) == 4
+
+
+def test_runs_of_other_kinds_share_a_store(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Other:
+        method: str
+        seed: int
+
+    store = tmp_path / "runs.jsonl"
+    run_all(store, [Setting("a", 0)], lambda s: {"x": 1.0})
+    records = run_all(store, [Other("a", 0)], lambda s: {"x": math.nan})
+    assert math.isnan(records[0].outcome["x"])
+    assert math.isnan(run_all(store, [Other("a", 0)], lambda s: {"x": 3.0})[0].outcome["x"])
+
+
+def test_a_damaged_store_is_named(tmp_path: Path) -> None:
+    store = tmp_path / "runs.jsonl"
+    store.write_text("nonsense\n")
+    with pytest.raises(DataError, match="Line 1"):
+        run_all(store, SETTINGS, lambda s: {})
+
+
+def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:
+    table = Table("Scores", ["method", "test"], [["a, b", "1"], ["c", "2"]], ["A note."])
+    picture = draw(
+        tmp_path / "curve.png", [Panel("t", "x", "y", [Curve("l", [1, 2], [1, 10])], log_y=True)]
+    )
+    report = write_report(tmp_path, "Title", [("scores", table)], [picture], ["Remark."])
+    text = report.read_text()
+    for piece in ("# Title", "Made on", "torch", "| a, b | 1 |", "- A note.", "(curve.png)"):
+        assert piece in text
+    with (tmp_path / "scores.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["method", "test"], ["a, b", "1"], ["c", "2"]]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_mean_and_spread_by_hand() -> None:
+    assert mean_and_spread([1.0, 2.0, 3.0], 2) == "2.00 ± 1.00 (3)"
+    assert mean_and_spread([0.5], 1) == "0.5 (1)"
