@@ -70,6 +70,10 @@ class Divergence(ABC):
     def value(self, v: Tensor, u: Tensor) -> Tensor:
         """Return D(v, u) summed over the samples, a scalar."""
 
+    def nearest_target(self, v: Tensor) -> Tensor:
+        """Return the nearest v for which R(u) - <u, v> is bounded below, (samples, units)."""
+        return v
+
 
 class _Split(Divergence):
     """Phi(v) - <u, v> + R(u): what tight and joint share."""
@@ -121,6 +125,11 @@ class Tight(_Split):
 
     def link_curvature(self, u: Tensor) -> Tensor:
         return self.activation.slope(u)
+
+    def nearest_target(self, v: Tensor) -> Tensor:
+        """Return the projection of v on the closed domain of Phi, where that is known."""
+        known = self.activation.per_unit or self.activation.declares("project")
+        return self.activation.project(v) if known else v
 
 
 @dataclass(frozen=True)

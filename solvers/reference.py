@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,11 @@ from liftednet.solution import Solution, Status
 from .base import Solver
 
 _PRECISE: dict[str, dict[str, Any]] = {
-    "OSQP": {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 100_000, "polishing": True},
+    "OSQP": {
+        **{name: 1e-10 for name in ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")},
+        "max_iter": 20_000,
+        "polishing": True,
+    },
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11},
     "SCS": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000},
 }
@@ -36,7 +41,7 @@ class Reference(Solver[Subproblem, Any, Compiled]):
 
     Attributes:
         backend: OSQP, CLARABEL, SCS or another installed CVXPY solver; None takes OSQP for
-            quadratic programs and CLARABEL for the rest.
+            quadratic programs and CLARABEL for the rest, and where these fail CLARABEL and SCS.
         options: passed to that solver; None asks for high precision.
         tolerance: the KKT residual that counts as solved.
     """
@@ -76,11 +81,22 @@ class Reference(Solver[Subproblem, Any, Compiled]):
         return self._judge(problem, cache.formulation, seconds, failure)
 
     def _run(self, statement: cp.Problem) -> str | None:
-        """Solve, and return what went wrong, if anything."""
-        backend = self.backend or ("OSQP" if statement.is_qp() else "CLARABEL")
+        """Solve by the first backend that can, and return what went wrong, if anything."""
+        automatic = ("OSQP", "CLARABEL") if statement.is_qp() else ("CLARABEL", "SCS")
+        failure = None
+        for backend in (self.backend,) if self.backend else automatic:
+            failure = self._attempt(statement, backend)
+            if failure is None:
+                break
+        return failure
+
+    def _attempt(self, statement: cp.Problem, backend: str) -> str | None:
         options = _PRECISE.get(backend, {}) if self.options is None else dict(self.options)
         try:
-            statement.solve(solver=backend, **options)
+            with warnings.catch_warnings():
+                # the problem measures how accurate a value is, whatever the backend believes
+                warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+                statement.solve(solver=backend, **options)
         except cp.error.SolverError as error:
             return str(error)
         good = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)

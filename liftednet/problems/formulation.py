@@ -7,12 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch import Tensor
+
+from liftednet.divergences import Divergence
+from liftednet.errors import DataError
 
 if TYPE_CHECKING:
     import cvxpy as cp
 
 Value = TypeVar("Value")
+
+_SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per entry
 
 
 class Measure(NamedTuple):
@@ -75,3 +81,24 @@ def to_numpy(value: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return a tensor as a float64 numpy array."""
     array: np.ndarray[Any, np.dtype[np.float64]] = value.detach().double().cpu().numpy()
     return array
+
+
+def exact_target(divergence: Divergence, target: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return V in float64, moved onto the domain where rounding has left it.
+
+    A float32 row of the simplex sums to 1 within 1e-7 only, which an interior-point method takes
+    for an unbounded problem.
+    """
+    return to_numpy(divergence.nearest_target(target.double()))
+
+
+def require_bounded(name: str, divergence: Divergence, target: Tensor) -> None:
+    """Raise `DataError` where R(u) - <u, V> is unbounded below for a target V."""
+    distance = (divergence.nearest_target(target) - target).abs()
+    worst = float(distance.max())
+    if worst > _SLACK[target.dtype]:
+        where = tuple(int(i) for i in (distance == worst).nonzero()[0])
+        raise DataError(
+            f"{name} must lie in the domain of {divergence.activation!r}, or the fit is unbounded "
+            f"below: the entry at index {where} is {float(target[where]):.4g}, {worst:.2g} away."
+        )

@@ -11,7 +11,13 @@ from torch import Tensor
 
 from liftednet.divergences import Divergence
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.formulation import Formulation, Measure, to_numpy
+from liftednet.problems.formulation import (
+    Formulation,
+    Measure,
+    exact_target,
+    require_bounded,
+    to_numpy,
+)
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -115,12 +121,13 @@ class StateFit:
         return self.pre_activation.shape[1] // block
 
     def refuse_bad_values(self) -> None:
-        """Raise `DataError` where the data have NaN or infinite entries."""
+        """Raise `DataError` where data are NaN, infinite, or make the fit unbounded."""
         require_finite("the pre-activation U", self.pre_activation)
         for number, link in enumerate(self.links):
             require_finite(f"the weight W of link {number}", link.weight)
             require_finite(f"the offset C of link {number}", link.offset)
             require_finite(f"the target V of link {number}", link.target)
+            require_bounded(f"the target V of link {number}", link.divergence, link.target)
 
     def formulate(self) -> Formulation:
         """Return the problem in CVXPY, with every Z W + C a variable so that it is DPP."""
@@ -151,7 +158,7 @@ class StateFit:
             shape = (self.samples, link.weight.shape[1])
             parameters[f"weight {number}"].value = to_numpy(link.weight)
             parameters[f"offset {number}"].value = to_numpy(link.offset.expand(shape))
-            parameters[f"target {number}"].value = to_numpy(link.target)
+            parameters[f"target {number}"].value = exact_target(link.divergence, link.target)
 
     def read(self, formulation: Formulation) -> Tensor:
         """Return Z of a solved formulation, moved into the domain where rounding left it."""

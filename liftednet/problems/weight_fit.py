@@ -13,7 +13,13 @@ from liftednet.divergences import Divergence, Joint
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
 from liftednet.problems.design_matrix import Design, Weights
-from liftednet.problems.formulation import Formulation, Measure, to_numpy
+from liftednet.problems.formulation import (
+    Formulation,
+    Measure,
+    exact_target,
+    require_bounded,
+    to_numpy,
+)
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -66,9 +72,10 @@ class WeightFit:
         return self.divergence.activation.pre_units(self.targets.shape[1])
 
     def refuse_bad_values(self) -> None:
-        """Raise `DataError` where the data have NaN or infinite entries."""
+        """Raise `DataError` where data are NaN, infinite, or make the fit unbounded."""
         require_finite("the inputs X", self.design.inputs)
         require_finite("the targets V", self.targets)
+        require_bounded("the targets V", self.divergence, self.targets)
 
     def zeros(self) -> Weights:
         """Return weights that are all zero, a feasible start."""
@@ -98,7 +105,7 @@ class WeightFit:
     def fill(self, formulation: Formulation) -> None:
         """Put X and V into a formulation's parameters."""
         formulation.parameters["inputs"].value = to_numpy(self.design.inputs)
-        formulation.parameters["targets"].value = to_numpy(self.targets)
+        formulation.parameters["targets"].value = exact_target(self.divergence, self.targets)
 
     def read(self, formulation: Formulation) -> Weights:
         """Return W and b of a solved formulation."""
