@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .base import Solver
 from .choice import choose, named, solve, solver_names
 from .generalized_linear import GeneralizedLinear
+from .gradient import FrankWolfe, TemporalSimplexDescent
 from .output import ClosedForm, SimplexDual
 from .proximal import Proximal
 from .ridge import Ridge
@@ -20,12 +21,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosedForm",
+    "FrankWolfe",
     "GeneralizedLinear",
     "Proximal",
     "Reference",
     "Ridge",
     "SimplexDual",
     "Solver",
+    "TemporalSimplexDescent",
     "choose",
     "named",
     "solve",
