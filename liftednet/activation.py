@@ -6,6 +6,7 @@ be (`liftednet.scalar_map`), and asked for by name where it cannot.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
@@ -14,8 +15,9 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
+from liftednet.evaluation import evaluate
 from liftednet.lazy import cvxpy as cp
-from liftednet.piecewise import piecewise_quadratic
+from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     RawDivergence = Callable[[Expression, Expression], Expression]
 
-_KNOTS, _REACH = 320, 30.0  # of the piecewise quadratic stand-ins, in units of the pre-activation
+_DERIVED = ("scalar_map", "lipschitz", "conjugate_at_zero")  # kept on the object once computed
 
 
 class Activation:
@@ -90,26 +92,33 @@ class Activation:
     def potential(self, v: Expression) -> Expression:
         """Return Phi(v), summed over samples and units, as a CVXPY expression in v.
 
-        Derived for a unit-by-unit map: a piecewise quadratic whose slope is exact at 320 knots.
+        Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
         """
         if not self.per_unit:
             self._missing("potential", "the reference solver")
-        u, phi = self.scalar_map.knots(_KNOTS, _REACH)
-        return piecewise_quadratic(v, knots=phi, slopes=u)
+        graph, value = self._graph, -self.conjugate_at_zero
+        return piecewise_quadratic(v, graph.phi, graph.u, graph.origin, value)
 
     def domain(self, v: Expression) -> list[Constraint]:
-        """Return the constraints that v is in dom Phi, as CVXPY constraints."""
-        return []
+        """Return the constraints that v is in dom Phi, as CVXPY constraints.
+
+        Derived where the potential is derived too: v between the limits of phi.
+        """
+        if self.declares("potential") or not self.per_unit:
+            return []
+        low, high = self.scalar_map.infimum, self.scalar_map.supremum
+        walls = [v >= low] if math.isfinite(low) else []
+        return [*walls, v <= high] if math.isfinite(high) else walls
 
     def conjugate(self, u: Expression) -> Expression:
         """Return Phi*(u), summed over samples and units, as a CVXPY expression in u.
 
-        Derived for a unit-by-unit map: a piecewise quadratic whose slope is exact at 320 knots.
+        Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
         """
         if not self.per_unit:
             self._missing("conjugate", "a tight divergence on the reference solver")
-        knots, phi = self.scalar_map.knots(_KNOTS, _REACH)
-        return piecewise_quadratic(u, knots=knots, slopes=phi)
+        graph, value = self._graph, self.conjugate_at_zero
+        return piecewise_quadratic(u, graph.u, graph.phi, graph.origin, value)
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return argmin_v t Phi(v) + |v - w|^2 / 2; w and the result are (samples, units)."""
@@ -118,23 +127,37 @@ class Activation:
         return self.scalar_map.prox(w, t)
 
     def potential_value(self, v: Tensor) -> Tensor:
-        """Return Phi(v) per sample, (samples,), in torch; infinite outside the domain."""
+        """Return Phi(v) per sample, (samples,), in torch; infinite outside the domain.
+
+        Derived for a unit-by-unit map, else evaluated by CVXPY, a sample at a time.
+        """
         if self.per_unit:
-            return self.scalar_map.legendre(v).sum(-1)
-        self._missing("potential_value", "an objective")
+            value = self.scalar_map.legendre(v) - self.conjugate_at_zero
+            return value.sum(-1)
+        if not self.declares("potential"):
+            self._missing("potential_value", "an objective")
+        rows = v.detach().double().cpu().numpy()[:, None, :]
+        values = [evaluate(self.potential(cp.Constant(row))) for row in rows]
+        return torch.tensor(values, dtype=torch.float64, device=v.device)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
         if self.per_unit:
-            return self.scalar_map.integral(u).sum(-1)
+            return (self.scalar_map.integral(u) + self.conjugate_at_zero).sum(-1)
         v = self.forward(u)
         return (u * v).sum(-1) - self.potential_value(v)
 
     def project(self, v: Tensor) -> Tensor:
-        """Return the nearest point of the closed domain; v and the result (samples, units)."""
-        if not self.per_unit:
-            self._missing("project", "the reference solver")
-        return v.clamp(self.scalar_map.infimum, self.scalar_map.supremum)
+        """Return the nearest point of the closed domain; v and the result (samples, units).
+
+        Derived for a unit-by-unit map, else found by CVXPY.
+        """
+        if self.per_unit:
+            return v.clamp(self.scalar_map.infimum, self.scalar_map.supremum)
+        point = cp.Variable(tuple(v.shape))
+        distance = cp.sum_squares(point - v.detach().double().cpu().numpy())
+        cp.Problem(cp.Minimize(distance), self.domain(point)).solve()
+        return torch.from_numpy(point.value).to(v)
 
     @cached_property
     def lipschitz(self) -> float | None:
@@ -154,6 +177,24 @@ class Activation:
         """The tabulated forward map that derived quantities come from."""
         return ScalarMap(self.forward, self.slope)
 
+    @cached_property
+    def conjugate_at_zero(self) -> float:
+        """Phi*(0) = -min Phi per unit, which ties derived values to the declared ones."""
+        zero = torch.zeros(1, 1, dtype=torch.float64)
+        if self.declares("conjugate_value"):
+            return float(self.conjugate_value(zero))
+        if self.declares("potential_value"):
+            return -float(self.potential_value(self.forward(zero)))
+        if self.declares("conjugate"):
+            return evaluate(self.conjugate(cp.Constant(zero.numpy())))
+        if self.declares("potential"):
+            return -evaluate(self.potential(cp.Constant(self.forward(zero).numpy())))
+        return 0.0
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return broken_line(self.forward)
+
     def declares(self, method: str) -> bool:
         """Say whether the class gives `method` itself instead of having it derived."""
         return getattr(type(self), method) is not getattr(Activation, method)
@@ -169,7 +210,7 @@ class Activation:
         fields = ", ".join(
             f"{name}={value!r}"
             for name, value in vars(self).items()
-            if not name.startswith("_") and name not in ("scalar_map", "lipschitz")
+            if not name.startswith("_") and name not in _DERIVED
         )
         return f"{type(self).__name__}({fields})"
 

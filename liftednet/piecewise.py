@@ -1,60 +1,131 @@
-"""A convex function of one variable as a quadratic program, from its slopes at given knots."""
+"""A convex function of one variable as a quadratic program, from samples of its slope."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
+Vector = np.ndarray[Any, np.dtype[np.float64]]
 
-def piecewise_quadratic(x: Expression, knots: np.ndarray, slopes: np.ndarray) -> Expression:
-    """Return f(x), summed over the entries, with f' linear between knots and f(0) near 0.
+_REACH, _HIGHEST = 1e3, 1e6  # the graph is sampled where |u| and |phi(u)| stay below these
+_GRID = 8_001
+_ERROR = 4e-6  # aimed at in phi, relative to 1 + |phi|
+_MOST, _SPARE = 900, 64
+_HALVINGS = 28
+_BEND = 1e-3  # of the slope within a cell, relative to 1 + |phi|, that counts as a kink
+_NARROW = 1e-9  # pieces narrower than this are steps of the slope
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A nondecreasing map phi as a broken line.
+
+    Attributes:
+        u: (count,) points.
+        phi: (count,) values of the broken line there.
+        origin: the index at which u is 0.
+    """
+
+    u: Vector
+    phi: Vector
+    origin: int
+
+
+def broken_line(forward: Callable[[Tensor], Tensor]) -> Graph:
+    """Return phi as a broken line whose corners equalize its error.
+
+    The error of a chord is h^2 phi'' / 8, so that corners as dense as sqrt(phi'' / (1 + |phi|))
+    make it the same everywhere; moving each corner by half of it halves it. Kinks and jumps are
+    found by bisection, and get corners of their own.
+    """
+    u, kinks = _refined(forward)
+    phi = _values(forward, u)
+    corners = _spread(u, phi, kinks)
+    u, phi = u[corners], phi[corners]
+    sag = _values(forward, (u[1:] + u[:-1]) / 2) - (phi[1:] + phi[:-1]) / 2
+    sag[np.diff(u) < _NARROW] = 0.0
+    shift = (np.append(sag, 0.0) + np.append(0.0, sag)) / 4
+    moved = np.maximum.accumulate(np.clip(phi + shift, phi[0], phi[-1]))
+    return Graph(u, moved, int(np.searchsorted(u, 0.0)))
+
+
+def _values(forward: Callable[[Tensor], Tensor], u: Vector) -> Vector:
+    values: Vector = forward(torch.from_numpy(u)).detach().double().numpy()
+    return values
+
+
+def _refined(forward: Callable[[Tensor], Tensor]) -> tuple[Vector, Vector]:
+    """Return a grid that is even in asinh(u), cut in halves at kinks, and where it was cut."""
+    half = float(np.arcsinh(_REACH))
+    u = np.sinh(np.linspace(-half, half, _GRID))
+    phi = _values(forward, u)
+    u = u[np.isfinite(phi) & (np.abs(phi) <= _HIGHEST)]
+    cells = np.stack([u[:-1], u[1:]])
+    added = [np.zeros(1)]
+    for _ in range(_HALVINGS):
+        middle = cells.mean(0)
+        low, high = _values(forward, cells[0]), _values(forward, cells[1])
+        sag = np.abs(_values(forward, middle) - (low + high) / 2)
+        bent = 4 * sag > _BEND * (cells[1] - cells[0]) * (1 + np.abs(high))
+        middle, cells = middle[bent], cells[:, bent]
+        added.append(middle)
+        cells = np.stack([np.append(cells[0], middle), np.append(middle, cells[1])])
+    kinks = np.unique(cells)
+    return np.unique(np.concatenate([u, kinks, *added])), kinks
+
+
+def _spread(u: Vector, phi: Vector, kinks: Vector) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Return the indices of the corners: evenly many for each part of the bend, and the kinks."""
+    slope = np.diff(phi) / np.diff(u)
+    middle = (u[1:] + u[:-1]) / 2
+    bend = np.sqrt(np.abs(np.diff(slope)) * np.diff(middle) / (1 + np.abs(phi[1:-1])))
+    total = np.concatenate([[0.0], np.cumsum(bend), [float(bend.sum())]])
+    count = int(np.clip(total[-1] / np.sqrt(16 * _ERROR), 8, _MOST))
+    levels = np.linspace(0.0, total[-1], count)
+    first, last = np.searchsorted(total, levels), np.searchsorted(total, levels, "right") - 1
+    last = last[last > first]  # the far ends of straight stretches
+    spare = np.linspace(0, len(u) - 1, _SPARE).astype(np.intp)  # for tails that hardly bend
+    own = np.searchsorted(u, np.append(kinks, 0.0))
+    return np.unique(np.concatenate([first, last, spare, own]))
+
+
+def piecewise_quadratic(
+    x: Expression, knots: Vector, slopes: Vector, anchor: int, value: float
+) -> Expression:
+    """Return f(x), summed over the entries, with f' the broken line through (knots, slopes).
 
     x is filled segment by segment, x = knot_0 - tail + sum_k d_k with 0 <= d_k <= h_k, at cost
-    sum_k slope_k d_k + curvature_k d_k^2 / 2; convexity fills them in order. An end where the
-    knots stop growing is an end of the domain; elsewhere the last slope continues.
+    sum_k slope_k d_k + curvature_k d_k^2 / 2; convexity fills them in order. Beyond the ends the
+    last curvature continues.
 
     Args:
         x: a CVXPY expression of any shape.
         knots: (count,) nondecreasing points.
         slopes: (count,) nondecreasing slopes f' at the knots.
+        anchor: the index of the knot at which the value of f is given.
+        value: f at that knot.
     """
-    closed_left, closed_right = _closed(knots, slopes)
     widths = np.diff(knots)
-    kept = widths > 1e-12 * (1 + np.abs(knots[1:]))
+    kept = widths > _NARROW * (1 + np.abs(knots[1:]))
     width, slope = widths[kept], slopes[:-1][kept]
     curvature = np.diff(slopes)[kept] / width
     size = int(np.prod(x.shape)) or 1
-    parts = cp.Variable((len(width), size), nonneg=True)
-    limits = [parts[:-1] <= np.tile(width[:-1, None], (1, size))]
-    if closed_right:
-        limits.append(parts[-1] <= width[-1])
+    parts, tail = cp.Variable((len(width), size), nonneg=True), cp.Variable(size, nonneg=True)
     cost = cp.sum(slope @ parts) + cp.sum(curvature / 2 @ cp.square(parts))
-    filled = cp.sum(parts, axis=0) + knots[0]
-    if not closed_left:
-        tail = cp.Variable(size, nonneg=True)
-        filled = filled - tail
-        cost = cost - slopes[0] * cp.sum(tail) + curvature[0] / 2 * cp.sum_squares(tail)
+    cost += curvature[0] / 2 * cp.sum_squares(tail) - slope[0] * cp.sum(tail)
+    limits = [parts[:-1] <= np.tile(width[:-1, None], (1, size))] if len(width) > 1 else []
     entries = cp.vec(x, order="C") if x.shape else cp.reshape(x, (1,), order="C")
-    return cost + cp.transforms.indicator([filled == entries, *limits]) + size * _start(
-        knots, slopes
-    )
-
-
-def _closed(knots: np.ndarray, slopes: np.ndarray) -> tuple[bool, bool]:
-    stiffness = 1e4  # a slope that rises this fast beside the last knot marks a wall
-    rise = np.diff(slopes) / np.maximum(np.diff(knots), 1e-300)
-    return bool(rise[0] > stiffness), bool(rise[-1] > stiffness)
-
-
-def _start(knots: np.ndarray, slopes: np.ndarray) -> float:
-    """Return f(knot_0) for the f that vanishes where the trapezoidal integral passes 0."""
-    integral = np.concatenate(
-        [[0.0], np.cumsum(np.diff(knots) * (slopes[:-1] + slopes[1:]) / 2)]
-    )
-    return -float(np.interp(0.0, knots, integral)) if knots[0] <= 0 <= knots[-1] else 0.0
+    filled = cp.sum(parts, axis=0) - tail + (knots[-1] - width.sum())
+    before = slice(0, anchor + 1)
+    start = value - float(np.trapezoid(slopes[before], knots[before]))
+    return cost + cp.transforms.indicator([filled == entries, *limits]) + size * start

@@ -179,9 +179,3 @@ class ScalarMap:
 
         x = increasing_root(gap, bound.clamp(max=0), bound.clamp(min=0), zero)
         return self.forward(x)
-
-    def knots(self, count: int, reach: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return count points u, even in asinh(u) on [-reach, reach], and phi(u)."""
-        half = float(np.arcsinh(reach))
-        u = np.sinh(np.linspace(-half, half, count))
-        return u, self._checked(torch.from_numpy(u)).numpy()
