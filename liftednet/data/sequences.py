@@ -20,7 +20,7 @@ class Batch:
     """Padded sequences.
 
     Attributes:
-        x: (batch, time, features) float32, zero beyond each length.
+        x: (batch, time, features) real numbers, zero beyond each length.
         y: (batch, time, ...) where every step has a target, padded with `IGNORED_LABEL` for
             labels and 0 for numbers; (batch, ...) where only the sequence has one.
         lengths: (batch,) int64 steps of each sequence.
@@ -129,7 +129,7 @@ class Sequences:
         step = torch.arange(int(lengths.max()))
         padding = step >= lengths[:, None]
         row = (self.starts[indices][:, None] + step).clamp(max=len(self.rows) - 1)
-        x = self.rows[row].float().masked_fill(padding[:, :, None], 0)
+        x = _real(self.rows[row]).masked_fill(padding[:, :, None], 0)
         if not self.per_step:
             return Batch(x, self.targets[indices], lengths)
         return Batch(x, _padded_targets(self.targets[row], padding), lengths)
@@ -165,4 +165,8 @@ class Sequences:
 def _padded_targets(y: Tensor, padding: Tensor) -> Tensor:
     if y.ndim == 2 and not y.is_floating_point():
         return y.masked_fill(padding, IGNORED_LABEL)
-    return y.float().masked_fill(padding.reshape(padding.shape + (1,) * (y.ndim - 2)), 0)
+    return _real(y).masked_fill(padding.reshape(padding.shape + (1,) * (y.ndim - 2)), 0)
+
+
+def _real(values: Tensor) -> Tensor:
+    return values if values.is_floating_point() else values.float()
