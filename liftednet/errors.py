@@ -28,3 +28,7 @@ class SolverError(LiftedError):
         """Keep the last good state beside the message."""
         super().__init__(message)
         self.solution = solution
+
+
+class NotFittedError(LiftedError):
+    """A model was asked for what only a fitted one has."""

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 
 class Loss(ABC):
-    """How targets become numbers, and numbers predictions."""
+    """How targets become numbers, and numbers predictions.
+
+    Attributes:
+        probabilistic: whether the outputs are class probabilities.
+    """
+
+    probabilistic: bool = True
 
     @abstractmethod
     def encode(self, y: Tensor, outputs: int) -> Tensor:
@@ -81,6 +87,8 @@ class SquaredError(PinnedLoss, OutputLoss):
 
     Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
     """
+
+    probabilistic = False
 
     def __init__(self) -> None:
         """Make the divergence of the identity."""
@@ -233,7 +241,7 @@ def _class_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
             f"entry is {float(y.min()):.4g} and the row sums reach from {float(total.min()):.4g} "
             f"to {float(total.max()):.4g}."
         )
-    return y
+    return y / total.unsqueeze(-1)
 
 
 def _one_hot(y: Tensor, outputs: int, loss: str) -> Tensor:

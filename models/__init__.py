@@ -5,3 +5,8 @@ if __name__ == "models":
         "the folder models is the package liftednet.models: run `make demo` or "
         "`pip install -c constraints.txt -e .`, then import liftednet.models"
     )
+
+from .descent import Descent, Step, Trace
+from .mlp import LiftedMLP
+
+__all__ = ["Descent", "LiftedMLP", "Step", "Trace"]

@@ -1,0 +1,140 @@
+"""What a lifted feedforward network is, before it has seen data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, joint, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.losses import Loss, OutputLoss, PinnedLoss
+from liftednet.validation import require_positive
+
+COUPLINGS: dict[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
+
+
+@dataclass(frozen=True, eq=False)
+class Architecture:
+    """Sizes, divergences, loss and their weights in the joint objective.
+
+    sum over layers l of lam_l D_l(X_l, X_{l-1} W_l + b_l) + rho_l |W_l|_F^2, plus the loss;
+    Lifted Neural Networks, eq. (10).
+
+    Attributes:
+        sizes: units of the input, every hidden layer, and the output.
+        divergences: one for every layer that has states.
+        loss: pinned to the last pre-activation, or on the states of the last layer.
+        lam: the weight of every divergence, as many as there are.
+        rho: the weight of every layer's squared Frobenius penalty.
+    """
+
+    sizes: tuple[int, ...]
+    divergences: tuple[Divergence, ...]
+    loss: Loss
+    lam: tuple[float, ...]
+    rho: tuple[float, ...]
+
+    @property
+    def layers(self) -> int:
+        """The number of weight matrices."""
+        return len(self.sizes) - 1
+
+    @property
+    def has_output_states(self) -> bool:
+        """Whether the last layer has states of its own (Lifted Neural Networks, eq. (14))."""
+        return len(self.divergences) == self.layers
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of every layer, the loss giving the last where it is pinned."""
+        hidden = tuple(divergence.activation for divergence in self.divergences)
+        if self.has_output_states:
+            return hidden
+        assert isinstance(self.loss, PinnedLoss)  # seen to by design_network
+        return (*hidden, self.loss.divergence.activation)
+
+    @property
+    def weight_shapes(self) -> list[tuple[int, int]]:
+        """(inputs, pre-activations) of every layer."""
+        return [
+            (inputs, activation.pre_units(outputs))
+            for (inputs, outputs), activation in zip(
+                pairwise(self.sizes), self.activations, strict=True
+            )
+        ]
+
+
+def design_network(
+    sizes: Sequence[int],
+    activations: Activation | Sequence[Activation],
+    loss: Loss,
+    lam: float | Sequence[float],
+    rho: float | Sequence[float],
+    divergence: str,
+) -> Architecture:
+    """Return the architecture, from what a user gives at the door.
+
+    Raises:
+        DataError: sizes, lam or rho are not positive, or not as many as there are layers.
+        DeclarationError: the divergence is not known, or activations and loss do not fit.
+    """
+    units = _checked_sizes(sizes)
+    if divergence not in COUPLINGS:
+        raise DeclarationError(
+            f"divergence must be one of {', '.join(map(repr, COUPLINGS))}, got {divergence!r}."
+        )
+    declared = _checked_activations(activations, len(units) - 2, loss)
+    couple = COUPLINGS[divergence]
+    return Architecture(
+        units,
+        tuple(couple(activation) for activation in declared),
+        loss,
+        _per_layer("lam", lam, len(declared)),
+        _per_layer("rho", rho, len(units) - 1),
+    )
+
+
+def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    units = tuple(sizes)
+    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in units)
+    if len(units) < 2 or not whole or min(units) < 1:
+        raise DataError(
+            "sizes must be at least two positive integers (inputs, hidden layers, outputs), got "
+            f"{sizes!r}."
+        )
+    return units
+
+
+def _checked_activations(
+    activations: Activation | Sequence[Activation], hidden: int, loss: Loss
+) -> tuple[Activation, ...]:
+    given = (activations,) * hidden if isinstance(activations, Activation) else tuple(activations)
+    for activation in given:
+        if not isinstance(activation, Activation):
+            raise DeclarationError(
+                f"activations must be Activation objects, got {activation!r}; a function becomes "
+                "one by Activation.from_function."
+            )
+    if isinstance(loss, OutputLoss):
+        if len(given) == hidden and not isinstance(loss, PinnedLoss):
+            given = (*given, loss.activation)
+        if len(given) == hidden + 1:
+            loss.require_activation(given[-1])
+            return given
+    if len(given) != hidden:
+        raise DeclarationError(
+            f"{hidden} hidden layers with the loss {type(loss).__name__} need {hidden} "
+            f"activations, got {len(given)}."
+        )
+    return given
+
+
+def _per_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[float, ...]:
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * layers
+    if len(values) != layers:
+        raise DataError(f"{name} needs one number, or one for each of {layers}; got {value!r}.")
+    for number in values:
+        require_positive(name, number)
+    return values

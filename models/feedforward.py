@@ -1,0 +1,172 @@
+"""Which block of a lifted feedforward network is which convex subproblem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from liftednet.divergences import Divergence
+from liftednet.losses import OutputLoss, PinnedLoss
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, Link, OutputFit, StateFit, Subproblem, WeightFit, Weights
+
+from .architecture import Architecture
+from .descent import Block
+
+
+def forward_states(
+    architecture: Architecture, weights: Sequence[Weights], x: Tensor
+) -> list[Tensor]:
+    """Return the output of every layer by the feedforward rule, each (samples, units).
+
+    Lifted Neural Networks, eq. (1); the last is the network's output.
+    """
+    states = []
+    for layer, activation in zip(weights, architecture.activations, strict=True):
+        x = activation.forward(layer.apply(x))
+        states.append(x)
+    return states
+
+
+@dataclass(frozen=True)
+class _Above:
+    """What stands at the upper end of a layer: states or data, and the divergence to them."""
+
+    divergence: Divergence
+    target: Tensor
+    lam: float
+
+
+class FeedforwardBlocks:
+    """Weights and states of a network on given data, as blocks of convex subproblems.
+
+    Lifted Neural Networks, eq. (10) and section 6: states from the top down, then weights.
+
+    Attributes:
+        architecture: sizes, divergences, loss.
+        weights: of every layer.
+        states: of every layer that has them, each (samples, units).
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        inputs: Design,
+        target: Tensor | None,
+        weights: Sequence[Weights],
+        states: Sequence[Tensor],
+        state_passes: int = 1,
+        fixed_weights: bool = False,
+    ) -> None:
+        """Take data, current weights and current states.
+
+        Args:
+            architecture: what the network is.
+            inputs: X beside a column of ones, (samples, inputs).
+            target: encoded y, (samples, outputs); None leaves it free, as prediction does.
+            weights: of every layer.
+            states: of every layer that has them.
+            state_passes: how often a sweep visits the states before the weights.
+            fixed_weights: whether the states alone are blocks.
+        """
+        self.architecture = architecture
+        self.weights = list(weights)
+        self.states = list(states)
+        self._inputs = inputs
+        self._target = target
+        self._passes = state_passes
+        self._fixed_weights = fixed_weights
+        self._penalties = [SquaredFrobenius(rho) for rho in architecture.rho]
+
+    def sweep(self) -> list[Block]:
+        """Return the blocks of one sweep: states from the top down, then all weights."""
+        states = [self._state_block(layer) for layer in reversed(range(len(self.states)))]
+        weights = [self._weight_block(layer) for layer in range(self.architecture.layers)]
+        return states * self._passes + ([] if self._fixed_weights else weights)
+
+    def objective(self) -> float:
+        """Return the joint objective in float64."""
+        total = sum(self._layer_value(layer) for layer in range(self.architecture.layers))
+        loss, target = self.architecture.loss, self._target
+        if self.architecture.has_output_states and target is not None:
+            assert isinstance(loss, OutputLoss)
+            total += float(loss.output_value(target.double(), self.states[-1].double()))
+        return total
+
+    def pre_activation(self, layer: int) -> Tensor:
+        """Return X_{l-1} W_l + b_l, (samples, pre-activations)."""
+        return self.weights[layer].apply(self._design(layer).inputs)
+
+    def _design(self, layer: int) -> Design:
+        return self._inputs if layer == 0 else Design(self.states[layer - 1])
+
+    def _above(self, layer: int) -> _Above | None:
+        if layer < len(self.states):
+            architecture = self.architecture
+            return _Above(
+                architecture.divergences[layer], self.states[layer], architecture.lam[layer]
+            )
+        if self._target is None:
+            return None
+        loss = self.architecture.loss
+        assert isinstance(loss, PinnedLoss)
+        return _Above(loss.divergence, self._target, 1.0)
+
+    def _layer_value(self, layer: int) -> float:
+        above = self._above(layer)
+        weights = self.weights[layer]
+        value = float(self._penalties[layer].value(weights.matrix.double()))
+        if above is None:
+            return value
+        stacked = weights.stacked().double()
+        for rows, chunk in self._design(layer).rows():
+            target = above.target[rows].double()
+            value += above.lam * float(above.divergence.value(target, chunk @ stacked))
+        return value
+
+    def _weight_block(self, layer: int) -> Block:
+        return Block(
+            f"weights {layer + 1}",
+            partial(self._weight_fit, layer),
+            partial(self.weights.__getitem__, layer),
+            partial(self.weights.__setitem__, layer),
+        )
+
+    def _weight_fit(self, layer: int) -> WeightFit:
+        above = self._above(layer)
+        assert above is not None  # weights are blocks only where there are targets
+        return WeightFit(
+            above.divergence,
+            self._design(layer),
+            above.target,
+            self._penalties[layer],
+            above.lam,
+        )
+
+    def _state_block(self, layer: int) -> Block:
+        return Block(
+            f"states {layer + 1}",
+            partial(self._state_fit, layer),
+            partial(self.states.__getitem__, layer),
+            partial(self.states.__setitem__, layer),
+        )
+
+    def _state_fit(self, layer: int) -> Subproblem[Tensor]:
+        divergence, lam = self.architecture.divergences[layer], self.architecture.lam[layer]
+        below = self.pre_activation(layer)
+        if layer == self.architecture.layers - 1 and self._target is not None:
+            loss = self.architecture.loss
+            assert isinstance(loss, OutputLoss)
+            return OutputFit(loss, self._target, divergence, below, lam)
+        return StateFit(divergence, below, self._links(layer), lam)
+
+    def _links(self, layer: int) -> tuple[Link, ...]:
+        above = self._above(layer + 1) if layer + 1 < self.architecture.layers else None
+        if above is None:
+            return ()
+        weights = self.weights[layer + 1]
+        assert weights.bias is not None
+        return (Link(above.divergence, weights.matrix, weights.bias, above.target, above.lam),)
