@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import initialize_ as initialize_
     from liftednet.export import to_torch as to_torch
+    from liftednet.models.storage import load as load
+    from liftednet.models.storage import save as save
     from liftednet.problems import Link as Link
     from liftednet.problems import OutputFit as OutputFit
     from liftednet.problems import StateFit as StateFit
     from liftednet.problems import WeightFit as WeightFit
     from liftednet.solution import Solution as Solution
     from liftednet.solution import Status as Status
-    from liftednet.storage import load as load
-    from liftednet.storage import save as save
 
 __version__ = "0.1.0"
 
@@ -66,8 +66,8 @@ _HOMES = {
     "WeightFit": "problems",
     "check_activation": "check",
     "initialize_": "export",
-    "load": "storage",
-    "save": "storage",
+    "load": "models.storage",
+    "save": "models.storage",
     "to_torch": "export",
 }
 

@@ -98,8 +98,8 @@ class Trace:
         return [self.start, *(step.objective for step in self.steps)]
 
     def residual(self, sweep: int) -> float:
-        """Return the largest block residual that a sweep met."""
-        return max(step.residual for step in self.steps if step.sweep == sweep)
+        """Return the largest block residual that a sweep met, 0 where it had no blocks."""
+        return max((step.residual for step in self.steps if step.sweep == sweep), default=0.0)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from liftednet.activations import ReLU
 from liftednet.errors import DataError, NotFittedError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Design, OutputFit, Weights
-from liftednet.solvers import Solver, solve
+from liftednet.solvers import Solver, named, solve
 from liftednet.validation import require_float, require_positive
 
 from .architecture import design_network
@@ -93,8 +93,9 @@ class LiftedMLP:
         self.sweeps = sweeps
         self.state_passes = state_passes
         self.warm_start = warm_start
-        self._descent = Descent(solver, tolerance)
+        self._descent = Descent(_known(solver), tolerance)
         self._first_weights = self._draw()
+        self._given = False
         self._blocks: FeedforwardBlocks | None = None
         self._inputs: Tensor | None = None
         self.trace: Trace | None = None
@@ -183,9 +184,26 @@ class LiftedMLP:
         """Return labels (samples,), or outputs for a regression, by the lifted rule, eq. (12)."""
         return self.loss.decode(self.forward_lifted(X))
 
+    def with_weights(self, weights: Sequence[Weights]) -> LiftedMLP:
+        """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
+
+        Args:
+            weights: W (inputs, units) and b (units,) of every layer.
+
+        Raises:
+            DataError: the first layer that does not fit the sizes, with both shapes.
+        """
+        given = given_weights(weights, self.architecture.weight_shapes)
+        like = torch.empty(0, dtype=self.dtype or given[0].matrix.dtype, device=self.device)
+        self._first_weights = [layer.to(like) for layer in given]
+        self._given, self._blocks = True, None
+        return self
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The weights of every layer: W (inputs, units) and b (units,)."""
+        if self._given and self._blocks is None:
+            return tuple(self._first_weights)
         return tuple(self._fitted().weights)
 
     @property
@@ -254,3 +272,8 @@ class LiftedMLP:
         if self._blocks is None:
             raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
         return self._blocks
+
+
+def _known(solver: str | Solver[Any, Any, Any]) -> str | Solver[Any, Any, Any]:
+    """Return the solver, a name looked up so that an unknown one is refused at once."""
+    return named(solver) if isinstance(solver, str) and solver != "auto" else solver
