@@ -25,12 +25,14 @@ class Block:
         problem: builds the subproblem at the current point.
         value: returns the current value of the block.
         assign: puts a new value in its place.
+        solver: "auto", a name, or a solver of this block's own; None takes the descent's.
     """
 
     name: str
-    problem: Callable[[], Subproblem]
+    problem: Callable[[], Subproblem[Any]]
     value: Callable[[], Any]
     assign: Callable[[Any], None]
+    solver: str | Solver[Any, Any, Any] | None = None
 
 
 class Blocks(Protocol):
@@ -168,7 +170,7 @@ class Descent:
         """Solve a block; return the solution, the decrease, and the residual before."""
         problem, value = block.problem(), block.value()
         before = problem.measure(value)
-        solver = choose(problem, self.solver)
+        solver = choose(problem, self.solver if block.solver is None else block.solver)
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
         solution = solver.solve(problem, value, cache)
