@@ -110,7 +110,9 @@ def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
 def _checked_activations(
     activations: Activation | Sequence[Activation], hidden: int, loss: Loss
 ) -> tuple[Activation, ...]:
-    given = (activations,) * hidden if isinstance(activations, Activation) else tuple(activations)
+    if isinstance(activations, Activation):
+        activations = (activations,) * hidden
+    given = tuple(activations) if isinstance(activations, Sequence) else (activations,)
     for activation in given:
         if not isinstance(activation, Activation):
             raise DeclarationError(

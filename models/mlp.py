@@ -11,7 +11,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
 from liftednet.errors import DataError, NotFittedError
-from liftednet.losses import CrossEntropy, Loss
+from liftednet.losses import CrossEntropy, Loss, OutputLoss
 from liftednet.problems import Design, OutputFit, Weights
 from liftednet.solvers import Solver, named, solve
 from liftednet.validation import require_float, require_positive
@@ -102,7 +102,7 @@ class LiftedMLP:
 
     def fit(
         self,
-        X: ArrayLike,  # noqa: N803 (the name every user knows)
+        X: ArrayLike,
         y: ArrayLike,
         *,
         progress: bool = False,
@@ -134,7 +134,7 @@ class LiftedMLP:
             self.trace = self._descent.run(self._blocks, self.sweeps, report)
         return self
 
-    def forward(self, X: ArrayLike) -> Tensor:  # noqa: N803
+    def forward(self, X: ArrayLike) -> Tensor:
         """Return the output by the feedforward rule, (samples, outputs).
 
         Lifted Neural Networks, eq. (1); this is what `to_torch` exports.
@@ -142,11 +142,11 @@ class LiftedMLP:
         weights = self.weights
         return forward_states(self.architecture, weights, self._prepared(X, weights))[-1]
 
-    def predict(self, X: ArrayLike) -> Tensor:  # noqa: N803
+    def predict(self, X: ArrayLike) -> Tensor:
         """Return labels (samples,), or outputs for a regression, by the feedforward rule."""
         return self.loss.decode(self.forward(X))
 
-    def predict_proba(self, X: ArrayLike) -> Tensor:  # noqa: N803
+    def predict_proba(self, X: ArrayLike) -> Tensor:
         """Return class probabilities, (samples, outputs), by the feedforward rule.
 
         Raises:
@@ -158,7 +158,7 @@ class LiftedMLP:
             )
         return self.forward(X)
 
-    def forward_lifted(self, X: ArrayLike) -> Tensor:  # noqa: N803
+    def forward_lifted(self, X: ArrayLike) -> Tensor:
         """Return the output by the lifted rule, (samples, outputs).
 
         The training problem with the weights fixed and y free; Lifted Neural Networks, eq. (12).
@@ -180,7 +180,7 @@ class LiftedMLP:
             blocks.pre_activation(self.architecture.layers - 1)
         )
 
-    def predict_lifted(self, X: ArrayLike) -> Tensor:  # noqa: N803
+    def predict_lifted(self, X: ArrayLike) -> Tensor:
         """Return labels (samples,), or outputs for a regression, by the lifted rule, eq. (12)."""
         return self.loss.decode(self.forward_lifted(X))
 
@@ -261,10 +261,11 @@ class LiftedMLP:
             return passed[:-1]
         below = weights[-1].apply(passed[-2] if len(passed) > 1 else inputs)
         divergence, lam = self.architecture.divergences[-1], self.architecture.lam[-1]
+        assert isinstance(self.loss, OutputLoss)  # seen to by design_network
         fit = OutputFit(self.loss, target, divergence, below, lam)
         return [*passed[:-1], solve(fit, self._descent.solver).value]
 
-    def _prepared(self, X: ArrayLike, weights: Sequence[Weights]) -> Tensor:  # noqa: N803
+    def _prepared(self, X: ArrayLike, weights: Sequence[Weights]) -> Tensor:
         inputs = checked_inputs(X, self.architecture.sizes[0], self.dtype, self.device)
         return inputs.to(weights[0].matrix)
 

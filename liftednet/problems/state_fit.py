@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Divergence
+from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.formulation import (
     Formulation,
@@ -199,7 +199,7 @@ class StateFit:
         return Measure(objective, self._residual(z, u, links))
 
     def _residual(self, z: Tensor, u: Tensor, links: list[Link]) -> float:
-        if self.smoothness is None:
+        if self.smoothness is None or isinstance(self.divergence, Raw):
             return torch.nan
         pulls = self.lam * u
         pushes = torch.zeros_like(z)

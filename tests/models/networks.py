@@ -1,0 +1,38 @@
+"""Small networks and data that the tests of the models share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.losses import CrossEntropy, Loss
+from liftednet.models import LiftedMLP
+from liftednet.problems import Weights
+
+
+def labeled(samples: int = 30, features: int = 4, classes: int = 3) -> tuple[Tensor, Tensor]:
+    """Return (samples, features) normal inputs and labels that depend on them, float64."""
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(samples, features, generator=generator, dtype=torch.float64)
+    y = (x @ torch.randn(features, classes, generator=generator, dtype=torch.float64)).argmax(1)
+    y[:classes] = torch.arange(classes)
+    return x, y
+
+
+def targets_for(loss: Loss, labels: Tensor, outputs: int) -> Tensor:
+    """Return targets of the kind that a loss takes, from labels."""
+    one_hot = torch.nn.functional.one_hot(labels, outputs).double()
+    return labels if isinstance(loss, CrossEntropy) else one_hot
+
+
+def fitted(x: Tensor, y: Tensor, sizes: tuple[int, ...] = (4, 5, 3), **options: Any) -> LiftedMLP:
+    """Return a fitted network."""
+    return LiftedMLP(sizes, **options).fit(x, y)
+
+
+def bias_of(layer: Weights) -> Tensor:
+    """Return the bias of a layer that has one."""
+    assert layer.bias is not None
+    return layer.bias

@@ -1,0 +1,133 @@
+"""The one loop: what never rises, what is kept, and when it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from liftednet import Activation, SolverError, activations, losses
+from liftednet.models import LiftedMLP
+from liftednet.models.descent import Descent, Ending
+from liftednet.solvers import Solver, named
+from tests.models.networks import fitted, labeled, targets_for
+
+ACTIVATIONS = [
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Softplus(),
+    activations.Clipped(0.0, 1.0),
+    activations.ELU(),
+    activations.Arctan(),
+    Activation.from_function(torch.nn.functional.softsign),
+]
+LOSSES = [
+    losses.CrossEntropy(),
+    losses.SquaredError(),
+    losses.BinaryCrossEntropy(),
+    losses.SimplexCrossEntropy(),
+]
+
+
+@given(
+    activation=st.sampled_from(ACTIVATIONS),
+    divergence=st.sampled_from(["tight", "joint"]),
+    loss=st.sampled_from(LOSSES),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    passes=st.integers(1, 2),
+    lam=st.floats(0.05, 5),
+)
+def test_the_joint_objective_never_rises(activation, divergence, loss, dtype, passes, lam):
+    x, labels = labeled(samples=12)
+    y = targets_for(loss, labels, 3)
+    options = {"dtype": dtype, "sweeps": 3, "state_passes": passes, "tolerance": 1e-12}
+    model = LiftedMLP((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
+    assert model.trace is not None
+    rounding = 1e-5 if dtype is torch.float32 else 1e-9
+    for before, after in pairwise(model.trace.objectives):
+        assert math.isfinite(after)
+        assert after <= before + rounding * (1 + before)
+    assert model.objective() == pytest.approx(model.trace.objectives[-1], rel=1e3 * rounding)
+
+
+class _Raising(Solver[Any, Any, Any]):
+    """Spoils the weights that the true solver finds, from its third solve on."""
+
+    name = "raising"
+
+    def __init__(self) -> None:
+        self.solved = 0
+
+    def obstacle(self, problem):
+        return named("generalized-linear").obstacle(problem)
+
+    def prepare(self, problem, previous=None):
+        return named("generalized-linear").prepare(problem, previous)
+
+    def solve(self, problem, start=None, cache=None):
+        self.solved += 1
+        solution = named("generalized-linear").solve(problem, start, cache)
+        if self.solved < 3:
+            return solution
+        worse = replace(solution.value, matrix=solution.value.matrix + 1)
+        return replace(solution, value=worse, objective=problem.measure(worse).objective)
+
+
+def test_a_rise_is_an_error_and_the_last_good_state_stays():
+    x, y = labeled()
+    model = LiftedMLP((4, 3), solver=_Raising(), sweeps=1, warm_start=True, rho=0.1).fit(x, y)
+    model.fit(x, y)
+    before, weights = model.objective(), model.weights
+    with pytest.raises(SolverError, match="raised the joint objective") as caught:
+        model.fit(x, y)
+    assert caught.value.solution.objective > before
+    assert model.objective() == before
+    assert all(
+        old.matrix.equal(new.matrix) for old, new in zip(weights, model.weights, strict=True)
+    )
+
+
+def _interrupt_at(step: int) -> Callable[[object], None]:
+    seen = iter(range(1000))
+
+    def report(_: object) -> None:
+        if next(seen) == step:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def test_an_interrupt_keeps_what_is_done():
+    x, y = labeled()
+    model = LiftedMLP((4, 5, 3), sweeps=50, tolerance=1e-12)
+    model.fit(x, y, on_step=_interrupt_at(4))
+    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
+    assert len(model.trace.steps) == 5
+    assert model.objective() == pytest.approx(model.trace.steps[-1].objective)
+    assert model.objective() < model.trace.start
+
+
+def test_it_ends_when_no_block_moves_any_more():
+    x, y = labeled(samples=10)
+    options = {"divergence": "joint", "sweeps": 1000, "tolerance": 1e-4}
+    model = fitted(x, y, (4, 3, 3), lam=2.0, rho=0.3, **options)
+    assert model.trace is not None and model.trace.ending is Ending.CONVERGED
+    assert model.trace.residual(model.trace.steps[-1].sweep) <= 1e-4 < model.trace.residual(0)
+    assert model.residual() <= 1e-3
+
+
+def test_a_budget_of_sweeps_is_kept():
+    x, y = labeled()
+    model = fitted(x, y, sweeps=2, tolerance=1e-12)
+    assert model.trace is not None and model.trace.ending is Ending.BUDGET
+    assert [step.sweep for step in model.trace.steps] == [0, 0, 0, 1, 1, 1]
+    assert Descent().tolerance > 0

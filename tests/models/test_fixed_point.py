@@ -1,0 +1,65 @@
+"""Converged networks against CVXPY, block by block and all states at once."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import pytest
+import torch
+
+from liftednet import activations, losses
+from liftednet.models import LiftedMLP
+from liftednet.solvers import solve
+from tests.models.networks import bias_of, fitted, labeled
+
+
+@pytest.mark.parametrize("divergence", ["tight", "joint"])
+@pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
+def test_every_block_of_a_fixed_point_is_optimal_to_cvxpy(activation, divergence):
+    x, y = labeled(samples=10)
+    options = {"lam": 2.0, "rho": 0.3, "sweeps": 1000, "tolerance": 1e-4}
+    model = fitted(x, y, (4, 3, 3), activations=activation, divergence=divergence, **options)
+    assert model.residual() <= 1e-3
+    for block in model._fitted().sweep():
+        problem = block.problem()
+        own = problem.measure(block.value()).objective
+        reference = solve(problem, "reference").objective
+        assert own == pytest.approx(reference, rel=1e-5, abs=1e-5)
+
+
+def test_the_lifted_rule_solves_the_joint_problem_of_equation_12():
+    x, y = labeled(samples=8)
+    model = fitted(x, y, (4, 5, 4, 3), lam=0.7, rho=0.2, divergence="joint", sweeps=30)
+    first, second, last = (
+        (layer.matrix.numpy(), bias_of(layer).numpy()) for layer in model.weights
+    )
+    z1, z2 = cp.Variable((8, 5), nonneg=True), cp.Variable((8, 4), nonneg=True)
+    cost = cp.sum_squares(z1 - (x.numpy() @ first[0] + first[1])) + cp.sum_squares(
+        z2 - (z1 @ second[0] + second[1][None, :])
+    )
+    cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL)
+    u = torch.from_numpy(z2.value @ last[0] + last[1])
+    assert torch.allclose(model.forward_lifted(x), u.softmax(1), atol=1e-4)
+    assert model.predict_lifted(x).equal(u.argmax(1))
+
+
+def test_with_tight_divergences_the_lifted_rule_is_the_feedforward_rule():
+    x, y = labeled()
+    model = fitted(x, y, (4, 5, 4, 3), lam=0.7, divergence="tight", sweeps=3)
+    assert torch.allclose(model.forward_lifted(x), model.forward(x), atol=1e-8)
+
+
+def test_the_gap_of_a_tight_network_closes_as_lam_grows():
+    x, y = labeled(samples=15)
+    gaps = [fitted(x, y, lam=lam, rho=0.05, sweeps=20).gap()[0] for lam in (0.1, 1.0, 10.0, 100.0)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 0.1 * gaps[0]
+
+
+def test_a_linear_network_of_one_layer_is_ridge_regression():
+    x, y = labeled()
+    target = torch.nn.functional.one_hot(y, 3).double()
+    model = LiftedMLP((4, 3), loss=losses.SquaredError(), rho=0.8, sweeps=3).fit(x, target)
+    centered, shifted = x - x.mean(0), target - target.mean(0)
+    system = centered.T @ centered + 1.6 * torch.eye(4, dtype=torch.float64)
+    weight = torch.linalg.solve(system, centered.T @ shifted)
+    assert torch.allclose(model.weights[0].matrix, weight, atol=1e-9)

@@ -1,0 +1,124 @@
+"""Bad input: refused before any work, with what was given and what is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from liftednet import DataError, DeclarationError, LiftedError, activations, losses
+from liftednet.models import LiftedMLP
+from liftednet.problems import Weights
+from tests.models.networks import fitted, labeled
+
+X, Y = labeled()
+
+
+def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    spoiled = tensor.clone()
+    spoiled[2, 1] = value
+    return spoiled
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (X[:, :3], Y, [r"\(samples, 4\)", r"\(30, 3\)"]),
+        (X[0], Y, [r"\(4,\)"]),
+        (X, Y[:20], ["30", r"\(20,\)"]),
+        (X, Y[:, None].repeat(1, 2), ["3", r"\(30, 2\)"]),
+        (_with(X, float("nan")), Y, ["NaN", r"\(2, 1\)"]),
+        (_with(X, float("inf")), Y, ["infinite", r"\(2, 1\)"]),
+        (X[:0], Y[:0], ["empty", r"\(0, 4\)"]),
+        (X, Y + 1, ["0", "2", "3"]),
+        (X, torch.zeros_like(Y), ["two classes", "every label is 0"]),
+        (X.half(), Y, ["float16"]),
+        (X.long(), Y, ["int64"]),
+        (X.tolist(), Y, ["list"]),
+        (np.array([["a"] * 4]), Y, ["X"]),
+        (X, Y.double() + 0.5, ["y"]),
+    ],
+)
+def test_data_are_refused_before_any_work(x, y, words):
+    model = LiftedMLP((4, 5, 3))
+    with pytest.raises(DataError) as caught:
+        model.fit(x, y)
+    for word in words:
+        caught.match(word)
+    assert model.trace is None
+
+
+def test_refused_data_leave_a_fitted_model_as_it_was():
+    model = fitted(X, Y, sweeps=1)
+    before = model.objective()
+    with pytest.raises(DataError):
+        model.fit(X[:, :2], Y)
+    assert model.objective() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lam": 0.0}, ["lam", "positive", "0.0"]),
+        ({"lam": -1.0}, ["lam", "-1.0"]),
+        ({"lam": float("nan")}, ["lam", "nan"]),
+        ({"lam": [1.0, 1.0]}, ["lam", "1"]),
+        ({"rho": 0.0}, ["rho", "positive"]),
+        ({"rho": [0.1]}, ["rho", "2"]),
+        ({"sweeps": 0}, ["sweeps", "positive integer"]),
+        ({"state_passes": 1.5}, ["state_passes"]),
+        ({"tolerance": 0.0}, ["tolerance"]),
+        ({"dtype": torch.float16}, ["float16"]),
+        ({"dtype": torch.int64}, ["int64"]),
+        ({"start": "zeros"}, ["zeros", "kaiming"]),
+        ({"start": (Weights(torch.zeros(4, 5), torch.zeros(5)),)}, ["2 layers", "1"]),
+        (
+            {
+                "start": (
+                    Weights(torch.zeros(4, 6), torch.zeros(6)),
+                    Weights(torch.zeros(6, 3), torch.zeros(3)),
+                )
+            },
+            [r"\(4, 5\)", r"\(4, 6\)"],
+        ),
+        ({"divergence": "loose"}, ["tight", "joint", "loose"]),
+        ({"activations": torch.relu}, ["Activation"]),
+        ({"activations": [activations.ReLU()] * 3}, ["1", "3"]),
+        ({"activations": activations.Sign(), "divergence": "joint"}, ["Lipschitz"]),
+        ({"solver": "simplex"}, ["simplex", "reference"]),
+    ],
+)
+def test_options_are_refused_at_the_door(options, words):
+    with pytest.raises(LiftedError) as caught:
+        LiftedMLP((4, 5, 3), **options)
+    for word in words:
+        caught.match(word)
+
+
+@pytest.mark.parametrize("sizes", [(4,), (), (4, 0, 3), (4, -1), (4, 2.5, 3), (True, 3)])
+def test_sizes_are_refused(sizes):
+    with pytest.raises(DataError, match="sizes"):
+        LiftedMLP(sizes)
+
+
+def test_a_solver_that_does_not_fit_says_what_is_missing():
+    with pytest.raises(DeclarationError, match=r"ridge.*joint"):
+        LiftedMLP((4, 3), solver="ridge").fit(X, Y)
+
+
+def test_an_unfitted_model_says_so():
+    with pytest.raises(LiftedError, match="fit"):
+        LiftedMLP((4, 5, 3)).predict(X)
+
+
+def test_a_loss_without_probabilities_says_so():
+    target = torch.nn.functional.one_hot(Y, 3).double()
+    model = fitted(X, target, loss=losses.SquaredError(), sweeps=1)
+    with pytest.raises(DataError, match="SquaredError"):
+        model.predict_proba(X)
+
+
+def test_prediction_refuses_inputs_of_another_width():
+    model = fitted(X, Y, sweeps=1)
+    with pytest.raises(DataError, match=r"\(30, 3\)"):
+        model.predict(X[:, :3])
