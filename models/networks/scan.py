@@ -14,19 +14,26 @@ from torch.autograd.function import once_differentiable
 
 @dataclass(frozen=True)
 class Elementwise:
-    """An activation whose slope follows from its output.
+    """An activation whose derivative follows from its output.
 
     Attributes:
         apply: replaces its argument by the activation, in place.
-        slope: the derivative, from the output.
+        pull_back: called with an error, the output and a tensor to fill: puts the error times
+            the derivative into the last.
     """
 
     apply: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    pull_back: Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-RELU = Elementwise(torch.relu_, lambda h: (h > 0).to(h.dtype))
-TANH = Elementwise(torch.tanh_, lambda h: 1 - h.square())
+RELU = Elementwise(
+    torch.relu_,
+    lambda error, output, out: torch.ops.aten.threshold_backward(error, output, 0, grad_input=out),
+)
+TANH = Elementwise(
+    torch.tanh_,
+    lambda error, output, out: torch.ops.aten.tanh_backward(error, output, grad_input=out),
+)
 
 
 def independent_scan(
@@ -71,10 +78,13 @@ class _IndependentScan(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, weight, start = ctx.saved_tensors
         # The error of the pre-activation: e_t = (g_t + w * e_{t+1}) * phi'(a_t + w * h_{t-1}).
-        errors = ctx.activation.slope(states)
-        later = torch.zeros_like(start)
-        steps = list(zip(gradient.unbind(0), errors.unbind(0), strict=True))
-        for given, error in reversed(steps):
-            later = error.mul_(torch.addcmul(given, weight, later))
-        weight_gradient = (errors[1:] * states[:-1]).sum((0, 1)) + (errors[0] * start).sum(0)
-        return errors, weight_gradient, weight * errors[0], None
+        # Each step stays in the cache: whole-sequence products would read the memory again.
+        errors, arrived = torch.empty_like(states), torch.empty_like(start)
+        weight_sum, later = torch.zeros_like(start), torch.zeros_like(start)
+        earlier = (start, *states[:-1].unbind(0))
+        steps = zip(gradient.unbind(0), states.unbind(0), earlier, errors.unbind(0), strict=True)
+        for given, state, before, error in reversed(list(steps)):
+            torch.addcmul(given, weight, later, out=arrived)
+            later = ctx.activation.pull_back(arrived, state, error)
+            weight_sum.addcmul_(later, before)
+        return errors, weight_sum.sum(0), weight * later, None

@@ -1,0 +1,116 @@
+"""The methods of the Frank-Wolfe paper's tables, and the opponents it leaves out."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from liftednet import starts
+from liftednet.models.networks import BatchNormRNN, IndRNN, SequenceModel
+from liftednet.reproduce.training import MakeNetwork, MakeOptimizer, Method
+from liftednet.solvers.gradient import FrankWolfe
+
+RADIUS = 0.03  # of the inner ball around each weight tensor; found on the training data
+ADAM_RATES = (5e-4, 1e-3, 3e-3)
+PLAIN_RATES = (0.03, 0.1, 0.3)
+LOOKING_RATES = (3e-3, 6e-3, 1e-2)  # fewer outer steps in the same budget want larger ones
+
+
+def vanilla(hidden: int) -> MakeNetwork:
+    """Return the maker of a ReLU network of one layer that starts as the identity."""
+
+    def make(features: int, steps: int, outputs: int) -> SequenceModel:
+        recurrence = nn.RNN(features, hidden, nonlinearity="relu", batch_first=True)
+        _start_as_identity(recurrence)
+        return SequenceModel(recurrence, hidden, outputs)
+
+    return make
+
+
+def batch_normalized(hidden: int) -> MakeNetwork:
+    """Return the maker of the same network with batch normalization of its input part."""
+
+    def make(features: int, steps: int, outputs: int) -> SequenceModel:
+        recurrence = BatchNormRNN(features, hidden, "relu")
+        _start_as_identity(recurrence.recurrent)
+        return SequenceModel(recurrence, hidden, outputs)
+
+    return make
+
+
+def lstm(hidden: int) -> MakeNetwork:
+    """Return the maker of an LSTM network with torch's start."""
+
+    def make(features: int, steps: int, outputs: int) -> SequenceModel:
+        return SequenceModel(nn.LSTM(features, hidden, batch_first=True), hidden, outputs)
+
+    return make
+
+
+def independent(hidden: int, layers: int) -> MakeNetwork:
+    """Return the maker of a stacked IndRNN."""
+
+    def make(features: int, steps: int, outputs: int) -> SequenceModel:
+        return SequenceModel(IndRNN(features, hidden, layers, steps), hidden, outputs)
+
+    return make
+
+
+def gradient_descent(model: SequenceModel, rate: float) -> Optimizer:
+    """Return plain stochastic gradient descent."""
+    return torch.optim.SGD(model.parameters(), rate)
+
+
+def adam(model: SequenceModel, rate: float) -> Optimizer:
+    """Return Adam with torch's settings."""
+    return torch.optim.Adam(model.parameters(), rate)
+
+
+def frank_wolfe(inner_steps: int) -> MakeOptimizer:
+    """Return the maker of Frank-Wolfe with K inner steps and Adam's outer step."""
+
+    def make(model: SequenceModel, rate: float) -> Optimizer:
+        return FrankWolfe(
+            [p for p in model.parameters() if p.requires_grad],
+            rate,
+            radius=RADIUS,
+            inner_steps=inner_steps,
+            outer=torch.optim.Adam,
+        )
+
+    return make
+
+
+def table_methods(hidden: int, segment: int, layers: int) -> tuple[Method, ...]:
+    """Return the twelve rows of the paper's table III, and Adam with clipping as a thirteenth.
+
+    Args:
+        hidden: units of a layer.
+        segment: steps of truncated backpropagation.
+        layers: of the IndRNN.
+    """
+    plain, normed = vanilla(hidden), batch_normalized(hidden)
+    gated, stacked = lstm(hidden), independent(hidden, layers)
+    five = frank_wolfe(5)
+    return (
+        Method("SGD", plain, gradient_descent, PLAIN_RATES),
+        Method("SGD + clipping", plain, gradient_descent, PLAIN_RATES, clip=1.0),
+        Method("Adam + clipping", plain, adam, ADAM_RATES, clip=1.0),
+        Method("Truncated", plain, adam, ADAM_RATES, segment=segment),
+        Method("LSTM + Adam", gated, adam, ADAM_RATES),
+        Method("Frank-Wolfe K = 1", plain, frank_wolfe(1), ADAM_RATES),
+        Method("Frank-Wolfe K = 5", plain, five, LOOKING_RATES),
+        Method("Frank-Wolfe K = 10", plain, frank_wolfe(10), LOOKING_RATES),
+        Method("Batch norm + Frank-Wolfe", normed, five, LOOKING_RATES),
+        Method("Truncated + Frank-Wolfe", plain, five, LOOKING_RATES, segment=segment),
+        Method("LSTM + Frank-Wolfe", gated, five, LOOKING_RATES),
+        Method("IndRNN + Adam", stacked, adam, ADAM_RATES),
+        Method("IndRNN + Frank-Wolfe", stacked, five, LOOKING_RATES),
+    )
+
+
+@torch.no_grad()
+def _start_as_identity(recurrence: nn.RNN) -> None:
+    weight = recurrence.get_parameter("weight_hh_l0")
+    weight.copy_(starts.identity(len(weight)))

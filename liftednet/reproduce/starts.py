@@ -1,0 +1,202 @@
+"""Where to start a torch network from: the same network and data, one start after another.
+
+Lifted Neural Networks, Table 1 and Figure 2, with the control that they lack: a Kaiming start
+whose output layer alone is fitted, by one convex problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from liftednet.activation import Activation
+from liftednet.activations import Softmax
+from liftednet.export import to_torch
+from liftednet.losses import CrossEntropy
+from liftednet.models import LiftedMLP
+from liftednet.models.layer_starts import STARTS, draw_weights
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, WeightFit, Weights
+from liftednet.solvers import solve
+
+LIFTED = "lifted"
+FITTED_OUTPUT = "Kaiming, output layer fitted"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs (samples, features) and labels (samples,)."""
+
+    x: Tensor
+    y: Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network to train and the data to train it on.
+
+    Attributes:
+        sizes: units of the input, every hidden layer, and the output.
+        activation: of the hidden layers.
+        train: what every start and every network is trained on.
+        valid: what settings are chosen on.
+        test: what is reported.
+    """
+
+    sizes: tuple[int, ...]
+    activation: Activation
+    train: Samples
+    valid: Samples
+    test: Samples
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A feedforward network as `to_torch` takes it."""
+
+    weights: Sequence[Weights]
+    activations: Sequence[Activation]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a torch network is trained: by Adam on the cross-entropy.
+
+    Attributes:
+        rates: learning rates, each tried from every start.
+        epochs: passes over the training set.
+        batch: samples of a step.
+    """
+
+    rates: tuple[float, ...] = (1e-3, 1e-4)
+    epochs: int = 20
+    batch: int = 50
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Test accuracy before training and after every epoch, from one start.
+
+    Attributes:
+        start: its name.
+        rate: learning rate.
+        seed: of the start and of the order of the batches.
+        accuracy: epochs + 1 numbers.
+    """
+
+    start: str
+    rate: float
+    seed: int
+    accuracy: tuple[float, ...]
+
+
+Start = Callable[[Task, int], nn.Sequential]
+
+
+def accuracy(network: nn.Module, samples: Samples) -> float:
+    """Return the share of samples whose largest output is at their label."""
+    with torch.no_grad():
+        return hits(network(samples.x).argmax(-1), samples)
+
+
+def hits(predicted: Tensor, samples: Samples) -> float:
+    """Return the share of predicted labels (samples,) that are right."""
+    return float((predicted == samples.y).double().mean())
+
+
+def drawn(name: str) -> Start:
+    """Return the start that draws every layer by a distribution of `LiftedMLP`'s starts."""
+
+    def start(task: Task, seed: int) -> nn.Sequential:
+        return to_torch(_drawn_layers(task, name, seed), logits=True)
+
+    return start
+
+
+def fitted_output(rho: float) -> Start:
+    """Return the control: Kaiming hidden layers, and the output layer by one convex problem.
+
+    min over W, b of the cross-entropy on the hidden features + rho |W|_F^2.
+    """
+
+    def start(task: Task, seed: int) -> nn.Sequential:
+        layers = _drawn_layers(task, "kaiming", seed)
+        hidden = to_torch(Layers(layers.weights[:-1], layers.activations[:-1]))
+        with torch.no_grad():
+            features = hidden(task.train.x)
+        loss = CrossEntropy()
+        target = loss.encode(task.train.y, task.sizes[-1]).to(features)
+        fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(rho))
+        output = solve(fit).value
+        return to_torch(Layers([*layers.weights[:-1], output], layers.activations), logits=True)
+
+    return start
+
+
+def lifted(fit: Callable[[Task, int], LiftedMLP]) -> Start:
+    """Return the start from a lifted network that `fit` trains, given task and seed."""
+    return lambda task, seed: to_torch(fit(task, seed), logits=True)
+
+
+def drawn_starts() -> dict[str, Start]:
+    """Return the starts that only draw, by the names that a table shows."""
+    shown = {"kaiming": "Kaiming", "xavier": "Xavier", "normal": "normal, variance 0.1"}
+    return {shown.get(name, name.replace("-", " ")): drawn(name) for name in STARTS}
+
+
+def best_on_validation(task: Task, candidates: Sequence[Start], seed: int) -> int:
+    """Return the number of the start whose network is best on the validation samples, untrained."""
+    scores = [accuracy(start(task, seed), task.valid) for start in candidates]
+    return scores.index(max(scores))
+
+
+def compare(
+    task: Task, starts: dict[str, Start], seeds: Sequence[int], schedule: Schedule
+) -> Iterator[Curve]:
+    """Train the network from every start, with every seed and learning rate.
+
+    Runs of one seed share the order of their batches, and those of one start its weights.
+
+    Yields:
+        A curve as soon as it is finished.
+    """
+    for seed in seeds:
+        for name, start in starts.items():
+            begun = start(task, seed).state_dict()
+            for rate in schedule.rates:
+                network = start_network(task)
+                network.load_state_dict(begun)
+                yield Curve(name, rate, seed, _trained(network, task, rate, seed, schedule))
+
+
+def start_network(task: Task) -> nn.Sequential:
+    """Return the torch network that is trained, ending with logits."""
+    return to_torch(_drawn_layers(task, "kaiming", seed=0), logits=True)
+
+
+def _drawn_layers(task: Task, name: str, seed: int) -> Layers:
+    generator = torch.Generator().manual_seed(seed)
+    activations = [task.activation] * (len(task.sizes) - 2)
+    return Layers(
+        draw_weights(list(pairwise(task.sizes)), STARTS[name], generator),
+        [*activations, Softmax()],
+    )
+
+
+def _trained(
+    network: nn.Sequential, task: Task, rate: float, seed: int, schedule: Schedule
+) -> tuple[float, ...]:
+    optimizer = torch.optim.Adam(network.parameters(), rate)
+    loss, order = nn.CrossEntropyLoss(), torch.Generator().manual_seed(seed)
+    found = [accuracy(network, task.test)]
+    for _ in range(schedule.epochs):
+        for rows in torch.randperm(len(task.train.y), generator=order).split(schedule.batch):
+            optimizer.zero_grad()
+            loss(network(task.train.x[rows]), task.train.y[rows]).backward()
+            optimizer.step()
+        found.append(accuracy(network, task.test))
+    return tuple(found)

@@ -1,0 +1,47 @@
+"""`liftednet reproduce temporal`: the experiments of On Recurrent Neural Networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from liftednet.reproduce.music import music_report
+from liftednet.reproduce.tables import write_report
+from liftednet.reproduce.temporal_tasks import norms_figure, success_table
+
+
+@dataclass(frozen=True)
+class _Size:
+    figure_length: int
+    length: int
+    steps: int
+    hidden: tuple[int, ...]
+    epochs: int
+    songs: int | None
+
+
+_FULL = _Size(100, 20, 2000, (50, 100, 200, 300), 16, None)
+_QUICK = _Size(100, 20, 200, (50, 100), 2, 60)
+
+
+def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
+    """Run what is missing, and write the tables, the pictures and README.md.
+
+    Args:
+        folder: of the results; runs that are stored there are not repeated.
+        quick: a few minutes instead of about half an hour: fewer steps, songs and sizes.
+        seeds: of the artificial tasks.
+
+    Returns:
+        The path of README.md.
+
+    Raises:
+        DataError: MuseData cannot be found.
+    """
+    size = _QUICK if quick else _FULL
+    store = folder / "runs.jsonl"
+    figure = norms_figure(folder / "temporal_norms.png", size.figure_length)
+    tasks = success_table(store, size.length, size.steps, seeds)
+    music, curves = music_report(folder, store, size.hidden, size.epochs, size.songs)
+    title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")
+    return write_report(folder, title, [("tasks", tasks), ("musedata", music)], [figure, curves])

@@ -1,0 +1,258 @@
+"""The artificial tasks of On Recurrent Neural Networks: gradients through time, and success."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
+
+from liftednet import data, starts
+from liftednet.models.networks import CellRecurrence, SequenceModel
+from liftednet.reproduce.curves import Curve, Panel, draw
+from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.tables import Table
+from liftednet.solvers.gradient import TemporalSimplexDescent, temporal_norms
+
+HIDDEN, BATCH, TEST, CHECK_EVERY = 50, 50, 1000, 100
+SUCCESS = 0.99  # share of right answers on the test sequences
+THRESHOLD = 1.0  # c of eq. 3.6
+RATES = (0.1, 0.3, 1.0)
+RADII = (0.8, 1.0, 1.2)
+FIGURE_RADII = (0.8, 0.9, 1.0, 1.1, 1.2)
+
+Draw = Callable[[int, int, int, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A generated task with one answer at the end.
+
+    Attributes:
+        draw: returns X and y from samples, longest length, seed and lengths.
+        features: of X.
+        outputs: numbers, or classes.
+        loss: of outputs and targets.
+    """
+
+    draw: Draw
+    features: int
+    outputs: int
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+    def batch(self, samples: int, minimum: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return X, y and lengths between T and T + T / 10, T = `minimum`."""
+        lengths = data.hochreiter_lengths(samples, minimum, seed)
+        x, y = self.draw(samples, minimum + minimum // 10, seed, lengths)
+        return x, y, lengths
+
+
+TASKS = {
+    "addition": Task(
+        lambda n, t, seed, lengths: data.adding(n, t, "hochreiter", seed, lengths), 2, 1, mse_loss
+    ),
+    "multiplication": Task(data.multiplication, 2, 1, mse_loss),
+    "xor": Task(data.xor, 2, 2, cross_entropy),
+    "temporal order, 2 symbols": Task(
+        lambda n, t, seed, lengths: data.temporal_order(n, t, 2, seed, lengths),
+        6,
+        4,
+        cross_entropy,
+    ),
+    "temporal order, 3 symbols": Task(
+        lambda n, t, seed, lengths: data.temporal_order(n, t, 3, seed, lengths),
+        6,
+        8,
+        cross_entropy,
+    ),
+}
+
+
+def _plain(model: SequenceModel, rate: float, seed: int) -> Optimizer:
+    return torch.optim.SGD(model.parameters(), rate)
+
+
+def _temporal_simplex(model: SequenceModel, rate: float, seed: int) -> Optimizer:
+    source = torch.Generator().manual_seed(seed)
+    return TemporalSimplexDescent(
+        model.parameters(), _cell(model), rate, threshold=THRESHOLD, generator=source
+    )
+
+
+@dataclass(frozen=True)
+class _Method:
+    optimizer: Callable[[SequenceModel, float, int], Optimizer]
+    clip: float | None = None
+
+
+METHODS = {
+    "plain": _Method(_plain),
+    "clipped": _Method(_plain, THRESHOLD),
+    "temporal simplex": _Method(_temporal_simplex),
+}
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """One network trained until it succeeds or its steps are used up."""
+
+    task: str
+    method: str
+    radius: float
+    rate: float
+    steps: int
+    length: int
+    seed: int
+
+
+def network(features: int, outputs: int, radius: float, seed: int) -> SequenceModel:
+    """Return a tanh network whose recurrent weight has the spectral radius (section 3.2)."""
+    torch.manual_seed(seed)
+    cell = nn.RNNCell(features, HIDDEN)
+    starts.spectral_start_(cell, radius, torch.Generator().manual_seed(seed))
+    return SequenceModel(CellRecurrence(cell), HIDDEN, outputs)
+
+
+def train_task(run: TaskRun) -> Outcome:
+    """Train on fresh batches; return the steps to success, or None, and the shares on the way."""
+    task, method = TASKS[run.task], METHODS[run.method]
+    model = network(task.features, task.outputs, run.radius, run.seed)
+    optimizer = method.optimizer(model, run.rate, run.seed)
+    # Batches and test sequences of a run have seeds that no other run shares.
+    first = 1 + 1_000_000 * (run.seed + 1)
+    test_x, test_y, test_lengths = task.batch(TEST, run.length, first - 1)
+    shares = []
+    for step in range(1, run.steps + 1):
+        x, y, lengths = task.batch(BATCH, run.length, first + step)
+
+        def closure(x: Tensor = x, y: Tensor = y, lengths: Tensor = lengths) -> Tensor:
+            optimizer.zero_grad()
+            loss = task.loss(model.at_end(x, lengths), y)
+            loss.backward()
+            if method.clip is not None:
+                nn.utils.clip_grad_norm_(model.parameters(), method.clip)
+            return loss.detach()
+
+        optimizer.step(closure)  # type: ignore[arg-type]
+        if step % CHECK_EVERY == 0:
+            with torch.no_grad():
+                right = data.correct(model.at_end(test_x, test_lengths), test_y)
+            shares.append(float(right.double().mean()))
+            if shares[-1] >= SUCCESS:
+                return {"steps": step, "shares": shares}
+    return {"steps": None, "shares": shares}
+
+
+def success_table(store: Path, length: int, steps: int, seeds: int) -> Table:
+    """Run what is missing and return success and steps for each task, method and radius.
+
+    Learning rates are chosen for each task and method from three, at radius 1 with a seed that
+    the table does not use.
+
+    Args:
+        store: the file of finished runs.
+        length: least length of a sequence.
+        steps: most steps of a run.
+        seeds: of each cell of the table.
+    """
+    trials = [
+        TaskRun(task, method, 1.0, rate, steps, length, seed=1000)
+        for task in TASKS
+        for method in METHODS
+        for rate in RATES
+    ]
+    tried = run_all(store, trials, train_task, "choosing rates")
+    rates = {
+        (task, method): _best_rate(tried, task, method) for task in TASKS for method in METHODS
+    }
+    settings = [
+        TaskRun(task, method, radius, rates[task, method], steps, length, seed)
+        for task in TASKS
+        for method in METHODS
+        for radius in RADII
+        for seed in range(seeds)
+    ]
+    records = run_all(store, settings, train_task, "artificial tasks")
+    return _table(records, rates, length, steps)
+
+
+def _best_rate(tried: Sequence[Record[TaskRun]], task: str, method: str) -> float:
+    own = [r for r in tried if (r.settings.task, r.settings.method) == (task, method)]
+    best = max(own, key=lambda r: (-(r.outcome["steps"] or 10**9), max(r.outcome["shares"])))
+    return best.settings.rate
+
+
+def _table(
+    records: Sequence[Record[TaskRun]],
+    rates: dict[tuple[str, str], float],
+    length: int,
+    steps: int,
+) -> Table:
+    rows = []
+    for (task, method), rate in rates.items():
+        cells = []
+        for radius in RADII:
+            own = [
+                r.outcome
+                for r in records
+                if (r.settings.task, r.settings.method, r.settings.radius) == (task, method, radius)
+            ]
+            cells.append(_cell_text(own))
+        rows.append([task, method, f"{rate:g}", *cells])
+    columns = ("task", "method", "rate", *(f"radius {radius:g}" for radius in RADII))
+    notes = (
+        f"Success is {SUCCESS:.0%} right answers on {TEST} test sequences of {length} to "
+        f"{length + length // 10} steps, looked at every {CHECK_EVERY} steps, within {steps} steps "
+        f"of {BATCH} fresh sequences; tanh, {HIDDEN} units.",
+        "A cell gives runs that succeeded, their median steps, and the mean over seeds of the best "
+        "share of right answers.",
+    )
+    return Table("Success on the artificial tasks", columns, rows, notes)
+
+
+def _cell_text(outcomes: Sequence[Outcome]) -> str:
+    solved = [outcome["steps"] for outcome in outcomes if outcome["steps"] is not None]
+    share = statistics.fmean(max(outcome["shares"]) for outcome in outcomes)
+    after = f", {statistics.median(solved):.0f} steps" if solved else ""
+    return f"{len(solved)}/{len(outcomes)}{after}, {share:.2f}"
+
+
+def norms_figure(path: Path, length: int) -> Path:
+    """Draw the norms of the temporal parts against the spectral radius of the start (fig. 3.1).
+
+    Temporal order with two symbols, a hundred samples, before any training.
+
+    Args:
+        path: of the picture.
+        length: steps of the sequences.
+    """
+    x, y = data.temporal_order(100, length, seed=0)
+    curves = []
+    for radius in FIGURE_RADII:
+        model = network(6, 4, radius, seed=0)
+
+        def closure(model: SequenceModel = model) -> Tensor:
+            loss = cross_entropy(model.at_end(x), y)
+            loss.backward()
+            return loss
+
+        norms = temporal_norms(_cell(model), closure)
+        curves.append(Curve(f"radius {radius:g}", list(range(1, length + 1)), norms.tolist()))
+    panel = Panel(
+        "Gradient parts before training",
+        "time step",
+        "norm of the temporal part",
+        curves,
+        log_y=True,
+    )
+    return draw(path, [panel])
+
+
+def _cell(model: SequenceModel) -> nn.Module:
+    assert isinstance(model.recurrence, CellRecurrence)
+    return model.recurrence.cell
