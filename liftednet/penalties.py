@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 
 class Penalty(ABC):
-    """A convex function of a weight matrix W (inputs, units); biases are never penalized."""
+    """A convex function of a weight matrix W (inputs, units); biases are never penalized.
+
+    Attributes:
+        smooth: whether pi has a gradient, so that `stationarity` needs no smoothness.
+    """
+
+    smooth: bool = False
 
     @abstractmethod
     def expression(self, weight: Expression) -> Expression:
@@ -59,6 +65,7 @@ class SquaredFrobenius(Penalty):
 
     rho: float
     center: Tensor | None = None
+    smooth = True
 
     def __post_init__(self) -> None:
         """Refuse a rho that is not positive."""

@@ -154,7 +154,7 @@ class WeightFit:
         return isinstance(self.divergence, Joint)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> float:
-        smoothness = self.smoothness
+        smoothness = 1.0 if self.penalty.smooth else self.smoothness
         assert smoothness is not None  # measured only for smooth divergences
         rows = len(weight)
         worst = self.penalty.stationarity(weight, gradient[:rows], smoothness).abs().max()

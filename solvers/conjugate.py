@@ -1,0 +1,152 @@
+"""Preconditioned nonlinear conjugate gradients for min over y of q(y) + Phi*(a + T y).
+
+State fits with quadratic links (in their dual) and generalized linear weight fits are both of this
+form: a quadratic q, a linear map T, and a smooth Phi* whose gradient is the forward map. A step
+costs one product with T and one with its transpose; the line search moves along u = a + T y, where
+it needs neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+_SEARCHES = 8  # evaluations of phi in one line search; two are the rule
+_FLAT = 0.3  # a line search ends when the slope has fallen to this share
+_REFRESH = 25  # steps after which rounding in u is cleared
+
+
+class Composite(Protocol):
+    """q(y) + Phi*(a + T y), a batch of problems that `inner` tells apart."""
+
+    def inner(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return <a, b> of each problem, to be broadcast against y and u."""
+        ...
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the gradient of Phi* at u."""
+        ...
+
+    def lift(self, y: Tensor) -> Tensor:
+        """Return T y."""
+        ...
+
+    def pre_activation(self, y: Tensor) -> Tensor:
+        """Return a + T y."""
+        ...
+
+    def quadratic_gradient(self, y: Tensor) -> Tensor:
+        """Return the gradient of q at y."""
+        ...
+
+    def curved(self, d: Tensor) -> Tensor:
+        """Return the Hessian of q times d."""
+        ...
+
+    def pull(self, v: Tensor) -> Tensor:
+        """Return T'v."""
+        ...
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return an approximate inverse Hessian times the gradient."""
+        ...
+
+    def violation(self, gradient: Tensor) -> Tensor:
+        """Return the violation of stationarity of each problem, shaped as `inner` shapes it."""
+        ...
+
+
+@dataclass
+class Point:
+    """Where the descent stands, and where it goes.
+
+    Attributes:
+        y: the unknowns.
+        u: a + T y.
+        slope: the gradient of q at y.
+        gradient: the gradient of the whole at y.
+        downhill: the preconditioned gradient.
+        direction: d.
+        change: T d.
+        decrease: <gradient, downhill>.
+        step: the length of the last step.
+    """
+
+    y: Tensor
+    u: Tensor
+    slope: Tensor
+    gradient: Tensor
+    downhill: Tensor
+    direction: Tensor
+    change: Tensor
+    decrease: Tensor
+    step: Tensor
+
+    def rows(self, keep: Tensor) -> Point:
+        """Return the point of some rows of the batch."""
+        return Point(*(getattr(self, field.name)[keep] for field in fields(self)))
+
+
+def starting_point(problem: Composite, y: Tensor) -> Point:
+    """Return the point y with the preconditioned gradient as its first direction."""
+    u = problem.pre_activation(y)
+    slope = problem.quadratic_gradient(y)
+    gradient = slope + problem.pull(problem.forward(u))
+    downhill = problem.precondition(gradient)
+    decrease = problem.inner(gradient, downhill)
+    change = problem.lift(-downhill)
+    step = torch.ones_like(decrease)
+    return Point(y, u, slope, gradient, downhill, -downhill, change, decrease, step)
+
+
+def advance(problem: Composite, at: Point, steps: int) -> Point:
+    """Return the point after one step, by the rule of Polak, Ribiere and Polyak, beta >= 0."""
+    curved = problem.curved(at.direction)
+    step, v = _search(problem, at, problem.inner(at.direction, curved))
+    y = at.y + step * at.direction
+    fresh = steps % _REFRESH == 0
+    u = problem.pre_activation(y) if fresh else torch.addcmul(at.u, step, at.change)
+    slope = problem.quadratic_gradient(y) if fresh else torch.addcmul(at.slope, step, curved)
+    gradient = slope + problem.pull(problem.forward(u) if fresh else v)
+    downhill = problem.precondition(gradient)
+    decrease = problem.inner(gradient, downhill)
+    beta = (decrease - problem.inner(at.gradient, downhill)) / at.decrease
+    direction = beta.clamp(min=0).nan_to_num(0.0, 0.0, 0.0) * at.direction - downhill
+    uphill = problem.inner(gradient, direction) >= 0
+    direction = torch.where(uphill, -downhill, direction)
+    change = problem.lift(direction)
+    return Point(y, u, slope, gradient, downhill, direction, change, decrease, step)
+
+
+def _search(problem: Composite, at: Point, curvature: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the step to where the slope along d has all but vanished, and phi(u) there.
+
+    The slope increases with the step, so that secants in a bracket find its root.
+    """
+    linear = problem.inner(at.slope, at.direction)
+    initial = problem.inner(at.gradient, at.direction)
+
+    def slope_at(step: Tensor) -> tuple[Tensor, Tensor]:
+        v = problem.forward(torch.addcmul(at.u, step, at.change))
+        return v, linear + step * curvature + problem.inner(v, at.change)
+
+    low, low_slope = torch.zeros_like(initial), initial
+    high = torch.full_like(initial, torch.inf)
+    step = at.step
+    v, slope = slope_at(step)
+    for _ in range(_SEARCHES):
+        following = step - slope * (step - low) / (slope - low_slope)
+        below = slope < 0
+        high = torch.where(below, high, step)
+        low = torch.where(below, step, low)
+        low_slope = torch.where(below, slope, low_slope)
+        middle = torch.where(high.isinf(), 4 * step, (low + high) / 2)
+        following = torch.where((following > low) & (following < high), following, middle)
+        step = torch.where(slope.abs() <= 1e-3 * initial.abs(), step, following)
+        v, slope = slope_at(step)
+        if not bool((slope.abs() > _FLAT * initial.abs()).any()):
+            break
+    return step, v

@@ -1,0 +1,115 @@
+"""State fits with quadratic links by conjugate gradients on the dual."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Raw
+from liftednet.problems import StateFit, Subproblem
+from liftednet.solution import Solution
+from .base import Solver, default_tolerance, judged
+from .chunks import row_chunks
+from .conjugate import advance, starting_point
+from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
+
+_PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
+_COARSE = 3e-6  # relative violation that float32 reaches without trouble
+
+
+@dataclass(frozen=True)
+class Dual(Solver[StateFit, Tensor, SharedMap]):
+    """Solves a state fit with quadratic links by conjugate gradients on its dual.
+
+    With A = [sqrt(lam_k L_k / lam) W_k] the fit is min Phi(Z) - <Z, U> + |Z A - h|^2 / 2. Its dual
+    min |y + h|^2 / 2 + Phi*(U - y A') is smooth for every activation, asks for the forward map
+    alone, and has one preconditioner (I + A'A L / 2)^-1 for all samples, diagonal after a
+    rotation of y. Samples that are done leave the batch; float32 leads, float64 finishes.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+        max_iterations: steps in each precision.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 1_000
+    name: str = field(default="dual", init=False)
+
+    def obstacle(self, problem: Subproblem) -> str | None:
+        """Ask for a state fit with quadratic links and a Lipschitz constant."""
+        if not isinstance(problem, StateFit):
+            return "it solves state fits alone"
+        activation = problem.divergence.activation
+        if isinstance(problem.divergence, Raw):
+            return f"{activation!r} is a raw divergence"
+        if activation.lipschitz is None:
+            return f"it needs a Lipschitz constant of {activation!r}"
+        if not problem.links:
+            return "it needs a link"
+        if not all(link.divergence.quadratic for link in problem.links):
+            return 'it needs links with a quadratic divergence (divergence="joint")'
+        return None
+
+    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
+        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
+        if previous is not None and previous.serves(problem):
+            return previous
+        return shared_map(problem)
+
+    def solve(
+        self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer to the tolerance."""
+        started = time.perf_counter()
+        shared = self.prepare(problem, cache)
+        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        value = problem.pre_activation.new_empty(problem.samples, problem.units)
+        steps = 0
+        for part in row_chunks(problem.samples, problem.units):
+            rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
+            begin = None if start is None else start[part]
+            value[part], used = self._states(rows, begin, tolerance * scale, _COARSE * scale)
+            steps = max(steps, used)
+        return judged(problem, value, steps, started, tolerance, self.name)
+
+    def _states(
+        self, rows: DualRows, start: Tensor | None, goal: float, coarse: float
+    ) -> tuple[Tensor, int]:
+        """Return the states of these samples, and the steps taken."""
+        quick, exact = rows.to(torch.float32), rows.to(torch.float64)
+        y, steps = self._descend(quick, quick.multipliers(start), max(goal, coarse))
+        y, more = self._descend(exact, y.double(), goal)
+        return exact.states(y).to(rows.u), steps + more
+
+    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
+        """Return y where the violation is within the goal, or no longer falls."""
+        at, left = starting_point(rows, y), torch.arange(len(y), device=y.device)
+        earlier = torch.full_like(at.decrease[:, 0], torch.inf)
+        result, steps = y.clone(), 0
+        while True:
+            violation = rows.violation(at.gradient)
+            unfinished = violation > goal
+            if steps % _PATIENCE[y.dtype] == 0:
+                unfinished &= violation < 0.7 * earlier
+                earlier = violation
+            count = int(unfinished.sum())
+            if count < 0.75 * len(left) or steps == self.max_iterations:
+                result[left] = at.y
+                rows, at, left = rows.rows(unfinished), at.rows(unfinished), left[unfinished]
+                earlier = earlier[unfinished]
+            if count == 0 or steps == self.max_iterations:
+                return result, steps
+            steps += 1
+            at = advance(rows, at, steps)
+
+
+def largest_term(problem: StateFit, part: slice) -> float:
+    """Return the largest entry of U and of the links' V W' / lam for these samples, and 1."""
+    scale = max(1.0, float(problem.pre_activation[part].abs().max()))
+    for link in problem.links:
+        pull = link.lam / problem.lam * (link.target[part] @ link.weight.T)
+        scale = max(scale, float(pull.abs().max()))
+    return scale
