@@ -8,5 +8,6 @@ if __name__ == "models":
 
 from .descent import Descent, Step, Trace
 from .mlp import LiftedMLP
+from .rnn import LiftedRNN
 
-__all__ = ["Descent", "LiftedMLP", "Step", "Trace"]
+__all__ = ["Descent", "LiftedMLP", "LiftedRNN", "Step", "Trace"]

@@ -1,0 +1,282 @@
+"""All states of one recurrent layer, its weights and everything around it given."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NoReturn
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Divergence, Joint, Tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.state_fit import Link, StateFit
+from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
+
+
+@dataclass(frozen=True, eq=False)
+class TimeLink:
+    """What a layer above asks of the states Z at some steps: lam [R(Z W + C) - <Z W + C, V>].
+
+    Attributes:
+        divergence: gives R.
+        weight: W, (units, next units).
+        offset: C, (next units,) or (steps, samples, next units).
+        target: V, (steps, samples, next units).
+        counted: (steps, samples) booleans, the steps that are linked.
+        lam: the weight of the divergence, positive.
+    """
+
+    divergence: Divergence
+    weight: Tensor
+    offset: Tensor
+    target: Tensor
+    counted: Tensor
+    lam: float = 1.0
+
+    @cached_property
+    def smoothness(self) -> float | None:
+        """A Lipschitz constant of the gradient in Z, lam L |W|_2^2, or None."""
+        return Link(self.divergence, self.weight, self.offset, self.target, self.lam).smoothness
+
+    def pre_activation(self, states: Tensor) -> Tensor:
+        """Return Z W + C, (steps, samples, next units)."""
+        return states @ self.weight + self.offset
+
+    def values(self, states: Tensor) -> Tensor:
+        """Return the value of the link at every step, (steps, samples), 0 where it is not."""
+        above = self.pre_activation(states)
+        rows = _remainder(self.divergence, above) - (above * self.target).sum(-1)
+        return self.lam * rows.where(self.counted, 0.0)
+
+    def back(self, slope: Tensor) -> Tensor:
+        """Return lam S W' at the linked steps, else 0, (steps, samples, units)."""
+        rows = self.lam * slope @ self.weight.T
+        return rows.where(self.counted.unsqueeze(-1), 0.0)
+
+    def rows(self, where: Tensor) -> Link:
+        """Return the link of the steps that (steps, samples) booleans name."""
+        offset = self.offset if self.offset.ndim == 1 else self.offset[where]
+        return Link(self.divergence, self.weight, offset, self.target[where], self.lam)
+
+    def take(self, samples: Tensor) -> TimeLink:
+        """Return the link of some samples."""
+        offset = self.offset if self.offset.ndim == 1 else self.offset[:, samples]
+        target, counted = self.target[:, samples], self.counted[:, samples]
+        return replace(self, offset=offset, target=target, counted=counted)
+
+    def double(self) -> TimeLink:
+        """Return the link in float64."""
+        weight, offset, target = (x.double() for x in (self.weight, self.offset, self.target))
+        return replace(self, weight=weight, offset=offset, target=target)
+
+
+def _remainder(divergence: Divergence, u: Tensor) -> Tensor:
+    assert isinstance(divergence, Tight | Joint)  # refused in StatesOverTime
+    return divergence.remainder_value(u)
+
+
+@dataclass(frozen=True, eq=False)
+class StatesOverTime:
+    """min over Z_0, Z_1, ... in dom Phi of lam sum_t D(Z_t, Z_{t-1} W + D_t) + the links.
+
+    Lifted Recurrent Neural Networks, section 5.2, all steps at once. Z_{-1} W belongs to D_0.
+    Convex for a joint divergence; for a tight one convex in each step alone.
+
+    Attributes:
+        divergence: of the layer.
+        drive: D, (steps, samples, units): what comes to each step besides Z_{t-1} W.
+        recurrent: W, (units, units).
+        links: what layers above and outputs ask of the states.
+        lengths: (samples,) int64 steps of each sequence; states beyond are 0 and count nothing.
+        lam: the weight of the divergence, positive.
+
+    Raises:
+        DataError: shapes or lam do not fit.
+        DeclarationError: a raw divergence, which is solved step by step.
+    """
+
+    divergence: Divergence
+    drive: Tensor
+    recurrent: Tensor
+    links: tuple[TimeLink, ...]
+    lengths: Tensor
+    lam: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse data that do not fit together."""
+        require_positive("lam", self.lam)
+        require_matrix("the recurrent weight", self.recurrent)
+        if self.drive.ndim != 3:
+            raise DataError(
+                f"the drive must be (steps, samples, units), got {tuple(self.drive.shape)}."
+            )
+        steps, samples, units = self.drive.shape
+        require_shape("the recurrent weight", self.recurrent, (units, units), f"for {units} units")
+        require_shape("the lengths", self.lengths, (samples,), f"for {samples} samples")
+        for number, link in enumerate(self.links):
+            shape = (steps, samples, link.weight.shape[1])
+            require_shape(f"the target of link {number}", link.target, shape, "beside its weight")
+            require_shape(f"the steps of link {number}", link.counted, shape[:2], "beside it")
+        for divergence in (self.divergence, *(link.divergence for link in self.links)):
+            if not isinstance(divergence, Tight | Joint):
+                raise DeclarationError(
+                    f"{divergence.activation!r} is a raw divergence, which has no states over "
+                    "time: declare the activation by a potential or by its forward map."
+                )
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of the longest sequence."""
+        return self.drive.shape[0]
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """(steps, samples) booleans, true where a sequence has the step."""
+        return self._step < self.lengths
+
+    @cached_property
+    def last(self) -> Tensor:
+        """(steps, samples) booleans, true at the last step of each sequence."""
+        return self._step == self.lengths - 1
+
+    @property
+    def _step(self) -> Tensor:
+        return torch.arange(self.steps, device=self.drive.device)[:, None]
+
+    def refuse_bad_values(self) -> None:
+        """Raise `DataError` where the data have NaN or infinite entries."""
+        require_finite("the drive", self.drive)
+        require_finite("the recurrent weight", self.recurrent)
+        for number, link in enumerate(self.links):
+            require_finite(f"the weight of link {number}", link.weight)
+            require_finite(f"the target of link {number}", link.target)
+
+    def pre_activation(self, states: Tensor) -> Tensor:
+        """Return U_t = Z_{t-1} W + D_t, (steps, samples, units)."""
+        above = self.drive.clone()
+        above[1:] += states[:-1] @ self.recurrent
+        return above
+
+    def values(self, states: Tensor) -> Tensor:
+        """Return the objective of every sample, (samples,)."""
+        u = self.pre_activation(states)
+        potential = self.divergence.activation.potential_value(states)
+        rows = potential - (u * states).sum(-1) + _remainder(self.divergence, u)
+        total = self.lam * rows.where(self.valid, 0.0).sum(0)
+        for link in self.links:
+            total = total + link.values(states).sum(0)
+        return total
+
+    def terms(self, states: Tensor) -> list[Tensor]:
+        """Return the terms of the gradient of all but Phi; every one is zero beyond the lengths.
+
+        They are -lam U_t, lam grad R(U_{t+1}) W', -lam Z_{t+1} W', and two like these per link.
+        """
+        u = self.pre_activation(states)
+        follows = self.valid.unsqueeze(-1)
+        push = torch.where(follows, self.lam * self.divergence.link_gradient(u), 0.0)
+        pull = torch.where(follows, -self.lam * states, 0.0)
+        terms = [torch.where(follows, -self.lam * u, 0.0), self._back(push), self._back(pull)]
+        for link in self.links:
+            terms.append(link.back(link.divergence.link_gradient(link.pre_activation(states))))
+            terms.append(link.back(-link.target))
+        return terms
+
+    def _back(self, slope: Tensor) -> Tensor:
+        moved = torch.zeros_like(slope)
+        moved[:-1] = slope[1:] @ self.recurrent.T
+        return moved
+
+    @cached_property
+    def smoothness(self) -> float | None:
+        """A Lipschitz constant of the gradient of all but Phi, or None."""
+        if self.divergence.smoothness is None:
+            return None
+        norm = float(torch.linalg.matrix_norm(self.recurrent.double(), 2))
+        total = self.lam * norm * (2 + self.divergence.smoothness * norm)
+        for link in self.links:
+            if link.smoothness is None:
+                return None
+            total += link.smoothness
+        return total
+
+    def measure(self, value: Tensor) -> Measure:
+        """Return the objective and the relative KKT residual at Z, in float64.
+
+        The residual is that of a `StateFit`, over all steps: the largest entry of
+        s (Z - prox_{lam Phi / s}(Z - g / s)), g the gradient of all but Phi and s = lam + its
+        Lipschitz constant, over lam and the largest entry of a term of g.
+        """
+        problem, states = self.double(), value.double()
+        objective = float(problem.values(states).sum())
+        if self.smoothness is None:
+            return Measure(objective, torch.nan)
+        terms = problem.terms(states)
+        scale = max(self.lam, *(float(term.abs().max()) for term in terms))
+        s = self.lam + self.smoothness
+        moved = states - self.divergence.activation.prox(states - sum(terms) / s, self.lam / s)
+        return Measure(objective, s * float(moved.abs().amax(-1)[self.valid].max()) / scale)
+
+    def double(self) -> StatesOverTime:
+        """Return the problem in float64."""
+        links = tuple(link.double() for link in self.links)
+        drive, recurrent = self.drive.double(), self.recurrent.double()
+        return replace(self, drive=drive, recurrent=recurrent, links=links)
+
+    def take(self, samples: Tensor) -> StatesOverTime:
+        """Return the problem of some samples."""
+        links = tuple(link.take(samples) for link in self.links)
+        return replace(
+            self, drive=self.drive[:, samples], links=links, lengths=self.lengths[samples]
+        )
+
+    def kinds(self) -> Tensor:
+        """Return (steps, samples) int64: which links each step has; 0 beyond the lengths.
+
+        Steps of one kind can stand in one `StateFit`.
+        """
+        kind = self.valid.long() + (self.valid & ~self.last)
+        for number, link in enumerate(self.links, start=2):
+            kind = kind + (link.counted.long() << number)
+        return kind
+
+    def state_fit(self, states: Tensor, where: Tensor) -> StateFit:
+        """Return the subproblem of some steps, no two of them neighbors, the others fixed.
+
+        Args:
+            states: Z, (steps, samples, units).
+            where: (steps, samples) booleans, at least one, all of one kind.
+        """
+        links = [link.rows(where) for link in self.links if bool(link.counted[where][0])]
+        if not bool(self.last[where][0]):
+            after = where.roll(1, 0)
+            target = states[after]
+            links.append(Link(self.divergence, self.recurrent, self.drive[after], target, self.lam))
+        return StateFit(self.divergence, self.pre_activation(states)[where], tuple(links), self.lam)
+
+    def formulate(self) -> Formulation:
+        """Refuse: CVXPY states the problem one step at a time (`state_fit`)."""
+        self._refuse()
+
+    def fill(self, formulation: Formulation) -> None:
+        """Refuse, as `formulate` does."""
+        self._refuse()
+
+    def read(self, formulation: Formulation) -> Tensor:
+        """Refuse, as `formulate` does."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise DeclarationError(
+            "the reference solver states recurrent states one step at a time: use sweeps over "
+            'time whose steps it solves, Cyclic(step_solver="reference").'
+        )
+
+    def signature(self) -> Hashable:
+        """Return shapes, divergences and weights lam."""
+        links = tuple((tuple(x.target.shape), x.divergence, x.lam) for x in self.links)
+        return StatesOverTime, tuple(self.drive.shape), self.divergence, self.lam, links

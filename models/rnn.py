@@ -1,0 +1,313 @@
+"""The lifted recurrent network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.activations import ReLU
+from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.problems import Weights
+from liftednet.solvers import Solver
+from liftednet.validation import require_float, require_positive
+
+from .arrays import ArrayLike
+from .descent import Descent, Step, Trace, largest_residual
+from .layer_starts import given_weights
+from .progress import sweep_progress
+from .recurrent_architecture import design_recurrent
+from .recurrent_blocks import RecurrentBlocks, Task
+from .recurrent_solvers import state_solver_for
+from .recurrent_starts import checked_start, draw_recurrent, refuse_overflow
+from .recurrent_weights import CellWeights, cell_weights, states_one_by_one
+from .sequence_arrays import checked_sequences, checked_timeline, encoded_targets
+
+Lengths = ArrayLike | Sequence[int] | None
+
+_PREDICTION_SWEEPS = 200
+_PREDICTION_TOLERANCE = 1e-6
+
+
+class LiftedRNN:
+    """A recurrent network whose states are variables, trained by convex subproblems.
+
+    min over W, U_0, b_0, U_1, b_1, H of lam sum_t D(H_t, H_{t-1} W + X_t U_0 + b_0)
+    + sum_t loss(y_t, H_t U_1 + b_1) + rho_0 |W; U_0|_F^2 + rho_1 |U_1|_F^2;
+    Lifted Recurrent Neural Networks, section 4.1, with its lambda_1 = 1 and lambda_0 = lam / 2.
+
+    Args:
+        input_size: features of every step.
+        hidden_size: units of the recurrent layer, or of each of several layers.
+        output_size: units of the output.
+        activation: of the recurrent layers, acting unit by unit.
+        loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
+        lam: weight of the divergences.
+        rho: weight of the squared Frobenius norms, one number or (recurrent, output).
+        divergence: "joint" (states convex over time) or "tight" (zero at the forward pass).
+        start: recurrent weights "identity", "orthogonal" or "gaussian".
+        spectral_radius: largest absolute eigenvalue of the first recurrent weights.
+        bidirectional: whether every layer also runs from the last step to the first.
+        learn_initial_state: whether the states before the first step are learned, or 0.
+        state_solver: "auto", "newton-over-time" (exact), "red-black", "cyclic" (the paper), or
+            such a solver with options of its own.
+        proximity: weight of a pull of every weight fit to the previous weights, or None.
+        sweeps: the most sweeps over all blocks.
+        tolerance: stop when every block's relative KKT residual is below this.
+        solver: "auto", a solver's name, or a solver, for the weights.
+        seed: of the initial weights.
+        dtype: torch.float32 or torch.float64; None takes that of X.
+        device: where the model lives, such as "cpu" or "cuda".
+
+    Raises:
+        DataError: sizes, lam, rho or another number cannot be used.
+        DeclarationError: activation, loss, divergence and solvers do not fit together.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int | Sequence[int],
+        output_size: int,
+        activation: Activation | None = None,
+        loss: Loss | None = None,
+        lam: float = 10.0,
+        rho: float | Sequence[float] = 0.1,
+        divergence: str = "joint",
+        *,
+        start: str | Sequence[Weights] = "identity",
+        spectral_radius: float = 1.0,
+        bidirectional: bool = False,
+        learn_initial_state: bool = False,
+        state_solver: str | Solver[Any, Any, Any] = "auto",
+        proximity: float | None = None,
+        sweeps: int = 50,
+        tolerance: float = 1e-4,
+        solver: str | Solver[Any, Any, Any] = "auto",
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+    ) -> None:
+        """Check what can be checked before there are data."""
+        self.architecture = design_recurrent(
+            input_size,
+            hidden_size,
+            output_size,
+            ReLU() if activation is None else activation,
+            CrossEntropy() if loss is None else loss,
+            lam,
+            rho,
+            divergence,
+            bidirectional,
+            learn_initial_state,
+        )
+        if not isinstance(sweeps, int) or sweeps < 1:
+            raise DataError(f"sweeps must be a positive integer, got {sweeps!r}.")
+        for name, number in (("tolerance", tolerance), ("proximity", proximity)):
+            if number is not None:
+                require_positive(name, number)
+        if dtype is not None:
+            require_float("dtype", torch.empty(0, dtype=dtype))
+        self.sweeps = sweeps
+        self.proximity = proximity
+        self.dtype = dtype
+        self.device = device
+        self.trace: Trace | None = None
+        self.per_step = True
+        self._start = "given" if not isinstance(start, str) else start
+        self._radius = spectral_radius
+        self._first_weights = self._draw(start, seed)
+        self._weights: list[Weights] | None = None
+        self._blocks: RecurrentBlocks | None = None
+        self._descent = Descent(solver, tolerance)
+        self._state_solver = state_solver_for(state_solver, self.architecture.divergence)
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        lengths: Lengths = None,
+        progress: bool = False,
+        on_step: Callable[[Step], None] | None = None,
+    ) -> LiftedRNN:
+        """Fit weights and states to sequences.
+
+        Args:
+            X: (samples, steps, inputs), float32 or float64; beyond the lengths anything.
+            y: labels (samples, steps) or targets (samples, steps, outputs) for an answer at
+                every step; labels (samples,) or targets (samples, outputs) for one at the end.
+            lengths: (samples,) steps of each sequence; None: all have every step.
+            progress: whether to show a progress bar.
+            on_step: told after every block update.
+
+        Returns:
+            The model; `trace` holds the objective after every block. An interrupt stops early
+            and keeps the last finished block.
+
+        Raises:
+            DataError: X, y or lengths cannot be used, or the start overflows on these data.
+            SolverError: a block failed or raised the joint objective; the model keeps the last
+                good state.
+        """
+        task = self._task(X, y, lengths)
+        weights = [layer.to(task.inputs) for layer in self._first_weights]
+        blocks = RecurrentBlocks(
+            self.architecture, task, weights, self._state_solver, self.proximity
+        )
+        refuse_overflow(blocks.states, self._start, self._radius)
+        self.per_step = task.counted is task.timeline.valid
+        self._blocks, self._weights = blocks, blocks.weights
+        with sweep_progress(self.sweeps, progress, on_step) as report:
+            self.trace = self._descent.run(blocks, self.sweeps, report)
+        return self
+
+    def forward(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
+        """Return the outputs by the feedforward rule.
+
+        H_t = phi(H_{t-1} W + X_t U_0 + b_0), output phi_1(H_t U_1 + b_1); Lifted Recurrent
+        Neural Networks, section 3.
+
+        Returns:
+            (samples, steps, outputs), or (samples, outputs) where there is one answer at the end.
+        """
+        return self._answers(self._free(X, lengths))
+
+    def predict(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
+        """Return labels, or outputs for a regression, by the feedforward rule.
+
+        Beyond the lengths they mean nothing.
+        """
+        return self._decoded(self.forward(X, lengths=lengths))
+
+    def forward_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
+        """Return the outputs by the lifted rule: the training problem with y free.
+
+        Lifted Recurrent Neural Networks, section 4.2. A pinned loss is zero for the best y, so
+        that the states minimize the divergences alone.
+        """
+        blocks = self._free(X, lengths)
+        Descent("auto", _PREDICTION_TOLERANCE).run(blocks, _PREDICTION_SWEEPS)
+        return self._answers(blocks)
+
+    def predict_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
+        """Return labels, or outputs for a regression, by the lifted rule of section 4.2."""
+        return self._decoded(self.forward_lifted(X, lengths=lengths))
+
+    def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the output of each step as the steps come in, by the feedforward rule.
+
+        Args:
+            steps: (samples, inputs) of one step after another; samples must not change.
+
+        Yields:
+            (samples, outputs).
+
+        Raises:
+            DeclarationError: the network is bidirectional and needs all steps first.
+        """
+        if any(cell.backward for cell in self.architecture.cells):
+            raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
+        for below in states_one_by_one(self.cells, self.activation, steps):
+            yield self.loss.activate(self.readout.apply(below))
+
+    def with_weights(self, weights: Sequence[Weights]) -> LiftedRNN:
+        """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
+
+        Args:
+            weights: as `weights` gives them.
+
+        Raises:
+            DataError: the first that does not fit, with both shapes.
+        """
+        given = given_weights(weights, self.architecture.weight_shapes)
+        self._first_weights, self._weights, self._blocks = given, list(given), None
+        self._start = "given"
+        return self
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """[W; U_0] and b_0 of every cell, then U_1 and b_1 of the output."""
+        return tuple(self._fitted())
+
+    @property
+    def cells(self) -> tuple[CellWeights, ...]:
+        """The weights of every cell in parts, layer by layer, forward before backward."""
+        return cell_weights(self.architecture, self._fitted())
+
+    @property
+    def readout(self) -> Weights:
+        """U_1 (states of the last layer, outputs) and b_1 (outputs,)."""
+        return self._fitted()[-1]
+
+    @property
+    def activation(self) -> Activation:
+        """The activation of the recurrent layers."""
+        return self.architecture.divergence.activation
+
+    @property
+    def loss(self) -> PinnedLoss:
+        """The loss."""
+        return self.architecture.loss
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """The states of every cell on the data of the last fit, (steps, samples, units)."""
+        return tuple(self._trained().states)
+
+    def objective(self) -> float:
+        """Return the joint objective at the current point, in float64."""
+        return self._trained().objective()
+
+    def residual(self) -> float:
+        """Return the largest relative KKT residual over all blocks at the current point."""
+        return largest_residual(self._trained())
+
+    def _task(self, X: ArrayLike, y: ArrayLike, lengths: Lengths) -> Task:
+        early = int(self.architecture.learned_start)
+        features, outputs = self.architecture.inputs, self.architecture.outputs
+        inputs = checked_sequences(X, features, self.dtype, self.device)
+        inputs, timeline = checked_timeline(lengths, inputs, early)
+        target, counted = encoded_targets(y, self.loss, outputs, timeline, inputs)
+        return Task(inputs, timeline, target, counted)
+
+    def _free(self, X: ArrayLike, lengths: Lengths) -> RecurrentBlocks:
+        """Return the blocks with fixed weights and free y, after a forward pass."""
+        weights = self._fitted()
+        features, early = self.architecture.inputs, int(self.architecture.learned_start)
+        inputs = checked_sequences(X, features, self.dtype, self.device).to(weights[0].matrix)
+        inputs, timeline = checked_timeline(lengths, inputs, early)
+        counted = timeline.valid if self.per_step else timeline.last
+        task = Task(inputs, timeline, None, counted)
+        return RecurrentBlocks(self.architecture, task, weights, self._state_solver)
+
+    def _answers(self, blocks: RecurrentBlocks) -> Tensor:
+        output, timeline = blocks.output(), blocks.timeline
+        if self.per_step:
+            return output.transpose(0, 1)
+        return output[timeline.lengths - 1, torch.arange(output.shape[1], device=output.device)]
+
+    def _decoded(self, output: Tensor) -> Tensor:
+        decoded = self.loss.decode(output.flatten(0, -2))
+        return decoded.reshape(*output.shape[:-1], *decoded.shape[1:])
+
+    def _draw(self, start: str | Sequence[Weights], seed: int) -> list[Weights]:
+        if not isinstance(start, str):
+            return given_weights(start, self.architecture.weight_shapes)
+        checked_start(start, self._radius)
+        generator = torch.Generator().manual_seed(seed)
+        return draw_recurrent(self.architecture, start, self._radius, generator)
+
+    def _fitted(self) -> list[Weights]:
+        if self._weights is None:
+            raise NotFittedError("this LiftedRNN has not been fitted: call fit(X, y) first.")
+        return self._weights
+
+    def _trained(self) -> RecurrentBlocks:
+        if self._blocks is None:
+            raise NotFittedError("this LiftedRNN has no states: call fit(X, y) first.")
+        return self._blocks

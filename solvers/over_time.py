@@ -1,0 +1,131 @@
+"""States of a recurrent layer: sweeps over the steps, one after another or in two colors."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.problems import Subproblem
+from liftednet.problems.states_over_time import StatesOverTime
+from liftednet.solution import Solution
+
+from .base import Solver, default_tolerance, judged
+from .choice import choose
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """The groups of steps that a sweep solves in turn, no two neighbors in one group.
+
+    Attributes:
+        kinds: (steps, samples) int64, of which the groups are made.
+        groups: (steps, samples) booleans, each of one kind.
+    """
+
+    kinds: Tensor
+    groups: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Sweeps(Solver[StatesOverTime, Tensor, Order]):
+    """Solves the steps in groups, each a `StateFit` with its neighbors in time fixed.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+        max_sweeps: passes over all steps.
+        step_solver: "auto", a solver's name or a solver, for the steps.
+    """
+
+    tolerance: float | None = None
+    max_sweeps: int = 1_000
+    step_solver: str | Solver[Any, Any, Any] = "auto"
+
+    @abstractmethod
+    def colors(self, steps: int) -> Iterator[Tensor]:
+        """Yield (steps,) booleans: the steps that are solved together."""
+
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+        """Ask for states over time."""
+        return None if isinstance(problem, StatesOverTime) else "it solves states over time alone"
+
+    def prepare(self, problem: StatesOverTime, previous: Order | None = None) -> Order:
+        """Return the groups of steps, the previous ones for the same links."""
+        kinds = problem.kinds()
+        if previous is not None and previous.kinds.equal(kinds):
+            return previous
+        groups = [
+            color.unsqueeze(1).to(kinds.device) & (kinds == kind)
+            for color in self.colors(problem.steps)
+            for kind in kinds.unique().tolist()
+            if kind > 0
+        ]
+        return Order(kinds, tuple(group for group in groups if bool(group.any())))
+
+    def solve(
+        self, problem: StatesOverTime, start: Tensor | None = None, cache: Order | None = None
+    ) -> Solution[Tensor]:
+        """Return the states after as many sweeps as the tolerance or the limit asks for."""
+        started = time.perf_counter()
+        order = self.prepare(problem, cache)
+        tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
+        states = forward_states(problem) if start is None else start.clone()
+        caches: list[Any] = [None] * len(order.groups)
+        sweeps = 0
+        for sweeps in range(1, self.max_sweeps + 1):
+            for number, group in enumerate(order.groups):
+                caches[number] = self._step(problem, states, group, caches[number])
+            if sweeps < self.max_sweeps and problem.measure(states).residual <= tolerance:
+                break
+        return judged(problem, states, sweeps, started, tolerance, self.name)
+
+    def _step(self, problem: StatesOverTime, states: Tensor, group: Tensor, cache: Any) -> Any:
+        """Solve one group in place, and return what its solver prepared."""
+        fit = problem.state_fit(states, group)
+        solver = choose(fit, self.step_solver)
+        cache = solver.prepare(fit, cache)
+        states[group] = solver.solve(fit, states[group], cache).value
+        return cache
+
+
+@dataclass(frozen=True)
+class Cyclic(Sweeps):
+    """Solves one step after another, from first to last.
+
+    Lifted Recurrent Neural Networks, section 5.2.
+    """
+
+    name: str = field(default="cyclic", init=False)
+
+    def colors(self, steps: int) -> Iterator[Tensor]:
+        """Yield each step alone."""
+        yield from torch.eye(steps, dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class RedBlack(Sweeps):
+    """Solves all odd steps at once, then all even steps at once."""
+
+    name: str = field(default="red-black", init=False)
+
+    def colors(self, steps: int) -> Iterator[Tensor]:
+        """Yield the odd steps, then the even ones."""
+        odd = torch.arange(steps) % 2 == 1
+        yield odd
+        yield ~odd
+
+
+def forward_states(problem: StatesOverTime) -> Tensor:
+    """Return the states of a forward pass, (steps, samples, units), 0 beyond the lengths."""
+    states = torch.zeros_like(problem.drive)
+    previous = torch.zeros_like(states[0])
+    for step, drive in enumerate(problem.drive):
+        driven = torch.addmm(drive, previous, problem.recurrent)
+        previous = problem.divergence.activation.forward(driven)
+        states[step] = previous
+    return states.where(problem.valid.unsqueeze(-1), 0.0)

@@ -1,0 +1,204 @@
+"""The lifted recurrent network: descent, lengths, prediction rules, streams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from liftednet import activations
+from liftednet.data import echo, temporal_order
+from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.models import LiftedRNN
+
+KINDS = [
+    {},
+    {"divergence": "tight"},
+    {"activation": activations.Tanh(), "divergence": "tight"},
+    {"activation": activations.Sigmoid()},
+    {"hidden_size": (4, 3), "bidirectional": True, "learn_initial_state": True},
+    {"state_solver": "red-black", "learn_initial_state": True},
+    {"state_solver": "cyclic"},
+    {"proximity": 1.0, "hidden_size": (3, 4)},
+]
+
+
+def small_model(**options):
+    options = {"hidden_size": 4, "sweeps": 3, "start": "orthogonal", **options}
+    return LiftedRNN(3, output_size=2, **options)
+
+
+def small_task(generator, dtype=torch.float64):
+    x = torch.randn(6, 5, 3, generator=generator, dtype=dtype)
+    return x, (x[..., 0].cumsum(1) > 0).long()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_block_lowers_the_joint_objective(generator, kind):
+    x, y = small_task(generator)
+    model = small_model(**kind).fit(x, y)
+    objectives = model.trace.objectives
+    assert all(
+        b <= a + 1e-6 * (1 + abs(a)) for a, b in zip(objectives, objectives[1:], strict=False)
+    )
+    assert model.objective() < objectives[0]
+    if model.proximity is None:
+        assert model.objective() == pytest.approx(objectives[-1], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_padding_changes_nothing(generator, kind):
+    x, y = small_task(generator)
+    lengths = torch.tensor([5, 1, 3, 2, 4, 5])
+    short = small_model(**kind).fit(x, y, lengths=lengths)
+    beyond = torch.arange(9) >= lengths[:, None]
+    longer = torch.cat([x, torch.full((6, 4, 3), torch.nan).double()], 1)
+    longer = longer.masked_fill(beyond[..., None], torch.nan)
+    labels = torch.cat([y, torch.zeros(6, 4).long()], 1).masked_fill(beyond, -100)
+    long = small_model(**kind).fit(longer, labels, lengths=lengths)
+    for one, other in zip(short.weights, long.weights, strict=True):
+        torch.testing.assert_close(one.matrix, other.matrix, atol=1e-6, rtol=1e-6)
+    outputs = long.forward(longer, lengths=lengths)
+    expected = long.forward(x, lengths=lengths)
+    for sample, length in enumerate(lengths.tolist()):
+        alone = long.forward(x[sample : sample + 1, :length])
+        torch.testing.assert_close(outputs[sample, :length], alone[0])
+        torch.testing.assert_close(expected[sample, :length], alone[0])
+
+
+@pytest.mark.parametrize("kind", KINDS[:4] + KINDS[5:], ids=str)
+def test_streaming_gives_the_outputs_of_the_batch(generator, kind):
+    x, y = small_task(generator)
+    model = small_model(**kind).fit(x, y)
+    streamed = torch.stack(list(model.stream(x.unbind(1))), 1)
+    torch.testing.assert_close(streamed, model.forward(x), atol=1e-10, rtol=1e-10)
+
+
+def test_the_forward_rule_is_that_of_a_torch_rnn(generator):
+    x, y = small_task(generator)
+    model = small_model(divergence="tight").fit(x, y)
+    (cell,) = model.cells
+    network = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
+    state = {
+        "weight_ih_l0": cell.inputs.T,
+        "weight_hh_l0": cell.recurrent.T,
+        "bias_ih_l0": cell.bias,
+        "bias_hh_l0": torch.zeros(4),
+    }
+    network.load_state_dict(state)
+    output = (network(x)[0] @ model.readout.matrix + model.readout.bias).softmax(-1)
+    torch.testing.assert_close(model.forward(x), output.detach())
+
+
+def test_the_tight_lifted_rule_is_the_forward_rule(generator):
+    x, y = small_task(generator)
+    model = small_model(divergence="tight").fit(x, y)
+    torch.testing.assert_close(model.forward_lifted(x), model.forward(x))
+    assert model.predict_lifted(x).equal(model.predict(x))
+
+
+def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
+    x, y = small_task(generator)
+    model = small_model(divergence="joint").fit(x, y)
+    free = model._free(x, None)
+    passed = free.objective()
+    lifted = model.forward_lifted(x)
+    assert lifted.shape == (6, 5, 2)
+    (block,) = free.sweep()
+    solved = block.solver.solve(block.problem())
+    block.assign(solved.value)
+    assert free.objective() <= passed
+    torch.testing.assert_close(lifted, free.output().transpose(0, 1), atol=1e-5, rtol=1e-5)
+
+
+def test_many_to_one_counts_the_last_step_of_each_sequence(generator):
+    x, y = temporal_order(40, 12, lengths=torch.randint(10, 13, (40,), generator=generator))
+    model = LiftedRNN(6, 8, 4, sweeps=3, start="orthogonal").fit(x, y)
+    assert model.forward(x).shape == (40, 4)
+    assert model.predict(x).shape == (40,)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "target"),
+    [
+        (SquaredError(), 2, torch.randn(6, 5, 2, generator=torch.Generator().manual_seed(1))),
+        (SquaredError(), 1, torch.randn(6, 1, generator=torch.Generator().manual_seed(1))),
+        (BinaryCrossEntropy(), 1, torch.arange(30).reshape(6, 5) % 2),
+        (CrossEntropy(), 2, torch.arange(6) % 2),
+    ],
+)
+def test_every_loss_takes_answers_per_step_and_at_the_end(generator, loss, outputs, target):
+    x, _ = small_task(generator)
+    model = LiftedRNN(3, 4, outputs, loss=loss, sweeps=2).fit(x, target)
+    before, after = model.trace.objectives[0], model.trace.objectives[-1]
+    assert after < before
+    assert model.predict(x).shape[:1] == (6,)
+    assert model.per_step == (target.ndim == 3 or target.shape[1:] == (5,))
+
+
+def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
+    x = torch.randn(50, 4, 1, generator=generator, dtype=torch.float64)
+    y = torch.full((50, 4, 1), 2.0, dtype=torch.float64)
+    y[:, 1:] = 0.0
+    options = {"loss": SquaredError(), "rho": 1e-3, "sweeps": 60, "start": "orthogonal"}
+    errors = []
+    for learned in (True, False):
+        model = LiftedRNN(1, 4, 1, learn_initial_state=learned, **options).fit(x, y)
+        errors.append(float((model.forward(x) - y).square().mean()))
+    assert errors[0] < errors[1]
+    assert bool((model.cells[0].initial == 0).all())
+
+
+def test_the_echo_of_the_last_symbol_is_learned(generator):
+    x, y = echo(100, 8, lag=1, classes=4, seed=0)
+    model = LiftedRNN(4, 12, 4, sweeps=25, start="orthogonal", lam=10.0).fit(x, y)
+    seen = model.predict(x)[:, 1:] == y[:, 1:]
+    assert float(seen.double().mean()) > 0.9
+
+
+def test_the_same_seed_gives_the_same_model(generator):
+    x, y = small_task(generator)
+    one, other = (small_model(start="gaussian", seed=3).fit(x, y) for _ in range(2))
+    assert one.readout.matrix.equal(other.readout.matrix)
+
+
+def test_a_start_that_overflows_says_so(generator):
+    x = 1 + torch.rand(4, 400, 2, generator=generator)
+    y = torch.arange(1600).reshape(4, 400) % 2
+    with pytest.raises(DataError, match=r"spectral radius 1.5 overflows"):
+        LiftedRNN(2, 3, 2, spectral_radius=1.5).fit(x, y)
+
+
+def test_with_weights_predicts_without_a_fit(generator):
+    x, y = small_task(generator)
+    model = small_model().fit(x, y)
+    other = small_model().with_weights(model.weights)
+    torch.testing.assert_close(other.forward(x), model.forward(x))
+    with pytest.raises(DataError, match="shape"):
+        LiftedRNN(3, 5, 2).with_weights(model.weights)
+
+
+def test_refusals_at_the_door(generator):
+    x, y = small_task(generator)
+    model = small_model()
+    with pytest.raises(NotFittedError, match="not been fitted"):
+        model.forward(x)
+    for bad in (x[0], x[..., :2], np.zeros((6, 5, 3), dtype=int)):
+        with pytest.raises(DataError, match="X"):
+            model.fit(bad, y)
+    with pytest.raises(DataError, match="y"):
+        model.fit(x, y[:, :3])
+    with pytest.raises(DataError, match="length"):
+        model.fit(x, y, lengths=torch.full((6,), 9))
+    with pytest.raises(DataError, match="start"):
+        small_model(start="zeros")
+    with pytest.raises(DeclarationError, match="state solver"):
+        small_model(state_solver="magic")
+    with pytest.raises(DeclarationError, match="pre-activation"):
+        small_model(loss=SimplexCrossEntropy())
+    with pytest.raises(DeclarationError, match="recurrent layer"):
+        small_model(activation=activations.MaxPooling())
+    with pytest.raises(DeclarationError, match="bidirectional"):
+        next(small_model(bidirectional=True).fit(x, y).stream(x.unbind(1)))

@@ -1,0 +1,232 @@
+"""States over time: three solvers, against CVXPY over all steps at once, and each other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import joint, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.problems.states_over_time import StatesOverTime, TimeLink
+from liftednet.solution import Status
+from liftednet.solvers.newton_over_time import NewtonOverTime, Point, System
+from liftednet.solvers.over_time import Cyclic, RedBlack, forward_states
+
+STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
+LENGTHS = torch.tensor([6, 1, 4, 2])
+PER_UNIT = [
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Clipped(-1, 1),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Softplus(),
+    Activation.from_function(torch.nn.functional.softsign),
+]
+LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
+
+
+def states_problem(
+    generator,
+    activation,
+    coupling=joint,
+    loss=LOSSES[0],
+    at_end=False,
+    steps=STEPS,
+    samples=SAMPLES,
+    lengths=LENGTHS,
+    dtype=torch.float64,
+):
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    valid = torch.arange(steps)[:, None] < lengths
+    last = torch.arange(steps)[:, None] == lengths - 1
+    target = loss.divergence.activation.forward(draw(steps, samples, OUTPUTS))
+    weight, offset = draw(UNITS, OUTPUTS), draw(OUTPUTS)
+    link = TimeLink(loss.divergence, weight, offset, target, last if at_end else valid)
+    drive, recurrent = draw(steps, samples, UNITS), 0.5 * draw(UNITS, UNITS)
+    return StatesOverTime(coupling(activation), drive, recurrent, (link,), lengths, 3.0)
+
+
+def cvxpy_states(problem, lower, upper, loss):
+    """Solve sample by sample for Phi = |v|^2 / 2 on a box, as section 4.1 prints it."""
+    found = np.zeros(tuple(problem.drive.shape))
+    (link,) = problem.links
+    weight, offset = link.weight.numpy(), link.offset.numpy()
+    for sample, length in enumerate(problem.lengths.tolist()):
+        states = cp.Variable((length, UNITS))
+        above = problem.drive[:length, sample].numpy()
+        cost = problem.lam / 2 * cp.sum_squares(states[0] - above[0])
+        for step in range(1, length):
+            u = states[step - 1] @ problem.recurrent.numpy() + above[step]
+            cost += problem.lam / 2 * cp.sum_squares(states[step] - u)
+        for step in range(length):
+            if link.counted[step, sample]:
+                u, y = states[step] @ weight + offset, link.target[step, sample].numpy()
+                cost += loss(u, y)
+        box = [states >= lower] * (lower is not None) + [states <= upper] * (upper is not None)
+        cp.Problem(cp.Minimize(cost), box).solve(
+            solver="CLARABEL", tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11
+        )
+        found[:length, sample] = states.value
+    return found
+
+
+CVXPY_LOSSES = [
+    (SquaredError(), lambda u, y: cp.sum_squares(u - y) / 2),
+    (CrossEntropy(), lambda u, y: cp.log_sum_exp(u) - u @ y),
+    (BinaryCrossEntropy(), lambda u, y: cp.sum(cp.logistic(u)) - u @ y),
+]
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize(("loss", "expression"), CVXPY_LOSSES)
+@pytest.mark.parametrize(
+    ("activation", "lower", "upper"),
+    [
+        (activations.ReLU(), 0, None),
+        (activations.Clipped(-1, 1), -1, 1),
+        (activations.Identity(), None, None),
+    ],
+)
+def test_joint_states_are_those_of_cvxpy_over_all_steps(
+    generator, activation, lower, upper, loss, expression, at_end
+):
+    problem = states_problem(generator, activation, joint, loss, at_end)
+    reference = cvxpy_states(problem, lower, upper, expression)
+    exact = NewtonOverTime().solve(problem)
+    assert exact.status is Status.SOLVED
+    np.testing.assert_allclose(exact.value.numpy(), reference, atol=2e-5)
+    inside = activation.project(torch.from_numpy(reference))
+    assert exact.objective <= problem.measure(inside).objective + 1e-9
+
+
+@pytest.mark.parametrize("activation", PER_UNIT, ids=repr)
+def test_three_solvers_agree_on_joint_states(generator, activation):
+    problem = states_problem(generator, activation, joint, CrossEntropy())
+    exact = NewtonOverTime(tolerance=1e-6).solve(problem)
+    for sweeps in (Cyclic(tolerance=1e-6, max_sweeps=500), RedBlack(1e-6, 500)):
+        other = sweeps.solve(problem)
+        assert max(exact.residual, other.residual) <= 1e-6
+        assert other.objective == pytest.approx(exact.objective, abs=1e-5)
+
+
+@pytest.mark.parametrize("solver", [NewtonOverTime(1e-6), RedBlack(1e-6)])
+@pytest.mark.parametrize("activation", PER_UNIT, ids=repr)
+def test_tight_states_become_stationary_and_never_rise(generator, activation, solver):
+    problem = states_problem(generator, activation, tight, CrossEntropy())
+    start = forward_states(problem)
+    solution = solver.solve(problem, start)
+    assert solution.residual <= 1e-6
+    assert solution.objective <= problem.measure(start).objective
+
+
+def test_an_identity_activation_with_squared_loss_is_one_dense_linear_system(generator):
+    problem = states_problem(generator, activations.Identity())
+    (link,) = problem.links
+    value = NewtonOverTime().solve(problem).value
+    for sample, length in enumerate(LENGTHS.tolist()):
+        size = length * UNITS
+        recurrent, weight = problem.recurrent.T.contiguous(), link.weight.T.contiguous()
+        shift = torch.kron(torch.eye(length).double().roll(1, 0), recurrent)
+        shift[:UNITS] = 0.0
+        chain = torch.eye(size, dtype=torch.float64) - shift
+        readout = torch.kron(torch.eye(length).double(), weight)
+        drive = problem.drive[:length, sample].flatten()
+        error = (link.target[:length, sample] - link.offset).flatten()
+        system = problem.lam * chain.T @ chain + readout.T @ readout
+        right = problem.lam * chain.T @ drive + readout.T @ error
+        expected = torch.linalg.solve(system, right).reshape(length, UNITS)
+        torch.testing.assert_close(value[:length, sample], expected)
+
+
+@pytest.mark.parametrize("activation", [activations.Tanh(), activations.Sigmoid()], ids=repr)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_gradient_is_that_of_autograd(generator, activation, loss):
+    lengths = torch.full((SAMPLES,), STEPS)
+    problem = states_problem(generator, activation, tight, loss, lengths=lengths)
+    states = forward_states(problem).requires_grad_()
+    rest = problem.values(states) - problem.lam * activation.potential_value(states).sum(0)
+    (expected,) = torch.autograd.grad(rest.sum(), states)
+    torch.testing.assert_close(sum(problem.terms(states.detach())), expected)
+
+
+def test_a_newton_direction_solves_the_dense_system(generator):
+    problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
+    states = forward_states(problem)
+    point = Point(problem, states)
+    free = (point.slope > 0.5) & problem.valid.unsqueeze(-1)
+    curvature = torch.where(free, problem.lam, 1.0)
+    system = System(problem, states, point.slope, free, curvature)
+    right = torch.randn(states.shape, generator=generator, dtype=torch.float64).where(free, 0.0)
+    solution = system.solve(right)
+    product = curvature * solution + system.coupled(solution)
+    torch.testing.assert_close(product.where(free, 0.0), right)
+
+
+@pytest.mark.parametrize("solver", [NewtonOverTime(), Cyclic(), RedBlack()])
+def test_what_lies_beyond_the_lengths_changes_nothing(generator, solver):
+    problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
+    noise = 7 * torch.randn(problem.drive.shape, generator=generator, dtype=torch.float64)
+    beyond = ~problem.valid.unsqueeze(-1)
+    (link,) = problem.links
+    noisy = replace(
+        problem,
+        drive=torch.where(beyond, noise, problem.drive),
+        links=(replace(link, target=torch.where(beyond, 5.0, link.target)),),
+    )
+    assert solver.solve(noisy).value.equal(solver.solve(problem).value)
+    assert bool((solver.solve(noisy).value[~problem.valid] == 0).all())
+
+
+def test_expanding_weights_over_many_steps_keep_their_pivots(generator):
+    lengths = torch.full((2,), 300)
+    problem = states_problem(
+        generator, activations.Clipped(-1, 1), joint, steps=300, samples=2, lengths=lengths
+    )
+    expanding = 3 * torch.eye(UNITS, dtype=torch.float64)
+    solution = NewtonOverTime().solve(replace(problem, recurrent=expanding))
+    assert solution.status is Status.SOLVED
+
+
+def test_float32_states_reach_their_own_precision(generator):
+    problem = states_problem(generator, activations.ReLU(), joint, dtype=torch.float32)
+    solution = NewtonOverTime().solve(problem)
+    assert solution.value.dtype == torch.float32
+    assert solution.residual <= 1e-5
+
+
+def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monkeypatch):
+    problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
+    whole = NewtonOverTime().solve(problem).value
+    monkeypatch.setattr("liftednet.solvers.newton_over_time._CHUNK_BYTES", 1)
+    torch.testing.assert_close(NewtonOverTime().solve(problem).value, whole)
+
+
+def test_coupled_units_go_to_the_sweeps(generator):
+    problem = states_problem(generator, activations.SimplexProjection(), joint)
+    assert "unit by unit" in NewtonOverTime().obstacle(problem)
+    assert RedBlack(1e-6, 500).solve(problem).residual <= 1e-6
+
+
+def test_refusals_name_what_is_wrong(generator):
+    problem = states_problem(generator, activations.ReLU())
+    with pytest.raises(DataError, match="steps, samples, units"):
+        replace(problem, drive=problem.drive[0])
+    with pytest.raises(DataError, match="lengths"):
+        replace(problem, lengths=torch.ones(2))
+    with pytest.raises(DeclarationError, match="raw divergence"):
+        replace(problem, divergence=joint(activations.MaxPooling()))
+    with pytest.raises(DeclarationError, match="one step at a time"):
+        problem.formulate()
+    with pytest.raises(DataError, match="NaN"):
+        replace(problem, drive=problem.drive * torch.nan).refuse_bad_values()
