@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,11 +168,12 @@ def _table(
         own = [record for record in records if record.settings.method == method.name]
         accuracies = [100 * record.outcome["accuracy"] for record in own]
         printed = PRINTED.get(method.name)
+        diverged = sum(not math.isfinite(record.outcome["losses"][-1]) for record in own)
         rows.append(
             [
                 method.name,
                 "not in the paper" if printed is None else f"{printed[noisy]:.2f}",
-                mean_and_spread(accuracies, 2),
+                mean_and_spread(accuracies, 2) + (f", {diverged} diverged" if diverged else ""),
                 f"{min(accuracies):.2f}",
                 f"{max(accuracies):.2f}",
                 f"{own[0].settings.rate:g}",

@@ -12,9 +12,8 @@ from torch.nn.functional import mse_loss
 from liftednet.data import Sequences, adding
 from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.recurrent_methods import (
-    ADAM_RATES,
-    LOOKING_RATES,
-    PLAIN_RATES,
+    CLIPPED_RATES,
+    RATES,
     adam,
     frank_wolfe,
     gradient_descent,
@@ -29,10 +28,10 @@ BASELINE = 1 / 6  # variance of the sum of two uniform numbers: the loss of answ
 
 _NETWORK = vanilla(HIDDEN)
 METHODS = (
-    Method("SGD + clipping", _NETWORK, gradient_descent, PLAIN_RATES, clip=1.0),
-    Method("Adam + clipping", _NETWORK, adam, ADAM_RATES, clip=1.0),
-    Method("Frank-Wolfe K = 1", _NETWORK, frank_wolfe(1), ADAM_RATES),
-    Method("Frank-Wolfe K = 5", _NETWORK, frank_wolfe(5), LOOKING_RATES),
+    Method("SGD + clipping", _NETWORK, gradient_descent, CLIPPED_RATES, clip=1.0),
+    Method("Adam + clipping", _NETWORK, adam, RATES, clip=1.0),
+    Method("Frank-Wolfe K = 1", _NETWORK, frank_wolfe(1), RATES),
+    Method("Frank-Wolfe K = 5", _NETWORK, frank_wolfe(5), RATES),
 )
 
 

@@ -16,7 +16,7 @@ from liftednet.reproduce.tables import Table
 from liftednet.reproduce.training import Budget, Method, Training, outputs_at_end
 
 HIDDEN, BATCH, SEGMENT, LAYERS, TEST = 128, 64, 196, 6, 1000
-ADAM_RATE, LOOKING_RATE = 1e-3, 6e-3
+ADAM_RATE, LOOKING_RATE = 1e-3, 3e-3
 
 _FIVE = frank_wolfe(5)
 METHODS = (

@@ -1,0 +1,157 @@
+"""The training loop, its methods, and the reports of the recurrent papers at toy size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from liftednet import data
+from liftednet.errors import DataError
+from liftednet.reproduce import (
+    Record,
+    activity,
+    adding_curve,
+    music,
+    pixel_digits,
+    temporal_tasks,
+)
+from liftednet.reproduce.frank_wolfe import run as run_frank_wolfe
+from liftednet.reproduce.recurrent_methods import table_methods
+from liftednet.reproduce.temporal import run as run_temporal
+from liftednet.reproduce.temporal_tasks import TaskRun, norms_figure, success_table, train_task
+from liftednet.reproduce.training import Budget, Training, outputs_at_end
+
+METHODS = {method.name: method for method in table_methods(hidden=6, segment=4, layers=2)}
+
+
+def first_symbols(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sequences whose label is the sign of their mean: every method can learn it."""
+    x = torch.randn(samples, 8, 2, generator=torch.Generator().manual_seed(seed))
+    return x, (x[..., 0].mean(1) > 0).long()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_learns_and_repeats_itself(name: str) -> None:
+    x, y = first_symbols(200, 0)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        method = METHODS[name]
+        model = method.network(2, 8, 2)
+        rate = {"SGD": 0.3, "SGD + clipping": 0.3}.get(name, 0.03)
+        training = Training(model, method, rate, cross_entropy, Budget(200, 20, 4), seed=1)
+        training.run(data.Sequences.from_padded(x, y))
+        results.append((training.losses, outputs_at_end(model, x)))
+    losses, outputs = results[0]
+    assert losses == results[1][0] and torch.equal(outputs, results[1][1])
+    assert len(losses) == 4
+    assert (outputs.argmax(1) == y).double().mean() > 0.8
+
+
+def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
+    x, y = first_symbols(50, 0)
+    for name in ("Adam + clipping", "Frank-Wolfe K = 5", "Frank-Wolfe K = 10"):
+        model = METHODS[name].network(2, 8, 2)
+        calls = 0
+
+        def counted(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            nonlocal calls
+            calls += 1
+            return cross_entropy(outputs, labels)
+
+        Training(model, METHODS[name], 1e-3, counted, Budget(60, 10, 2), 0).run(
+            data.Sequences.from_padded(x, y)
+        )
+        assert calls == 60
+
+
+@pytest.mark.parametrize("method", temporal_tasks.METHODS)
+@pytest.mark.parametrize("task", temporal_tasks.TASKS)
+def test_a_task_run_reports_steps_and_shares(task: str, method: str) -> None:
+    run = TaskRun(task, method, 1.0, 0.1, steps=100, length=10, seed=0)
+    outcome = train_task(run)
+    assert outcome == train_task(run)
+    assert len(outcome["shares"]) == 1 and 0 <= outcome["shares"][0] <= 1
+
+
+def test_success_is_reported_with_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporal_tasks, "SUCCESS", 0.1)
+    monkeypatch.setattr(temporal_tasks, "TEST", 100)
+    monkeypatch.setattr(temporal_tasks, "BATCH", 5)
+    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 10)
+    names = ("xor", "temporal order, 2 symbols")
+    monkeypatch.setattr(
+        temporal_tasks, "TASKS", {name: temporal_tasks.TASKS[name] for name in names}
+    )
+    table = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
+    assert len(table.rows) == 6
+    assert all("1/1, 10 steps" in cell for row in table.rows for cell in row[3:])
+
+
+def test_norms_vanish_below_radius_one(tmp_path: Path) -> None:
+    assert norms_figure(tmp_path / "n.png", 12).read_bytes().startswith(b"\x89PNG")
+
+
+def test_divergence_is_named_in_the_table() -> None:
+    records = [
+        Record(
+            activity.ActivityRun(method.name, False, 0.1, 5, 0),
+            {"accuracy": 0.5, "losses": [math.nan]},
+            1.0,
+        )
+        for method in METHODS.values()
+    ]
+    table = activity._table(records, list(METHODS.values()), False, activity.Extent(1, 1, 1))
+    assert "1 diverged" in table.rows[0][2]
+
+
+def needs_real_data() -> None:
+    try:
+        data.har()
+        data.mnist()
+        data.jsb_chorales()
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    needs_real_data()
+    from liftednet.reproduce import frank_wolfe, temporal
+
+    for module in (activity, adding_curve, pixel_digits):
+        monkeypatch.setattr(module, "HIDDEN", 4)
+    monkeypatch.setattr(activity, "LAYERS", 2)
+    monkeypatch.setattr(pixel_digits, "TEST", 50)
+    quick = replace(
+        frank_wolfe._QUICK,
+        windows=40,
+        lengths=(10, 12),
+        adding_gradients=20,
+        rnn_gradients=1,
+        indrnn_gradients=1,
+    )
+    monkeypatch.setattr(frank_wolfe, "_QUICK", quick)
+    report = run_frank_wolfe(tmp_path / "frank-wolfe", quick=True, seeds=1).read_text()
+    for piece in ("94.11", "Noisy-HAR-2", "Adding task", "98.88", "Made on"):
+        assert piece in report
+
+    rolls = data.jsb_chorales()
+    few = data.PianoRolls(
+        *(music._some_songs(p, 4) for p in (rolls.train, rolls.valid, rolls.test))
+    )
+    monkeypatch.setattr(music, "muse_data", lambda: few)
+    monkeypatch.setattr(temporal_tasks, "TEST", 50)
+    monkeypatch.setattr(temporal_tasks, "BATCH", 5)
+    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 5)
+    small = replace(temporal._QUICK, length=10, steps=5, hidden=(50,), epochs=1, songs=3)
+    monkeypatch.setattr(temporal, "_QUICK", small)
+    report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()
+    for piece in ("temporal simplex", "6.20", "temporal_norms.png", "musedata.png"):
+        assert piece in report
