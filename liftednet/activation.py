@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.evaluation import evaluate
+from liftednet.evaluation import conjugate_at_zero, evaluate, nearest
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
-from liftednet.scalar_map import Map, ScalarMap, autograd_slope
+from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -136,9 +136,9 @@ class Activation:
             return value.sum(-1)
         if not self.declares("potential"):
             self._missing("potential_value", "an objective")
-        rows = v.detach().double().cpu().numpy()[:, None, :]
-        values = [evaluate(self.potential(cp.Constant(row))) for row in rows]
-        return torch.tensor(values, dtype=torch.float64, device=v.device)
+        rows = (cp.Constant(row[None]) for row in v.detach().double().cpu().numpy())
+        walled = (self.potential(row) + cp.transforms.indicator(self.domain(row)) for row in rows)
+        return torch.tensor([evaluate(x) for x in walled], dtype=torch.float64, device=v.device)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
@@ -154,10 +154,7 @@ class Activation:
         """
         if self.per_unit:
             return v.clamp(self.scalar_map.infimum, self.scalar_map.supremum)
-        point = cp.Variable(tuple(v.shape))
-        distance = cp.sum_squares(point - v.detach().double().cpu().numpy())
-        cp.Problem(cp.Minimize(distance), self.domain(point)).solve()
-        return torch.from_numpy(point.value).to(v)
+        return torch.from_numpy(nearest(v.detach().double().cpu().numpy(), self.domain)).to(v)
 
     @cached_property
     def lipschitz(self) -> float | None:
@@ -180,16 +177,7 @@ class Activation:
     @cached_property
     def conjugate_at_zero(self) -> float:
         """Phi*(0) = -min Phi per unit, which ties derived values to the declared ones."""
-        zero = torch.zeros(1, 1, dtype=torch.float64)
-        if self.declares("conjugate_value"):
-            return float(self.conjugate_value(zero))
-        if self.declares("potential_value"):
-            return -float(self.potential_value(self.forward(zero)))
-        if self.declares("conjugate"):
-            return evaluate(self.conjugate(cp.Constant(zero.numpy())))
-        if self.declares("potential"):
-            return -evaluate(self.potential(cp.Constant(self.forward(zero).numpy())))
-        return 0.0
+        return conjugate_at_zero(self)
 
     @cached_property
     def _graph(self) -> Graph:
@@ -208,7 +196,7 @@ class Activation:
     def __repr__(self) -> str:
         """Name the class and its parameters."""
         fields = ", ".join(
-            f"{name}={value!r}"
+            f"{name}={getattr(value, '__name__', repr(value))}"
             for name, value in vars(self).items()
             if not name.startswith("_") and name not in _DERIVED
         )
@@ -221,7 +209,7 @@ class FunctionActivation(Activation):
     def __init__(self, forward: Map, lipschitz: float | None = None) -> None:
         """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
         self.function = forward
-        self._refuse_bad_map()
+        refuse_bad_map(forward)
         if lipschitz is not None:
             self.lipschitz = lipschitz
 
@@ -229,26 +217,9 @@ class FunctionActivation(Activation):
         """Return the declared map of u."""
         return self.function(u)
 
-    def _refuse_bad_map(self) -> None:
-        u = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64).unsqueeze(0)
-        phi = self.function(u)
-        if not isinstance(phi, Tensor) or phi.shape != u.shape:
-            found = tuple(phi.shape) if isinstance(phi, Tensor) else type(phi).__name__
-            raise DeclarationError(
-                f"from_function needs a map that keeps the shape {tuple(u.shape)}; "
-                f"{self.function!r} returned {found}."
-            )
-        if bool(phi.isnan().any()):
-            raise DeclarationError(
-                f"{self.function!r} returns NaN at u = {float(u[phi.isnan()][0]):.4g}."
-            )
-        fall = phi.detach().diff() < -1e-12 * (1 + phi.detach().abs()[:, 1:])
-        if bool(fall.any()):
-            first = float(u[:, 1:][fall][0])
-            raise DeclarationError(
-                f"{self.function!r} decreases just below u = {first:.4g}; an activation must "
-                "be nondecreasing to be the argmin of a convex problem."
-            )
+    def __repr__(self) -> str:
+        """Name the door and the map."""
+        return f"from_function({getattr(self.function, '__name__', repr(self.function))})"
 
 
 class DivergenceActivation(Activation):
@@ -265,10 +236,8 @@ class DivergenceActivation(Activation):
 
     def divergence_value(self, v: Tensor, u: Tensor) -> float:
         """Return D(v, u) summed over the samples, evaluated by CVXPY in float64."""
-        v_constant, u_constant = (
-            cp.Constant(x.detach().double().cpu().numpy()) for x in (v, u)
-        )
-        return float(self.divergence(v_constant, u_constant).value)
+        fixed = (cp.Constant(x.detach().double().cpu().numpy()) for x in (v, u))
+        return evaluate(self.divergence(*fixed))
 
     def potential(self, v: Expression) -> Expression:
         """Refuse: a raw divergence does not split into Phi(v) - <u, v> + R(u)."""

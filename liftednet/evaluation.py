@@ -1,13 +1,47 @@
-"""The value of a CVXPY expression that may have variables of its own."""
+"""Small CVXPY problems: the value of an expression, the nearest point of a domain."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
 
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
+
+    from liftednet.activation import Activation
+
+_QUADRATIC = {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 20_000, "polishing": False}
+_CONIC = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-11}
+
+
+def solve_precisely(problem: cp.Problem) -> None:
+    """Solve a quadratic program by OSQP, any other problem by CLARABEL."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the caller judges
+        if problem.is_qp() and not problem.is_lp():
+            problem.solve(solver=cp.OSQP, **_QUADRATIC)
+        else:
+            problem.solve(solver=cp.CLARABEL, **_CONIC)
+
+
+def nearest(
+    points: np.ndarray[Any, np.dtype[np.float64]],
+    domain: Callable[[Expression], list[Constraint]],
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the nearest point of a domain to each row; both are (samples, units)."""
+    variable = cp.Variable(points.shape)
+    distance = cp.sum_squares(variable - points)
+    solve_precisely(cp.Problem(cp.Minimize(distance), domain(variable)))
+    found: np.ndarray[Any, np.dtype[np.float64]] = variable.value
+    return found
 
 
 def evaluate(expression: Expression) -> float:
@@ -17,7 +51,27 @@ def evaluate(expression: Expression) -> float:
 
 def evaluate_all(expressions: list[Expression]) -> list[float]:
     """Return the values of scalar expressions, minimized over the variables inside them."""
-    total = sum(expressions)
-    if isinstance(total, cp.Expression) and total.variables():
-        cp.Problem(cp.Minimize(total)).solve(solver=cp.CLARABEL)
-    return [float(cp.Constant(0.0).value + expression.value) for expression in expressions]
+    cast = [cp.Expression.cast_to_const(expression) for expression in expressions]
+    total = cp.sum(cp.hstack(cast))
+    if total.variables():
+        solve_precisely(cp.Problem(cp.Minimize(total)))
+    return [_number(expression.value) for expression in cast]
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(np.asarray(value).reshape(()))
+
+
+def conjugate_at_zero(activation: Activation) -> float:
+    """Return Phi*(0) per unit from the first of Phi* and Phi that is declared, else 0."""
+    zero = torch.zeros(1, 1, dtype=torch.float64)
+    if activation.declares("conjugate_value"):
+        return float(activation.conjugate_value(zero))
+    if activation.declares("potential_value"):
+        return -float(activation.potential_value(activation.forward(zero)))
+    if activation.declares("conjugate"):
+        return evaluate(activation.conjugate(cp.Constant(zero.numpy())))
+    if activation.declares("potential"):
+        center = activation.forward(zero).detach().numpy()
+        return -evaluate(activation.potential(cp.Constant(center)))
+    return 0.0

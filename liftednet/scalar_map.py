@@ -6,11 +6,14 @@ Legendre transform of that, and the proximal map a scalar root (design, section 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from liftednet.errors import DeclarationError
 
 Map = Callable[[Tensor], Tensor]
 
@@ -18,6 +21,8 @@ _REACH = 38.0  # the table covers |x| <= sinh(38), about 1.6e16
 _CELLS = 16_384
 _STEEPEST = 1e6  # a slope beyond this counts as a jump
 _ROOT_STEPS = 200  # bisection of the widest float64 bracket; Newton needs about ten
+_PLAIN_STEPS = 45
+_CHUNK = 32_768  # entries, so that a few temporaries stay in the cache
 
 
 def autograd_slope(forward: Map, x: Tensor) -> Tensor:
@@ -69,6 +74,36 @@ def increasing_root(
     return x
 
 
+def refuse_bad_map(forward: Map) -> None:
+    """Check on a grid that a map is elementwise in shape, finite and nondecreasing.
+
+    Raises:
+        DeclarationError: it is not; the message names the first point that shows it.
+    """
+    u = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64).unsqueeze(0)
+    phi = forward(u)
+    if not isinstance(phi, Tensor) or phi.shape != u.shape:
+        found = tuple(phi.shape) if isinstance(phi, Tensor) else type(phi).__name__
+        raise DeclarationError(
+            f"an elementwise map keeps the shape {tuple(u.shape)}; {forward!r} returned {found}."
+        )
+    phi = phi.detach()
+    if not bool(phi.isfinite().all()):
+        bad = ~phi.isfinite()
+        raise DeclarationError(
+            f"{forward!r} returns {float(phi[bad][0])} at u = {float(u[bad][0]):.4g}; an "
+            "activation must be finite for every real number."
+        )
+    fall = phi.diff() < -1e-12 * (1 + phi[:, 1:].abs())
+    if bool(fall.any()):
+        raise DeclarationError(
+            f"{forward!r} decreases just below u = {float(u[:, 1:][fall][0]):.4g}; an activation "
+            "must be nondecreasing to be the argmin of a convex problem."
+        )
+    if float(phi[0, 0]) == float(phi[0, -1]):
+        raise DeclarationError(f"{forward!r} returns {float(phi[0, 0]):.4g} whatever its input.")
+
+
 class ScalarMap:
     """A nondecreasing map phi: R -> R, tabulated once in float64 and then used at any size.
 
@@ -95,6 +130,8 @@ class ScalarMap:
         self._integral = self._tabulate()
         self.infimum, self.supremum = self._limits()
         self.lipschitz = self._steepest()
+        middle = self._x[_CELLS // 2 :][:1]
+        self._tangent = float(self._phi[_CELLS // 2]), float(self.slope(middle))
 
     def _checked(self, x: Tensor) -> Tensor:
         return self.forward(x).to(torch.float64)
@@ -170,12 +207,62 @@ class ScalarMap:
         return torch.where((v - inside).abs() > slack, torch.inf, value)
 
     def prox(self, w: Tensor, t: Tensor | float) -> Tensor:
-        """Return argmin_v t Phi(v) + |v - w|^2 / 2, that is phi(x) at phi(x) + t x = w."""
-        zero = torch.zeros_like(w)
-        bound = (w - self.forward(zero)) / t
+        """Return argmin_v t Phi(v) + |v - w|^2 / 2, that is phi(x) at phi(x) + t x = w.
+
+        In chunks that stay in the cache on a CPU.
+        """
+        with torch.no_grad():
+            if not isinstance(t, Tensor) or t.numel() == 1:
+                return self._in_chunks(w, float(t))
+            return self._in_chunks(w, t.to(w).expand(w.shape).reshape(-1))
+
+    def _in_chunks(self, w: Tensor, t: Tensor | float) -> Tensor:
+        flat, value = w.reshape(-1), w.new_empty(w.numel())
+        size = _CHUNK if w.device.type == "cpu" else max(w.numel(), 1)
+        for first in range(0, w.numel(), size):
+            part = slice(first, first + size)
+            value[part] = self._newton(flat[part], t[part] if isinstance(t, Tensor) else t)
+        return value.reshape(w.shape)
+
+    def _newton(self, w: Tensor, t: Tensor | float) -> Tensor:
+        """Return the prox by plain Newton steps, and by safeguarded ones where these do not settle.
+
+        From the tangent at 0 they settle wherever phi is convex, concave, or one of them on either
+        side of 0. The last step is made in v, which is phi(x) - phi'(x) f(x) / (phi'(x) + t).
+        """
+        near = torch.finfo(w.dtype).eps ** 0.5
+        center, slope = self._tangent
+        x = self._bounded((w - center) / (slope + t), w, t)
+        for step in range(_PLAIN_STEPS):
+            v, rise = self.forward(x), self.slope(x)
+            change = (v + t * x).sub_(w).div_(rise + t)
+            v = v - rise * change
+            x = x.sub_(change)
+            if step and float(change.abs_().div_(x.abs().add_(1)).max()) <= near:
+                return v
+        unsettled = ~(change <= near)
+        rest = t[unsettled] if isinstance(t, Tensor) else t
+        v[unsettled] = self._safeguarded(w[unsettled], rest, x[unsettled])
+        return v
+
+    def _bounded(self, x: Tensor, w: Tensor, t: Tensor | float) -> Tensor:
+        """Return x within the bounds that the limits of phi set for the root."""
+        if math.isfinite(self.supremum):
+            x = torch.maximum(x, (w - self.supremum) / t)
+        if math.isfinite(self.infimum):
+            x = torch.minimum(x, (w - self.infimum) / t)
+        return x
+
+    def _safeguarded(self, w: Tensor, t: Tensor | float, start: Tensor) -> Tensor:
+        """Return the prox by bracketed steps; where phi jumps it is w - t x at the jump."""
+        bound = (w - self._tangent[0]) / t
+        lower, upper = bound.clamp(max=0), bound.clamp(min=0)
 
         def gap(x: Tensor) -> tuple[Tensor, Tensor]:
             return self.forward(x) + t * x - w, self.slope(x) + t
 
-        x = increasing_root(gap, bound.clamp(max=0), bound.clamp(min=0), zero)
-        return self.forward(x)
+        x = increasing_root(gap, lower, upper, start.nan_to_num(0.0, 0.0, 0.0))
+        v, pull = self.forward(x), t * x
+        rounding = 8 * torch.finfo(w.dtype).eps * (w.abs() + pull.abs() + v.abs())
+        on_graph = (v + pull - w).abs() <= rounding
+        return torch.where(on_graph, v, (w - pull).clamp(self.infimum, self.supremum))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
+_LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
+
 
 class Softplus(Activation):
     """phi(u) = log(1 + exp(u)), Phi'(v) = log(exp(v) - 1) on v >= 0.
@@ -27,7 +29,7 @@ class Softplus(Activation):
 
     def forward(self, u: Tensor) -> Tensor:
         """Return log(1 + exp(u))."""
-        return torch.logaddexp(u, torch.zeros_like(u))
+        return functional.softplus(u, threshold=_LINEAR)
 
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 / (1 + exp(-u))."""

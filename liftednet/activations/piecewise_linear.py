@@ -197,7 +197,8 @@ class Clipped(Activation):
         """Return sum of c u - c^2/2 + huber(u - c, r)/2 with center c and half width r."""
         center, radius = (self.lower + self.upper) / 2, (self.upper - self.lower) / 2
         linear = center * cp.sum(u) - u.size * center**2 / 2
-        return linear + cp.sum(cp.huber(u - center, radius)) / 2
+        huber = cp.huber(u - center, radius)  # type: ignore[arg-type]  # any positive number
+        return linear + cp.sum(huber) / 2
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return w / (1 + t) clipped to the box."""

@@ -33,8 +33,9 @@ class Sigmoid(Activation):
         return u.sigmoid()
 
     def slope(self, u: Tensor) -> Tensor:
-        """Return phi(u) phi(-u)."""
-        return u.sigmoid() * (-u).sigmoid()
+        """Return phi(u) (1 - phi(u))."""
+        v = u.sigmoid()
+        return v - v.square()
 
     def potential(self, v: Expression) -> Expression:
         """Return sum of v log v + (1 - v) log(1 - v)."""
@@ -70,6 +71,7 @@ class Tanh(Activation):
     """
 
     lipschitz = 1.0
+    _sigmoid = Sigmoid()
 
     def forward(self, u: Tensor) -> Tensor:
         """Return tanh(u)."""
@@ -77,7 +79,7 @@ class Tanh(Activation):
 
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 - tanh(u)^2."""
-        return 4 * (2 * u).sigmoid() * (-2 * u).sigmoid()
+        return 1 - u.tanh().square()
 
     def potential(self, v: Expression) -> Expression:
         """Return sum of ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2."""
@@ -90,6 +92,10 @@ class Tanh(Activation):
     def conjugate(self, u: Expression) -> Expression:
         """Return sum of log cosh(u)."""
         return cp.sum(cp.logistic(2 * u) - u) - u.size * math.log(2)
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Return the prox of the sigmoid, rescaled: tanh(u) = 2 sigmoid(2 u) - 1."""
+        return 2 * self._sigmoid.prox((w + 1) / 2, t / 4) - 1
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2 per sample, 0 log 0 = 0."""

@@ -1,0 +1,94 @@
+"""The checks in their order, each for the declarations that have what it tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from liftednet.activation import Activation, DivergenceActivation
+from liftednet.check import forward, minimizer, proximal, values
+from liftednet.check.report import Check, FailedCheckError, Report
+from liftednet.check.subject import Subject
+from liftednet.errors import DeclarationError
+
+Test = Callable[[Subject], Check]
+
+
+def check_activation(
+    activation: Activation, units: int = 3, generator: torch.Generator | None = None
+) -> Report:
+    """Decide with numbers and CVXPY's rules whether an activation's declaration holds.
+
+    phi(u) = argmin_v D(v, u) with D convex in each block (Lifted Neural Networks, section 4, BCR
+    condition): the argmin, solved by CVXPY, is unique and equal to `forward`; the tight divergence
+    is nonnegative and zero at v = phi(u); prox, conjugate, slope, projection, Lipschitz constant
+    and the values in torch agree with potential and forward. A method that is neither declared
+    nor derived is not tested.
+
+    Args:
+        activation: the activation.
+        units: how many units a sample has where units are coupled.
+        generator: where the points come from; seeded with 0 where none is given.
+
+    Returns:
+        A report that prints as a table.
+
+    Raises:
+        DeclarationError: it does not hold; the message names the first point that fails, and the
+            error's `report` has the checks so far. Or nothing says of which problem `forward` is
+            the argmin.
+    """
+    if not isinstance(activation, Activation):
+        raise DeclarationError(
+            f"check_activation needs an activation, such as activations.ReLU(); got {activation!r}."
+        )
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    done: list[Check] = []
+    for check in _checks(activation, units, generator):
+        done.append(check)
+        if not check.passed:
+            raise FailedCheckError(Report(repr(activation), tuple(done)))
+    return Report(repr(activation), tuple(done))
+
+
+def _checks(activation: Activation, units: int, generator: torch.Generator) -> Iterator[Check]:
+    alone = activation.per_unit and not isinstance(activation, DivergenceActivation)
+    subject = Subject(activation, 1 if alone else units, generator)
+    for test in _tests(subject):
+        yield test(subject)
+
+
+def _tests(subject: Subject) -> Iterator[Test]:
+    """Yield the tests of what the activation declares or has derived, the simplest first."""
+    yield from (forward.finite, forward.separate)
+    if subject.is_raw:
+        yield from (minimizer.convex_in_states, minimizer.convex_in_pre_activations)
+        yield from (minimizer.unique, minimizer.argmin)
+        return
+    yield from (forward.monotone, minimizer.convex_in_states, minimizer.unique, minimizer.argmin)
+    yield forward.lipschitz
+    yield from _of_values(subject)
+    if _has(subject, "prox"):
+        yield from (proximal.solved, proximal.stationary, proximal.safe)
+    if subject.activation.per_unit:
+        yield forward.slope
+    yield proximal.projection
+
+
+def _of_values(subject: Subject) -> Iterator[Test]:
+    activation = subject.activation
+    if _has(subject, "conjugate"):
+        yield minimizer.convex_in_pre_activations
+    if activation.declares("potential") and _has(subject, "conjugate"):
+        yield values.stated_divergence
+    if activation.declares("potential"):
+        yield values.potential_values
+    if activation.declares("conjugate"):
+        yield values.conjugate_values
+    yield from (values.computed_divergence, values.conjugate_gradient, proximal.outside)
+
+
+def _has(subject: Subject, method: str) -> bool:
+    return subject.activation.per_unit or subject.activation.declares(method)

@@ -1,0 +1,97 @@
+"""An activation under test, the points it is tested at, and how a failing point is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation, DivergenceActivation
+from liftednet.check.report import Check
+
+_EXACT, _DERIVED = 1e-5, 1e-4  # of a CVXPY solution; of one with a derived stand-in
+_SAMPLES = 24
+_SPREAD = 2.0  # standard deviation of the pre-activations
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An activation and the points it is tested at; a sample is one unit where units are alone.
+
+    Attributes:
+        activation: the activation under test.
+        units: how many units a sample has.
+        generator: where the points come from.
+    """
+
+    activation: Activation
+    units: int
+    generator: torch.Generator
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the activation is declared by a raw divergence."""
+        return isinstance(self.activation, DivergenceActivation)
+
+    @cached_property
+    def u(self) -> Tensor:
+        """Pre-activations (samples, pre-units), nearest to zero first, to three decimals."""
+        units = self.activation.pre_units(self.units)
+        points = _SPREAD * self.normal(_SAMPLES, units)
+        return points[points.norm(dim=-1).argsort()].round(decimals=3)
+
+    @cached_property
+    def v(self) -> Tensor:
+        """The states phi(u), (samples, units)."""
+        return self.activation.forward(self.u).detach()
+
+    @cached_property
+    def other(self) -> Tensor:
+        """States that belong to other pre-activations, (samples, units)."""
+        order = torch.randperm(len(self.u), generator=self.generator)
+        return self.v[order]
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return standard normal numbers in float64."""
+        return torch.randn(*shape, dtype=torch.float64, generator=self.generator)
+
+    def tolerance(self, method: str) -> float:
+        """Return the error allowed where CVXPY solves with an expression, declared or derived."""
+        return _EXACT if self.is_raw or self.activation.declares(method) else _DERIVED
+
+    def origin(self, method: str) -> str:
+        """Say whether a method is declared or derived."""
+        return "declared" if self.activation.declares(method) else "derived"
+
+
+def judge(
+    name: str, tested: str, error: Tensor, allowed: float, tell: Callable[[int], str]
+) -> Check:
+    """Return the check that every error, (samples,), is within what is allowed.
+
+    Args:
+        name: the property.
+        tested: what is compared.
+        error: one error per sample; NaN fails.
+        allowed: the largest error that passes.
+        tell: says what is wrong at a sample.
+    """
+    bad = ~(error <= allowed)
+    worst = float(error.nan_to_num(torch.inf).max())
+    first = int(bad.nonzero()[0]) if bool(bad.any()) else None
+    return Check(name, tested, worst, allowed, None if first is None else tell(first))
+
+
+def relative(found: Tensor, right: Tensor) -> Tensor:
+    """Return the largest |found - right| / (1 + |right|) of each sample, (samples,)."""
+    return ((found - right).abs() / (1 + right.abs())).flatten(1).amax(-1)
+
+
+def shown(row: Tensor | float) -> str:
+    """Return a number or a row of numbers to six digits."""
+    numbers = torch.as_tensor(row, dtype=torch.float64).flatten().tolist()
+    words = [f"{number:.6g}" for number in numbers]
+    return words[0] if len(words) == 1 else "(" + ", ".join(words) + ")"

@@ -1,0 +1,40 @@
+"""Every activation of the catalogue once or more, and some that are declared by a map alone."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from liftednet import Activation, activations
+
+SEPARABLE = [
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.LeakyReLU(1.0),
+    activations.Clipped(),
+    activations.Clipped(-1.0, 1.0),
+    activations.Clipped(2.0, 3.0),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Softplus(),
+    activations.ELU(),
+    activations.Arctan(),
+    activations.Sine(),
+]
+COUPLED = [activations.Softmax(), activations.SimplexProjection()]
+RAW = [
+    activations.MaxPooling(2),
+    activations.MaxPooling(3, weight=0.2),
+    activations.LeakyReLUHalfSpace(),
+    activations.ReLUAbsolute(),
+]
+BY_MAP = [
+    Activation.from_function(functional.softsign),
+    Activation.from_function(torch.exp),
+    Activation.from_function(torch.sign),
+    Activation.from_function(functional.hardtanh),
+    Activation.from_function(torch.nn.LeakyReLU(0.3)),
+]
+SPLIT = [*SEPARABLE, activations.Sign(), *COUPLED]
+EVERY = [*SPLIT, *RAW, *BY_MAP]
