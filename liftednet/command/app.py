@@ -1,0 +1,126 @@
+"""What the command line takes; each command imports what it needs when it is called."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from liftednet.errors import LiftedError
+
+OUTPUT = Path("output")
+
+
+class _OneLineErrors(TyperGroup):
+    """Commands whose refusals are one line and exit status 1, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except LiftedError as error:
+            typer.secho(f"liftednet: {error}", err=True, fg=typer.colors.RED)
+            raise typer.Exit(1) from error
+
+
+app = typer.Typer(
+    name="liftednet",
+    cls=_OneLineErrors,
+    help="Train neural networks by convex subproblems.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class Images(StrEnum):
+    """The data sets that the demo knows."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+
+
+class Coupling(StrEnum):
+    """The two divergences."""
+
+    TIGHT = "tight"
+    JOINT = "joint"
+
+
+Folder = Annotated[Path, typer.Option(help="Where pictures and tables are written.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many seeds every row has.")]
+
+
+@app.command()
+def demo(
+    data: Annotated[Images, typer.Option(help="What to train on.")] = Images.DIGITS,
+    seeds: Annotated[int, typer.Option(min=2, help="How many seeds every row has.")] = 5,
+    folder: Folder = OUTPUT,
+) -> None:
+    """Check an activation, train a lifted network, and start torch networks from it."""
+    from liftednet.command.demo import run_demo
+
+    run_demo(data.value, seeds, folder)
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="An activation's class.")],
+) -> None:
+    """Check the declaration of an activation in a module of yours."""
+    from liftednet.command.check import run_check
+
+    run_check(name)
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help="digits, mnist, or an .npz file with X and y.")],
+    hidden: Annotated[str, typer.Option(help="Units of the hidden layers, as in 100,50.")] = "100",
+    activation: Annotated[
+        str, typer.Option(help="A name from liftednet.activations, or MODULE:NAME.")
+    ] = "ReLU",
+    loss: Annotated[str, typer.Option(help="A name from liftednet.losses.")] = "CrossEntropy",
+    divergence: Annotated[
+        Coupling, typer.Option(help="Zero at the forward pass, or jointly convex.")
+    ] = Coupling.TIGHT,
+    lam: Annotated[float, typer.Option(help="Weight of the divergences.")] = 0.1,
+    rho: Annotated[float, typer.Option(help="Weight of the squared Frobenius norms.")] = 0.1,
+    sweeps: Annotated[int, typer.Option(min=1, help="The most sweeps over all blocks.")] = 5,
+    held_out: Annotated[float, typer.Option(help="Share of a file's samples kept to test.")] = 0.25,
+    seed: Annotated[int, typer.Option(help="Of the initial weights and the split.")] = 0,
+    output: Annotated[Path, typer.Option(help="Where the model is saved.")] = Path(
+        "model.safetensors"
+    ),
+) -> None:
+    """Train a lifted network, report how good it is, and save it."""
+    from liftednet.command.train import Order, run_train
+
+    run_train(
+        Order(
+            data, hidden, activation, loss, divergence.value, lam, rho, sweeps, held_out, seed,
+            output,
+        )
+    )  # fmt: skip
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str, typer.Argument(help="Which one; without it they are listed.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,
+    seeds: Seeds = 3,
+    folder: Folder = OUTPUT,
+) -> None:
+    """Run the published tables and figures again."""
+    from liftednet.command.reproduce import run_reproduction
+
+    run_reproduction(name, quick, seeds, folder)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

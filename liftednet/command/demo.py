@@ -1,0 +1,181 @@
+"""`liftednet demo`: declare, solve, export, and compare starts on real data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from liftednet.activations import ReLU
+from liftednet.check import check_activation
+from liftednet.command.demo_activation import SquarePlus
+from liftednet.command.demo_report import draw_curves, sentence, table
+from liftednet.command.named import IMAGES
+from liftednet.data import split
+from liftednet.export import to_torch
+from liftednet.models import LiftedMLP
+from liftednet.reproduce.starts import (
+    FITTED_OUTPUT,
+    LIFTED,
+    Curve,
+    Samples,
+    Schedule,
+    Start,
+    Task,
+    best_on_validation,
+    compare,
+    drawn_starts,
+    fitted_output,
+    hits,
+    lifted,
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a lifted network is trained; chosen on the validation samples."""
+
+    divergence: str
+    rho: float
+    lam: float = 0.1
+    sweeps: int = 3
+
+    def model(self, task: Task, seed: int) -> LiftedMLP:
+        """Return the network before training."""
+        return LiftedMLP(
+            task.sizes,
+            task.activation,
+            lam=self.lam,
+            rho=self.rho,
+            divergence=self.divergence,
+            sweeps=self.sweeps,
+            seed=seed,
+        )
+
+    def fit(self, task: Task, seed: int) -> LiftedMLP:
+        """Return the network, trained."""
+        return self.model(task, seed).fit(task.train.x, task.train.y)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the demo runs on a data set.
+
+    Attributes:
+        hidden: units of the hidden layer.
+        settings: of the lifted network, from which one is chosen.
+        rhos: of the fitted output layer, from which one is chosen, as many as settings.
+        schedule: how the torch networks are trained.
+    """
+
+    hidden: int
+    settings: tuple[Setting, ...]
+    rhos: tuple[float, ...]
+    schedule: Schedule
+
+
+_SETTINGS = tuple(
+    Setting(divergence, rho) for divergence in ("tight", "joint") for rho in (0.01, 0.1)
+)
+_RHOS = (0.01, 0.1, 1.0, 10.0)
+PLANS = {
+    "digits": Plan(50, _SETTINGS, _RHOS, Schedule(rates=(1e-2, 1e-3), epochs=20)),
+    "mnist": Plan(100, _SETTINGS, _RHOS, Schedule(rates=(1e-2, 1e-3), epochs=10, batch=200)),
+}
+
+
+def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> None:
+    """Run the demo and print what it finds.
+
+    Args:
+        name: of the data set, "digits" or "mnist".
+        seeds: how many every start has.
+        folder: of the picture.
+        plan: what to run; None takes the one of the data set.
+
+    Raises:
+        DataError: MNIST is not found.
+    """
+    torch.set_num_threads(1)  # the matrices are small: a second thread slows them down
+    console = Console()
+    plan = PLANS[name] if plan is None else plan
+    task = _task(name, plan.hidden)
+    console.rule("1. Declare an activation, and check the declaration")
+    console.print(check_activation(SquarePlus()))
+    console.rule("2. Train a lifted network, and export it")
+    console.print(_sizes(task))
+    setting = _chosen_setting(task, plan)
+    model = setting.model(task, seed=0).fit(task.train.x, task.train.y, progress=True)
+    for line in _standalone(model, setting, task):
+        console.print(line)
+    console.rule("3. Train the torch network from this start and from others")
+    starts = {
+        LIFTED: lifted(setting.fit),
+        **drawn_starts(),
+        FITTED_OUTPUT: fitted_output(_chosen_rho(task, plan)),
+    }
+    curves = _all_curves(task, starts, range(seeds), plan.schedule)
+    console.print(table(curves))
+    console.print(draw_curves(curves, folder / f"demo-{name}.png", name), soft_wrap=True)
+    console.print(sentence(curves))
+
+
+def _task(name: str, hidden: int) -> Task:
+    found = IMAGES[name]()
+    x, y, x_valid, y_valid = split(found.x_train, found.y_train, held_out=0.2, seed=0)
+    return Task(
+        (x.shape[1], hidden, found.classes),
+        ReLU(),
+        Samples(x, y),
+        Samples(x_valid, y_valid),
+        Samples(found.x_test, found.y_test),
+    )
+
+
+def _sizes(task: Task) -> str:
+    counts = [len(part.y) for part in (task.train, task.valid, task.test)]
+    return (
+        f"{' - '.join(map(str, task.sizes))} units, {task.activation!r}; {counts[0]} samples to "
+        f"train on, {counts[1]} to choose settings on, {counts[2]} to test on"
+    )
+
+
+def _chosen_setting(task: Task, plan: Plan) -> Setting:
+    starts = [lifted(setting.fit) for setting in plan.settings]
+    return plan.settings[best_on_validation(task, starts, seed=0)]
+
+
+def _chosen_rho(task: Task, plan: Plan) -> float:
+    starts = [fitted_output(rho) for rho in plan.rhos]
+    return plan.rhos[best_on_validation(task, starts, seed=0)]
+
+
+def _standalone(model: LiftedMLP, setting: Setting, task: Task) -> list[str]:
+    exported = to_torch(model)
+    with torch.no_grad():
+        difference = float((exported(task.test.x) - model.forward(task.test.x)).abs().max())
+    forward = hits(model.predict(task.test.x), task.test)
+    by_states = hits(model.predict_lifted(task.test.x), task.test)
+    return [
+        f"chosen on the validation samples: {setting.divergence} divergence, rho {setting.rho:g}",
+        f"test accuracy {forward:.3f} by the feedforward rule, {by_states:.3f} by the lifted rule",
+        f"exported to torch, the largest difference to the model being {difference:.1e}:",
+        repr(exported),
+    ]
+
+
+def _all_curves(
+    task: Task, starts: dict[str, Start], seeds: Sequence[int], schedule: Schedule
+) -> list[Curve]:
+    with Progress() as bar:
+        total = len(starts) * len(seeds) * len(schedule.rates)
+        runs = bar.add_task("training from every start", total=total)
+        curves = []
+        for curve in compare(task, starts, seeds, schedule):
+            curves.append(curve)
+            bar.advance(runs)
+    return curves
