@@ -132,8 +132,7 @@ class Activation:
         Derived for a unit-by-unit map, else evaluated by CVXPY, a sample at a time.
         """
         if self.per_unit:
-            value = self.scalar_map.legendre(v) - self.conjugate_at_zero
-            return value.sum(-1)
+            return (self.scalar_map.legendre(v) - self.conjugate_at_zero).sum(-1)
         if not self.declares("potential"):
             self._missing("potential_value", "an objective")
         rows = (cp.Constant(row[None]) for row in v.detach().double().cpu().numpy())
@@ -196,11 +195,15 @@ class Activation:
     def __repr__(self) -> str:
         """Name the class and its parameters."""
         fields = ", ".join(
-            f"{name}={getattr(value, '__name__', repr(value))}"
+            f"{name}={_name(value)}"
             for name, value in vars(self).items()
             if not name.startswith("_") and name not in _DERIVED
         )
         return f"{type(self).__name__}({fields})"
+
+
+def _name(value: object) -> str:
+    return getattr(value, "__name__", repr(value))
 
 
 class FunctionActivation(Activation):
@@ -219,7 +222,7 @@ class FunctionActivation(Activation):
 
     def __repr__(self) -> str:
         """Name the door and the map."""
-        return f"from_function({getattr(self.function, '__name__', repr(self.function))})"
+        return f"from_function({_name(self.function)})"
 
 
 class DivergenceActivation(Activation):

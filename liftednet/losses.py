@@ -20,6 +20,7 @@ from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import require_finite
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -216,6 +217,7 @@ def simplex_states(a: Tensor, s: Tensor) -> Tensor:
 
 
 def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
+    _refuse_bad_values(y, loss)
     if not y.is_floating_point():
         raise DataError(f"{loss} needs floating point targets, got {y.dtype}.")
     target = y.unsqueeze(-1) if y.ndim == 1 else y
@@ -226,7 +228,14 @@ def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
     return target
 
 
+def _refuse_bad_values(y: Tensor, loss: str) -> None:
+    if y.numel() == 0:
+        raise DataError(f"the targets of {loss} are empty: shape {tuple(y.shape)}.")
+    require_finite(f"the targets of {loss}", y)
+
+
 def _class_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
+    _refuse_bad_values(y, loss)
     if y.ndim == 1 and not y.is_floating_point():
         return _one_hot(y, outputs, loss)
     if y.ndim != 2 or y.shape[1] != outputs or not y.is_floating_point():

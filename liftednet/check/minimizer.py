@@ -116,7 +116,8 @@ def _convex(
     except LiftedError:
         raise
     except Exception as error:  # whatever a user's expression may raise
-        failure = f"CVXPY cannot build the expression: {type(error).__name__}: {error}."
+        reason = " ".join(str(error).split())
+        failure = f"CVXPY cannot build the expression: {type(error).__name__}: {reason}"
         return Check(name, tested, torch.inf, 0.0, failure)
     if objective.size != 1:
         failure = f"the expression has shape {objective.shape}; it must be a sum, one number."

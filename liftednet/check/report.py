@@ -83,5 +83,5 @@ class FailedCheckError(DeclarationError):
     def __init__(self, report: Report) -> None:
         """Name the first point that fails."""
         failed = next(check for check in report.checks if not check.passed)
-        super().__init__(f"{report.activation} fails the check “{failed.name}”: {failed.failure}")
+        super().__init__(f"{report.activation} fails the check {failed.name!r}: {failed.failure}")
         self.report = report

@@ -80,7 +80,7 @@ def judge(
         tell: says what is wrong at a sample.
     """
     bad = ~(error <= allowed)
-    worst = float(error.nan_to_num(torch.inf).max())
+    worst = float(error.nan_to_num(torch.inf).abs().max())
     first = int(bad.nonzero()[0]) if bool(bad.any()) else None
     return Check(name, tested, worst, allowed, None if first is None else tell(first))
 

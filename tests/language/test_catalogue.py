@@ -1,0 +1,302 @@
+"""Every activation against what its equations say: closed forms, SciPy, and properties."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import integrate, optimize, special
+
+from liftednet import Activation, DeclarationError, activations
+from tests.language.catalogue import BY_MAP, COUPLED, EVERY, SEPARABLE, SPLIT
+
+REALS = st.floats(-1e6, 1e6, allow_nan=False)
+MODEST = st.floats(-20, 20, allow_nan=False)
+ROWS = st.lists(MODEST, min_size=3, max_size=3)
+WEIGHTS = st.floats(1e-3, 1e3)
+TYPES = (torch.float32, torch.float64)
+by_name = pytest.mark.parametrize
+
+
+def row(numbers: list[float]) -> torch.Tensor:
+    return torch.tensor([numbers], dtype=torch.float64)
+
+
+FORWARD = {
+    activations.Identity(): lambda u: u,
+    activations.ReLU(): lambda u: np.maximum(u, 0),
+    activations.LeakyReLU(0.2): lambda u: np.where(u > 0, u, 0.2 * u),
+    activations.Clipped(-1.0, 1.0): lambda u: np.clip(u, -1, 1),
+    activations.Sigmoid(): special.expit,
+    activations.Tanh(): np.tanh,
+    activations.Softplus(): lambda u: np.logaddexp(u, 0),
+    activations.ELU(): lambda u: np.where(u > 0, u, np.expm1(np.minimum(u, 0))),
+    activations.Arctan(): np.arctan,
+    activations.Sine(): lambda u: np.sin(np.clip(u, -np.pi / 2, np.pi / 2)),
+    activations.Sign(): np.sign,
+    activations.Softmax(): lambda u: special.softmax(u, axis=-1),
+}
+
+
+@by_name("activation", FORWARD, ids=repr)
+def test_forward_is_the_map_of_its_name(activation, generator):
+    u = 5 * torch.randn(50, 3, dtype=torch.float64, generator=generator)
+    np.testing.assert_allclose(activation.forward(u), FORWARD[activation](u.numpy()), atol=1e-14)
+
+
+@by_name("dtype", TYPES)
+@by_name("activation", EVERY, ids=repr)
+@given(numbers=st.lists(REALS, min_size=6, max_size=6))
+def test_forward_is_never_nan(activation, dtype, numbers):
+    u = torch.tensor([numbers], dtype=dtype)
+    assert not activation.forward(u).isnan().any()
+
+
+@by_name("dtype", TYPES)
+@by_name("activation", SPLIT, ids=repr)
+@given(numbers=st.lists(REALS, min_size=3, max_size=3))
+def test_values_are_finite_on_the_range(activation, dtype, numbers):
+    u = torch.tensor([numbers], dtype=dtype)
+    assert activation.conjugate_value(u).isfinite().all()
+    assert activation.potential_value(activation.forward(u)).isfinite().all()
+
+
+@by_name("dtype", TYPES)
+@by_name("activation", SPLIT, ids=repr)
+@given(numbers=st.lists(REALS, min_size=3, max_size=3), exponent=st.floats(-8, 8))
+def test_prox_is_finite_for_every_weight(activation, dtype, numbers, exponent):
+    w = torch.tensor([numbers], dtype=dtype)
+    v = activation.prox(w, 10.0**exponent)
+    assert v.dtype == dtype
+    assert v.isfinite().all()
+    assert torch.allclose(activation.project(v), v, rtol=1e-5, atol=1e-6)
+
+
+@by_name("activation", EVERY, ids=repr)
+def test_forward_has_gradients(activation, generator):
+    u = torch.randn(4, activation.pre_units(3), dtype=torch.float64, generator=generator)
+    u.requires_grad_()
+    activation.forward(u).sum().backward()
+    assert u.grad is not None
+    assert u.grad.isfinite().all()
+
+
+@by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
+@given(first=ROWS, second=ROWS)
+def test_fenchel_young(activation, first, second):
+    """Phi(v) + Phi*(u) >= <u, v>, with equality at v = phi(u)."""
+    u, other = row(first), row(second)
+    v, at = activation.forward(other), activation.forward(u)
+    scale = 1 + float((u * v).sum().abs() + (u * at).sum().abs())
+    divergence = activation.potential_value(v) + activation.conjugate_value(u) - (u * v).sum()
+    tight = activation.potential_value(at) + activation.conjugate_value(u) - (u * at).sum()
+    assert float(divergence) >= -1e-8 * scale
+    assert abs(float(tight)) <= 1e-8 * scale
+
+
+@by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
+@given(first=ROWS, second=ROWS)
+def test_forward_is_monotone_and_lipschitz(activation, first, second):
+    u, other = row(first), row(second)
+    rise = activation.forward(u) - activation.forward(other)
+    assert float((rise * (u - other)).sum()) >= -1e-9
+    assert float(rise.norm()) <= activation.lipschitz * float((u - other).norm()) + 1e-9
+
+
+@by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
+@given(first=ROWS, second=ROWS, t=WEIGHTS)
+def test_prox_is_nonexpansive(activation, first, second, t):
+    w, other = row(first), row(second)
+    moved = activation.prox(w, t) - activation.prox(other, t)
+    assert float(moved.norm()) <= float((w - other).norm()) + 1e-7
+
+
+@by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
+@given(numbers=ROWS, towards=ROWS, t=WEIGHTS)
+def test_prox_is_no_worse_than_its_surroundings(activation, numbers, towards, t):
+    """t Phi(v) + |v - w|^2 / 2 does not fall from the prox towards another point of the domain."""
+    w = row(numbers)
+    v, other = activation.prox(w, t), activation.forward(row(towards))
+
+    def cost(z):
+        return float(t * activation.potential_value(z) + (z - w).square().sum() / 2)
+
+    best = cost(activation.project(v))
+    for share in (1e-3, 0.1, 1.0):
+        assert best <= cost(v + share * (other - v)) + 1e-7 * (1 + abs(best))
+
+
+@by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
+@given(numbers=ROWS, t=st.floats(0.01, 100))
+def test_moreau_identity(activation, numbers, t):
+    """v = prox_{t Phi}(w) and x = (w - v) / t solve v = phi(x): the two halves of Moreau's w."""
+    w = row(numbers)
+    v = activation.prox(w, t)
+    torch.testing.assert_close(activation.forward((w - v) / t), v, rtol=1e-6, atol=1e-6)
+
+
+@by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
+def test_prox_takes_a_weight_for_every_sample(activation, generator):
+    w = torch.randn(6, 3, dtype=torch.float64, generator=generator)
+    t = torch.logspace(-2, 2, 6, dtype=torch.float64).unsqueeze(-1)
+    rows = [activation.prox(w[i : i + 1], float(t[i])) for i in range(6)]
+    torch.testing.assert_close(activation.prox(w, t), torch.cat(rows), rtol=1e-9, atol=1e-9)
+
+
+@by_name("activation", [activations.Sigmoid(), activations.Softplus(), activations.Arctan()])
+def test_prox_against_scipy(activation, generator):
+    w = 5 * torch.randn(10, dtype=torch.float64, generator=generator)
+    for t in (1e-2, 1.0, 1e2):
+        for one in w.tolist():
+
+            def gap(x, one=one, t=t):
+                return float(activation.forward(torch.tensor(x, dtype=torch.float64))) + t * x - one
+
+            x = optimize.brentq(gap, -1e4, 1e4, xtol=1e-14, rtol=1e-14)
+            right = activation.forward(torch.tensor([[x]], dtype=torch.float64))
+            found = activation.prox(torch.tensor([[one]], dtype=torch.float64), t)
+            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
+
+
+@by_name("activation", SEPARABLE, ids=repr)
+@by_name("u", [-7.3, -1.2, 0.0, 0.4, 3.1, 9.0])
+def test_conjugate_is_the_integral_of_forward(activation, u):
+    """Phi*(u) - Phi*(0) by SciPy's quadrature, split at the kinks."""
+    kinks = (-math.pi / 2, -1, 1, math.pi / 2, 2, 3)
+    inside = [x for x in kinks if min(0, u) < x < max(0, u)] or None
+
+    def phi(x):
+        return float(activation.forward(torch.tensor([[x]], dtype=torch.float64)))
+
+    right, _ = integrate.quad(phi, 0, u, points=inside, epsabs=1e-12, epsrel=1e-12, limit=200)
+    ends = activation.conjugate_value(torch.tensor([[u], [0.0]], dtype=torch.float64))
+    assert float(ends[0] - ends[1]) == pytest.approx(right, rel=1e-9, abs=1e-9)
+
+
+def test_softplus_potential_at_zero():
+    """Phi(0) = -integral of log(exp(z) - 1) from 0 to log 2, which is pi^2 / 12."""
+    value = activations.Softplus().potential_value(torch.tensor([[1e-300]], dtype=torch.float64))
+    assert float(value) == pytest.approx(math.pi**2 / 12, rel=1e-6)
+
+
+@by_name("activation", [activations.Sigmoid(), activations.Tanh(), activations.Softmax()])
+def test_zero_log_zero_is_zero(activation):
+    corner = torch.tensor([[1.0, 0.0, 0.0]])
+    assert activation.potential_value(corner).isfinite().all()
+
+
+PAIRS = [
+    (activations.Sigmoid(), torch.sigmoid),
+    (activations.Tanh(), torch.tanh),
+    (activations.Softplus(), torch.nn.Softplus(threshold=40)),
+    (activations.ELU(), torch.nn.ELU()),
+    (activations.Arctan(), torch.arctan),
+    (activations.ReLU(), torch.relu),
+    (activations.Clipped(-1.0, 1.0), torch.nn.Hardtanh()),
+    (activations.LeakyReLU(0.2), torch.nn.LeakyReLU(0.2)),
+]
+
+
+@by_name("pair", PAIRS, ids=lambda pair: repr(pair[0]))
+def test_a_map_alone_gives_what_the_closed_forms_give(pair, generator):
+    closed, derived = pair[0], Activation.from_function(pair[1])
+    u = 3 * torch.randn(40, 2, dtype=torch.float64, generator=generator)
+    v = closed.forward(u)
+    shift = derived.conjugate_value(0 * u[:1]) - closed.conjugate_value(0 * u[:1])
+    assert derived.lipschitz == pytest.approx(closed.lipschitz, rel=1e-4)
+    for t in (0.03, 1.0, 30.0):
+        torch.testing.assert_close(derived.prox(u, t), closed.prox(u, t), rtol=1e-8, atol=1e-8)
+    for name, points, sign in (("conjugate_value", u, 1), ("potential_value", v, -1)):
+        found, right = (getattr(one, name)(points) for one in (derived, closed))
+        torch.testing.assert_close(found - sign * shift, right, rtol=1e-7, atol=1e-7)
+
+
+@by_name(
+    "function, constant",
+    [
+        (torch.sign, None),
+        (torch.exp, None),
+        (lambda x: x**3, None),
+        (torch.nn.functional.softsign, 1.0),
+        (torch.nn.functional.hardtanh, 1.0),
+        (lambda x: torch.tanh(7 * x), 7.0),
+        (lambda x: 3 * x, 3.0),
+        (lambda x: x + x.relu(), 2.0),
+    ],
+)
+def test_a_lipschitz_constant_is_found_or_found_missing(function, constant):
+    found = Activation.from_function(function).lipschitz
+    assert found == (None if constant is None else pytest.approx(constant, rel=1e-4))
+
+
+def test_a_declared_constant_is_kept():
+    assert Activation.from_function(torch.tanh, lipschitz=2.0).lipschitz == 2.0
+
+
+def test_prox_of_a_jump_is_the_box():
+    """from_function(sign) is the projection on [-1, 1], whatever the weight."""
+    w = torch.linspace(-3, 3, 61, dtype=torch.float64).unsqueeze(0)
+    for t in (0.1, 1.0, 10.0):
+        found = Activation.from_function(torch.sign).prox(w, t)
+        torch.testing.assert_close(found, w.clamp(-1, 1), rtol=1e-9, atol=1e-9)
+
+
+def test_softmax_prox_approaches_the_projection_and_the_center():
+    w = torch.tensor([[0.3, 2.0, -1.0, 1.9]], dtype=torch.float64)
+    near = activations.Softmax().prox(w, 1e-8)
+    torch.testing.assert_close(near, activations.SimplexProjection().forward(w), atol=1e-6, rtol=0)
+    far = activations.Softmax().prox(w, 1e8)
+    torch.testing.assert_close(far, torch.full_like(w, 0.25), atol=1e-6, rtol=0)
+
+
+def test_simplex_projection_against_a_search_for_its_threshold(generator):
+    u = 3 * torch.randn(20, 5, dtype=torch.float64, generator=generator)
+    v = activations.SimplexProjection().forward(u)
+    for one, found in zip(u.numpy(), v.numpy(), strict=True):
+        threshold = optimize.brentq(
+            lambda x, one=one: np.maximum(one - x, 0).sum() - 1, one.min() - 1, one.max()
+        )
+        np.testing.assert_allclose(found, np.maximum(one - threshold, 0), atol=1e-10)
+
+
+@by_name(
+    "make",
+    [
+        lambda: activations.LeakyReLU(0.0),
+        lambda: activations.LeakyReLU(1.5),
+        lambda: activations.Clipped(1.0, 1.0),
+        lambda: activations.Clipped(0.0, math.inf),
+        lambda: activations.MaxPooling(1),
+        lambda: activations.MaxPooling(2, weight=1.0),
+        lambda: activations.LeakyReLUHalfSpace(1.0),
+    ],
+)
+def test_parameters_outside_their_range_are_refused(make):
+    with pytest.raises(DeclarationError, match="needs"):
+        make()
+
+
+@by_name("activation", [*SEPARABLE, *BY_MAP], ids=repr)
+def test_the_reference_states_values_that_torch_computes(activation, generator):
+    """The CVXPY potential and conjugate, closed or a stand-in, minimized, against torch."""
+    cp = pytest.importorskip("cvxpy")
+    u = torch.randn(6, 1, dtype=torch.float64, generator=generator)
+    v = activation.forward(u)
+    for method, points in (("potential", v), ("conjugate", u)):
+        expression = getattr(activation, method)(cp.Constant(points.numpy()))
+        if expression.variables():
+            problem = cp.Problem(cp.Minimize(expression))
+            stated = problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10)
+        else:
+            stated = expression.value
+        computed = float(getattr(activation, f"{method}_value")(points).sum())
+        assert computed == pytest.approx(float(stated), abs=2e-4)
+
+
+def test_an_activation_prints_its_parameters():
+    assert repr(activations.LeakyReLU(0.2)) == "LeakyReLU(alpha=0.2)"
+    assert repr(Activation.from_function(torch.tanh)) == "from_function(tanh)"
