@@ -12,6 +12,8 @@ from rich.table import Table
 from liftednet.reproduce import curves as pictures
 from liftednet.reproduce.starts import LIFTED, Curve
 
+_SHOWN = (0.8, 1.0)  # of the accuracy: below it the starts that only draw begin
+
 
 def table(curves: Sequence[Curve]) -> Table:
     """Return test accuracy before training, after one epoch and at the end: mean and deviation."""
@@ -38,29 +40,28 @@ def sentence(curves: Sequence[Curve]) -> str:
 
     Two starts are level where the mean of their paired differences is within two standard errors.
     """
-    rates = list(dict.fromkeys(curve.rate for curve in curves))
     last = len(curves[0].accuracy) - 1
     parts = [
-        f"at rate {rate:g} the lifted start is {_verdict(curves, rate, 1)} and "
-        f"{_verdict(curves, rate, last)}"
-        for rate in rates
+        f"at rate {rate:g} it is {_verdict(curves, rate, 1)} after {_epochs(1)} and "
+        f"{_verdict(curves, rate, last)} after {_epochs(last)}"
+        for rate in dict.fromkeys(curve.rate for curve in curves)
     ]
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}."
+    return f"The lifted start against the best other start: {'; '.join(parts)}."
 
 
 def draw_curves(curves: Sequence[Curve], path: Path, name: str) -> str:
     """Draw mean accuracy against epochs, a panel for each rate; say where, or why not."""
+    last = len(curves[0].accuracy) - 1
     panels = [
         pictures.Panel(
             f"{name}, learning rate {rate:g}",
             "epochs of Adam",
-            "test accuracy (mean over seeds)",
+            f"test accuracy above {_SHOWN[0]}, mean over seeds",
             [
-                pictures.Curve(start, range(len(means)), means)
+                pictures.Curve(start, range(last + 1), _means(curves, start, rate))
                 for start in dict.fromkeys(curve.start for curve in curves)
-                if (means := _means(curves, start, rate))
             ],
+            y_limits=_SHOWN,
         )
         for rate in dict.fromkeys(curve.rate for curve in curves)
     ]
@@ -79,10 +80,7 @@ def _verdict(curves: Sequence[Curve], rate: float, epoch: int) -> str:
     mean = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     word = "level with" if abs(mean) <= 2 * error else "ahead of" if mean > 0 else "behind"
-    return (
-        f"{word} the best other start after {_epochs(epoch)} ({statistics.fmean(ours):.3f} "
-        f"against {statistics.fmean(theirs):.3f}, {best})"
-    )
+    return f"{word} {best} ({statistics.fmean(ours):.3f} against {statistics.fmean(theirs):.3f})"
 
 
 def _at(curves: Sequence[Curve], start: str, rate: float, epoch: int) -> list[float]:

@@ -32,6 +32,7 @@ class Panel:
         y_label: with units.
         curves: lines.
         log_y: whether the vertical axis is logarithmic.
+        y_limits: what is shown of the vertical axis; None shows everything.
     """
 
     title: str
@@ -39,6 +40,7 @@ class Panel:
     y_label: str
     curves: Sequence[Curve]
     log_y: bool = False
+    y_limits: tuple[float, float] | None = None
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> Path:
@@ -61,6 +63,8 @@ def draw(path: Path, panels: Sequence[Panel]) -> Path:
             axis.plot(curve.x, curve.y, label=curve.label)
         axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axis.grid(alpha=0.3)
+        axis.locator_params(axis="x", steps=(1, 2, 5, 10))
+        axis.set_ylim(panel.y_limits)
         if panel.log_y:
             axis.set_yscale("log")
         if any(curve.label for curve in panel.curves):

@@ -24,7 +24,7 @@ from liftednet.problems import Design, WeightFit, Weights
 from liftednet.solvers import solve
 
 LIFTED = "lifted"
-FITTED_OUTPUT = "Kaiming, output layer fitted"
+FITTED_OUTPUT = "Kaiming with fitted output"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,176 @@
+"""What the commands print and refuse, each refusal in one line with exit status 1."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+from inspect import signature
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from liftednet import activations, load
+from liftednet.command import app
+from liftednet.command.reproduce import REPRODUCTIONS
+
+DECLARED = '''
+import torch
+from liftednet import Activation
+
+class Softsign(Activation):
+    """u / (1 + |u|)."""
+
+    def forward(self, u):
+        return u / (1 + u.abs())
+
+class Wrong(Activation):
+    """A wrong prox."""
+
+    def forward(self, u):
+        return u / (1 + u.abs())
+
+    def prox(self, w, t):
+        return w
+
+class Sloped(Softsign):
+    def __init__(self, slope):
+        self.slope_ = slope
+
+made = Softsign()
+number = 3
+'''
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a module of the user's and a small data set."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_declared.py").write_text(DECLARED)
+    (tmp_path / "mine_broken.py").write_text("1 / 0")
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(60, 4)), np.arange(60) % 3
+    np.savez(tmp_path / "data.npz", X=x + 2 * np.eye(4)[y], y=y)
+    np.savez(tmp_path / "line.npz", X=x, y=x[:, 0] + 1)
+    np.savez(tmp_path / "other.npz", a=x)
+    np.savez(tmp_path / "flat.npz", X=x[:, 0], y=y)
+    np.savez(tmp_path / "words.npz", X=x, y=y.astype(str))
+    yield tmp_path
+    for name in ("mine_declared", "mine_broken"):
+        sys.modules.pop(name, None)
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), terminal_width=200)
+
+
+def refused(*arguments: str) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert result.stderr.startswith("liftednet: ")
+    return result.stderr
+
+
+@pytest.mark.parametrize("name", ["Softsign", "made"])
+def test_check_prints_the_table(here, name) -> None:
+    result = call("check", f"mine_declared:{name}")
+    assert result.exit_code == 0
+    assert "the declaration holds" in result.stdout
+
+
+def test_check_refuses_what_does_not_hold_after_its_table(here) -> None:
+    result = call("check", "mine_declared:Wrong")
+    assert result.exit_code == 1
+    assert "FAILS" in result.stdout
+    assert "fails the check" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("mine_declared", "as module:Name"),
+        ("nowhere_to_be_found:A", "cannot be imported: ModuleNotFoundError"),
+        ("mine_broken:A", "cannot be imported: ZeroDivisionError"),
+        ("mine_declared:Missing", "has no 'Missing'"),
+        ("mine_declared:number", "is no activation but 3"),
+        ("mine_declared:Sloped", "cannot be made without arguments"),
+    ],
+)
+def test_check_says_what_is_wrong_with_a_name(here, name, message) -> None:
+    assert message in refused("check", name)
+
+
+def test_train_saves_a_model_that_can_be_loaded(here) -> None:
+    result = call("train", "data.npz", "--hidden", "6,5", "--sweeps", "1", "--output", "m.st")
+    assert result.exit_code == 0, result.output
+    assert "by the lifted rule" in result.stdout
+    model = load("m.st")
+    assert model.architecture.sizes == (4, 6, 5, 3)
+    assert model.predict(torch.zeros(2, 4)).shape == (2,)
+
+
+def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
+    line = "train line.npz --hidden 5 --activation mine_declared:made --loss SquaredError"
+    result = call(*line.split(), "--sweeps", "1")
+    assert result.exit_code == 0, result.output
+    assert "mean squared error" in result.stdout
+    model = load("model.safetensors", import_module("mine_declared").made)
+    assert model.architecture.sizes == (4, 5, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["missing.npz"], "cannot be read"),
+        (["table.csv"], "digits, mnist or an .npz file"),
+        (["other.npz"], "must hold the arrays X"),
+        (["flat.npz"], "(samples, features)"),
+        (["words.npz"], "integer labels or real numbers"),
+        (["data.npz", "--hidden", "5,x"], "needs integers"),
+        (["data.npz", "--hidden", "0"], "positive integers"),
+        (["data.npz", "--activation", "relu"], "there are ELU, Arctan"),
+        (["data.npz", "--loss", "hinge"], "there are CrossEntropy"),
+        (["data.npz", "--lam", "-1"], "lam must be positive"),
+        (["data.npz", "--held-out", "2"], "strictly between 0 and 1"),
+        (["data.npz", "--output", "nowhere/m.st"], "folder nowhere"),
+        (["line.npz"], "CrossEntropy needs"),
+    ],
+)
+def test_train_refuses_in_one_line(here, arguments, message) -> None:
+    assert message in refused("train", *arguments)
+    assert not (here / "model.safetensors").exists()
+
+
+def test_every_listed_reproduction_is_there() -> None:
+    listed = call("reproduce").stdout
+    for name, reproduction in REPRODUCTIONS.items():
+        run = import_module(reproduction.module).run
+        assert {"folder", "quick", "seeds"} <= set(signature(run).parameters)
+        assert name in listed
+
+
+def test_reproduce_refuses_an_unknown_name() -> None:
+    assert "there is no reproduction 'table9'" in refused("reproduce", "table9")
+
+
+def test_mnist_that_is_not_there_is_one_line(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("LIFTEDNET_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "mnist" in refused("train", "mnist")
+
+
+def test_help_is_quick_to_import() -> None:
+    code = "import sys, liftednet.command; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_every_catalogue_name_is_understood() -> None:
+    from liftednet.command.named import activation_from
+
+    assert [type(activation_from(name)).__name__ for name in activations.__all__] == list(
+        activations.__all__
+    )

@@ -1,0 +1,126 @@
+"""The demo at toy size, and what its table and sentence say of known figures."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from liftednet.activations import ReLU
+from liftednet.check import check_activation
+from liftednet.command.demo import PLANS, Plan, Setting, run_demo
+from liftednet.command.demo_activation import SquarePlus
+from liftednet.command.demo_report import draw_curves, sentence, table
+from liftednet.reproduce.starts import (
+    FITTED_OUTPUT,
+    LIFTED,
+    Curve,
+    Samples,
+    Schedule,
+    Task,
+    accuracy,
+    best_on_validation,
+    compare,
+    drawn,
+    drawn_starts,
+    fitted_output,
+)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """Three clouds of points around the corners of a triangle."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(90) % 3
+    x = 3 * torch.eye(3)[y] + torch.randn(90, 3, generator=generator)
+    parts = [Samples(x[rows], y[rows]) for rows in torch.arange(90).split(30)]
+    return Task((3, 8, 3), ReLU(), *parts)
+
+
+def test_the_declared_activation_holds() -> None:
+    assert check_activation(SquarePlus()).passed
+
+
+def test_every_start_draws_another_network_for_another_seed(task) -> None:
+    for start in [*drawn_starts().values(), fitted_output(0.1)]:
+        one, same, other = (start(task, seed)[0].weight for seed in (0, 0, 1))
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+
+
+def test_the_control_keeps_the_hidden_layer_and_fits_the_output(task) -> None:
+    start, control = drawn("kaiming")(task, 0), fitted_output(0.1)(task, 0)
+    assert torch.equal(start[0].weight, control[0].weight)
+    logits = control(task.train.x)
+    loss = torch.nn.functional.cross_entropy(logits, task.train.y, reduction="sum")
+    loss = loss + 0.1 * control[2].weight.square().sum()
+    gradients = torch.autograd.grad(loss, [control[2].weight, control[2].bias])
+    assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-2
+    assert accuracy(control, task.train) > accuracy(start, task.train)
+
+
+def test_settings_are_chosen_on_the_validation_samples(task) -> None:
+    candidates = [drawn("kaiming"), fitted_output(0.1)]
+    assert best_on_validation(task, candidates, seed=0) == 1
+
+
+def test_every_start_is_trained_with_every_seed_and_rate(task) -> None:
+    starts = {"a": drawn("kaiming"), "b": drawn("xavier")}
+    curves = list(compare(task, starts, range(2), Schedule((1e-2, 1e-3), epochs=2, batch=10)))
+    assert len({(curve.start, curve.rate, curve.seed) for curve in curves}) == 8
+    by_rate = [curve for curve in curves if (curve.start, curve.seed) == ("a", 0)]
+    assert len({curve.accuracy[0] for curve in by_rate}) == 1
+    assert {len(curve.accuracy) for curve in curves} == {3}
+
+
+def curves_with(ours: list[float], others: list[float]) -> list[Curve]:
+    return [
+        Curve(start, 0.01, seed, (0.1, value, value))
+        for start, values in ((LIFTED, ours), ("Kaiming", others), ("bad", [0.2, 0.3, 0.1]))
+        for seed, value in enumerate(values)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "verdict"),
+    [
+        ([0.90, 0.91, 0.92], [0.80, 0.81, 0.83], "ahead of Kaiming (0.910 against 0.813)"),
+        ([0.80, 0.81, 0.83], [0.90, 0.91, 0.92], "behind Kaiming (0.813 against 0.910)"),
+        ([0.80, 0.90, 0.85], [0.90, 0.80, 0.84], "level with Kaiming (0.850 against 0.847)"),
+    ],
+)
+def test_the_sentence_follows_the_figures(ours, others, verdict) -> None:
+    said = sentence(curves_with(ours, others))
+    assert f"{verdict} after 1 epoch and {verdict} after 2 epochs" in said
+
+
+def test_the_table_has_mean_and_deviation() -> None:
+    shown = table(curves_with([0.90, 0.91, 0.92], [0.80, 0.81, 0.82]))
+    cells = [list(column.cells) for column in shown.columns]
+    assert cells[0] == [LIFTED, "Kaiming", "bad"]
+    assert cells[2][0] == "0.910 ± 0.010"
+
+
+def test_without_matplotlib_the_demo_goes_on(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    said = draw_curves(curves_with([0.9], [0.8]), tmp_path / "picture.png", "digits")
+    assert "pip install 'liftednet[plots]'" in said
+    assert not (tmp_path / "picture.png").exists()
+
+
+def test_as_many_settings_are_tried_for_the_lifted_start_as_for_the_control() -> None:
+    for plan in PLANS.values():
+        assert len(plan.settings) == len(plan.rhos)
+        assert len(plan.schedule.rates) == 2
+
+
+def test_the_whole_demo_at_toy_size(tmp_path, capsys) -> None:
+    settings = (Setting("joint", 0.1, sweeps=1), Setting("joint", 1.0, sweeps=1))
+    plan = Plan(8, settings, (0.1, 1.0), Schedule((1e-2, 1e-3), epochs=1, batch=200))
+    run_demo("digits", 2, tmp_path, plan)
+    said = capsys.readouterr().out
+    for part in ("SquarePlus(): the declaration holds", "by the lifted rule", FITTED_OUTPUT):
+        assert part in said
+    assert "The lifted start against the best other start" in said
+    assert (tmp_path / "demo-digits.png").stat().st_size > 10_000
