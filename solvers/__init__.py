@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import Solver
 from .choice import choose, named, solve, solver_names
+from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
 from .output import ClosedForm, SimplexDual
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosedForm",
+    "Dual",
     "FrankWolfe",
     "GeneralizedLinear",
     "Proximal",

@@ -37,6 +37,10 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
     def obstacle(self, problem: Subproblem) -> str | None:
         """Return what keeps this solver from serving the problem, or None."""
 
+    def suits(self, problem: Problem) -> bool:
+        """Say whether it is the fastest for a problem that it serves, as benchmarks have it."""
+        return True
+
     @abstractmethod
     def prepare(self, problem: Problem, previous: Cache | None = None) -> Cache:
         """Return what problems of this structure share: a compiled problem, a factor.

@@ -8,6 +8,7 @@ from liftednet.errors import DeclarationError
 from liftednet.problems import Subproblem
 from liftednet.solution import Solution
 from .base import Solver
+from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .output import ClosedForm, SimplexDual
 from .proximal import Proximal
@@ -18,6 +19,7 @@ AnySolver = Solver[Any, Any, Any]
 _FAST: tuple[AnySolver, ...] = (
     Ridge(),
     GeneralizedLinear(),
+    Dual(),
     Proximal(),
     ClosedForm(),
     SimplexDual(),
@@ -52,13 +54,15 @@ def named(name: str) -> AnySolver:
 
 
 def choose(problem: Subproblem, solver: str | AnySolver = "auto") -> AnySolver:
-    """Return the solver for a problem: the first that serves it, or the one that is asked for.
+    """Return the solver that suits a problem best, or the one that is asked for.
 
     Raises:
         DeclarationError: the solver that is asked for cannot serve the problem.
     """
     if solver == "auto":
-        return next((fast for fast in _FAST if fast.obstacle(problem) is None), _reference())
+        fits = [fast for fast in _FAST if fast.obstacle(problem) is None]
+        best = [fast for fast in fits if fast.suits(problem)]
+        return next(iter(best or fits), None) or _reference()
     chosen = named(solver) if isinstance(solver, str) else solver
     obstacle = chosen.obstacle(problem)
     if obstacle is not None:

@@ -68,10 +68,8 @@ class Point:
         u: a + T y.
         slope: the gradient of q at y.
         gradient: the gradient of the whole at y.
-        downhill: the preconditioned gradient.
-        direction: d.
-        change: T d.
-        decrease: <gradient, downhill>.
+        direction: where the next step goes.
+        decrease: <gradient, preconditioned gradient>.
         step: the length of the last step.
     """
 
@@ -79,9 +77,7 @@ class Point:
     u: Tensor
     slope: Tensor
     gradient: Tensor
-    downhill: Tensor
     direction: Tensor
-    change: Tensor
     decrease: Tensor
     step: Tensor
 
@@ -97,18 +93,16 @@ def starting_point(problem: Composite, y: Tensor) -> Point:
     gradient = slope + problem.pull(problem.forward(u))
     downhill = problem.precondition(gradient)
     decrease = problem.inner(gradient, downhill)
-    change = problem.lift(-downhill)
-    step = torch.ones_like(decrease)
-    return Point(y, u, slope, gradient, downhill, -downhill, change, decrease, step)
+    return Point(y, u, slope, gradient, -downhill, decrease, torch.ones_like(decrease))
 
 
 def advance(problem: Composite, at: Point, steps: int) -> Point:
     """Return the point after one step, by the rule of Polak, Ribiere and Polyak, beta >= 0."""
-    curved = problem.curved(at.direction)
-    step, v = _search(problem, at, problem.inner(at.direction, curved))
-    y = at.y + step * at.direction
+    change, curved = problem.lift(at.direction), problem.curved(at.direction)
+    step, v = _search(problem, at, change, curved)
+    y = torch.addcmul(at.y, step, at.direction)
     fresh = steps % _REFRESH == 0
-    u = problem.pre_activation(y) if fresh else torch.addcmul(at.u, step, at.change)
+    u = problem.pre_activation(y) if fresh else torch.addcmul(at.u, step, change)
     slope = problem.quadratic_gradient(y) if fresh else torch.addcmul(at.slope, step, curved)
     gradient = slope + problem.pull(problem.forward(u) if fresh else v)
     downhill = problem.precondition(gradient)
@@ -117,21 +111,23 @@ def advance(problem: Composite, at: Point, steps: int) -> Point:
     direction = beta.clamp(min=0).nan_to_num(0.0, 0.0, 0.0) * at.direction - downhill
     uphill = problem.inner(gradient, direction) >= 0
     direction = torch.where(uphill, -downhill, direction)
-    change = problem.lift(direction)
-    return Point(y, u, slope, gradient, downhill, direction, change, decrease, step)
+    return Point(y, u, slope, gradient, direction, decrease, step)
 
 
-def _search(problem: Composite, at: Point, curvature: Tensor) -> tuple[Tensor, Tensor]:
+def _search(
+    problem: Composite, at: Point, change: Tensor, curved: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the step to where the slope along d has all but vanished, and phi(u) there.
 
     The slope increases with the step, so that secants in a bracket find its root.
     """
     linear = problem.inner(at.slope, at.direction)
     initial = problem.inner(at.gradient, at.direction)
+    curvature = problem.inner(at.direction, curved)
 
     def slope_at(step: Tensor) -> tuple[Tensor, Tensor]:
-        v = problem.forward(torch.addcmul(at.u, step, at.change))
-        return v, linear + step * curvature + problem.inner(v, at.change)
+        v = problem.forward(torch.addcmul(at.u, step, change))
+        return v, linear + step * curvature + problem.inner(v, change)
 
     low, low_slope = torch.zeros_like(initial), initial
     high = torch.full_like(initial, torch.inf)

@@ -53,6 +53,11 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
             return 'it needs links with a quadratic divergence (divergence="joint")'
         return None
 
+    def suits(self, problem: StateFit) -> bool:
+        """Say whether the links have few units, or the activation no prox in closed form."""
+        columns = sum(link.weight.shape[1] for link in problem.links)
+        return 3 * columns <= 2 * problem.units or not problem.divergence.activation.declares("prox")
+
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
         if previous is not None and previous.serves(problem):
@@ -79,16 +84,21 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         self, rows: DualRows, start: Tensor | None, goal: float, coarse: float
     ) -> tuple[Tensor, int]:
         """Return the states of these samples, and the steps taken."""
-        quick, exact = rows.to(torch.float32), rows.to(torch.float64)
-        y, steps = self._descend(quick, quick.multipliers(start), max(goal, coarse))
-        y, more = self._descend(exact, y.double(), goal)
-        return exact.states(y).to(rows.u), steps + more
+        quick, exact, steps = rows.to(torch.float32), rows.to(torch.float64), 0
+        y = (quick if start is None else exact).multipliers(start)
+        if start is None or self._is_late(exact, y, goal):
+            y, _, steps = self._descend(quick, y.float(), max(goal, coarse))
+        _, u, more = self._descend(exact, y.double(), goal)
+        return exact.forward(u).to(rows.u), steps + more
 
-    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
-        """Return y where the violation is within the goal, or no longer falls."""
+    def _is_late(self, rows: DualRows, y: Tensor, goal: float) -> bool:
+        return bool((rows.violation(starting_point(rows, y).gradient) > goal).any())
+
+    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, Tensor, int]:
+        """Return y and u - y A' where the violation is within the goal, or no longer falls."""
         at, left = starting_point(rows, y), torch.arange(len(y), device=y.device)
         earlier = torch.full_like(at.decrease[:, 0], torch.inf)
-        result, steps = y.clone(), 0
+        y, u, steps = at.y.clone(), at.u.clone(), 0
         while True:
             violation = rows.violation(at.gradient)
             unfinished = violation > goal
@@ -97,11 +107,11 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
                 earlier = violation
             count = int(unfinished.sum())
             if count < 0.75 * len(left) or steps == self.max_iterations:
-                result[left] = at.y
+                y[left], u[left] = at.y, at.u
                 rows, at, left = rows.rows(unfinished), at.rows(unfinished), left[unfinished]
                 earlier = earlier[unfinished]
             if count == 0 or steps == self.max_iterations:
-                return result, steps
+                return y, u, steps
             steps += 1
             at = advance(rows, at, steps)
 

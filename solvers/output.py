@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from liftednet.divergences import Raw
 from liftednet.losses import SimplexCrossEntropy, SquaredError, simplex_states
 from liftednet.problems import OutputFit, Subproblem
 from liftednet.solution import Solution, Status
@@ -32,6 +33,8 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
         if not isinstance(problem.loss, SquaredError):
             return f"it needs the loss SquaredError, not {type(problem.loss).__name__}"
         activation = problem.divergence.activation
+        if isinstance(problem.divergence, Raw):
+            return f"{activation!r} is a raw divergence"
         if not (activation.per_unit or activation.declares("prox")):
             return f"it needs `prox` of {activation!r}"
         return None

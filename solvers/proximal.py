@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
+import torch
 from torch import Tensor
 
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
 from liftednet.solution import Solution
 from .base import Solver, default_tolerance, judged
+from .chunks import row_chunks
+from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
+
+_PATIENCE = 200  # steps in which a sample's movement must fall
+_CHECK = 4  # steps between two looks at which samples are done
+
+
+@dataclass
+class _Walk:
+    """Accelerated steps of a batch: states, the point ahead of them, momentum per sample."""
+
+    states: Tensor
+    ahead: Tensor
+    momentum: Tensor
+    moved: Tensor
+    earlier: Tensor
+
+    def rows(self, keep: Tensor) -> _Walk:
+        return _Walk(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 @dataclass(frozen=True)
-class Proximal(Solver[StateFit, Tensor, None]):
+class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
     """Solves a state fit by accelerated proximal gradient with restarts.
 
     Z <- prox_{lam Phi / s}(Y - (gradient of the links at Y - lam U) / s) with s the smoothness of
-    the links; Beck and Teboulle (2009), restarted as O'Donoghue and Candes (2015).
+    the links; Beck and Teboulle (2009), restarted as O'Donoghue and Candes (2015), each sample by
+    itself. Samples that are done leave the batch. Quadratic links are one matrix H.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -43,45 +64,66 @@ class Proximal(Solver[StateFit, Tensor, None]):
                 return f"it needs a Lipschitz constant of {link.divergence.activation!r}"
         return None
 
-    def prepare(self, problem: StateFit, previous: None = None) -> None:
-        """Return nothing: the steps need no factor."""
+    def prepare(
+        self, problem: StateFit, previous: SharedQuadratic | None = None
+    ) -> SharedQuadratic | None:
+        """Return H where all links are quadratic, the previous one if it serves."""
+        if not all(link.divergence.quadratic for link in problem.links):
+            return None
+        if previous is not None and previous.serves(problem):
+            return previous
+        return shared_quadratic(problem)
 
     def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: None = None
+        self, problem: StateFit, start: Tensor | None = None, cache: SharedQuadratic | None = None
     ) -> Solution[Tensor]:
         """Return the minimizer to the tolerance."""
         started = time.perf_counter()
-        activation = problem.divergence.activation
+        shared = self.prepare(problem, cache)
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
-        value = activation.forward(problem.pre_activation) if start is None else start
-        step = problem.smoothness or 0.0
+        value = problem.divergence.activation.forward(problem.pre_activation).clone()
+        step = shared.smoothness if shared is not None else problem.smoothness or 0.0
         if step == 0.0:
-            value = activation.forward(problem.pre_activation)
             return judged(problem, value, 0, started, tolerance, self.name)
-        ahead, momentum, steps = value, 1.0, 0
-        for steps in range(1, self.max_iterations + 1):
-            gradient, scale = _gradient(problem, ahead)
-            following = activation.prox(ahead - gradient / step, problem.lam / step)
-            moved = ahead - following
-            if step * float(moved.abs().max()) <= 0.3 * tolerance * scale:
-                value = following
-                break
-            if float((moved * (following - value)).sum()) > 0:
-                momentum = 1.0
-            larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-            ahead = following + (momentum - 1) / larger * (following - value)
-            value, momentum = following, larger
+        value = value if start is None else start.clone()
+        steps = 0
+        for part in row_chunks(problem.samples, problem.units):
+            rows = primal_rows(problem, shared, step, part)
+            value[part], used = self._descend(rows, value[part], 0.3 * tolerance)
+            steps = max(steps, used)
         return judged(problem, value, steps, started, tolerance, self.name)
 
+    def _descend(self, rows: PrimalRows, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
+        """Return the states where their movement is within the tolerance, or no longer falls."""
+        left, result, steps = torch.arange(len(start), device=start.device), start.clone(), 0
+        one = start.new_ones(len(start), 1)
+        at = _Walk(start, start, one, torch.inf * one, torch.inf * one)
+        goal = tolerance * rows.scale(start)
+        while steps < self.max_iterations:
+            steps += 1
+            at = _advance(rows, at)
+            if steps % _CHECK not in (0, 1):
+                continue
+            unfinished = rows.step * at.moved > goal
+            if steps % _PATIENCE == 0:
+                unfinished &= at.moved < 0.7 * at.earlier
+                at.earlier = at.moved
+            keep = unfinished[:, 0]
+            count = int(keep.sum())
+            if count < 0.75 * len(left):
+                result[left] = at.states
+                rows, at, left = rows.rows(keep), at.rows(keep), left[keep]
+            if count == 0:
+                break
+        result[left] = at.states
+        return result, steps
 
-def _gradient(problem: StateFit, states: Tensor) -> tuple[Tensor, float]:
-    """Return the gradient of all but Phi at Z, and the largest entry of its terms."""
-    gradient = -problem.lam * problem.pre_activation
-    scale = max(problem.lam, float(gradient.abs().max()))
-    for link in problem.links:
-        slope = link.divergence.link_gradient(link.pre_activation(states)) - link.target
-        push = link.lam * slope @ link.weight.T
-        scale = max(scale, float(push.abs().max()))
-        gradient = gradient + push
-    return gradient, scale
 
+def _advance(rows: PrimalRows, at: _Walk) -> _Walk:
+    following = rows.prox(at.ahead - rows.gradient(at.ahead) / rows.step)
+    moved, change = at.ahead - following, following - at.states
+    restart = (moved * change).sum(-1, keepdim=True) > 0
+    momentum = torch.where(restart, 1.0, at.momentum)
+    larger = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
+    ahead = torch.addcmul(following, (momentum - 1) / larger, change)
+    return _Walk(following, ahead, larger, moved.abs().amax(-1, keepdim=True), at.earlier)

@@ -34,9 +34,7 @@ class Factor:
         return torch.cholesky_solve(right, self.lower)
 
 
-def factor(
-    design: Design, curvature: float, rho: float, previous: Factor | None = None
-) -> Factor:
+def factor(design: Design, curvature: float, rho: float, previous: Factor | None = None) -> Factor:
     """Factor curvature [X, 1]'[X, 1] + 2 rho I, the bias not penalized.
 
     The previous factor is returned where it is that of these data.

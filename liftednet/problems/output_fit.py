@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Divergence
+from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.formulation import Formulation, Measure, to_numpy
@@ -97,6 +97,8 @@ class OutputFit:
         objective = float(self.loss.output_value(y, z))
         objective += self.lam * float(self.divergence.state_value(z, u))
         activation = self.divergence.activation
+        if isinstance(self.divergence, Raw):
+            return Measure(objective, torch.nan)
         point = self.loss.stationary_point(z, y, u, activation, self.lam)
         scale = max(1.0, float(z.abs().max()))
         violation = torch.maximum((z - point).abs().max(), (z - activation.project(z)).abs().max())

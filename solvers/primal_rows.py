@@ -1,0 +1,119 @@
+"""A state fit for some of its samples: the gradient of its links, and its prox."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.divergences import Joint
+from liftednet.problems import Link, StateFit
+
+
+@dataclass(frozen=True)
+class SharedQuadratic:
+    """H = sum lam_k L_k W_k W_k', the Hessian of quadratic links.
+
+    Attributes:
+        weights: W_k of the links it was made of.
+        curvatures: lam_k L_k.
+        hessian: H, (units, units).
+        smoothness: its largest eigenvalue.
+    """
+
+    weights: tuple[Tensor, ...]
+    curvatures: tuple[float, ...]
+    hessian: Tensor
+    smoothness: float
+
+    def serves(self, problem: StateFit) -> bool:
+        """Say whether the problem has these weights and curvatures."""
+        weights = [link.weight for link in problem.links]
+        return self.curvatures == _curvatures(problem) and all(
+            old.dtype == new.dtype and old.shape == new.shape and torch.equal(old, new)
+            for old, new in zip(self.weights, weights, strict=True)
+        )
+
+
+def shared_quadratic(problem: StateFit) -> SharedQuadratic:
+    """Return H of quadratic links; formed in float64."""
+    weights, curvatures = tuple(link.weight.clone() for link in problem.links), _curvatures(problem)
+    hessian = torch.zeros(problem.units, problem.units, dtype=torch.float64)
+    hessian = hessian.to(problem.pre_activation.device)
+    for weight, curvature in zip(weights, curvatures, strict=True):
+        hessian += curvature * weight.double() @ weight.double().T
+    smoothness = float(torch.linalg.eigvalsh(hessian)[-1].clamp(min=0))
+    return SharedQuadratic(weights, curvatures, hessian.to(problem.pre_activation), smoothness)
+
+
+def _curvatures(problem: StateFit) -> tuple[float, ...]:
+    return tuple(link.lam * (link.divergence.smoothness or 0.0) for link in problem.links)
+
+
+@dataclass(frozen=True)
+class PrimalRows:
+    """min over Z of lam Phi(Z) - <Z, pull> + links, sample by sample.
+
+    Attributes:
+        activation: gives Phi.
+        lam: its weight.
+        step: s, the smoothness of the links.
+        pull: lam U plus what quadratic links pull at, (samples, units).
+        hessian: H of the quadratic links, or None.
+        links: the other links.
+    """
+
+    activation: Activation
+    lam: float
+    step: float
+    pull: Tensor
+    hessian: Tensor | None
+    links: tuple[Link, ...]
+
+    def rows(self, keep: Tensor) -> PrimalRows:
+        """Return the problem of some of the samples."""
+        links = tuple(_some(link, keep) for link in self.links)
+        return replace(self, pull=self.pull[keep], links=links)
+
+    def gradient(self, states: Tensor) -> Tensor:
+        """Return the gradient of all but Phi, (samples, units)."""
+        if self.hessian is not None:
+            return torch.addmm(self.pull, states, self.hessian, beta=-1)
+        gradient = -self.pull
+        for link in self.links:
+            slope = link.divergence.link_gradient(link.pre_activation(states)) - link.target
+            gradient = torch.addmm(gradient, slope, link.weight.T, alpha=link.lam)
+        return gradient
+
+    def prox(self, states: Tensor) -> Tensor:
+        """Return prox_{lam Phi / s}."""
+        return self.activation.prox(states, self.lam / self.step)
+
+    def scale(self, states: Tensor) -> float:
+        """Return the largest entry of the terms of the gradient, at least lam."""
+        terms = [self.pull]
+        for link in self.links:
+            terms.append(link.lam * (link.target @ link.weight.T))
+        return max(self.lam, *(float(term.abs().max()) for term in terms))
+
+
+def primal_rows(
+    problem: StateFit, shared: SharedQuadratic | None, step: float, part: slice
+) -> PrimalRows:
+    """Return the problem for the samples of a slice."""
+    pull = problem.lam * problem.pre_activation[part]
+    activation, links = problem.divergence.activation, [_some(link, part) for link in problem.links]
+    if shared is None:
+        return PrimalRows(activation, problem.lam, step, pull, None, tuple(links))
+    for link in links:
+        assert isinstance(link.divergence, Joint)  # the quadratic divergence
+        wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
+        pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
+    return PrimalRows(activation, problem.lam, step, pull, shared.hessian, ())
+
+
+def _some(link: Link, part: slice | Tensor) -> Link:
+    offset = link.offset if link.offset.ndim == 1 else link.offset[part]
+    return replace(link, offset=offset, target=link.target[part])

@@ -1,0 +1,152 @@
+"""Every problem, activation, divergence and precision that the solvers are tested on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softsign
+
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, joint, tight
+from liftednet.losses import OutputLoss, SimplexCrossEntropy, SquaredError
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
+from liftednet.solvers import named, solver_names
+
+ACTIVATIONS: tuple[Activation, ...] = (
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Clipped(),
+    activations.Clipped(-1.0, 1.0),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Softplus(),
+    activations.ELU(),
+    activations.Arctan(),
+    activations.Sine(),
+    activations.Sign(),
+    activations.Softmax(),
+    activations.SimplexProjection(),
+    activations.MaxPooling(2),
+    activations.ReLUAbsolute(),
+    Activation.from_function(softsign),
+)
+DTYPES = (torch.float64, torch.float32)
+SAMPLES, INPUTS, UNITS, ABOVE = 9, 4, 3, 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem, by name, in any precision.
+
+    Attributes:
+        name: kind, divergence and activation.
+        build: returns the problem in a precision.
+    """
+
+    name: str
+    build: Callable[[torch.dtype], Any]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _normal(generator: torch.Generator, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _states(activation: Activation, generator: torch.Generator, rows: int, units: int) -> Tensor:
+    return activation.forward(_normal(generator, rows, activation.pre_units(units)))
+
+
+def weight_fit(divergence: Divergence, dtype: torch.dtype, bias: bool = True) -> WeightFit:
+    generator = torch.Generator().manual_seed(1)
+    inputs = _normal(generator, SAMPLES, INPUTS).to(dtype)
+    targets = _states(divergence.activation, generator, SAMPLES, UNITS).to(dtype)
+    return WeightFit(divergence, Design(inputs, bias), targets, SquaredFrobenius(0.1), 0.7)
+
+
+def link(
+    divergence: Divergence, generator: torch.Generator, dtype: torch.dtype, full: bool = False
+) -> Link:
+    above = divergence.activation.pre_units(ABOVE)
+    weight = _normal(generator, UNITS, above).to(dtype)
+    offset = _normal(generator, *((SAMPLES, above) if full else (above,))).to(dtype)
+    target = _states(divergence.activation, generator, SAMPLES, ABOVE).to(dtype)
+    return Link(divergence, weight, offset, target, 0.6)
+
+
+def state_fit(
+    divergence: Divergence, links: tuple[Divergence, ...], dtype: torch.dtype
+) -> StateFit:
+    generator = torch.Generator().manual_seed(2)
+    pre_units = divergence.activation.pre_units(UNITS)
+    u = 2 * _normal(generator, SAMPLES, pre_units).to(dtype)
+    made = tuple(link(above, generator, dtype, full=n > 0) for n, above in enumerate(links))
+    return StateFit(divergence, u, made, 0.5)
+
+
+def output_fit(loss: OutputLoss, divergence: Divergence, dtype: torch.dtype) -> OutputFit:
+    generator = torch.Generator().manual_seed(3)
+    u = 2 * _normal(generator, SAMPLES, UNITS).to(dtype)
+    if isinstance(loss, SimplexCrossEntropy):
+        y = _normal(generator, SAMPLES, UNITS).softmax(-1)
+        y[: SAMPLES // 2] = torch.eye(UNITS, dtype=torch.float64)[torch.arange(SAMPLES // 2) % 3]
+    else:
+        y = _normal(generator, SAMPLES, UNITS)
+    return OutputFit(loss, y.to(dtype), divergence, u, 0.7)
+
+
+def _divergences(activation: Activation) -> Iterator[tuple[str, Divergence]]:
+    yield "tight", tight(activation)
+    if activation.lipschitz is not None:
+        yield "joint", joint(activation)
+
+
+def _named(activation: Activation) -> str:
+    return repr(activation).split(" at 0x")[0].removesuffix("()")
+
+
+def _cases() -> Iterator[Case]:
+    squared = joint(activations.Identity())
+    for activation in ACTIVATIONS:
+        for kind, one in _divergences(activation):
+            label = f"{kind} {_named(activation)}"
+            yield Case(f"weights, {label}", lambda dtype, d=one: weight_fit(d, dtype))
+            yield Case(f"states, {label}", lambda dtype, d=one: state_fit(d, (d,), dtype))
+            yield Case(
+                f"states with two links, {label}",
+                lambda dtype, d=one: state_fit(d, (d, squared), dtype),
+            )
+        one = tight(activation)
+        if not isinstance(activation, activations.MaxPooling):
+            yield Case(
+                f"outputs, squared loss, {_named(activation)}",
+                lambda dtype, d=one: output_fit(SquaredError(), d, dtype),
+            )
+    simplex = joint(activations.SimplexProjection())
+    yield Case(
+        "outputs, simplex cross-entropy",
+        lambda dtype: output_fit(SimplexCrossEntropy(), simplex, dtype),
+    )
+
+
+CASES = tuple(_cases())
+
+
+def fast_solvers(case: Case) -> list[str]:
+    """Return the names of the solvers, without the reference, that serve a case."""
+    problem = case.build(torch.float64)
+    names = (name for name in solver_names() if name != "reference")
+    return [name for name in names if named(name).obstacle(problem) is None]
+
+
+RUNS = tuple(
+    (case, name, dtype) for case in CASES for name in fast_solvers(case) for dtype in DTYPES
+)
