@@ -7,6 +7,7 @@ from typing import Any
 from liftednet.errors import DeclarationError
 from liftednet.problems import Subproblem
 from liftednet.solution import Solution
+
 from .base import Solver
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
@@ -83,10 +84,12 @@ def solve(
         start: a value to start from: `Weights` for a weight fit, else states (samples, units).
 
     Raises:
-        DataError: the data have NaN or infinite entries.
+        DataError: data or start are NaN, infinite, of a wrong shape, or make it unbounded.
         DeclarationError: the solver cannot serve the problem; the message names what is missing.
         SolverError: nothing usable was reached.
     """
     chosen = choose(problem, solver)
     problem.refuse_bad_values()
+    if start is not None:
+        problem.refuse_bad_start(start)
     return chosen.solve(problem, start, chosen.prepare(problem))

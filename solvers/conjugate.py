@@ -114,9 +114,7 @@ def advance(problem: Composite, at: Point, steps: int) -> Point:
     return Point(y, u, slope, gradient, direction, decrease, step)
 
 
-def _search(
-    problem: Composite, at: Point, change: Tensor, curved: Tensor
-) -> tuple[Tensor, Tensor]:
+def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tuple[Tensor, Tensor]:
     """Return the step to where the slope along d has all but vanished, and phi(u) there.
 
     The slope increases with the step, so that secants in a bracket find its root.

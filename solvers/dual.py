@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
 from liftednet.solution import Solution
+
 from .base import Solver, default_tolerance, judged
 from .chunks import row_chunks
 from .conjugate import advance, starting_point
@@ -56,7 +57,9 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
     def suits(self, problem: StateFit) -> bool:
         """Say whether the links have few units, or the activation no prox in closed form."""
         columns = sum(link.weight.shape[1] for link in problem.links)
-        return 3 * columns <= 2 * problem.units or not problem.divergence.activation.declares("prox")
+        return 3 * columns <= 2 * problem.units or not problem.divergence.activation.declares(
+            "prox"
+        )
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""

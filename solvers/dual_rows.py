@@ -55,9 +55,7 @@ def shared_map(problem: StateFit) -> SharedMap:
     )
     spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
     turned = stacked @ turn
-    return SharedMap(
-        weights, scales, turn, turned, turned.T.contiguous(), spectrum.clamp(min=0)
-    )
+    return SharedMap(weights, scales, turn, turned, turned.T.contiguous(), spectrum.clamp(min=0))
 
 
 def scales_of(problem: StateFit) -> tuple[float, ...]:
@@ -96,9 +94,7 @@ class DualRows:
 
     def to(self, dtype: torch.dtype) -> DualRows:
         """Return the problem in another precision."""
-        return replace(
-            self, shared=self.shared.to(dtype), u=self.u.to(dtype), h=self.h.to(dtype)
-        )
+        return replace(self, shared=self.shared.to(dtype), u=self.u.to(dtype), h=self.h.to(dtype))
 
     def multipliers(self, states: Tensor | None) -> Tensor:
         """Return y = Z A - h at given states, or at phi(u)."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Subproblem, WeightFit, Weights
 from liftednet.solution import Solution, Status
+
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance, starting_point
 from .ridge import Factor, factor

@@ -12,6 +12,7 @@ from liftednet.divergences import Raw
 from liftednet.losses import SimplexCrossEntropy, SquaredError, simplex_states
 from liftednet.problems import OutputFit, Subproblem
 from liftednet.solution import Solution, Status
+
 from .base import Solver, default_tolerance, judged
 
 _NEWTON_STEPS = 50  # ten suffice; the rest is for the last bits

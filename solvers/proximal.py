@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
 from liftednet.solution import Solution
+
 from .base import Solver, default_tolerance, judged
 from .chunks import row_chunks
 from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic

@@ -14,11 +14,12 @@ import numpy as np
 from liftednet.errors import SolverError
 from liftednet.problems import Formulation, Subproblem
 from liftednet.solution import Solution, Status
+
 from .base import Solver
 
 _PRECISE: dict[str, dict[str, Any]] = {
     "OSQP": {
-        **{name: 1e-10 for name in ("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf")},
+        **dict.fromkeys(("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"), 1e-10),
         "max_iter": 20_000,
         "polishing": True,
     },

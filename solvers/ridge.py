@@ -13,6 +13,7 @@ from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Subproblem, WeightFit, Weights
 from liftednet.solution import Solution, Status
+
 from .base import Solver, default_tolerance, judged
 
 

@@ -53,7 +53,11 @@ class Subproblem(Protocol[Value]):
     """Frozen data of one convex problem; no solver judges itself."""
 
     def refuse_bad_values(self) -> None:
-        """Raise `DataError` where the data have NaN or infinite entries."""
+        """Raise `DataError` where data are NaN, infinite, or make the problem unbounded."""
+        ...
+
+    def refuse_bad_start(self, start: Value) -> None:
+        """Raise `DataError` where a start is not finite or does not fit the problem."""
         ...
 
     def formulate(self) -> Formulation:

@@ -62,6 +62,13 @@ class OutputFit:
         require_finite("the target Y", self.target)
         require_finite("the pre-activation U", self.pre_activation)
 
+    def refuse_bad_start(self, start: Tensor) -> None:
+        """Raise `DataError` where a start is not a finite tensor like Z."""
+        require_matrix("the start", start)
+        require_shape("the start", start, tuple(self.pre_activation.shape), "like Z")
+        require_like("the start", start, "U", self.pre_activation)
+        require_finite("the start", start)
+
     def formulate(self) -> Formulation:
         """Return the problem in CVXPY."""
         shape = tuple(self.target.shape)

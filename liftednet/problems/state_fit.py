@@ -51,7 +51,7 @@ class Link:
 
     @cached_property
     def smoothness(self) -> float | None:
-        """lam L |W|_2^2, a Lipschitz constant of the gradient in Z, or None."""
+        """Lam L |W|_2^2, a Lipschitz constant of the gradient in Z, or None."""
         if self.divergence.smoothness is None:
             return None
         norm = float(torch.linalg.matrix_norm(self.weight.double(), 2))
@@ -128,6 +128,13 @@ class StateFit:
             require_finite(f"the offset C of link {number}", link.offset)
             require_finite(f"the target V of link {number}", link.target)
             require_bounded(f"the target V of link {number}", link.divergence, link.target)
+
+    def refuse_bad_start(self, start: Tensor) -> None:
+        """Raise `DataError` where a start is not a finite tensor like Z."""
+        require_matrix("the start", start)
+        require_shape("the start", start, (self.samples, self.units), "like Z")
+        require_like("the start", start, "U", self.pre_activation)
+        require_finite("the start", start)
 
     def formulate(self) -> Formulation:
         """Return the problem in CVXPY, with every Z W + C a variable so that it is DPP."""
@@ -219,4 +226,3 @@ class StateFit:
         if activation.per_unit or activation.declares("prox"):
             return s * (z - activation.prox(z - gradient / s, self.lam / s))
         return self.lam * (z - activation.forward(-gradient / self.lam))
-

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Divergence, Joint
+from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
 from liftednet.problems.design_matrix import Design, Weights
@@ -76,6 +77,19 @@ class WeightFit:
         require_finite("the inputs X", self.design.inputs)
         require_finite("the targets V", self.targets)
         require_bounded("the targets V", self.divergence, self.targets)
+
+    def refuse_bad_start(self, start: Weights) -> None:
+        """Raise `DataError` where a start is not finite `Weights` of the right shape."""
+        if not isinstance(start, Weights):
+            raise DataError(f"the start must be Weights, got {type(start).__name__}.")
+        shape = (self.design.features, self.units)
+        require_shape("the matrix of the start", start.matrix, shape, "like W")
+        if (start.bias is not None) != self.design.bias:
+            raise DataError("the start must have a bias exactly where the design has one.")
+        if start.bias is not None:
+            require_shape("the bias of the start", start.bias, shape[1:], "like b")
+        require_like("the start", start.matrix, "the inputs X", self.design.inputs)
+        require_finite("the start", start.stacked())
 
     def zeros(self) -> Weights:
         """Return weights that are all zero, a feasible start."""
