@@ -112,18 +112,23 @@ class Tight(_Split):
 
     @property
     def smoothness(self) -> float | None:
+        """The Lipschitz constant of phi, the gradient of Phi*."""
         return self.activation.lipschitz
 
     def remainder(self, u: Expression) -> Expression:
+        """Return Phi*(u), summed over samples and units, in CVXPY."""
         return self.activation.conjugate(u)
 
     def remainder_value(self, u: Tensor) -> Tensor:
+        """Return Phi*(u) per sample, (samples,)."""
         return self.activation.conjugate_value(u)
 
     def link_gradient(self, u: Tensor) -> Tensor:
+        """Return phi(u), (samples, units)."""
         return self.activation.forward(u)
 
     def link_curvature(self, u: Tensor) -> Tensor:
+        """Return phi'(u) for a unit-by-unit map, (samples, units)."""
         return self.activation.slope(u)
 
     def nearest_target(self, v: Tensor) -> Tensor:
@@ -153,12 +158,14 @@ class Joint(_Split):
 
     @property
     def smoothness(self) -> float:
+        """L, the Lipschitz constant of phi."""
         lipschitz = self.activation.lipschitz
         assert lipschitz is not None  # refused above
         return lipschitz
 
     @property
     def quadratic(self) -> bool:
+        """True: R is a quadratic."""
         return True
 
     def offset(self, u: Tensor) -> Tensor:
@@ -166,16 +173,20 @@ class Joint(_Split):
         return _offset(self.activation, u)
 
     def remainder(self, u: Expression) -> Expression:
+        """Return <c, u> + L |u|^2 / 2, summed over samples, in CVXPY."""
         offset = self.activation.offset(u.shape[-1]).numpy()
         return cp.sum(u @ offset) + self.smoothness / 2 * cp.sum_squares(u)
 
     def remainder_value(self, u: Tensor) -> Tensor:
+        """Return <c, u> + L |u|^2 / 2 per sample, (samples,)."""
         return u @ self.offset(u) + self.smoothness / 2 * u.square().sum(-1)
 
     def link_gradient(self, u: Tensor) -> Tensor:
+        """Return c + L u, (samples, units)."""
         return self.offset(u) + self.smoothness * u
 
     def link_curvature(self, u: Tensor) -> Tensor:
+        """Return L, (samples, units)."""
         return torch.full_like(u, self.smoothness)
 
 
@@ -191,28 +202,36 @@ class Raw(Divergence):
 
     @property
     def smoothness(self) -> None:
+        """None: nothing is known of its gradient."""
         return None
 
     def state_term(self, v: Expression, u: Expression) -> Expression:
+        """Return D(v, u), summed over samples, in CVXPY."""
         return self.activation.divergence(v, u)
 
     def link_term(self, u: Expression, v: Expression) -> Expression:
+        """Return D(v, u), summed over samples, in CVXPY."""
         return self.activation.divergence(v, u)
 
     def state_value(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
         return self.value(v, u)
 
     def link_value(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
         return self.value(v, u)
 
     def value(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
         value = self.activation.divergence_value(v, u)
         return torch.tensor(value, dtype=torch.float64, device=u.device)
 
     def link_gradient(self, u: Tensor) -> Tensor:
+        """Refuse: a raw divergence has no gradient in torch."""
         raise self._closed("a gradient")
 
     def link_curvature(self, u: Tensor) -> Tensor:
+        """Refuse: a raw divergence has no curvature in torch."""
         raise self._closed("a curvature")
 
     def _closed(self, what: str) -> DeclarationError:

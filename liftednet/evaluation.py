@@ -40,8 +40,7 @@ def nearest(
     variable = cp.Variable(points.shape)
     distance = cp.sum_squares(variable - points)
     solve_precisely(cp.Problem(cp.Minimize(distance), domain(variable)))
-    found: np.ndarray[Any, np.dtype[np.float64]] = variable.value
-    return found
+    return np.asarray(variable.value, dtype=np.float64)
 
 
 def evaluate(expression: Expression) -> float:

@@ -300,3 +300,8 @@ def test_the_reference_states_values_that_torch_computes(activation, generator):
 def test_an_activation_prints_its_parameters():
     assert repr(activations.LeakyReLU(0.2)) == "LeakyReLU(alpha=0.2)"
     assert repr(Activation.from_function(torch.tanh)) == "from_function(tanh)"
+
+
+def test_the_catalogue_s_table_has_every_activation():
+    for name in activations.__all__:
+        assert f"`{name}" in str(activations.__doc__)

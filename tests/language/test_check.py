@@ -273,8 +273,19 @@ def test_what_does_not_hold_is_refused(case):
     assert str(last.failure) in str(refusal.value)
 
 
-POINTED = [case for case in REFUSED if case not in ("sine, with the printed Phi", "wrong shape",
-           "negative Lipschitz", "not a sum", "not compiled once", "concave conjugate")]
+POINTED = [
+    case
+    for case in REFUSED
+    if case
+    not in (
+        "sine, with the printed Phi",
+        "wrong shape",
+        "negative Lipschitz",
+        "not a sum",
+        "not compiled once",
+        "concave conjugate",
+    )
+]
 
 
 @pytest.mark.parametrize("case", POINTED)

@@ -89,9 +89,7 @@ def problems(activation, kind, generator):
     [ReLU(), Stated(), Activation.from_function(torch.nn.functional.softsign)],
     ids=repr,
 )
-def test_a_declared_activation_is_solved_by_fast_and_reference_solvers(
-    activation, kind, generator
-):
+def test_a_declared_activation_is_solved_by_fast_and_reference_solvers(activation, kind, generator):
     assert check_activation(activation).passed
     for problem in problems(activation, kind, generator):
         fast, reference = solve(problem), solve(problem, "reference")
