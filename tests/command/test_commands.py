@@ -71,7 +71,7 @@ def refused(*arguments: str) -> str:
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert result.stderr.startswith("liftednet: ")
-    return result.stderr
+    return str(result.stderr)
 
 
 @pytest.mark.parametrize("name", ["Softsign", "made"])

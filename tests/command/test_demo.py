@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from torch import nn
 
 from liftednet.activations import ReLU
 from liftednet.check import check_activation
@@ -42,20 +43,26 @@ def test_the_declared_activation_holds() -> None:
     assert check_activation(SquarePlus()).passed
 
 
+def matrix(network: nn.Sequential, layer: int) -> torch.Tensor:
+    linear = network[2 * layer]
+    assert isinstance(linear, nn.Linear)
+    return linear.weight
+
+
 def test_every_start_draws_another_network_for_another_seed(task) -> None:
     for start in [*drawn_starts().values(), fitted_output(0.1)]:
-        one, same, other = (start(task, seed)[0].weight for seed in (0, 0, 1))
+        one, same, other = (matrix(start(task, seed), 0) for seed in (0, 0, 1))
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
 
 
 def test_the_control_keeps_the_hidden_layer_and_fits_the_output(task) -> None:
     start, control = drawn("kaiming")(task, 0), fitted_output(0.1)(task, 0)
-    assert torch.equal(start[0].weight, control[0].weight)
+    assert torch.equal(matrix(start, 0), matrix(control, 0))
     logits = control(task.train.x)
     loss = torch.nn.functional.cross_entropy(logits, task.train.y, reduction="sum")
-    loss = loss + 0.1 * control[2].weight.square().sum()
-    gradients = torch.autograd.grad(loss, [control[2].weight, control[2].bias])
+    loss = loss + 0.1 * matrix(control, 1).square().sum()
+    gradients = torch.autograd.grad(loss, list(control[2].parameters()))
     assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-2
     assert accuracy(control, task.train) > accuracy(start, task.train)
 
