@@ -7,7 +7,9 @@ if __name__ == "models":
     )
 
 from .descent import Descent, Step, Trace
+from .epochs import Epoch, EpochTrace
+from .minibatch import Minibatch
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
 
-__all__ = ["Descent", "LiftedMLP", "LiftedRNN", "Step", "Trace"]
+__all__ = ["Descent", "Epoch", "EpochTrace", "LiftedMLP", "LiftedRNN", "Minibatch", "Step", "Trace"]

@@ -61,3 +61,10 @@ def checked_targets(value: object, samples: int) -> Tensor:
     if targets.is_floating_point():
         require_finite("y", targets)
     return targets
+
+
+def require_count(name: str, value: object, least: int) -> None:
+    """Raise `DataError` unless value is an integer of at least `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        kind = {0: "an integer that is not negative", 1: "a positive integer"}[least]
+        raise DataError(f"{name} must be {kind}, got {value!r}.")

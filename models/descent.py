@@ -77,6 +77,7 @@ class Ending(Enum):
 
     CONVERGED = "every block's KKT residual was within the tolerance over a whole sweep"
     BUDGET = "the number of sweeps was used up"
+    STOPPED = "the held-out objective no longer improved; the best weights are kept"
     INTERRUPTED = "it was interrupted; the state after the last finished block is kept"
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from liftednet.divergences import Divergence
+from liftednet.errors import DeclarationError
 from liftednet.losses import OutputLoss, PinnedLoss
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, Subproblem, WeightFit, Weights
+from liftednet.solvers import Solver, solve
 
 from .architecture import Architecture
 from .descent import Block
@@ -38,6 +42,24 @@ class _Above:
     divergence: Divergence
     target: Tensor
     lam: float
+
+
+def first_states(
+    architecture: Architecture,
+    weights: Sequence[Weights],
+    inputs: Tensor,
+    target: Tensor,
+    solver: str | Solver[Any, Any, Any],
+) -> list[Tensor]:
+    """Return the states of the forward pass; those of the output minimize their own fit."""
+    passed = forward_states(architecture, weights, inputs)
+    if not architecture.has_output_states:
+        return passed[:-1]
+    below = weights[-1].apply(passed[-2] if len(passed) > 1 else inputs)
+    divergence, lam, loss = architecture.divergences[-1], architecture.lam[-1], architecture.loss
+    assert isinstance(loss, OutputLoss)  # seen to by design_network
+    fit = OutputFit(loss, target, divergence, below, lam)
+    return [*passed[:-1], solve(fit, solver).value]
 
 
 class FeedforwardBlocks:
@@ -95,6 +117,26 @@ class FeedforwardBlocks:
             assert isinstance(loss, OutputLoss)
             total += float(loss.output_value(target.double(), self.states[-1].double()))
         return total
+
+    def at_forward_pass(self, solver: str | Solver[Any, Any, Any]) -> FeedforwardBlocks:
+        """Return blocks of the same weights and data, with the states of the forward pass."""
+        assert self._target is not None  # prediction has no forward pass to return to
+        return blocks_at(
+            self.architecture, self.weights, self.inputs, self._target, solver, self._passes
+        )
+
+    def gap(self) -> tuple[float, ...]:
+        """Return |X_l - forward pass| / |forward pass| for every layer with states."""
+        passed = forward_states(self.architecture, self.weights, self.inputs)
+        return tuple(
+            float((state - exact).norm() / exact.norm().clamp(min=torch.finfo(exact.dtype).tiny))
+            for state, exact in zip(self.states, passed, strict=False)
+        )
+
+    @property
+    def inputs(self) -> Tensor:
+        """X, (samples, inputs)."""
+        return self._inputs.inputs
 
     def pre_activation(self, layer: int) -> Tensor:
         """Return X_{l-1} W_l + b_l, (samples, pre-activations)."""
@@ -170,3 +212,39 @@ class FeedforwardBlocks:
         weights = self.weights[layer + 1]
         assert weights.bias is not None
         return (Link(above.divergence, weights.matrix, weights.bias, above.target, above.lam),)
+
+
+def blocks_at(
+    architecture: Architecture,
+    weights: Sequence[Weights],
+    inputs: Tensor,
+    target: Tensor,
+    solver: str | Solver[Any, Any, Any],
+    state_passes: int = 1,
+) -> FeedforwardBlocks:
+    """Return the blocks of a network on data, with the states of its forward pass."""
+    states = first_states(architecture, weights, inputs, target, solver)
+    return FeedforwardBlocks(architecture, Design(inputs), target, weights, states, state_passes)
+
+
+def refuse_output_states(architecture: Architecture) -> None:
+    """Raise `DeclarationError` where the last layer has states, and no fit to the data."""
+    if architecture.has_output_states:
+        raise DeclarationError(
+            "refit_output needs a loss on the last pre-activation, such as CrossEntropy; "
+            f"{type(architecture.loss).__name__} has output states here."
+        )
+
+
+def refitted_output(
+    blocks: FeedforwardBlocks, solver: str | Solver[Any, Any, Any]
+) -> FeedforwardBlocks:
+    """Return blocks at the forward pass, the last layer fitted to its features.
+
+    Raises:
+        SolverError: the fit failed.
+    """
+    fresh = blocks.at_forward_pass(solver)
+    last = fresh.sweep()[-1]
+    last.assign(solve(last.problem(), solver, last.value()).value)
+    return fresh

@@ -78,6 +78,17 @@ def draw_weights(
     ]
 
 
+def first_weights(start: str | Sequence[Weights], shapes: Shapes, seed: int) -> list[Weights]:
+    """Return drawn weights for the name of a start, or the given ones.
+
+    Raises:
+        DataError: there is no start of that name, or a shape is not the network's.
+    """
+    if isinstance(start, str):
+        return draw_weights(shapes, start_named(start), torch.Generator().manual_seed(seed))
+    return given_weights(start, shapes)
+
+
 def given_weights(weights: Sequence[Weights], shapes: Shapes) -> list[Weights]:
     """Return given weights, refused where a shape is not the network's.
 

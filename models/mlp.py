@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
-from liftednet.errors import DataError, NotFittedError
-from liftednet.losses import CrossEntropy, Loss, OutputLoss
-from liftednet.problems import Design, OutputFit, Weights
-from liftednet.solvers import Solver, named, solve
+from liftednet.errors import NotFittedError
+from liftednet.losses import CrossEntropy, Loss
+from liftednet.problems import Weights
+from liftednet.solvers import Solver
 from liftednet.validation import require_float, require_positive
 
 from .architecture import design_network
-from .arrays import ArrayLike, checked_inputs, checked_targets
-from .descent import Descent, Step, Trace, largest_residual
-from .feedforward import FeedforwardBlocks, forward_states
-from .layer_starts import draw_weights, given_weights, start_named
-from .progress import sweep_progress
+from .arrays import ArrayLike, checked_inputs, checked_targets, require_count
+from .batches import Batch, Batches, LoaderBatches, encode_part, hold_out
+from .descent import Descent, Trace, largest_residual
+from .epochs import EpochRun, EpochTrace
+from .feedforward import FeedforwardBlocks, blocks_at, refitted_output, refuse_output_states
+from .layer_starts import first_weights, given_weights
+from .minibatch import BatchSteps, Minibatch, copied, method_named, refuse_raw
+from .prediction import Predictor, known_solver
+from .progress import epoch_progress, sweep_progress
 
-_PREDICTION_SWEEPS = 200  # two layers need a handful; a longer chain converges linearly
-_PREDICTION_TOLERANCE = 1e-6
 
-
-class LiftedMLP:
+class LiftedMLP(Predictor):
     """A feedforward network whose layers are variables, trained by convex subproblems.
 
     min over W, b, X_1.. of loss + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l) + rho_l |W_l|_F^2;
@@ -51,6 +54,10 @@ class LiftedMLP:
         dtype: torch.float32 or torch.float64; None takes that of X.
         device: where the model lives, such as "cpu" or "cuda".
         warm_start: whether another `fit` goes on from the weights and states that are there.
+        method: "full" (every block solved on all samples, with a certificate), "minibatch" (fast
+            on many samples), or a `Minibatch` with numbers of its own.
+        refit_output: whether the last layer is fitted to the true forward features at the end,
+            a convex problem.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -75,14 +82,15 @@ class LiftedMLP:
         dtype: torch.dtype | None = None,
         device: str = "cpu",
         warm_start: bool = False,
+        method: str | Minibatch = "full",
+        refit_output: bool = False,
     ) -> None:
         """Check what can be checked before there are data."""
         self.loss = CrossEntropy() if loss is None else loss
         activations = ReLU() if activations is None else activations
         self.architecture = design_network(sizes, activations, self.loss, lam, rho, divergence)
-        for name, count in (("sweeps", sweeps), ("state_passes", state_passes)):
-            if not isinstance(count, int) or count < 1:
-                raise DataError(f"{name} must be a positive integer, got {count!r}.")
+        require_count("sweeps", sweeps, 1)
+        require_count("state_passes", state_passes, 1)
         require_positive("tolerance", tolerance)
         if dtype is not None:
             require_float("dtype", torch.empty(0, dtype=dtype))
@@ -93,96 +101,82 @@ class LiftedMLP:
         self.sweeps = sweeps
         self.state_passes = state_passes
         self.warm_start = warm_start
-        self._descent = Descent(_known(solver), tolerance)
-        self._first_weights = self._draw()
-        self._given = False
+        self.solver = known_solver(solver)
+        self.method = method_named(method)
+        if self.method is not None:
+            refuse_raw(self.architecture)
+        self.refit_output = refit_output
+        if refit_output:
+            refuse_output_states(self.architecture)
+        self._descent = Descent(self.solver, tolerance)
+        self._first_weights = first_weights(self.start, self.architecture.weight_shapes, seed)
+        self._weights: list[Weights] | None = None  # where there are no blocks for them yet
+        self._data: tuple[Tensor, Tensor] | None = None
         self._blocks: FeedforwardBlocks | None = None
-        self._inputs: Tensor | None = None
+        self._steps: BatchSteps | None = None
         self.trace: Trace | None = None
+        self.epochs: EpochTrace | None = None
 
     def fit(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: ArrayLike | DataLoader[Any],
+        y: ArrayLike | None = None,
         *,
         progress: bool = False,
-        on_step: Callable[[Step], None] | None = None,
+        on_step: Callable[[Any], None] | None = None,
     ) -> LiftedMLP:
-        """Fit weights and states to data.
+        """Fit weights, and by the full method states, to data.
 
         Args:
-            X: (samples, inputs), float32 or float64.
+            X: (samples, inputs), float32 or float64; or, by minibatches, a torch DataLoader that
+                yields pairs (X, y).
             y: labels (samples,), or targets (samples, outputs), as the loss takes them.
             progress: whether to show a progress bar.
-            on_step: told after every block update.
+            on_step: told after every block update (`Step`), or every epoch (`Epoch`).
 
         Returns:
-            The model; `trace` holds the objective after every block. An interrupt stops early
-            and keeps the last finished block.
+            The model; `trace` holds the objective after every block, `epochs` what every pass
+            over minibatches did. An interrupt stops early and keeps what is done.
 
         Raises:
             DataError: X or y cannot be used; nothing has changed.
-            SolverError: a block failed or raised the joint objective; the model keeps the last
-                good state.
+            SolverError: a block failed or raised the joint objective, or the loss is not finite;
+                the model keeps the last good state.
         """
-        inputs = checked_inputs(X, self.architecture.sizes[0], self.dtype, self.device)
-        targets = checked_targets(y, inputs.shape[0])
-        target = self.loss.encode(targets, self.architecture.sizes[-1]).to(inputs)
-        self._blocks = self._begin(inputs, target)
-        self._inputs = inputs
-        with sweep_progress(self.sweeps, progress, on_step) as report:
-            self.trace = self._descent.run(self._blocks, self.sweeps, report)
+        if self.method is None:
+            self._fit_blocks(*self._encoded(X, y), progress, on_step)
+        else:
+            self._fit_batches(X, y, self.method, progress, on_step)
+        if self.refit_output:
+            self._blocks = refitted_output(self._fitted(), self.solver)
+            self._weights = None
         return self
 
-    def forward(self, X: ArrayLike) -> Tensor:
-        """Return the output by the feedforward rule, (samples, outputs).
+    def partial_fit(self, X: ArrayLike, y: ArrayLike) -> LiftedMLP:
+        """Take one step on one batch, at the constant rate of `Minibatch`.
 
-        Lifted Neural Networks, eq. (1); this is what `to_torch` exports.
-        """
-        weights = self.weights
-        return forward_states(self.architecture, weights, self._prepared(X, weights))[-1]
+        The first call starts from the weights that are there; `fit` forgets the running
+        statistics of the steps before.
 
-    def predict(self, X: ArrayLike) -> Tensor:
-        """Return labels (samples,), or outputs for a regression, by the feedforward rule."""
-        return self.loss.decode(self.forward(X))
-
-    def predict_proba(self, X: ArrayLike) -> Tensor:
-        """Return class probabilities, (samples, outputs), by the feedforward rule.
+        Args:
+            X: (samples, inputs).
+            y: labels (samples,), or targets (samples, outputs); one class alone is no error.
 
         Raises:
-            DataError: the loss has no probabilities.
+            DataError: X or y cannot be used; nothing has changed.
+            DeclarationError: an activation is a raw divergence.
+            SolverError: the loss is not finite; nothing has changed.
         """
-        if not self.loss.probabilistic:
-            raise DataError(
-                f"{type(self.loss).__name__} gives no probabilities; use predict or forward."
-            )
-        return self.forward(X)
-
-    def forward_lifted(self, X: ArrayLike) -> Tensor:
-        """Return the output by the lifted rule, (samples, outputs).
-
-        The training problem with the weights fixed and y free; Lifted Neural Networks, eq. (12).
-
-        Raises:
-            SolverError: the states did not reach their tolerance.
-        """
-        weights = self.weights
-        inputs = self._prepared(X, weights)
-        outputs = forward_states(self.architecture, weights, inputs)
-        states = outputs[: len(self.architecture.divergences)]
-        blocks = FeedforwardBlocks(
-            self.architecture, Design(inputs), None, weights, states, fixed_weights=True
-        )
-        Descent(self._descent.solver, _PREDICTION_TOLERANCE).run(blocks, _PREDICTION_SWEEPS)
-        if self.architecture.has_output_states:
-            return blocks.states[-1]
-        return self.architecture.activations[-1].forward(
-            blocks.pre_activation(self.architecture.layers - 1)
-        )
-
-    def predict_lifted(self, X: ArrayLike) -> Tensor:
-        """Return labels (samples,), or outputs for a regression, by the lifted rule, eq. (12)."""
-        return self.loss.decode(self.forward_lifted(X))
+        inputs, target = self._batch(X, y)
+        settings = self.method or Minibatch()
+        if self._steps is None:
+            source = torch.Generator().manual_seed(self.seed)
+            weights = [layer.to(inputs) for layer in self._known_weights()]
+            self._steps = BatchSteps(self.architecture, weights, settings, source)
+        self._steps.step(inputs, target, settings.rate, len(inputs))
+        self._settle([copied(layer) for layer in self._steps.weights])
+        self._data = inputs, target
+        return self
 
     def with_weights(self, weights: Sequence[Weights]) -> LiftedMLP:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
@@ -196,15 +190,14 @@ class LiftedMLP:
         given = given_weights(weights, self.architecture.weight_shapes)
         like = torch.empty(0, dtype=self.dtype or given[0].matrix.dtype, device=self.device)
         self._first_weights = [layer.to(like) for layer in given]
-        self._given, self._blocks = True, None
+        self._settle(self._first_weights)
+        self._steps = self._data = None
         return self
 
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The weights of every layer: W (inputs, units) and b (units,)."""
-        if self._given and self._blocks is None:
-            return tuple(self._first_weights)
-        return tuple(self._fitted().weights)
+        return tuple(self._weights if self._weights is not None else self._fitted().weights)
 
     @property
     def states(self) -> tuple[Tensor, ...]:
@@ -226,55 +219,82 @@ class LiftedMLP:
 
     def gap(self) -> tuple[float, ...]:
         """Return |X_l - forward pass| / |forward pass| for every layer with states."""
-        blocks, inputs = self._fitted(), self._inputs
-        assert inputs is not None
-        passed = forward_states(self.architecture, blocks.weights, inputs)
-        return tuple(
-            float((state - exact).norm() / exact.norm().clamp(min=torch.finfo(exact.dtype).tiny))
-            for state, exact in zip(blocks.states, passed, strict=False)
-        )
+        return self._fitted().gap()
 
-    def _draw(self) -> list[Weights]:
-        shapes = self.architecture.weight_shapes
-        if isinstance(self.start, str):
-            generator = torch.Generator().manual_seed(self.seed)
-            return draw_weights(shapes, start_named(self.start), generator)
-        return given_weights(self.start, shapes)
+    def _known_weights(self) -> Sequence[Weights]:
+        """Return the weights that are there, or else those of the start."""
+        if self._weights is None and self._blocks is None:
+            return self._first_weights
+        return self.weights
 
-    def _begin(self, inputs: Tensor, target: Tensor) -> FeedforwardBlocks:
-        previous = self._blocks if self.warm_start else None
-        first = self._first_weights if previous is None else previous.weights
-        weights = [layer.to(inputs) for layer in first]
-        if previous is not None and self._inputs is not None and inputs.equal(self._inputs):
-            states = previous.states
-        else:
-            states = self._first_states(weights, inputs, target)
-        return FeedforwardBlocks(
-            self.architecture, Design(inputs), target, weights, states, self.state_passes
-        )
+    def _start(self, like: Tensor) -> list[Weights]:
+        first = self._known_weights() if self.warm_start else self._first_weights
+        return [layer.to(like) for layer in first]
 
-    def _first_states(
-        self, weights: Sequence[Weights], inputs: Tensor, target: Tensor
-    ) -> list[Tensor]:
-        passed = forward_states(self.architecture, weights, inputs)
-        if not self.architecture.has_output_states:
-            return passed[:-1]
-        below = weights[-1].apply(passed[-2] if len(passed) > 1 else inputs)
-        divergence, lam = self.architecture.divergences[-1], self.architecture.lam[-1]
-        assert isinstance(self.loss, OutputLoss)  # seen to by design_network
-        fit = OutputFit(self.loss, target, divergence, below, lam)
-        return [*passed[:-1], solve(fit, self._descent.solver).value]
+    def _settle(self, weights: list[Weights]) -> None:
+        self._weights, self._blocks = weights, None
 
-    def _prepared(self, X: ArrayLike, weights: Sequence[Weights]) -> Tensor:
+    def _encoded(self, X: object, y: object) -> Batch:
         inputs = checked_inputs(X, self.architecture.sizes[0], self.dtype, self.device)
-        return inputs.to(weights[0].matrix)
+        targets = checked_targets(y, inputs.shape[0])
+        return inputs, self.loss.encode(targets, self.architecture.sizes[-1]).to(inputs)
+
+    def _batch(self, X: object, y: object) -> Batch:
+        dtype = self.dtype if self._steps is None else self._steps.weights[0].matrix.dtype
+        inputs = checked_inputs(X, self.architecture.sizes[0], dtype, self.device)
+        targets = checked_targets(y, inputs.shape[0])
+        return inputs, encode_part(self.loss, targets, self.architecture.sizes[-1]).to(inputs)
+
+    def _fit_blocks(
+        self, inputs: Tensor, target: Tensor, progress: bool, on_step: Callable[[Any], None] | None
+    ) -> None:
+        previous, weights = self._blocks if self.warm_start else None, self._start(inputs)
+        blocks = blocks_at(
+            self.architecture, weights, inputs, target, self.solver, self.state_passes
+        )
+        if previous is not None and previous.inputs.equal(inputs):
+            blocks.states = previous.states
+        self._blocks, self._weights, self._steps = blocks, None, None
+        with sweep_progress(self.sweeps, progress, on_step) as report:
+            self.trace = self._descent.run(blocks, self.sweeps, report)
+
+    def _fit_batches(
+        self,
+        X: ArrayLike | DataLoader[Any],
+        y: ArrayLike | None,
+        method: Minibatch,
+        progress: bool,
+        on_step: Callable[[Any], None] | None,
+    ) -> None:
+        source = torch.Generator().manual_seed(self.seed)
+        data, validate = None, None
+        batches: Batches
+        if isinstance(X, DataLoader):
+            batches = LoaderBatches(X, y, method, self._batch)
+            like = torch.empty(0, dtype=self.dtype or torch.get_default_dtype())
+        else:
+            like, target = data = self._encoded(X, y)
+            batches, held = hold_out(like, target, method, source)
+            validate = None if held is None else partial(self._value, *held)
+        steps = BatchSteps(self.architecture, self._start(like), method, source)
+        self._steps = None
+        try:
+            with epoch_progress(method.epochs, progress, on_step) as report:
+                self.epochs = EpochRun(steps, method, batches, validate).run(report)
+        finally:
+            self._settle(steps.weights)
+            self._data = data
+
+    def _value(self, inputs: Tensor, target: Tensor, weights: Sequence[Weights]) -> float:
+        """Return the joint objective of a sample at the forward pass, in the mean."""
+        blocks = blocks_at(self.architecture, weights, inputs, target, self.solver)
+        return blocks.objective() / len(inputs)
 
     def _fitted(self) -> FeedforwardBlocks:
         if self._blocks is None:
-            raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
+            if self._weights is None or self._data is None:
+                raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
+            self._blocks = blocks_at(
+                self.architecture, self._weights, *self._data, self.solver, self.state_passes
+            )
         return self._blocks
-
-
-def _known(solver: str | Solver[Any, Any, Any]) -> str | Solver[Any, Any, Any]:
-    """Return the solver, a name looked up so that an unknown one is refused at once."""
-    return named(solver) if isinstance(solver, str) and solver != "auto" else solver

@@ -1,4 +1,4 @@
-"""A progress bar over the sweeps of a descent."""
+"""Progress bars over the sweeps of a descent, and over epochs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from .descent import Step
+from .epochs import Epoch
 
 Report = Callable[[Step], None]
+EpochReport = Callable[[Epoch], None]
 
 
 @contextmanager
@@ -34,3 +36,30 @@ def sweep_progress(sweeps: int, shown: bool, on_step: Report | None) -> Iterator
 
         yield report
         bar.update(task, completed=sweeps)
+
+
+@contextmanager
+def epoch_progress(
+    epochs: int, shown: bool, on_epoch: EpochReport | None
+) -> Iterator[EpochReport | None]:
+    """Yield what a training on minibatches reports to, and show a bar where it is asked for."""
+    if not shown:
+        yield on_epoch
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("epoch {task.completed} of {task.total}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.4g}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("epochs", total=epochs, loss=float("nan"))
+
+        def report(epoch: Epoch) -> None:
+            bar.update(task, completed=epoch.number, loss=epoch.loss)
+            if on_epoch is not None:
+                on_epoch(epoch)
+
+        yield report

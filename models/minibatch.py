@@ -1,0 +1,230 @@
+"""Training on minibatches: states from the forward pass, weights pulled to the previous ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Raw
+from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.losses import OutputLoss, PinnedLoss
+from liftednet.problems import OutputFit, Weights
+from liftednet.solvers import solve
+from liftednet.validation import require_positive
+
+from .architecture import Architecture
+from .arrays import require_count
+from .layer_metric import LayerMetric
+
+_MEMORY = 0.95  # of the running statistics at every look at them
+_FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """How a network is trained on minibatches; the defaults are the best of what was measured.
+
+    Attributes:
+        epochs: passes over the data.
+        batch_size: samples of a batch (a DataLoader brings its own).
+        rate: step of the weights in units of their metric; it falls linearly to zero. No step
+            is longer than 2 loss / slope, where a parabola with minimum 0 ends.
+        damping: how little the covariance of a layer's inputs is trusted.
+        rank: eigenvectors of that covariance that are followed.
+        refresh: batches from one look at the statistics to the next.
+        validation: share of the samples that is held out; 0 for none.
+        patience: epochs without a better validation objective until training stops and the best
+            weights are kept; None trains to the end and keeps the last.
+
+    Raises:
+        DataError: a number is out of its range.
+    """
+
+    epochs: int = 10
+    batch_size: int = 100
+    rate: float = 0.3
+    damping: float = 30.0
+    rank: int = 16
+    refresh: int = 20
+    validation: float = 0.0
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of their range."""
+        counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0}
+        if self.patience is not None:
+            counts["patience"] = 1
+        for name, least in counts.items():
+            require_count(name, getattr(self, name), least)
+        require_positive("rate", self.rate)
+        require_positive("damping", self.damping)
+        if not 0 <= self.validation < 1:
+            raise DataError(f"validation must be a share in [0, 1), got {self.validation!r}.")
+        if self.patience is not None and self.validation == 0:
+            raise DataError("patience needs a validation share; validation is 0.")
+
+
+def method_named(method: str | Minibatch) -> Minibatch | None:
+    """Return the settings of minibatches, or None for the full method.
+
+    Raises:
+        DeclarationError: there is no such method.
+    """
+    if isinstance(method, Minibatch):
+        return method
+    if method not in ("full", "minibatch"):
+        raise DeclarationError(
+            f"method must be 'full', 'minibatch' or a Minibatch, got {method!r}."
+        )
+    return Minibatch() if method == "minibatch" else None
+
+
+def refuse_raw(architecture: Architecture) -> None:
+    """Raise `DeclarationError` where a layer has a raw divergence, which has no torch gradient."""
+    for number, divergence in enumerate(architecture.divergences, start=1):
+        if isinstance(divergence, Raw):
+            raise DeclarationError(
+                f"minibatches need a potential or a forward map of every activation, and "
+                f"{divergence.activation!r} of layer {number} is a raw divergence: use "
+                'method="full".'
+            )
+
+
+class BatchSteps:
+    """Moves all weights by one batch at a time.
+
+    The forward pass gives U_l and Z_l = phi(U_l). From the top down, states move to the minimizer
+    of their fit with the link linearized, V_l = phi(U_l - g_l / lam_l), where g_l is the gradient
+    of the link above. Then the weight fit to V_l, linearized too, is pulled to the previous
+    weights in the metric of `LayerMetric`: an implicit step, with one ridge system for many
+    batches.
+
+    Attributes:
+        weights: of every layer, changed in place.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Sequence[Weights],
+        settings: Minibatch,
+        generator: torch.Generator,
+    ) -> None:
+        """Copy the weights.
+
+        Raises:
+            DeclarationError: an activation is a raw divergence.
+        """
+        refuse_raw(architecture)
+        self.architecture = architecture
+        self.weights = [copied(layer) for layer in weights]
+        self._refresh = settings.refresh
+        self._metrics = [
+            LayerMetric(inputs, settings.rank, settings.damping, _MEMORY, generator)
+            for inputs, _ in architecture.weight_shapes
+        ]
+        self._taken = 0
+
+    @torch.no_grad()
+    def step(self, inputs: Tensor, target: Tensor, rate: float, samples: int) -> float:
+        """Move the weights by one batch.
+
+        Args:
+            inputs: X, (batch, inputs).
+            target: encoded y, (batch, outputs).
+            rate: step in units of the metric.
+            samples: of all data, over which the penalty on the weights is shared.
+
+        Returns:
+            The mean loss of the batch before the step.
+
+        Raises:
+            SolverError: the loss is not finite; the weights are as they were.
+        """
+        below, above = self._forward(inputs)
+        loss, gradients = self._gradients(above, target)
+        if not loss < float("inf"):
+            raise SolverError(
+                f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), "
+                "or scale the inputs."
+            )
+        self._look(below)
+        moves = [
+            self._move(number, x, slope, samples)
+            for number, (x, slope) in enumerate(zip(below, gradients, strict=True))
+        ]
+        longest = 2 * loss / max(sum(move.slope for move in moves), torch.finfo(inputs.dtype).tiny)
+        for layer, move in zip(self.weights, moves, strict=True):
+            layer.matrix.sub_(move.matrix, alpha=min(rate, longest))
+            _bias(layer).sub_(move.bias, alpha=min(rate, longest))
+        self._taken += 1
+        return loss
+
+    def _forward(self, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return inputs and pre-activations of every layer."""
+        below, above = [], []
+        for layer, activation in zip(self.weights, self.architecture.activations, strict=True):
+            below.append(x)
+            above.append(layer.apply(x))
+            if len(above) < self.architecture.layers:
+                x = activation.forward(above[-1])
+        return below, above
+
+    def _gradients(self, above: list[Tensor], target: Tensor) -> tuple[float, list[Tensor]]:
+        """Return the mean loss, and lam (grad R(U) - V) of every layer."""
+        loss, slope = self._top(above[-1], target)
+        gradients = [slope]
+        for number in reversed(range(self.architecture.layers - 1)):
+            divergence = self.architecture.divergences[number]
+            lam, u = self.architecture.lam[number], above[number]
+            push = slope @ self.weights[number + 1].matrix.T
+            states = divergence.activation.forward(u - push / lam)
+            slope = lam * (divergence.link_gradient(u) - states)
+            gradients.append(slope)
+        return loss, gradients[::-1]
+
+    def _top(self, u: Tensor, target: Tensor) -> tuple[float, Tensor]:
+        loss = self.architecture.loss
+        if self.architecture.has_output_states:
+            assert isinstance(loss, OutputLoss)  # seen to by design_network
+            divergence, lam = self.architecture.divergences[-1], self.architecture.lam[-1]
+            states = solve(OutputFit(loss, target, divergence, u, lam)).value
+            value = loss.output_value(target, states) + lam * divergence.value(states, u)
+            return float(value) / len(u), lam * (divergence.link_gradient(u) - states)
+        assert isinstance(loss, PinnedLoss)
+        value = loss.divergence.value(target, u)
+        return float(value) / len(u), loss.divergence.link_gradient(u) - target
+
+    def _look(self, below: list[Tensor]) -> None:
+        if self._taken % self._refresh == 0 or self._taken < _FIRST_LOOKS:
+            for metric, x in zip(self._metrics, below, strict=True):
+                metric.look(x)
+
+    def _move(self, number: int, x: Tensor, slope: Tensor, samples: int) -> _Move:
+        matrix = self.weights[number].matrix
+        pull = 2 * self.architecture.rho[number] / samples
+        gradient = torch.addmm(matrix, x.T, slope, beta=pull, alpha=1 / len(x))
+        direction, shift = self._metrics[number].direction(gradient, slope.mean(0))
+        return _Move(direction, shift, float((gradient * direction).sum() + slope.mean(0) @ shift))
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A direction of one layer, and the fall of the linearized objective along it."""
+
+    matrix: Tensor
+    bias: Tensor
+    slope: float
+
+
+def copied(layer: Weights) -> Weights:
+    """Return weights of one's own."""
+    return Weights(layer.matrix.clone(), _bias(layer).clone())
+
+
+def _bias(layer: Weights) -> Tensor:
+    assert layer.bias is not None  # every layer of a LiftedMLP has one
+    return layer.bias
