@@ -97,7 +97,7 @@ class RecurrentBlocks:
 
     def output(self) -> Tensor:
         """Return the output that the states stand for, (steps, samples, outputs)."""
-        return self.architecture.loss.activate(self._top() @ self._readout.matrix + self._bias)
+        return self.architecture.loss.activate(self.features() @ self._readout.matrix + self._bias)
 
     def sweep(self) -> list[Block]:
         """Return the blocks of one sweep: states from the top down, then all weights."""
@@ -121,7 +121,7 @@ class RecurrentBlocks:
         target = self._task.target
         if target is None:
             return 0.0
-        rows = self._top()[self._task.counted].double()
+        rows = self.features()[self._task.counted].double()
         u = rows @ self._readout.matrix.double() + self._bias.double()
         divergence = self.architecture.loss.divergence
         return float(divergence.value(target[self._task.counted].double(), u))
@@ -143,7 +143,8 @@ class RecurrentBlocks:
         backward = self.architecture.cells[number].backward
         return self._task.timeline.natural(self.states[number], backward)
 
-    def _top(self) -> Tensor:
+    def features(self) -> Tensor:
+        """Return the states that the output sees, (steps, samples, states)."""
         return torch.cat([self._natural(number) for number in self.architecture.top], -1)
 
     def _inputs(self, cell: Cell) -> Tensor:
@@ -203,7 +204,7 @@ class RecurrentBlocks:
 
     def _link_out(self, number: int, cell: Cell, target: Tensor) -> TimeLink:
         """Return what the targets ask of a cell's states."""
-        u = self._top() @ self._readout.matrix + self._bias
+        u = self.features() @ self._readout.matrix + self._bias
         weight = self._readout.matrix[self.architecture.columns(cell)]
         divergence = self.architecture.loss.divergence
         link = TimeLink(divergence, weight, u, target, self._task.counted)
@@ -247,7 +248,7 @@ class RecurrentBlocks:
         target, counted = self._task.target, self._task.counted
         assert target is not None  # weights are blocks only where there are targets
         divergence = self.architecture.loss.divergence
-        design = Design(self._top()[counted])
+        design = Design(self.features()[counted])
         return WeightFit(divergence, design, target[counted], self._pulled(-1))
 
     def _pulled(self, number: int) -> SquaredFrobenius:

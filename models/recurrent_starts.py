@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,21 +13,27 @@ from liftednet.problems import Weights
 from liftednet.starts import gaussian, identity, orthogonal
 from liftednet.validation import require_positive
 
+from .layer_starts import given_weights
 from .recurrent_architecture import RecurrentArchitecture
 
 STARTS = ("identity", "orthogonal", "gaussian")
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
 
 
-def checked_start(start: str, radius: float) -> None:
-    """Refuse a start that is not known.
+def first_weights(
+    architecture: RecurrentArchitecture, start: str | Sequence[Weights], radius: float, seed: int
+) -> list[Weights]:
+    """Return the given weights, or a draw by a start's name.
 
     Raises:
-        DataError: an unknown name, or a radius that is not positive.
+        DataError: weights that do not fit, an unknown name, or a radius that is not positive.
     """
+    if not isinstance(start, str):
+        return given_weights(start, architecture.weight_shapes)
     if start not in STARTS:
         raise DataError(f"there is no start {start!r}; there are {', '.join(STARTS)}.")
     require_positive("spectral_radius", radius)
+    return draw_recurrent(architecture, start, radius, torch.Generator().manual_seed(seed))
 
 
 def draw_recurrent(

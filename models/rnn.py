@@ -13,7 +13,7 @@ from liftednet.activations import ReLU
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.problems import Weights
-from liftednet.solvers import Solver
+from liftednet.solvers import Solver, solve
 from liftednet.validation import require_float, require_positive
 
 from .arrays import ArrayLike
@@ -22,12 +22,17 @@ from .layer_starts import given_weights
 from .progress import sweep_progress
 from .recurrent_architecture import design_recurrent
 from .recurrent_blocks import RecurrentBlocks, Task
+from .recurrent_rules import (
+    Lengths,
+    answers,
+    decoded,
+    passed_blocks,
+    readout_fit,
+    training_task,
+)
 from .recurrent_solvers import state_solver_for
-from .recurrent_starts import checked_start, draw_recurrent, refuse_overflow
+from .recurrent_starts import first_weights, refuse_overflow
 from .recurrent_weights import CellWeights, cell_weights, states_one_by_one
-from .sequence_arrays import checked_sequences, checked_timeline, encoded_targets
-
-Lengths = ArrayLike | Sequence[int] | None
 
 _PREDICTION_SWEEPS = 200
 _PREDICTION_TOLERANCE = 1e-6
@@ -60,7 +65,7 @@ class LiftedRNN:
         tolerance: stop when every block's relative KKT residual is below this.
         solver: "auto", a solver's name, or a solver, for the weights.
         seed: of the initial weights.
-        dtype: torch.float32 or torch.float64; None takes that of X.
+        dtype: torch.float64, or torch.float32, whose rounding long sequences amplify.
         device: where the model lives, such as "cpu" or "cuda".
 
     Raises:
@@ -89,7 +94,7 @@ class LiftedRNN:
         tolerance: float = 1e-4,
         solver: str | Solver[Any, Any, Any] = "auto",
         seed: int = 0,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype = torch.float64,
         device: str = "cpu",
     ) -> None:
         """Check what can be checked before there are data."""
@@ -110,8 +115,7 @@ class LiftedRNN:
         for name, number in (("tolerance", tolerance), ("proximity", proximity)):
             if number is not None:
                 require_positive(name, number)
-        if dtype is not None:
-            require_float("dtype", torch.empty(0, dtype=dtype))
+        require_float("dtype", torch.empty(0, dtype=dtype))
         self.sweeps = sweeps
         self.proximity = proximity
         self.dtype = dtype
@@ -120,7 +124,7 @@ class LiftedRNN:
         self.per_step = True
         self._start = "given" if not isinstance(start, str) else start
         self._radius = spectral_radius
-        self._first_weights = self._draw(start, seed)
+        self._first_weights = first_weights(self.architecture, start, spectral_radius, seed)
         self._weights: list[Weights] | None = None
         self._blocks: RecurrentBlocks | None = None
         self._descent = Descent(solver, tolerance)
@@ -166,6 +170,21 @@ class LiftedRNN:
             self.trace = self._descent.run(blocks, self.sweeps, report)
         return self
 
+    def refit_readout(self, X: ArrayLike, y: ArrayLike, *, lengths: Lengths = None) -> LiftedRNN:
+        """Fit the output weights once more, to the states of a forward pass.
+
+        One convex fit; it closes the gap that the states leave to the feedforward rule.
+
+        Args:
+            X: as in `fit`, like y and the lengths.
+            y: targets.
+            lengths: of the sequences.
+        """
+        task, passed = self._task(X, y, lengths), self._passed(X, lengths)
+        problem = readout_fit(passed, task, self.architecture.rho[1])
+        self._fitted()[-1] = solve(problem, self._descent.solver, self.readout).value
+        return self
+
     def forward(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
         """Return the outputs by the feedforward rule.
 
@@ -175,14 +194,11 @@ class LiftedRNN:
         Returns:
             (samples, steps, outputs), or (samples, outputs) where there is one answer at the end.
         """
-        return self._answers(self._free(X, lengths))
+        return answers(self._passed(X, lengths), self.per_step)
 
     def predict(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return labels, or outputs for a regression, by the feedforward rule.
-
-        Beyond the lengths they mean nothing.
-        """
-        return self._decoded(self.forward(X, lengths=lengths))
+        """Return labels, or outputs for a regression; beyond the lengths they mean nothing."""
+        return decoded(self.loss, self.forward(X, lengths=lengths))
 
     def forward_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
         """Return the outputs by the lifted rule: the training problem with y free.
@@ -190,13 +206,13 @@ class LiftedRNN:
         Lifted Recurrent Neural Networks, section 4.2. A pinned loss is zero for the best y, so
         that the states minimize the divergences alone.
         """
-        blocks = self._free(X, lengths)
+        blocks = self._passed(X, lengths)
         Descent("auto", _PREDICTION_TOLERANCE).run(blocks, _PREDICTION_SWEEPS)
-        return self._answers(blocks)
+        return answers(blocks, self.per_step)
 
     def predict_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
         """Return labels, or outputs for a regression, by the lifted rule of section 4.2."""
-        return self._decoded(self.forward_lifted(X, lengths=lengths))
+        return decoded(self.loss, self.forward_lifted(X, lengths=lengths))
 
     def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the output of each step as the steps come in, by the feedforward rule.
@@ -260,47 +276,20 @@ class LiftedRNN:
         return tuple(self._trained().states)
 
     def objective(self) -> float:
-        """Return the joint objective at the current point, in float64."""
+        """Return the joint objective, in float64."""
         return self._trained().objective()
 
     def residual(self) -> float:
         """Return the largest relative KKT residual over all blocks at the current point."""
         return largest_residual(self._trained())
 
+    def _passed(self, X: ArrayLike, lengths: Lengths) -> RecurrentBlocks:
+        return passed_blocks(
+            self.architecture, X, lengths, self._fitted(), self._state_solver, self.per_step
+        )
+
     def _task(self, X: ArrayLike, y: ArrayLike, lengths: Lengths) -> Task:
-        early = int(self.architecture.learned_start)
-        features, outputs = self.architecture.inputs, self.architecture.outputs
-        inputs = checked_sequences(X, features, self.dtype, self.device)
-        inputs, timeline = checked_timeline(lengths, inputs, early)
-        target, counted = encoded_targets(y, self.loss, outputs, timeline, inputs)
-        return Task(inputs, timeline, target, counted)
-
-    def _free(self, X: ArrayLike, lengths: Lengths) -> RecurrentBlocks:
-        """Return the blocks with fixed weights and free y, after a forward pass."""
-        weights = self._fitted()
-        features, early = self.architecture.inputs, int(self.architecture.learned_start)
-        inputs = checked_sequences(X, features, self.dtype, self.device).to(weights[0].matrix)
-        inputs, timeline = checked_timeline(lengths, inputs, early)
-        counted = timeline.valid if self.per_step else timeline.last
-        task = Task(inputs, timeline, None, counted)
-        return RecurrentBlocks(self.architecture, task, weights, self._state_solver)
-
-    def _answers(self, blocks: RecurrentBlocks) -> Tensor:
-        output, timeline = blocks.output(), blocks.timeline
-        if self.per_step:
-            return output.transpose(0, 1)
-        return output[timeline.lengths - 1, torch.arange(output.shape[1], device=output.device)]
-
-    def _decoded(self, output: Tensor) -> Tensor:
-        decoded = self.loss.decode(output.flatten(0, -2))
-        return decoded.reshape(*output.shape[:-1], *decoded.shape[1:])
-
-    def _draw(self, start: str | Sequence[Weights], seed: int) -> list[Weights]:
-        if not isinstance(start, str):
-            return given_weights(start, self.architecture.weight_shapes)
-        checked_start(start, self._radius)
-        generator = torch.Generator().manual_seed(seed)
-        return draw_recurrent(self.architecture, start, self._radius, generator)
+        return training_task(self.architecture, X, y, lengths, self.dtype, self.device)
 
     def _fitted(self) -> list[Weights]:
         if self._weights is None:

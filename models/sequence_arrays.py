@@ -65,9 +65,7 @@ class Timeline:
         return self.turned(rows[self.early :], backward)
 
 
-def checked_sequences(
-    value: object, features: int, dtype: torch.dtype | None, device: str
-) -> Tensor:
+def checked_sequences(value: object, features: int, dtype: torch.dtype, device: str) -> Tensor:
     """Return X as a (steps, samples, features) tensor of the model's type and device.
 
     Raises:
@@ -80,7 +78,7 @@ def checked_sequences(
             f"inputs, got {tuple(inputs.shape)}."
         )
     require_float("X", inputs)
-    return inputs.to(device=device, dtype=dtype or inputs.dtype).transpose(0, 1).contiguous()
+    return inputs.to(device=device, dtype=dtype).transpose(0, 1).contiguous()
 
 
 def checked_timeline(lengths: object, inputs: Tensor, early: int) -> tuple[Tensor, Timeline]:

@@ -155,6 +155,11 @@ class StatesOverTime:
             require_finite(f"the weight of link {number}", link.weight)
             require_finite(f"the target of link {number}", link.target)
 
+    def refuse_bad_start(self, start: Tensor) -> None:
+        """Raise `DataError` where a start is not finite or not shaped like the drive."""
+        require_shape("the start", start, tuple(self.drive.shape), "like the drive")
+        require_finite("the start", start)
+
     def pre_activation(self, states: Tensor) -> Tensor:
         """Return U_t = Z_{t-1} W + D_t, (steps, samples, units)."""
         above = self.drive.clone()

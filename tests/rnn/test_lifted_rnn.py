@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -40,9 +42,7 @@ def test_every_block_lowers_the_joint_objective(generator, kind):
     x, y = small_task(generator)
     model = small_model(**kind).fit(x, y)
     objectives = model.trace.objectives
-    assert all(
-        b <= a + 1e-6 * (1 + abs(a)) for a, b in zip(objectives, objectives[1:], strict=False)
-    )
+    assert all(b <= a + 1e-6 * (1 + abs(a)) for a, b in pairwise(objectives))
     assert model.objective() < objectives[0]
     if model.proximity is None:
         assert model.objective() == pytest.approx(objectives[-1], rel=1e-6)
@@ -102,7 +102,7 @@ def test_the_tight_lifted_rule_is_the_forward_rule(generator):
 def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
     x, y = small_task(generator)
     model = small_model(divergence="joint").fit(x, y)
-    free = model._free(x, None)
+    free = model._passed(x, None)
     passed = free.objective()
     lifted = model.forward_lifted(x)
     assert lifted.shape == (6, 5, 2)
