@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -12,7 +12,7 @@ from liftednet.errors import SolverError
 from liftednet.problems import Subproblem
 from liftednet.solution import Solution, Status
 
-Problem = TypeVar("Problem", bound=Subproblem)
+Problem = TypeVar("Problem", bound=Subproblem[Any])
 Value = TypeVar("Value")
 Cache = TypeVar("Cache")
 
@@ -34,7 +34,7 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
     name: str
 
     @abstractmethod
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Return what keeps this solver from serving the problem, or None."""
 
     def suits(self, problem: Problem) -> bool:
@@ -61,7 +61,7 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
 
 
 def judged(
-    problem: Subproblem,
+    problem: Subproblem[Any],
     value: Value,
     iterations: int,
     started: float,

@@ -54,7 +54,7 @@ def named(name: str) -> AnySolver:
     )
 
 
-def choose(problem: Subproblem, solver: str | AnySolver = "auto") -> AnySolver:
+def choose(problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySolver:
     """Return the solver that suits a problem best, or the one that is asked for.
 
     Raises:
@@ -74,7 +74,7 @@ def choose(problem: Subproblem, solver: str | AnySolver = "auto") -> AnySolver:
 
 
 def solve(
-    problem: Subproblem, solver: str | AnySolver = "auto", start: Any = None
+    problem: Subproblem[Any], solver: str | AnySolver = "auto", start: Any = None
 ) -> Solution[Any]:
     """Solve one subproblem and return its solution, certified by the problem itself.
 

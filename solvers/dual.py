@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
     max_iterations: int = 1_000
     name: str = field(default="dual", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for a state fit with quadratic links and a Lipschitz constant."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, Factor]):
     max_iterations: int = 2_000
     name: str = field(default="generalized-linear", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for a weight fit, a Lipschitz constant and a squared Frobenius penalty."""
         if not isinstance(problem, WeightFit):
             return "it solves weight fits alone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
 
     name: str = field(default="closed-form", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for an output fit with the squared loss."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"
@@ -66,7 +67,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
 
     name: str = field(default="simplex-dual", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for an output fit with the simplex cross-entropy."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"

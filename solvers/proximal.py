@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -51,7 +52,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
     max_iterations: int = 20_000
     name: str = field(default="proximal", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for a state fit, a prox, and links with Lipschitz constants."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"

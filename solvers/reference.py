@@ -37,7 +37,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Reference(Solver[Subproblem, Any, Compiled]):
+class Reference(Solver[Subproblem[Any], Any, Compiled]):
     """States the problem in CVXPY, compiles it once, and solves it for each new data.
 
     Attributes:
@@ -52,11 +52,11 @@ class Reference(Solver[Subproblem, Any, Compiled]):
     tolerance: float = 1e-4
     name: str = field(default="reference", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Return None: whatever can be stated can be solved."""
         return None
 
-    def prepare(self, problem: Subproblem, previous: Compiled | None = None) -> Compiled:
+    def prepare(self, problem: Subproblem[Any], previous: Compiled | None = None) -> Compiled:
         """Return the problem's formulation, the previous one where only the data changed.
 
         Raises:
@@ -67,7 +67,7 @@ class Reference(Solver[Subproblem, Any, Compiled]):
         return Compiled(problem.formulate(), problem.signature())
 
     def solve(
-        self, problem: Subproblem, start: Any = None, cache: Compiled | None = None
+        self, problem: Subproblem[Any], start: Any = None, cache: Compiled | None = None
     ) -> Solution[Any]:
         """Return CVXPY's solution; a start is not used.
 
@@ -104,7 +104,11 @@ class Reference(Solver[Subproblem, Any, Compiled]):
         return None if statement.status in good else f"{backend} reports {statement.status}"
 
     def _judge(
-        self, problem: Subproblem, formulation: Formulation, seconds: float, failure: str | None
+        self,
+        problem: Subproblem[Any],
+        formulation: Formulation,
+        seconds: float,
+        failure: str | None,
     ) -> Solution[Any]:
         statement = formulation.problem
         if any(variable.value is None for variable in formulation.variables.values()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
 
     name: str = field(default="ridge", init=False)
 
-    def obstacle(self, problem: Subproblem) -> str | None:
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for a weight fit, a joint divergence and a squared Frobenius penalty."""
         if not isinstance(problem, WeightFit):
             return "it solves weight fits alone"

@@ -124,10 +124,10 @@ class WeightFit:
     def read(self, formulation: Formulation) -> Weights:
         """Return W and b of a solved formulation."""
         like = self.design.inputs
-        matrix = torch.from_numpy(formulation.variables["weight"].value).to(like)
-        if not self.design.bias:
-            return Weights(matrix, None)
-        return Weights(matrix, torch.from_numpy(formulation.variables["bias"].value[0]).to(like))
+        values = formulation.variables
+        matrix = torch.from_numpy(values["weight"].value).to(like)
+        bias = torch.from_numpy(values["bias"].value).to(like)[0] if self.design.bias else None
+        return Weights(matrix, bias)
 
     def signature(self) -> Hashable:
         """Return shapes, divergence, lam and penalty."""

@@ -113,28 +113,30 @@ def _named(activation: Activation) -> str:
     return repr(activation).split(" at 0x")[0].removesuffix("()")
 
 
+def _weights(divergence: Divergence) -> Callable[[torch.dtype], WeightFit]:
+    return lambda dtype: weight_fit(divergence, dtype)
+
+
+def _layer(divergence: Divergence, *links: Divergence) -> Callable[[torch.dtype], StateFit]:
+    return lambda dtype: state_fit(divergence, links, dtype)
+
+
+def _outputs(loss: OutputLoss, divergence: Divergence) -> Callable[[torch.dtype], OutputFit]:
+    return lambda dtype: output_fit(loss, divergence, dtype)
+
+
 def _cases() -> Iterator[Case]:
-    squared = joint(activations.Identity())
+    squared, simplex = joint(activations.Identity()), joint(activations.SimplexProjection())
     for activation in ACTIVATIONS:
         for kind, one in _divergences(activation):
             label = f"{kind} {_named(activation)}"
-            yield Case(f"weights, {label}", lambda dtype, d=one: weight_fit(d, dtype))
-            yield Case(f"states, {label}", lambda dtype, d=one: state_fit(d, (d,), dtype))
-            yield Case(
-                f"states with two links, {label}",
-                lambda dtype, d=one: state_fit(d, (d, squared), dtype),
-            )
-        one = tight(activation)
+            yield Case(f"weights, {label}", _weights(one))
+            yield Case(f"states, {label}", _layer(one, one))
+            yield Case(f"states with two links, {label}", _layer(one, one, squared))
         if not isinstance(activation, activations.MaxPooling):
-            yield Case(
-                f"outputs, squared loss, {_named(activation)}",
-                lambda dtype, d=one: output_fit(SquaredError(), d, dtype),
-            )
-    simplex = joint(activations.SimplexProjection())
-    yield Case(
-        "outputs, simplex cross-entropy",
-        lambda dtype: output_fit(SimplexCrossEntropy(), simplex, dtype),
-    )
+            label = f"outputs, squared loss, {_named(activation)}"
+            yield Case(label, _outputs(SquaredError(), tight(activation)))
+    yield Case("outputs, simplex cross-entropy", _outputs(SimplexCrossEntropy(), simplex))
 
 
 CASES = tuple(_cases())
