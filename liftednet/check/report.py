@@ -69,7 +69,7 @@ class Report:
     def __str__(self) -> str:
         """Return the table as text."""
         text = io.StringIO()
-        Console(file=text, width=110).print(self)
+        Console(file=text, width=110, force_jupyter=False).print(self)
         return text.getvalue()
 
 
