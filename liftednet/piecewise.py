@@ -22,7 +22,7 @@ _GRID = 8_001
 _ERROR = 4e-6  # aimed at in phi, relative to 1 + |phi|
 _MOST, _SPARE = 900, 64
 _HALVINGS = 28
-_BEND = 1e-3  # of the slope within a cell, relative to 1 + |phi|, that counts as a kink
+_BEND, _TURN = 1e-3, 0.02  # of the slope within a cell: per 1 + |phi|, and per slope
 _NARROW = 1e-9  # pieces narrower than this are steps of the slope
 
 
@@ -48,9 +48,10 @@ def broken_line(forward: Callable[[Tensor], Tensor]) -> Graph:
     make it the same everywhere; moving each corner by half of it halves it. Kinks and jumps are
     found by bisection, and get corners of their own.
     """
-    u, kinks = _refined(forward)
+    fine, own = refined(forward)
+    u = np.unique(np.concatenate([_grid(forward), fine, np.zeros(1)]))
     phi = _values(forward, u)
-    corners = _spread(u, phi, kinks)
+    corners = _spread(u, phi, own)
     u, phi = u[corners], phi[corners]
     sag = _values(forward, (u[1:] + u[:-1]) / 2) - (phi[1:] + phi[:-1]) / 2
     sag[np.diff(u) < _NARROW] = 0.0
@@ -64,27 +65,35 @@ def _values(forward: Callable[[Tensor], Tensor], u: Vector) -> Vector:
     return values
 
 
-def _refined(forward: Callable[[Tensor], Tensor]) -> tuple[Vector, Vector]:
-    """Return a grid that is even in asinh(u), cut in halves at kinks, and where it was cut."""
+def _grid(forward: Callable[[Tensor], Tensor]) -> Vector:
+    """Return points even in asinh(u), where u and phi(u) are of use."""
     half = float(np.arcsinh(_REACH))
     u = np.sinh(np.linspace(-half, half, _GRID))
     phi = _values(forward, u)
-    u = u[np.isfinite(phi) & (np.abs(phi) <= _HIGHEST)]
-    cells = np.stack([u[:-1], u[1:]])
-    added = [np.zeros(1)]
+    return u[np.isfinite(phi) & (np.abs(phi) <= _HIGHEST)]
+
+
+def refined(forward: Callable[[Tensor], Tensor]) -> tuple[Vector, Vector]:
+    """Return the points that bisection adds where phi bends, and those at its kinks and jumps.
+
+    Smooth bends are resolved after some halvings; what never is, has a kink or a jump.
+    """
+    grid = _grid(forward)
+    cells, added = np.stack([grid[:-1], grid[1:]]), [np.zeros(0)]
     for _ in range(_HALVINGS):
         middle = cells.mean(0)
         low, high = _values(forward, cells[0]), _values(forward, cells[1])
         sag = np.abs(_values(forward, middle) - (low + high) / 2)
-        bent = 4 * sag > _BEND * (cells[1] - cells[0]) * (1 + np.abs(high))
+        straight = _BEND * (cells[1] - cells[0]) * (1 + np.abs(high))
+        bent = 4 * sag > np.maximum(straight, _TURN * (high - low))
         middle, cells = middle[bent], cells[:, bent]
         added.append(middle)
         cells = np.stack([np.append(cells[0], middle), np.append(middle, cells[1])])
-    kinks = np.unique(cells)
-    return np.unique(np.concatenate([u, kinks, *added])), kinks
+    own = np.unique(cells)
+    return np.unique(np.concatenate([*added, own])), own
 
 
-def _spread(u: Vector, phi: Vector, kinks: Vector) -> np.ndarray[Any, np.dtype[np.intp]]:
+def _spread(u: Vector, phi: Vector, own: Vector) -> np.ndarray[Any, np.dtype[np.intp]]:
     """Return the indices of the corners: evenly many for each part of the bend, and the kinks."""
     slope = np.diff(phi) / np.diff(u)
     middle = (u[1:] + u[:-1]) / 2
@@ -95,8 +104,8 @@ def _spread(u: Vector, phi: Vector, kinks: Vector) -> np.ndarray[Any, np.dtype[n
     first, last = np.searchsorted(total, levels), np.searchsorted(total, levels, "right") - 1
     last = last[last > first]  # the far ends of straight stretches
     spare = np.linspace(0, len(u) - 1, _SPARE).astype(np.intp)  # for tails that hardly bend
-    own = np.searchsorted(u, np.append(kinks, 0.0))
-    return np.unique(np.concatenate([first, last, spare, own]))
+    fixed = np.searchsorted(u, np.append(own, 0.0))
+    return np.unique(np.concatenate([first, last, spare, fixed]))
 
 
 def piecewise_quadratic(

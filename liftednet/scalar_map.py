@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
+from liftednet.piecewise import refined
 
 Map = Callable[[Tensor], Tensor]
 
@@ -118,11 +119,13 @@ class ScalarMap:
     """
 
     def __init__(self, forward: Map, slope: Map) -> None:
-        """Tabulate phi and its integral on a grid that is even in asinh(x)."""
+        """Tabulate phi and its integral, evenly in asinh(x) and finer where phi bends."""
         self.forward = forward
         self.slope = slope
         half = torch.linspace(0.0, _REACH, _CELLS // 2 + 1, dtype=torch.float64).sinh()
-        self._x = torch.cat([-half.flip(0)[:-1], half])
+        bends = torch.from_numpy(refined(forward)[0])
+        self._x = torch.cat([-half, half, bends]).unique()
+        self._middle = int(torch.searchsorted(self._x, 0.0))
         self._phi = self._checked(self._x)
         nodes, weights = np.polynomial.legendre.leggauss(8)
         self._nodes = torch.from_numpy((nodes + 1) / 2)
@@ -130,8 +133,8 @@ class ScalarMap:
         self._integral = self._tabulate()
         self.infimum, self.supremum = self._limits()
         self.lipschitz = self._steepest()
-        middle = self._x[_CELLS // 2 :][:1]
-        self._tangent = float(self._phi[_CELLS // 2]), float(self.slope(middle))
+        slope_at_zero = self.slope(torch.zeros(1, dtype=torch.float64))
+        self._tangent = float(self._phi[self._middle]), float(slope_at_zero)
 
     def _checked(self, x: Tensor) -> Tensor:
         return self.forward(x).to(torch.float64)
@@ -143,9 +146,8 @@ class ScalarMap:
 
     def _tabulate(self) -> Tensor:
         cells = self._between(self._x[:-1], self._x[1:])
-        middle = _CELLS // 2
-        right = cells[middle:].cumsum(0)
-        left = -cells[:middle].flip(0).cumsum(0).flip(0)
+        right = cells[self._middle :].cumsum(0)
+        left = -cells[: self._middle].flip(0).cumsum(0).flip(0)
         return torch.cat([left, torch.zeros(1, dtype=torch.float64), right])
 
     def _limits(self) -> tuple[float, float]:
@@ -164,17 +166,18 @@ class ScalarMap:
             float(quotients[worst]),
             float((self._checked(fine).diff() / fine.diff()).max()),
             float(slopes.max()),
+            float(self.slope(fine).max()),
         )
         if not np.isfinite(steepest):
             return None
         jumps = float(self._checked(fine).diff().max()) > 0.5 * float(
             self._phi[worst + 1] - self._phi[worst]
         )
-        return None if jumps or steepest > _STEEPEST else steepest * (1 + 1e-9)
+        return None if jumps or steepest > _STEEPEST else steepest * (1 + 1e-7)
 
     def _cell(self, u: Tensor) -> Tensor:
         x = self._x.to(u.device)
-        return (torch.searchsorted(x, u.contiguous(), right=True) - 1).clamp(0, _CELLS - 1)
+        return (torch.searchsorted(x, u.contiguous(), right=True) - 1).clamp(0, len(x) - 2)
 
     def integral(self, u: Tensor) -> Tensor:
         """Return the integral of phi from 0 to u, per entry, in float64."""
@@ -189,7 +192,7 @@ class ScalarMap:
         x, phi = self._x.to(v.device), self._phi.to(v.device)
         below = torch.searchsorted(phi, v, right=True) - 1
         above = torch.searchsorted(phi, v, right=False) - 1
-        cell = torch.where(v < phi[_CELLS // 2], below, above).clamp(0, _CELLS - 1)
+        cell = torch.where(v < phi[self._middle], below, above).clamp(0, len(x) - 2)
         lower, upper = x[cell], x[cell + 1]
 
         def gap(point: Tensor) -> tuple[Tensor, Tensor]:

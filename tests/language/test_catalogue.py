@@ -237,6 +237,27 @@ def test_a_declared_constant_is_kept():
     assert Activation.from_function(torch.tanh, lipschitz=2.0).lipschitz == 2.0
 
 
+BENT = {
+    "a jump off zero": (lambda x: (x - 0.5).sign(), lambda u: abs(u - 0.5) - 0.5),
+    "kinks off zero": (
+        lambda x: x.clamp(-0.7, 0.3),
+        lambda u: min(max(u, -0.7), 0.3) * (u - min(max(u, -0.7), 0.3) / 2),
+    ),
+    "a steep step": (
+        lambda x: torch.sigmoid(1000 * (x - 5)),
+        lambda u: np.logaddexp(0, 1000 * (u - 5)) / 1000,
+    ),
+}
+
+
+@by_name("case", BENT)
+@by_name("u", [-3.0, 0.2, 0.49, 0.51, 4.99, 5.001, 30.0])
+def test_kinks_jumps_and_steep_steps_are_found_wherever_they_are(case, u):
+    function, right = BENT[case]
+    found = Activation.from_function(function).conjugate_value(row([u]))
+    assert float(found) == pytest.approx(float(right(u)), rel=1e-9, abs=1e-9)
+
+
 def test_prox_of_a_jump_is_the_box():
     """from_function(sign) is the projection on [-1, 1], whatever the weight."""
     w = torch.linspace(-3, 3, 61, dtype=torch.float64).unsqueeze(0)
