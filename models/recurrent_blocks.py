@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +12,12 @@ from torch import Tensor
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
-from liftednet.solvers import Solver
 from liftednet.solvers.over_time import forward_states
 
 from .descent import Block
 from .recurrent_architecture import Cell, RecurrentArchitecture
+from .recurrent_solvers import Solvers
 from .sequence_arrays import Timeline
-
-AnySolver = Solver[Any, Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +55,7 @@ class RecurrentBlocks:
         architecture: RecurrentArchitecture,
         task: Task,
         weights: Sequence[Weights],
-        state_solver: AnySolver,
+        solvers: Solvers,
         proximity: float | None = None,
         states: Sequence[Tensor] | None = None,
     ) -> None:
@@ -68,14 +65,14 @@ class RecurrentBlocks:
             architecture: what the network is.
             task: the data.
             weights: of every cell, then of the output.
-            state_solver: for states over time.
+            solvers: for states over time and for weights.
             proximity: weight of |W - previous W|_F^2 in a weight fit, or None.
             states: of every cell.
         """
         self.architecture = architecture
         self.weights = list(weights)
         self._task = task
-        self._solver = state_solver
+        self._solvers = solvers
         self._proximity = proximity
         self.states: list[Tensor] = []
         if states is None:
@@ -182,7 +179,7 @@ class RecurrentBlocks:
             partial(self._state_problem, number),
             partial(self.states.__getitem__, number),
             partial(self.states.__setitem__, number),
-            self._solver,
+            self._solvers.states,
         )
 
     def _state_problem(self, number: int) -> StatesOverTime:
@@ -227,6 +224,7 @@ class RecurrentBlocks:
             self._output_fit if readout else partial(self._recurrent_fit, number),
             partial(self.weights.__getitem__, number),
             partial(self.weights.__setitem__, number),
+            self._solvers.readout if readout else self._solvers.recurrent,
         )
 
     def _recurrent_fit(self, number: int) -> WeightFit:

@@ -13,7 +13,8 @@ from liftednet.problems import Design, WeightFit, Weights
 
 from .arrays import ArrayLike
 from .recurrent_architecture import RecurrentArchitecture
-from .recurrent_blocks import AnySolver, RecurrentBlocks, Task
+from .recurrent_blocks import RecurrentBlocks, Task
+from .recurrent_solvers import Solvers
 from .sequence_arrays import checked_sequences, checked_timeline, encoded_targets
 
 Lengths = ArrayLike | Sequence[int] | None
@@ -43,7 +44,7 @@ def passed_blocks(
     X: ArrayLike,
     lengths: Lengths,
     weights: Sequence[Weights],
-    state_solver: AnySolver,
+    solvers: Solvers,
     per_step: bool,
 ) -> RecurrentBlocks:
     """Return the blocks with fixed weights and free y, after a forward pass.
@@ -55,7 +56,7 @@ def passed_blocks(
     inputs = checked_sequences(X, architecture.inputs, like.dtype, str(like.device))
     inputs, timeline = checked_timeline(lengths, inputs, int(architecture.learned_start))
     task = Task(inputs, timeline, None, timeline.valid if per_step else timeline.last)
-    return RecurrentBlocks(architecture, task, weights, state_solver)
+    return RecurrentBlocks(architecture, task, weights, solvers)
 
 
 def answers(blocks: RecurrentBlocks, per_step: bool) -> Tensor:

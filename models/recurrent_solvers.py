@@ -1,13 +1,14 @@
-"""Which solver serves the states of a recurrent layer over time."""
+"""Which solvers serve the states over time and the weights of a recurrent network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from liftednet.divergences import Divergence
 from liftednet.errors import DeclarationError
-from liftednet.solvers import Solver
+from liftednet.solvers import GeneralizedLinear, Solver
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.solvers.over_time import Cyclic, RedBlack
 
@@ -19,7 +20,41 @@ _STATE_SOLVERS: dict[str, Callable[[], AnySolver]] = {
 }
 
 
-def state_solver_for(solver: str | AnySolver, divergence: Divergence) -> AnySolver:
+@dataclass(frozen=True)
+class Solvers:
+    """Who solves what.
+
+    Attributes:
+        states: of a layer over time.
+        recurrent: the weights of a cell.
+        readout: the output weights.
+    """
+
+    states: AnySolver
+    recurrent: str | AnySolver
+    readout: str | AnySolver
+
+
+def solvers_for(
+    states: str | AnySolver,
+    weights: str | AnySolver,
+    layer: Divergence,
+    output: Divergence,
+    tolerance: float,
+) -> Solvers:
+    """Return the solvers that are asked for.
+
+    Raises:
+        DeclarationError: there is no such solver, or it cannot serve the divergence.
+    """
+    return Solvers(
+        _state_solver(states, layer),
+        _weight_solver(weights, layer, tolerance),
+        _weight_solver(weights, output, tolerance),
+    )
+
+
+def _state_solver(solver: str | AnySolver, divergence: Divergence) -> AnySolver:
     """Return the solver that is asked for; "auto" is the exact one where it serves.
 
     Raises:
@@ -35,3 +70,15 @@ def state_solver_for(solver: str | AnySolver, divergence: Divergence) -> AnySolv
             "'auto'."
         )
     return _STATE_SOLVERS[name]()
+
+
+def _weight_solver(
+    solver: str | AnySolver, divergence: Divergence, tolerance: float
+) -> str | AnySolver:
+    """Return the solver for a weight fit; "auto" goes to a tenth of the descent's tolerance.
+
+    Quadratic fits are exact whatever the tolerance.
+    """
+    if solver != "auto" or divergence.quadratic or divergence.smoothness is None:
+        return solver
+    return GeneralizedLinear(tolerance / 10)

@@ -30,12 +30,11 @@ from .recurrent_rules import (
     readout_fit,
     training_task,
 )
-from .recurrent_solvers import state_solver_for
+from .recurrent_solvers import solvers_for
 from .recurrent_starts import first_weights, refuse_overflow
 from .recurrent_weights import CellWeights, cell_weights, states_one_by_one
 
-_PREDICTION_SWEEPS = 200
-_PREDICTION_TOLERANCE = 1e-6
+_PREDICTION_SWEEPS, _PREDICTION_TOLERANCE = 200, 1e-6
 
 
 class LiftedRNN:
@@ -127,8 +126,10 @@ class LiftedRNN:
         self._first_weights = first_weights(self.architecture, start, spectral_radius, seed)
         self._weights: list[Weights] | None = None
         self._blocks: RecurrentBlocks | None = None
-        self._descent = Descent(solver, tolerance)
-        self._state_solver = state_solver_for(state_solver, self.architecture.divergence)
+        self._descent = Descent(tolerance=tolerance)
+        self._solvers = solvers_for(
+            state_solver, solver, self.architecture.divergence, self.loss.divergence, tolerance
+        )
 
     def fit(
         self,
@@ -160,9 +161,7 @@ class LiftedRNN:
         """
         task = self._task(X, y, lengths)
         weights = [layer.to(task.inputs) for layer in self._first_weights]
-        blocks = RecurrentBlocks(
-            self.architecture, task, weights, self._state_solver, self.proximity
-        )
+        blocks = RecurrentBlocks(self.architecture, task, weights, self._solvers, self.proximity)
         refuse_overflow(blocks.states, self._start, self._radius)
         self.per_step = task.counted is task.timeline.valid
         self._blocks, self._weights = blocks, blocks.weights
@@ -175,14 +174,11 @@ class LiftedRNN:
 
         One convex fit; it closes the gap that the states leave to the feedforward rule.
 
-        Args:
-            X: as in `fit`, like y and the lengths.
-            y: targets.
-            lengths: of the sequences.
+        The arguments are those of `fit`.
         """
         task, passed = self._task(X, y, lengths), self._passed(X, lengths)
         problem = readout_fit(passed, task, self.architecture.rho[1])
-        self._fitted()[-1] = solve(problem, self._descent.solver, self.readout).value
+        self._fitted()[-1] = solve(problem, self._solvers.readout, self.readout).value
         return self
 
     def forward(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
@@ -215,7 +211,7 @@ class LiftedRNN:
         return decoded(self.loss, self.forward_lifted(X, lengths=lengths))
 
     def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the output of each step as the steps come in, by the feedforward rule.
+        """Yield the output of each step as it comes in, by the feedforward rule.
 
         Args:
             steps: (samples, inputs) of one step after another; samples must not change.
@@ -285,7 +281,7 @@ class LiftedRNN:
 
     def _passed(self, X: ArrayLike, lengths: Lengths) -> RecurrentBlocks:
         return passed_blocks(
-            self.architecture, X, lengths, self._fitted(), self._state_solver, self.per_step
+            self.architecture, X, lengths, self._fitted(), self._solvers, self.per_step
         )
 
     def _task(self, X: ArrayLike, y: ArrayLike, lengths: Lengths) -> Task:
