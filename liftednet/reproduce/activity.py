@@ -39,10 +39,9 @@ PRINTED = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A run that helps to choose a learning rate: on a part of the training windows."""
+    """A run that helps to choose a learning rate: on a part of the training windows of HAR-2."""
 
     method: str
-    noisy: bool
     rate: float
     gradients: int
 
@@ -78,19 +77,17 @@ class Extent:
 def activity_table(store: Path, extent: Extent, noisy: bool) -> Table:
     """Run what is missing of one data set's column, and return it as a table.
 
-    Learning rates are chosen on a sixth of the training windows with seed 0; then each seed
-    trains on all of them, and the test windows are read once, at the end.
+    Learning rates are chosen on a sixth of the training windows of HAR-2 with seed 0, for both
+    data sets; then each seed trains on all windows, and the test windows are read once.
 
     Args:
         store: the file of finished runs.
         extent: how much is run.
         noisy: whether it is Noisy-HAR-2.
     """
-    windows = har2(noise_variance=NOISE_VARIANCE if noisy else 0.0)
-    if extent.windows is not None:
-        windows = subsample(windows, extent.windows, extent.windows, seed=0)
     methods = table_methods(HIDDEN, SEGMENT, LAYERS)
-    rates = _chosen_rates(store, windows, methods, noisy, extent)
+    rates = _chosen_rates(store, methods, extent)
+    windows = _windows(extent, NOISE_VARIANCE if noisy else 0.0)
     gradients = extent.epochs * len(windows.x_train) // BATCH
     settings = [
         ActivityRun(method.name, noisy, rates[method.name], gradients, seed)
@@ -101,18 +98,18 @@ def activity_table(store: Path, extent: Extent, noisy: bool) -> Table:
     return _table(records, methods, noisy, extent)
 
 
-def _chosen_rates(
-    store: Path,
-    windows: Classification,
-    methods: Sequence[Method],
-    noisy: bool,
-    extent: Extent,
-) -> dict[str, float]:
+def _windows(extent: Extent, noise_variance: float) -> Classification:
+    windows = har2(noise_variance=noise_variance)
+    if extent.windows is None:
+        return windows
+    return subsample(windows, extent.windows, extent.windows, seed=0)
+
+
+def _chosen_rates(store: Path, methods: Sequence[Method], extent: Extent) -> dict[str, float]:
+    windows = _windows(extent, 0.0)
     kept = Classification(*split(windows.x_train, windows.y_train, 1 / 6, seed=0), classes=2)
     gradients = extent.trial_epochs * len(kept.x_train) // BATCH
-    trials = [
-        Trial(method.name, noisy, rate, gradients) for method in methods for rate in method.rates
-    ]
+    trials = [Trial(method.name, rate, gradients) for method in methods for rate in method.rates]
     records = run_all(store, trials, _Runner(methods, kept).trial, "choosing rates")
     return {method.name: _best(records, method.name) for method in methods}
 
@@ -185,7 +182,7 @@ def _table(
     notes = (
         f"Every row: {extent.epochs} passes over the training windows in batches of {BATCH}, "
         "counted in gradients, so that K inner steps cost K; the rate falls linearly to 0.",
-        f"The rate is the best of three on a sixth of the training windows "
+        f"The rate is the best of three on a sixth of the training windows of HAR-2 "
         f"({extent.trial_epochs} passes, seed 0); the test windows are read once a seed.",
         "The paper trains for hundreds of passes and reports the best test accuracy.",
     )

@@ -31,7 +31,7 @@ class _Size:
     indrnn_gradients: int
 
 
-_FULL = _Size(6, 2, None, (50, 100, 200), 1500, 2, 200, 60)
+_FULL = _Size(6, 2, None, (50, 100, 200), 1000, 1, 100, 30)
 _QUICK = _Size(1, 1, 600, (20, 30, 40), 100, 1, 5, 5)
 
 

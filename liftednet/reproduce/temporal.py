@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from liftednet.reproduce.lifted_start import METHOD, start_table
 from liftednet.reproduce.music import music_report
 from liftednet.reproduce.tables import write_report
 from liftednet.reproduce.temporal_tasks import norms_figure, success_table
@@ -20,11 +21,11 @@ class _Size:
     songs: int | None
 
 
-_FULL = _Size(100, 20, 2000, (50, 100, 200, 300), 16, None)
+_FULL = _Size(100, 20, 1500, (50, 100, 200, 300), 12, None)
 _QUICK = _Size(100, 20, 200, (50, 100), 2, 60)
 
 
-def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
+def run(folder: Path, quick: bool = False, seeds: int = 2) -> Path:
     """Run what is missing, and write the tables, the pictures and README.md.
 
     Args:
@@ -41,7 +42,9 @@ def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
     size = _QUICK if quick else _FULL
     store = folder / "runs.jsonl"
     figure = norms_figure(folder / "temporal_norms.png", size.figure_length)
-    tasks = success_table(store, size.length, size.steps, seeds)
+    tasks, rates = success_table(store, size.length, size.steps, seeds)
+    lifted = start_table(store, rates[METHOD], size.length, size.steps, seeds)
     music, curves = music_report(folder, store, size.hidden, size.epochs, size.songs)
     title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")
-    return write_report(folder, title, [("tasks", tasks), ("musedata", music)], [figure, curves])
+    tables = [("tasks", tasks), ("lifted_start", lifted), ("musedata", music)]
+    return write_report(folder, title, tables, [figure, curves])

@@ -11,11 +11,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from liftednet import data
+from liftednet.activations import Tanh
 from liftednet.errors import DataError
+from liftednet.models import LiftedRNN
 from liftednet.reproduce import (
     Record,
     activity,
     adding_curve,
+    lifted_start,
     music,
     pixel_digits,
     temporal_tasks,
@@ -90,8 +93,8 @@ def test_success_is_reported_with_its_steps(
     monkeypatch.setattr(
         temporal_tasks, "TASKS", {name: temporal_tasks.TASKS[name] for name in names}
     )
-    table = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
-    assert len(table.rows) == 6
+    table, _ = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
+    assert len(table.rows) == 8
     assert all("1/1, 10 steps" in cell for row in table.rows for cell in row[3:])
 
 
@@ -110,6 +113,18 @@ def test_divergence_is_named_in_the_table() -> None:
     ]
     table = activity._table(records, list(METHODS.values()), False, activity.Extent(1, 1, 1))
     assert "1 diverged" in table.rows[0][2]
+
+
+def test_a_lifted_network_and_the_torch_network_it_starts_agree() -> None:
+    task = temporal_tasks.TASKS["temporal order, 2 symbols"]
+    x, y, lengths = task.batch(30, 10, 0)
+    lifted = LiftedRNN(6, temporal_tasks.HIDDEN, 4, activation=Tanh(), sweeps=1)
+    lifted.fit(x, y, lengths=lengths)
+    model = temporal_tasks.network(6, 4, 1.0, seed=0)
+    lifted_start.write_weights_(model, lifted)
+    probabilities = model.at_end(x, lengths).softmax(1)
+    wanted = lifted.forward(x, lengths=lengths).to(probabilities)
+    assert torch.allclose(probabilities, wanted, atol=1e-5)
 
 
 def needs_real_data() -> None:
@@ -150,6 +165,8 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(temporal_tasks, "TEST", 50)
     monkeypatch.setattr(temporal_tasks, "BATCH", 5)
     monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 5)
+    monkeypatch.setattr(lifted_start, "SAMPLES", 20)
+    monkeypatch.setattr(lifted_start, "SWEEPS", 1)
     small = replace(temporal._QUICK, length=10, steps=5, hidden=(50,), epochs=1, songs=3)
     monkeypatch.setattr(temporal, "_QUICK", small)
     report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()

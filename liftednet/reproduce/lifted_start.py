@@ -1,0 +1,139 @@
+"""The artificial tasks once more: the same network started from lifted weights."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from liftednet.activations import Tanh
+from liftednet.losses import CrossEntropy, Loss, SquaredError
+from liftednet.models import LiftedRNN
+from liftednet.models.networks import SequenceModel
+from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.tables import Table
+from liftednet.reproduce.temporal_tasks import (
+    HIDDEN,
+    TASKS,
+    Task,
+    TaskRun,
+    cell_of,
+    network,
+    train_network,
+)
+
+SAMPLES, SWEEPS, METHOD = 200, 5, "clipped"
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """A network trained by clipped descent from one of two starts."""
+
+    task: str
+    lifted: bool
+    rate: float
+    steps: int
+    length: int
+    seed: int
+
+
+def start_table(store: Path, rate: float, length: int, steps: int, seeds: int) -> Table:
+    """Run what is missing and return both starts of every task beside each other.
+
+    Args:
+        store: the file of finished runs.
+        rate: learning rate of clipped descent.
+        length: least length of a sequence.
+        steps: most steps of a run.
+        seeds: of each row.
+    """
+    settings = [
+        StartRun(task, lifted, rate, steps, length, seed)
+        for task in TASKS
+        for lifted in (False, True)
+        for seed in range(seeds)
+    ]
+    records = run_all(store, settings, train_from, "lifted starts")
+    rows = [[task, *_cells(records, task, False), *_cells(records, task, True)] for task in TASKS]
+    columns = (
+        "task",
+        "radius 1: solved, steps",
+        "radius 1: best share",
+        "lifted: solved, steps",
+        "lifted: best share",
+    )
+    notes = (
+        f"Clipped descent, rate {rate:g}, otherwise as above. The lifted start is LiftedRNN (joint "
+        f"divergence, tanh, start of radius 1, {SWEEPS} sweeps over {SAMPLES} sequences).",
+    )
+    return Table("Started from lifted weights", columns, rows, notes)
+
+
+def train_from(run: StartRun) -> Outcome:
+    """Train from the spectral start, or from a lifted model that starts there."""
+    task = TASKS[run.task]
+    model = network(task.features, task.outputs, 1.0, run.seed)
+    if run.lifted:
+        lift_(model, task, run.length, run.seed)
+    settings = TaskRun(run.task, METHOD, 1.0, run.rate, run.steps, run.length, run.seed)
+    return train_network(model, settings)
+
+
+def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
+    """Fit a lifted network to a few sequences and write its weights into a torch network.
+
+    Args:
+        model: a tanh `CellRecurrence` with a readout; changed in place.
+        task: what the sequences are drawn from.
+        length: least length of a sequence.
+        seed: of the sequences and the start.
+    """
+    # Below the seeds of all runs: these sequences are in no batch and no test.
+    x, y, lengths = task.batch(SAMPLES, length, seed)
+    loss: Loss = SquaredError() if y.is_floating_point() else CrossEntropy()
+    lifted = LiftedRNN(
+        task.features,
+        HIDDEN,
+        task.outputs,
+        activation=Tanh(),
+        loss=loss,
+        start="gaussian",
+        spectral_radius=1.0,
+        sweeps=SWEEPS,
+        seed=seed,
+    ).fit(x, y, lengths=lengths)
+    write_weights_(model, lifted)
+
+
+@torch.no_grad()
+def write_weights_(model: SequenceModel, lifted: LiftedRNN) -> None:
+    """Copy a lifted network of one layer into a torch one; torch keeps the transposes.
+
+    Args:
+        model: a `CellRecurrence` over a torch.nn.RNNCell with a readout; changed in place.
+        lifted: a fitted network of the same sizes.
+    """
+    cell, layer = cell_of(model), lifted.cells[0]
+    written: dict[str, Tensor] = {
+        "weight_hh": layer.recurrent.T,
+        "weight_ih": layer.inputs.T,
+        "bias_ih": layer.bias,
+        "bias_hh": torch.zeros_like(layer.bias),
+    }
+    for name, value in written.items():
+        cell.get_parameter(name).copy_(value)
+    model.readout.weight.copy_(lifted.readout.matrix.T)
+    if lifted.readout.bias is not None:
+        model.readout.bias.copy_(lifted.readout.bias)
+
+
+def _cells(records: Sequence[Record[StartRun]], task: str, lifted: bool) -> list[str]:
+    own = [r for r in records if (r.settings.task, r.settings.lifted) == (task, lifted)]
+    steps = [r.outcome["steps"] for r in own if r.outcome["steps"] is not None]
+    after = f", {statistics.median(steps):.0f}" if steps else ""
+    best = statistics.fmean(max(r.outcome["shares"]) for r in own)
+    return [f"{len(steps)}/{len(own)}{after}", f"{best:.2f}"]
