@@ -221,8 +221,9 @@ class _Move:
 
 
 def copied(layer: Weights) -> Weights:
-    """Return weights of one's own."""
-    return Weights(layer.matrix.clone(), _bias(layer).clone())
+    """Return weights of one's own, in rows as the gradients are."""
+    matrix = layer.matrix.clone(memory_format=torch.contiguous_format)
+    return Weights(matrix, _bias(layer).clone())
 
 
 def _bias(layer: Weights) -> Tensor:

@@ -1,0 +1,157 @@
+"""The starts that Table 1 of Lifted Neural Networks compares, and those it lacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from liftednet.data import Classification
+from liftednet.losses import CrossEntropy
+from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.layer_starts import STARTS, draw_weights
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, WeightFit, Weights
+from liftednet.solvers import GeneralizedLinear
+
+PAPER_BIAS = 0.1  # of every start but the lifted one (Table 1)
+SMOOTHING = 0.1  # of the labels that the lifted network is fitted to
+LAM = 10.0
+RHO = 1e-6
+_HEAD_RHO = 1.0  # on the sum of the losses
+_HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)
+_LSUV_SAMPLES = 1_000
+_SWIM_CANDIDATES = 3  # pairs of samples that are drawn for one unit that is kept
+
+Layers = list[Weights]
+Start = Callable[[Classification, tuple[int, ...], int], Layers]
+
+
+def network_from(layers: Layers) -> nn.Sequential:
+    """Return the ReLU network with these weights, ending with logits."""
+    modules: list[nn.Module] = []
+    for layer in layers:
+        inputs, units = layer.matrix.shape
+        linear = nn.Linear(inputs, units)
+        assert layer.bias is not None  # every start draws one
+        linear.weight.data, linear.bias.data = layer.matrix.T.contiguous(), layer.bias.clone()
+        modules += [linear, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+def drawn(name: str, bias: float = 0.0) -> Start:
+    """Return the start that draws every layer by itself."""
+
+    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+        generator = torch.Generator().manual_seed(seed)
+        return draw_weights(list(pairwise(sizes)), STARTS[name], generator, bias)
+
+    return start
+
+
+def unit_variance(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+    """Return orthogonal layers scaled to outputs of variance 1 (LSUV; Mishkin, Matas, 2016)."""
+    generator = torch.Generator().manual_seed(seed)
+    x = data.x_train[torch.randperm(len(data.x_train), generator=generator)[:_LSUV_SAMPLES]]
+    layers = []
+    for inputs, units in pairwise(sizes):
+        matrix = nn.init.orthogonal_(torch.empty(inputs, units), generator=generator)
+        layers.append(Weights(matrix / (x @ matrix).std(), torch.zeros(units)))
+        x = layers[-1].apply(x).clamp(min=0)
+    return layers
+
+
+def fitted_head(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+    """Return Kaiming hidden layers, and the output layer by one convex problem: the control."""
+    layers = drawn("kaiming")(data, sizes, seed)
+    return [*layers[:-1], _head(data, _features(layers[:-1], data.x_train))]
+
+
+def sampled_where_it_matters(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+    """Return hidden units between pairs of samples (SWIM; Bolager et al., 2023), the head fitted.
+
+    A unit is (x_2 - x_1) / |x_2 - x_1|^2 with bias -<w, x_1>; pairs of different classes are drawn
+    with a probability that falls with their distance.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    layers: Layers = []
+    for units in sizes[1:-1]:
+        layers.append(_between(_features(layers, data.x_train), data.y_train, units, generator))
+    return [*layers, _head(data, _features(layers, data.x_train))]
+
+
+def lifted(epochs: int) -> Start:
+    """Return the start from a lifted network that makes some passes over the data."""
+
+    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+        model = lifted_network(sizes, epochs, seed)
+        model.fit(data.x_train, smoothed(data.y_train, data.classes))
+        return list(model.weights)
+
+    return start
+
+
+def lifted_network(sizes: tuple[int, ...], epochs: int, seed: int) -> LiftedMLP:
+    """Return the lifted network of every table here, not yet fitted."""
+    return LiftedMLP(sizes, lam=LAM, rho=RHO, method=Minibatch(epochs=epochs), seed=seed)
+
+
+def smoothed(labels: Tensor, classes: int) -> Tensor:
+    """Return class probabilities that leave 0.1 to all classes alike, (samples, classes)."""
+    return nn.functional.one_hot(labels, classes) * (1 - SMOOTHING) + SMOOTHING / classes
+
+
+@dataclass(frozen=True)
+class NamedStart:
+    """A start as a table shows it."""
+
+    name: str
+    start: Start
+
+
+def paper_starts(epochs: int) -> list[NamedStart]:
+    """Return the four starts of Table 1, the lifted one trained for some epochs."""
+    return [
+        NamedStart("normal", drawn("normal", PAPER_BIAS)),
+        NamedStart("Xavier", drawn("xavier", PAPER_BIAS)),
+        NamedStart("variance scaling", drawn("variance-scaling", PAPER_BIAS)),
+        NamedStart("lifted", lifted(epochs)),
+    ]
+
+
+def practical_starts(epochs: int) -> list[NamedStart]:
+    """Return what a practitioner would use, the controls, and the lifted start."""
+    return [
+        NamedStart("Kaiming", drawn("kaiming")),
+        NamedStart("LSUV", unit_variance),
+        NamedStart("Kaiming, fitted head", fitted_head),
+        NamedStart("SWIM", sampled_where_it_matters),
+        NamedStart("lifted", lifted(epochs)),
+    ]
+
+
+def _features(layers: Layers, x: Tensor) -> Tensor:
+    for layer in layers:
+        x = layer.apply(x).clamp(min=0)
+    return x
+
+
+def _head(data: Classification, features: Tensor) -> Weights:
+    loss = CrossEntropy()
+    target = loss.encode(data.y_train, data.classes).to(features)
+    fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(_HEAD_RHO))
+    return _HEAD.solve(fit).value
+
+
+def _between(x: Tensor, labels: Tensor, units: int, generator: torch.Generator) -> Weights:
+    drawn_pairs = torch.randint(len(x), (2, _SWIM_CANDIDATES * units), generator=generator)
+    first, second = drawn_pairs
+    apart = x[second] - x[first]
+    squared = apart.square().sum(1).clamp(min=1e-6)
+    chance = (labels[first] != labels[second]) / squared.sqrt() + 1e-12
+    kept = torch.multinomial(chance, units, generator=generator)
+    matrix = (apart[kept] / squared[kept].unsqueeze(1)).T.contiguous()
+    return Weights(matrix, -(x[first[kept]] * matrix.T).sum(1))
