@@ -33,7 +33,12 @@ class Batch:
     @property
     def mask(self) -> Tensor:
         """(batch, time) booleans, true where a step is real."""
-        return torch.arange(self.x.shape[1]) < self.lengths[:, None]
+        steps = torch.arange(self.x.shape[1], device=self.lengths.device)
+        return steps < self.lengths[:, None]
+
+    def to(self, device: str | torch.device) -> Batch:
+        """Return the batch on a device."""
+        return Batch(self.x.to(device), self.y.to(device), self.lengths.to(device))
 
 
 @dataclass(frozen=True)
