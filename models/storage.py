@@ -13,6 +13,8 @@ from liftednet.storage import Archive, read, write
 
 from .mlp import LiftedMLP
 from .mlp_archive import pack_mlp, unpack_mlp
+from .rnn import LiftedRNN
+from .rnn_archive import pack_rnn, unpack_rnn
 
 Activations = Activation | Sequence[Activation] | None
 
@@ -32,14 +34,14 @@ class Kind:
     unpack: Callable[..., Any]
 
 
-_KINDS = (Kind(LiftedMLP, pack_mlp, unpack_mlp),)
+_KINDS = (Kind(LiftedMLP, pack_mlp, unpack_mlp), Kind(LiftedRNN, pack_rnn, unpack_rnn))
 
 
 def save(model: Any, path: str | Path) -> Path:
     """Save a fitted model: its weights as safetensors, its architecture in the metadata.
 
     Args:
-        model: a fitted model, such as `LiftedMLP`.
+        model: a fitted model, a `LiftedMLP` or `LiftedRNN`.
         path: of the file, replaced at once or not at all; its folder must exist.
 
     Returns:

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from liftednet import Activation, activations, load, losses, save
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import LiftedMLP
+from liftednet.models import LiftedMLP, LiftedRNN
 
 SOFTSIGN = torch.nn.functional.softsign
 
@@ -68,6 +68,30 @@ def test_a_loaded_model_is_the_one_that_was_saved(
     assert loaded.architecture.lam == model.architecture.lam
     assert loaded.architecture.rho == model.architecture.rho
     assert type(loaded.loss) is type(model.loss)
+
+
+RECURRENT = [
+    ((2, 4, 3), {}),
+    ((2, [4, 3], 3), {"bidirectional": True, "divergence": "tight"}),
+    ((2, 4, 3, activations.Tanh()), {"learn_initial_state": True, "dtype": torch.float32}),
+    ((2, 4, 3, Activation.from_function(SOFTSIGN)), {"lam": 2.0, "rho": [0.1, 0.2]}),
+]
+
+
+@pytest.mark.parametrize(("sizes", "options"), RECURRENT)
+def test_a_loaded_recurrent_model_is_the_one_that_was_saved(sizes, options, tmp_path) -> None:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(20, 5, 2, generator=generator)
+    y = torch.arange(100).reshape(20, 5) % 3
+    model = LiftedRNN(*sizes, sweeps=1, **options).fit(x, y)
+    loaded = load(save(model, tmp_path / "model"), model.activation)
+    torch.testing.assert_close(loaded.forward(x), model.forward(x))
+    assert loaded.architecture.cells == model.architecture.cells
+    assert (loaded.architecture.lam, loaded.architecture.rho) == (
+        model.architecture.lam,
+        model.architecture.rho,
+    )
+    assert repr(loaded.architecture.divergence) == repr(model.architecture.divergence)
 
 
 def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
@@ -132,7 +156,7 @@ def test_an_interrupted_save_keeps_the_file_that_was_there(plain, tmp_path, monk
 def test_what_cannot_be_saved_is_refused(plain, tmp_path) -> None:
     with pytest.raises(NotFittedError, match="call fit"):
         save(LiftedMLP((5, 6, 3)), tmp_path / "model")
-    with pytest.raises(DataError, match=r"save needs a LiftedMLP.*got Linear"):
+    with pytest.raises(DataError, match=r"save needs a LiftedMLP or a LiftedRNN, got Linear"):
         save(torch.nn.Linear(2, 2), tmp_path / "model")
     with pytest.raises(DataError, match="No such file or directory"):
         save(plain, tmp_path / "missing" / "model")
