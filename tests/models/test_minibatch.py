@@ -1,0 +1,293 @@
+"""Training on minibatches: what a step is, what a run keeps, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch.utils.data import DataLoader, TensorDataset
+
+from liftednet import DataError, DeclarationError, SolverError, activations, losses
+from liftednet.models import Epoch, LiftedMLP, Minibatch
+from liftednet.models.descent import Ending
+from liftednet.models.layer_metric import LayerMetric
+from liftednet.models.minibatch import BatchSteps
+from liftednet.problems import Design, OutputFit, StateFit, WeightFit
+from liftednet.solvers import solve
+from tests.models.networks import bias_of, labeled, targets_for
+
+X, Y = labeled(samples=60)
+SHORT = Minibatch(epochs=3, batch_size=10)
+
+
+def _trained(seed: int = 0, **options) -> LiftedMLP:
+    return LiftedMLP((4, 8, 3), seed=seed, **{"method": SHORT, **options}).fit(X, Y)
+
+
+def _steps(network: LiftedMLP, damping: float = 1e12) -> BatchSteps:
+    settings = Minibatch(rank=0, damping=damping)
+    return BatchSteps(network.architecture, network.weights, settings, torch.Generator())
+
+
+@given(lam=st.floats(1e4, 1e5), activation=st.sampled_from([activations.Tanh(), activations.ELU()]))
+def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activation):
+    network = LiftedMLP((4, 6, 5, 3), activation, lam=lam, sweeps=1).fit(X, Y)
+    leaves = [
+        (w.matrix.clone().requires_grad_(), bias_of(w).clone().requires_grad_())
+        for w in network.weights
+    ]
+    x = X
+    for matrix, bias in leaves[:-1]:
+        x = activation.forward(x @ matrix + bias)
+    torch.nn.functional.cross_entropy(x @ leaves[-1][0] + leaves[-1][1], Y).backward()
+    below, above = _steps(network)._forward(X)
+    target = torch.nn.functional.one_hot(Y, 3).double()
+    _, slopes = _steps(network)._gradients(above, target)
+    for (matrix, bias), inputs, slope in zip(leaves, below, slopes, strict=True):
+        assert matrix.grad is not None and bias.grad is not None
+        assert torch.allclose(inputs.T @ slope / len(X), matrix.grad, atol=1e-4)
+        assert torch.allclose(slope.mean(0), bias.grad, atol=1e-4)
+
+
+@pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
+def test_the_moved_states_lower_their_state_fit(activation):
+    start = LiftedMLP((4, 6, 3), activation, sweeps=1).fit(X, Y).weights
+    # Phi is 1-strongly convex here: with this lam the linearized link is an upper bound.
+    lam = float(torch.linalg.matrix_norm(start[1].matrix, 2)) ** 2
+    network = LiftedMLP((4, 6, 3), activation, lam=lam, start=start, method=Minibatch(epochs=1))
+    network.partial_fit(X, Y)
+    blocks = network._fitted()
+    steps = _steps(network)
+    slope = steps._gradients(steps._forward(X)[1], torch.nn.functional.one_hot(Y, 3).double())[1]
+    fit, passed = blocks.sweep()[0].problem(), blocks.states[0]
+    assert isinstance(fit, StateFit)
+    moved = fit.measure(passed - slope[0] / lam).objective
+    assert solve(fit).objective <= moved < fit.measure(passed).objective
+
+
+def test_a_small_step_lowers_the_loss_and_a_zero_rate_changes_nothing():
+    network = LiftedMLP((4, 6, 3), lam=10.0, rho=1e-9, sweeps=1).fit(X, Y)
+    steps, target = _steps(network), torch.nn.functional.one_hot(Y, 3).double()
+    first = steps.step(X, target, 0.0, len(X))
+    assert all(
+        a.matrix.equal(b.matrix) for a, b in zip(steps.weights, network.weights, strict=True)
+    )
+    found = [first] + [steps.step(X, target, 0.02, len(X)) for _ in range(20)]
+    assert found == sorted(found, reverse=True)
+
+
+def test_no_step_is_longer_than_the_parabola_allows():
+    network = LiftedMLP((4, 6, 3), lam=10.0, sweeps=1).fit(X, Y)
+    steps, target = _steps(network), torch.nn.functional.one_hot(Y, 3).double()
+    found = [steps.step(X, target, 1e9, len(X)) for _ in range(200)]
+    assert np.isfinite(found).all()
+    assert found[-1] < 3 * found[0]
+
+
+@given(st.integers(1, 40), st.floats(0.1, 100))
+def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples, damping):
+    generator = torch.Generator().manual_seed(samples)
+    basis = torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0]
+    parts = torch.randn(200, 2, generator=generator, dtype=torch.float64)
+    x = parts * torch.tensor([5.0, 2.0]) @ basis[:2] + 1
+    metric = LayerMetric(8, 2, damping, 0.0, generator)
+    for _ in range(50):
+        metric.look(x)
+    centered = x - x.mean(0)
+    variance, covariance = centered.square().mean(), centered.T @ centered / 200
+    full = torch.zeros(9, 9, dtype=torch.float64)  # [W; b] -> centered inputs, then the metric
+    full[:8, :8] = variance * torch.eye(8) + covariance / damping
+    full[8, 8] = variance + 1 / damping
+    shift = torch.eye(9, dtype=torch.float64)
+    shift[8, :8] = x.mean(0)  # the bias of centered inputs is b + mean' W
+    gradient = torch.randn(9, 3, generator=generator, dtype=torch.float64)
+    wanted = torch.linalg.solve(shift.T @ full @ shift, gradient)
+    found = torch.cat([metric.direction(gradient[:8], gradient[8])[0], torch.zeros(1, 3)])
+    found[8] = metric.direction(gradient[:8], gradient[8])[1]
+    assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-8)
+
+
+def test_one_layer_on_minibatches_comes_close_to_logistic_regression():
+    pixels, labels = load_digits(return_X_y=True)
+    x, y = torch.from_numpy(pixels / 16), torch.from_numpy(labels)
+    model = LiftedMLP((64, 10), rho=0.5, method=Minibatch(epochs=60)).fit(x, y)
+    exact = LogisticRegression(C=1.0, tol=1e-8, max_iter=2000).fit(x.numpy(), y.numpy())
+    chances = exact.predict_proba(x.numpy()).clip(1e-300)
+    best = -np.log(chances[np.arange(len(y)), labels]).sum() + 0.5 * (exact.coef_**2).sum()
+    assert model.objective() < 1.02 * best
+
+
+@pytest.mark.parametrize("divergence", ["tight", "joint"])
+@pytest.mark.parametrize(
+    "loss",
+    [losses.CrossEntropy(), losses.SquaredError(), losses.BinaryCrossEntropy(),
+     losses.SimplexCrossEntropy()],
+    ids=lambda loss: type(loss).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
+def test_every_loss_and_divergence_trains(loss, divergence, activation):
+    y = targets_for(loss, Y, 3)
+    model = LiftedMLP((4, 8, 3), activation, loss, 1.0, 1e-4, divergence, method=SHORT).fit(X, y)
+    assert model.epochs is not None
+    first, *_, last = [epoch.loss for epoch in model.epochs.epochs]
+    assert last < first
+    assert np.isfinite(model.objective())
+
+
+def test_the_output_states_of_a_step_are_those_of_their_fit():
+    loss = losses.SimplexCrossEntropy()
+    network = LiftedMLP((4, 6, 3), loss=loss, lam=0.5, sweeps=1).fit(X, Y)
+    target = torch.nn.functional.one_hot(Y, 3).double()
+    steps = _steps(network)
+    u = steps._forward(X)[1][-1]
+    _, slope = steps._top(u, target)
+    fit = OutputFit(loss, target, network.architecture.divergences[-1], u, 0.5)
+    wanted = 0.5 * (network.activations[-1].forward(u) - solve(fit, "reference").value)
+    assert torch.allclose(slope, wanted, atol=1e-4)
+
+
+def test_the_same_seed_gives_the_same_network_and_another_does_not():
+    one, same, other = _trained(1), _trained(1), _trained(2)
+    assert all(a.matrix.equal(b.matrix) for a, b in zip(one.weights, same.weights, strict=True))
+    assert not one.weights[0].matrix.equal(other.weights[0].matrix)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_precision_and_what_the_model_knows_afterwards(dtype):
+    model = _trained(dtype=dtype)
+    assert {layer.matrix.dtype for layer in model.weights} == {dtype}
+    assert model.gap() == pytest.approx((0.0,), abs=1e-6)
+    assert model.states[0].shape == (60, 8)
+    assert model.residual() > 0
+    assert model.forward_lifted(X).shape == (60, 3)
+
+
+def test_a_data_loader_gives_what_arrays_give():
+    order = torch.utils.data.SequentialSampler(range(60))
+    loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10, sampler=order)
+    model = LiftedMLP((4, 8, 3), method=SHORT).fit(loader)
+    again = LiftedMLP((4, 8, 3), method=SHORT).fit(loader)
+    assert float((model.predict(X) == Y).double().mean()) > 0.7
+    assert model.weights[0].matrix.equal(again.weights[0].matrix)
+
+
+def test_sorted_batches_of_one_class_are_no_error():
+    order = Y.argsort()
+    loader = DataLoader(TensorDataset(X[order].float(), Y[order]), batch_size=5)
+    assert LiftedMLP((4, 8, 3), method=SHORT).fit(loader).epochs is not None
+
+
+def test_partial_fit_learns_batch_by_batch_and_keeps_what_was_handed_out():
+    model = LiftedMLP((4, 8, 3), lam=10.0, dtype=torch.float64)
+    for _ in range(30):
+        for rows in torch.arange(60).split(15):
+            model.partial_fit(X[rows], Y[rows])
+    before = model.weights[0].matrix.clone()
+    kept = model.weights[0].matrix
+    model.partial_fit(X[:15], Y[:15])
+    assert kept.equal(before) and not model.weights[0].matrix.equal(before)
+    assert float((model.predict(X) == Y).double().mean()) > 0.9
+
+
+def test_partial_fit_goes_on_from_a_fit_and_a_warm_fit_from_partial_fit():
+    model = LiftedMLP((4, 8, 3), sweeps=2, warm_start=True, dtype=torch.float64).fit(X, Y)
+    fitted = model.weights[0].matrix.clone()
+    model.partial_fit(X, Y)
+    moved = float((model.weights[0].matrix - fitted).norm() / fitted.norm())
+    assert 0 < moved < 1
+    at = model.objective()
+    assert model.fit(X, Y).objective() < at
+
+
+def test_a_warm_start_goes_on():
+    once = _trained(warm_start=True)
+    first = once.objective()
+    assert once.fit(X, Y).objective() < first
+
+
+def test_early_stopping_keeps_the_best_weights():
+    shuffled = Y[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
+    settings = Minibatch(epochs=200, batch_size=10, validation=0.3, patience=3)
+    model = LiftedMLP((4, 20, 3), method=settings).fit(X, shuffled)
+    assert model.epochs is not None and model.epochs.ending is Ending.STOPPED
+    found = [epoch.validation for epoch in model.epochs.epochs]
+    best = found.index(min(v for v in found if v is not None))
+    assert len(found) == best + 4
+    shorter = Minibatch(epochs=200, batch_size=10, validation=0.3, patience=1)
+    assert LiftedMLP((4, 20, 3), method=shorter).fit(X, shuffled).epochs is not None
+
+
+def test_an_interrupt_keeps_what_is_done():
+    def stop(epoch: Epoch) -> None:
+        if epoch.number == 2:
+            raise KeyboardInterrupt
+
+    model = LiftedMLP((4, 8, 3), method=Minibatch(epochs=50, batch_size=10))
+    model.fit(X, Y, on_step=stop)
+    assert model.epochs is not None and model.epochs.ending is Ending.INTERRUPTED
+    assert len(model.epochs.epochs) == 2
+    assert np.isfinite(model.objective())
+
+
+def test_a_loss_that_is_not_finite_is_an_error_and_the_last_epoch_stays():
+    model = LiftedMLP((4, 8, 3), loss=losses.SquaredError(), method=SHORT)
+    huge = torch.full((60, 3), 1e30, dtype=torch.float32)
+    with pytest.raises(SolverError, match=r"lower the rate.*last good epoch"):
+        model.fit(X.float(), huge)
+    assert all(bool(layer.matrix.isfinite().all()) for layer in model.weights)
+
+
+def test_refitting_the_output_is_the_convex_problem_on_forward_features():
+    model = _trained(refit_output=True, rho=0.1)
+    plain = _trained(rho=0.1)
+    assert model.weights[0].matrix.equal(plain.weights[0].matrix)
+    features = torch.relu(model.weights[0].apply(X))
+    exact = LogisticRegression(C=5.0, tol=1e-10, max_iter=5000).fit(features.numpy(), Y.numpy())
+    expected = torch.from_numpy(exact.predict_proba(features.numpy()))
+    assert torch.allclose(model.predict_proba(X), expected, atol=1e-3)
+    assert model.objective() < plain.objective()
+    fit = next(b for b in model._fitted().sweep() if b.name == "weights 2").problem()
+    assert isinstance(fit, WeightFit) and isinstance(fit.design, Design)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"batch_size": 2.5}, "batch_size"),
+        ({"rate": 0.0}, "rate"),
+        ({"damping": float("inf")}, "damping"),
+        ({"rank": -1}, "rank"),
+        ({"refresh": 0}, "refresh"),
+        ({"validation": 1.0}, "validation"),
+        ({"patience": 2}, "validation"),
+        ({"patience": 0, "validation": 0.1}, "patience"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options, words):
+    with pytest.raises(DataError, match=words):
+        Minibatch(**options)
+
+
+def test_what_does_not_go_together_is_refused():
+    loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10)
+    with pytest.raises(DeclarationError, match="'full', 'minibatch'"):
+        LiftedMLP((4, 3), method="batch")
+    with pytest.raises(DeclarationError, match=r"MaxPooling.*layer 1"):
+        LiftedMLP((4, 5, 3), activations.MaxPooling(2), method="minibatch")
+    with pytest.raises(DeclarationError, match="SimplexCrossEntropy"):
+        LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
+    with pytest.raises(DataError, match="DataLoader"):
+        LiftedMLP((4, 8, 3)).fit(loader)
+    with pytest.raises(DataError, match="own y"):
+        LiftedMLP((4, 8, 3), method=SHORT).fit(loader, Y)
+    with pytest.raises(DataError, match="pairs"):
+        LiftedMLP((4, 8, 3), method=SHORT).fit(DataLoader(TensorDataset(X.float()), batch_size=10))
+    with pytest.raises(DataError, match=r"\(60, 3\)"):
+        LiftedMLP((4, 8, 3)).partial_fit(X[:, :3], Y)
+    with pytest.raises(DataError, match="holds out 0 of 2"):
+        LiftedMLP((4, 3), method=Minibatch(validation=0.1)).fit(X[:2], Y[:2])
