@@ -17,7 +17,7 @@ from liftednet.command.demo_report import draw_curves, sentence, table
 from liftednet.command.named import IMAGES
 from liftednet.data import split
 from liftednet.export import to_torch
-from liftednet.models import LiftedMLP
+from liftednet.models import LiftedMLP, Minibatch
 from liftednet.reproduce.starts import (
     FITTED_OUTPUT,
     LIFTED,
@@ -37,11 +37,18 @@ from liftednet.reproduce.starts import (
 
 @dataclass(frozen=True)
 class Setting:
-    """How a lifted network is trained; chosen on the validation samples."""
+    """How a lifted network is trained; chosen on the validation samples.
 
-    divergence: str
+    Attributes:
+        lam: weight of the divergences.
+        rho: weight of the squared Frobenius norms.
+        batches: passes over minibatches, or None to solve every block on all samples.
+        sweeps: over all blocks, where there are no minibatches.
+    """
+
+    lam: float
     rho: float
-    lam: float = 0.1
+    batches: Minibatch | None = None
     sweeps: int = 3
 
     def model(self, task: Task, seed: int) -> LiftedMLP:
@@ -51,14 +58,22 @@ class Setting:
             task.activation,
             lam=self.lam,
             rho=self.rho,
-            divergence=self.divergence,
             sweeps=self.sweeps,
             seed=seed,
+            method="full" if self.batches is None else self.batches,
+            refit_output=True,
         )
 
     def fit(self, task: Task, seed: int) -> LiftedMLP:
         """Return the network, trained."""
         return self.model(task, seed).fit(task.train.x, task.train.y)
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        passes = f"full method, sweeps {self.sweeps}"
+        if self.batches is not None:
+            passes = f"minibatch method, epochs {self.batches.epochs}"
+        return f"{passes}, lam {self.lam:g}, rho {self.rho:g}"
 
 
 @dataclass(frozen=True)
@@ -78,13 +93,29 @@ class Plan:
     schedule: Schedule
 
 
-_SETTINGS = tuple(
-    Setting(divergence, rho) for divergence in ("tight", "joint") for rho in (0.01, 0.1)
-)
-_RHOS = (0.01, 0.1, 1.0, 10.0)
 PLANS = {
-    "digits": Plan(50, _SETTINGS, _RHOS, Schedule(rates=(1e-2, 1e-3), epochs=20)),
-    "mnist": Plan(100, _SETTINGS, _RHOS, Schedule(rates=(1e-2, 1e-3), epochs=10, batch=200)),
+    "digits": Plan(
+        50,
+        (
+            Setting(0.1, 0.1),
+            Setting(0.1, 0.01, Minibatch(epochs=1)),
+            Setting(0.1, 0.1, Minibatch(epochs=5)),
+            Setting(1.0, 0.1, Minibatch(epochs=5)),
+        ),
+        (0.01, 0.1, 1.0, 10.0),
+        Schedule(rates=(1e-2, 1e-3), epochs=20),
+    ),
+    "mnist": Plan(
+        100,
+        (
+            Setting(10.0, 0.1, Minibatch(epochs=1)),
+            Setting(10.0, 10.0, Minibatch(epochs=1)),
+            Setting(10.0, 0.1, Minibatch(epochs=3)),
+            Setting(10.0, 10.0, Minibatch(epochs=3)),
+        ),
+        (0.1, 1.0, 10.0, 100.0),
+        Schedule(rates=(1e-3, 1e-4), epochs=5, batch=200),
+    ),
 }
 
 
@@ -161,7 +192,7 @@ def _standalone(model: LiftedMLP, setting: Setting, task: Task) -> list[str]:
     forward = hits(model.predict(task.test.x), task.test)
     by_states = hits(model.predict_lifted(task.test.x), task.test)
     return [
-        f"chosen on the validation samples: {setting.divergence} divergence, rho {setting.rho:g}",
+        f"chosen on the validation samples: {setting}",
         f"test accuracy {forward:.3f} by the feedforward rule, {by_states:.3f} by the lifted rule",
         f"exported to torch, the largest difference to the model being {difference:.1e}:",
         repr(exported),

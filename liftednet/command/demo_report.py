@@ -20,16 +20,21 @@ def table(curves: Sequence[Curve]) -> Table:
     rates = list(dict.fromkeys(curve.rate for curve in curves))
     last = len(curves[0].accuracy) - 1
     seeds = len({curve.seed for curve in curves})
+    epoch = statistics.median(curve.epoch_seconds for curve in curves)
     shown = Table(
-        title=f"Test accuracy, mean and standard deviation of {seeds} seeds", title_justify="left"
+        title=f"Test accuracy, mean and standard deviation of {seeds} seeds",
+        title_justify="left",
+        caption=f"An epoch of Adam takes {epoch:.2g} s.",
+        caption_justify="left",
     )
     shown.add_column("start")
+    shown.add_column("made in", justify="right")
     shown.add_column("untrained", justify="right")
     for rate in rates:
         for epoch in (1, last):
             shown.add_column(f"rate {rate:g}\n{_epochs(epoch)}", justify="right")
     for start in dict.fromkeys(curve.start for curve in curves):
-        cells = [_cell(_at(curves, start, rates[0], 0))]
+        cells = [_seconds(curves, start), _cell(_at(curves, start, rates[0], 0))]
         cells += [_cell(_at(curves, start, rate, epoch)) for rate in rates for epoch in (1, last)]
         shown.add_row(start, *cells)
     return shown
@@ -92,6 +97,10 @@ def _at(curves: Sequence[Curve], start: str, rate: float, epoch: int) -> list[fl
 def _means(curves: Sequence[Curve], start: str, rate: float) -> list[float]:
     epochs = range(len(curves[0].accuracy))
     return [statistics.fmean(_at(curves, start, rate, epoch)) for epoch in epochs]
+
+
+def _seconds(curves: Sequence[Curve], start: str) -> str:
+    return f"{statistics.fmean(c.seconds for c in curves if c.start == start):.2f} s"
 
 
 def _cell(values: Sequence[float]) -> str:

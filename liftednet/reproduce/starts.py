@@ -6,6 +6,7 @@ whose output layer alone is fitted, by one convex problem.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -86,12 +87,16 @@ class Curve:
         rate: learning rate.
         seed: of the start and of the order of the batches.
         accuracy: epochs + 1 numbers.
+        seconds: what the start itself took to make.
+        epoch_seconds: what an epoch took, with its test.
     """
 
     start: str
     rate: float
     seed: int
     accuracy: tuple[float, ...]
+    seconds: float
+    epoch_seconds: float
 
 
 Start = Callable[[Task, int], nn.Sequential]
@@ -166,11 +171,16 @@ def compare(
     """
     for seed in seeds:
         for name, start in starts.items():
+            since = time.perf_counter()
             begun = start(task, seed).state_dict()
+            seconds = time.perf_counter() - since
             for rate in schedule.rates:
                 network = start_network(task)
                 network.load_state_dict(begun)
-                yield Curve(name, rate, seed, _trained(network, task, rate, seed, schedule))
+                since = time.perf_counter()
+                found = _trained(network, task, rate, seed, schedule)
+                epoch = (time.perf_counter() - since) / schedule.epochs
+                yield Curve(name, rate, seed, found, seconds, epoch)
 
 
 def start_network(task: Task) -> nn.Sequential:

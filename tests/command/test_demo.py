@@ -13,6 +13,7 @@ from liftednet.check import check_activation
 from liftednet.command.demo import PLANS, Plan, Setting, run_demo
 from liftednet.command.demo_activation import SquarePlus
 from liftednet.command.demo_report import draw_curves, sentence, table
+from liftednet.models import Minibatch
 from liftednet.reproduce.starts import (
     FITTED_OUTPUT,
     LIFTED,
@@ -83,7 +84,7 @@ def test_every_start_is_trained_with_every_seed_and_rate(task) -> None:
 
 def curves_with(ours: list[float], others: list[float]) -> list[Curve]:
     return [
-        Curve(start, 0.01, seed, (0.1, value, value))
+        Curve(start, 0.01, seed, (0.1, value, value), 0.5, 0.1)
         for start, values in ((LIFTED, ours), ("Kaiming", others), ("bad", [0.2, 0.3, 0.1]))
         for seed, value in enumerate(values)
     ]
@@ -106,7 +107,8 @@ def test_the_table_has_mean_and_deviation() -> None:
     shown = table(curves_with([0.90, 0.91, 0.92], [0.80, 0.81, 0.82]))
     cells = [list(column.cells) for column in shown.columns]
     assert cells[0] == [LIFTED, "Kaiming", "bad"]
-    assert cells[2][0] == "0.910 ± 0.010"
+    assert cells[1][0] == "0.50 s"
+    assert cells[3][0] == "0.910 ± 0.010"
 
 
 def test_without_matplotlib_the_demo_goes_on(tmp_path, monkeypatch) -> None:
@@ -123,7 +125,7 @@ def test_as_many_settings_are_tried_for_the_lifted_start_as_for_the_control() ->
 
 
 def test_the_whole_demo_at_toy_size(tmp_path, capsys) -> None:
-    settings = (Setting("joint", 0.1, sweeps=1), Setting("joint", 1.0, sweeps=1))
+    settings = (Setting(0.1, 0.1, sweeps=1), Setting(1.0, 0.1, Minibatch(epochs=1)))
     plan = Plan(8, settings, (0.1, 1.0), Schedule((1e-2, 1e-3), epochs=1, batch=200))
     run_demo("digits", 2, tmp_path, plan)
     said = capsys.readouterr().out
