@@ -51,6 +51,13 @@ class Coupling(StrEnum):
     JOINT = "joint"
 
 
+class Method(StrEnum):
+    """The two ways of training."""
+
+    FULL = "full"
+    MINIBATCH = "minibatch"
+
+
 Folder = Annotated[Path, typer.Option(help="Where pictures and tables are written.")]
 Seeds = Annotated[int, typer.Option(min=1, help="How many seeds every row has.")]
 
@@ -90,7 +97,12 @@ def train(
     ] = Coupling.TIGHT,
     lam: Annotated[float, typer.Option(help="Weight of the divergences.")] = 0.1,
     rho: Annotated[float, typer.Option(help="Weight of the squared Frobenius norms.")] = 0.1,
-    sweeps: Annotated[int, typer.Option(min=1, help="The most sweeps over all blocks.")] = 5,
+    method: Annotated[
+        Method, typer.Option(help="Every block on all samples, or minibatches (fast on many).")
+    ] = Method.FULL,
+    sweeps: Annotated[
+        int, typer.Option(min=1, help="Sweeps over all blocks, or epochs of minibatches.")
+    ] = 5,
     held_out: Annotated[float, typer.Option(help="Share of a file's samples kept to test.")] = 0.25,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the split.")] = 0,
     output: Annotated[Path, typer.Option(help="Where the model is saved.")] = Path(
@@ -102,10 +114,20 @@ def train(
 
     run_train(
         Order(
-            data, hidden, activation, loss, divergence.value, lam, rho, sweeps, held_out, seed,
-            output,
+            data=data,
+            hidden=hidden,
+            activation=activation,
+            loss=loss,
+            divergence=divergence.value,
+            method=method.value,
+            lam=lam,
+            rho=rho,
+            sweeps=sweeps,
+            held_out=held_out,
+            seed=seed,
+            output=output,
         )
-    )  # fmt: skip
+    )
 
 
 @app.command()

@@ -14,7 +14,7 @@ from liftednet import data
 from liftednet.command.named import IMAGES, activation_from, loss_from
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, Loss
-from liftednet.models import LiftedMLP
+from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.storage import save
 
 
@@ -27,6 +27,7 @@ class Order:
     activation: str
     loss: str
     divergence: str
+    method: str
     lam: float
     rho: float
     sweeps: int
@@ -66,6 +67,7 @@ def run_train(order: Order) -> None:
         order.divergence,
         sweeps=order.sweeps,
         seed=order.seed,
+        method=Minibatch(epochs=order.sweeps) if order.method == "minibatch" else "full",
     )
     console = Console()
     console.print(f"{' - '.join(map(str, sizes))} units, {len(halves.y_train)} samples")

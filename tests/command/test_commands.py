@@ -112,6 +112,12 @@ def test_train_saves_a_model_that_can_be_loaded(here) -> None:
     assert model.predict(torch.zeros(2, 4)).shape == (2,)
 
 
+def test_train_by_minibatches(here) -> None:
+    result = call("train", "data.npz", "--method", "minibatch", "--sweeps", "2")
+    assert result.exit_code == 0, result.output
+    assert load("model.safetensors").architecture.sizes == (4, 100, 3)
+
+
 def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
     line = "train line.npz --hidden 5 --activation mine_declared:made --loss SquaredError"
     result = call(*line.split(), "--sweeps", "1")
