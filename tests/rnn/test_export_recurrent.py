@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from liftednet.errors import DataError
 from liftednet.export_recurrent import initialize_rnn_, recurrent_to_torch
 from liftednet.models import LiftedRNN
 
-KINDS = [
+KINDS: list[dict[str, Any]] = [
     {},
     {"activation": activations.Tanh(), "divergence": "tight"},
     {"activation": activations.Sigmoid(), "hidden_size": (4, 3)},
@@ -27,7 +29,7 @@ def test_the_exported_network_gives_the_outputs_of_the_model(kind):
     x, y = echo(12, 6, lag=1, classes=3)
     x = x.double()
     lengths = torch.tensor([6, 2, 4, 1] * 3)
-    options = {"hidden_size": 4, "start": "orthogonal", "sweeps": 2, **kind}
+    options: dict[str, Any] = {"hidden_size": 4, "start": "orthogonal", "sweeps": 2, **kind}
     model = LiftedRNN(3, output_size=3, **options).fit(x, y, lengths=lengths)
     network = recurrent_to_torch(model)
     real = torch.arange(6) < lengths[:, None]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from liftednet import activations
@@ -14,26 +17,29 @@ from liftednet.data import echo, temporal_order
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import LiftedRNN
+from liftednet.models.sequence_arrays import Timeline
+from liftednet.solvers import Solver
+from liftednet.solvers.over_time import Cyclic, RedBlack
 
-KINDS = [
+KINDS: list[dict[str, Any]] = [
     {},
     {"divergence": "tight"},
     {"activation": activations.Tanh(), "divergence": "tight"},
     {"activation": activations.Sigmoid()},
     {"hidden_size": (4, 3), "bidirectional": True, "learn_initial_state": True},
-    {"state_solver": "red-black", "learn_initial_state": True},
-    {"state_solver": "cyclic"},
+    {"state_solver": RedBlack(1e-4, 10), "learn_initial_state": True},
+    {"state_solver": Cyclic(1e-4, 10)},
     {"proximity": 1.0, "hidden_size": (3, 4)},
 ]
 
 
-def small_model(**options):
-    options = {"hidden_size": 4, "sweeps": 3, "start": "orthogonal", **options}
+def small_model(**given: Any) -> LiftedRNN:
+    options: dict[str, Any] = {"hidden_size": 4, "sweeps": 3, "start": "orthogonal", **given}
     return LiftedRNN(3, output_size=2, **options)
 
 
-def small_task(generator, dtype=torch.float64):
-    x = torch.randn(6, 5, 3, generator=generator, dtype=dtype)
+def small_task(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(6, 5, 3, generator=generator, dtype=torch.float64)
     return x, (x[..., 0].cumsum(1) > 0).long()
 
 
@@ -41,6 +47,7 @@ def small_task(generator, dtype=torch.float64):
 def test_every_block_lowers_the_joint_objective(generator, kind):
     x, y = small_task(generator)
     model = small_model(**kind).fit(x, y)
+    assert model.trace is not None
     objectives = model.trace.objectives
     assert all(b <= a + 1e-6 * (1 + abs(a)) for a, b in pairwise(objectives))
     assert model.objective() < objectives[0]
@@ -107,6 +114,7 @@ def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
     lifted = model.forward_lifted(x)
     assert lifted.shape == (6, 5, 2)
     (block,) = free.sweep()
+    assert isinstance(block.solver, Solver)
     solved = block.solver.solve(block.problem())
     block.assign(solved.value)
     assert free.objective() <= passed
@@ -132,6 +140,7 @@ def test_many_to_one_counts_the_last_step_of_each_sequence(generator):
 def test_every_loss_takes_answers_per_step_and_at_the_end(generator, loss, outputs, target):
     x, _ = small_task(generator)
     model = LiftedRNN(3, 4, outputs, loss=loss, sweeps=2).fit(x, target)
+    assert model.trace is not None
     before, after = model.trace.objectives[0], model.trace.objectives[-1]
     assert after < before
     assert model.predict(x).shape[:1] == (6,)
@@ -142,10 +151,10 @@ def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
     x = torch.randn(50, 4, 1, generator=generator, dtype=torch.float64)
     y = torch.full((50, 4, 1), 2.0, dtype=torch.float64)
     y[:, 1:] = 0.0
-    options = {"loss": SquaredError(), "rho": 1e-3, "sweeps": 60, "start": "orthogonal"}
+    options: dict[str, Any] = {"loss": SquaredError(), "rho": 1e-3, "start": "orthogonal"}
     errors = []
     for learned in (True, False):
-        model = LiftedRNN(1, 4, 1, learn_initial_state=learned, **options).fit(x, y)
+        model = LiftedRNN(1, 4, 1, sweeps=60, learn_initial_state=learned, **options).fit(x, y)
         errors.append(float((model.forward(x) - y).square().mean()))
     assert errors[0] < errors[1]
     assert bool((model.cells[0].initial == 0).all())
@@ -156,6 +165,18 @@ def test_the_echo_of_the_last_symbol_is_learned(generator):
     model = LiftedRNN(4, 12, 4, sweeps=25, start="orthogonal", lam=10.0).fit(x, y)
     seen = model.predict(x)[:, 1:] == y[:, 1:]
     assert float(seen.double().mean()) > 0.9
+
+
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=5), st.booleans(), st.integers(0, 1))
+def test_turning_time_twice_changes_nothing(lengths, backward, early):
+    timeline = Timeline(7, torch.tensor(lengths), early)
+    rows = torch.arange(7 * len(lengths) * 2).reshape(7, len(lengths), 2)
+    turned = timeline.own(rows, backward)
+    assert turned.shape[0] == 7 + early
+    assert timeline.natural(turned, backward).equal(rows)
+    if backward:
+        first = turned[early, torch.arange(len(lengths))]
+        assert first.equal(rows[timeline.lengths - 1, torch.arange(len(lengths))])
 
 
 def test_the_same_seed_gives_the_same_model(generator):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -11,9 +13,9 @@ import torch
 
 from liftednet import activations
 from liftednet.activation import Activation
-from liftednet.divergences import joint, tight
+from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers.newton_over_time import NewtonOverTime, Point, System
@@ -21,7 +23,7 @@ from liftednet.solvers.over_time import Cyclic, RedBlack, forward_states
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])
-PER_UNIT = [
+PER_UNIT: list[Activation] = [
     activations.Identity(),
     activations.ReLU(),
     activations.LeakyReLU(0.2),
@@ -31,21 +33,21 @@ PER_UNIT = [
     activations.Softplus(),
     Activation.from_function(torch.nn.functional.softsign),
 ]
-LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
+LOSSES: list[PinnedLoss] = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 
 
 def states_problem(
-    generator,
-    activation,
-    coupling=joint,
-    loss=LOSSES[0],
-    at_end=False,
-    steps=STEPS,
-    samples=SAMPLES,
-    lengths=LENGTHS,
-    dtype=torch.float64,
-):
-    def draw(*shape):
+    generator: torch.Generator,
+    activation: Activation,
+    coupling: Callable[[Activation], Divergence] = joint,
+    loss: PinnedLoss = LOSSES[0],
+    at_end: bool = False,
+    steps: int = STEPS,
+    samples: int = SAMPLES,
+    lengths: torch.Tensor = LENGTHS,
+    dtype: torch.dtype = torch.float64,
+) -> StatesOverTime:
+    def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
     valid = torch.arange(steps)[:, None] < lengths
@@ -57,7 +59,9 @@ def states_problem(
     return StatesOverTime(coupling(activation), drive, recurrent, (link,), lengths, 3.0)
 
 
-def cvxpy_states(problem, lower, upper, loss):
+def cvxpy_states(
+    problem: StatesOverTime, lower: float | None, upper: float | None, loss: Any
+) -> np.ndarray:
     """Solve sample by sample for Phi = |v|^2 / 2 on a box, as section 4.1 prints it."""
     found = np.zeros(tuple(problem.drive.shape))
     (link,) = problem.links
@@ -81,7 +85,7 @@ def cvxpy_states(problem, lower, upper, loss):
     return found
 
 
-CVXPY_LOSSES = [
+CVXPY_LOSSES: list[tuple[PinnedLoss, Any]] = [
     (SquaredError(), lambda u, y: cp.sum_squares(u - y) / 2),
     (CrossEntropy(), lambda u, y: cp.log_sum_exp(u) - u @ y),
     (BinaryCrossEntropy(), lambda u, y: cp.sum(cp.logistic(u)) - u @ y),
@@ -214,7 +218,7 @@ def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monk
 
 def test_coupled_units_go_to_the_sweeps(generator):
     problem = states_problem(generator, activations.SimplexProjection(), joint)
-    assert "unit by unit" in NewtonOverTime().obstacle(problem)
+    assert "unit by unit" in str(NewtonOverTime().obstacle(problem))
     assert RedBlack(1e-6, 500).solve(problem).residual <= 1e-6
 
 

@@ -1,0 +1,105 @@
+"""States over time: exact Newton steps against cyclic and red-black sweeps, by sequence length.
+
+Run it with `python benchmarks/recurrent_states.py [longest] [--json]`; with --json the table is
+also written to benchmarks/results/recurrent_states.json. One thread, processor seconds; 200 running
+sums, 10 ReLU units that start as the identity, joint divergence, lam = 10, from the states of a
+forward pass to a KKT residual of 1e-6. Sweeps stop after three times the seconds of the exact
+solve, and what they have reached by then is shown. One iteration is what a training sweep spends
+on the states: two Newton steps, or one sweep. Every cell runs in a process of its own, whose peak
+memory is that of the whole interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import platform
+import resource
+import sys
+import time
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from liftednet.data import running_sum
+from liftednet.models import LiftedRNN
+from liftednet.solvers.newton_over_time import NewtonOverTime
+from liftednet.solvers.over_time import Cyclic, RedBlack, forward_states
+
+SAMPLES, UNITS, TOLERANCE = 200, 10, 1e-6
+LENGTHS = (10, 50, 100, 400, 1000, 4000)
+SOLVERS = {"exact": NewtonOverTime, "cyclic": Cyclic, "red-black": RedBlack}
+ITERATION = {
+    "exact": NewtonOverTime(TOLERANCE, max_iterations=2),
+    "cyclic": Cyclic(TOLERANCE, max_sweeps=1),
+    "red-black": RedBlack(TOLERANCE, max_sweeps=1),
+}
+PATIENCE = 3.0  # times the seconds of the exact solve
+
+
+def states_problem(length: int):
+    x, y = running_sum(SAMPLES, length, seed=1)
+    model = LiftedRNN(1, UNITS, 2, lam=10.0, sweeps=1, state_solver=ITERATION["exact"])
+    model.fit(x, y)  # weights that have seen the task
+    (block,) = [b for b in model._blocks.sweep() if b.name == "states 1"]
+    return block.problem()
+
+
+def measure(solver: str, length: int, limit: float) -> dict[str, float]:
+    torch.set_num_threads(1)
+    problem = states_problem(length)
+    start = forward_states(problem)
+    began = time.process_time()
+    ITERATION[solver].solve(problem, start)
+    iteration = time.process_time() - began
+    began, states, steps = time.process_time(), start, 0
+    if solver == "exact":
+        solution = NewtonOverTime(TOLERANCE).solve(problem, start)
+        steps, seconds = solution.iterations, time.process_time() - began
+    else:
+        while True:
+            solution = ITERATION[solver].solve(problem, states)
+            states, steps = solution.value, steps + 1
+            seconds = time.process_time() - began
+            if solution.residual <= TOLERANCE or seconds > limit:
+                break
+    return {
+        "length": length,
+        "solver": solver,
+        "iteration_seconds": iteration,
+        "milliseconds_per_step": 1e3 * iteration / length,
+        "steps": steps,
+        "seconds": seconds,
+        "residual": solution.residual,
+        "peak_gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+    }
+
+
+def in_own_process(*arguments) -> dict[str, float]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(measure, arguments)
+
+
+def main() -> None:
+    longest = next((int(a) for a in sys.argv[1:] if a.isdigit()), LENGTHS[-1])
+    cells = []
+    for length in [length for length in LENGTHS if length <= longest]:
+        cells.append(in_own_process("exact", length, 0.0))
+        limit = PATIENCE * cells[-1]["seconds"]
+        cells += [in_own_process(solver, length, limit) for solver in ("cyclic", "red-black")]
+    columns = tuple(cells[0])
+    table = Table(*columns, title="States over time, to a residual of 1e-6")
+    for cell in cells:
+        table.add_row(*(v if isinstance(v, str) else f"{v:.3g}" for v in cell.values()))
+    Console(width=140).print(table)
+    if "--json" in sys.argv:
+        path = Path(__file__).parent / "results" / "recurrent_states.json"
+        path.parent.mkdir(exist_ok=True)
+        machine = {"processor": platform.processor(), "torch": torch.__version__, "threads": 1}
+        path.write_text(json.dumps({"machine": machine, "cells": cells}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
