@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from liftednet.errors import DataError
+from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import require_positive
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -22,9 +24,11 @@ class Penalty(ABC):
 
     Attributes:
         smooth: whether pi has a gradient, so that `stationarity` needs no smoothness.
+        proximable: whether `prox` is known; only the reference solver does without it.
     """
 
     smooth: bool = False
+    proximable: bool = True
 
     @abstractmethod
     def expression(self, weight: Expression) -> Expression:
@@ -69,8 +73,7 @@ class SquaredFrobenius(Penalty):
 
     def __post_init__(self) -> None:
         """Refuse a rho that is not positive."""
-        if not 0 < self.rho < float("inf"):
-            raise DataError(f"rho must be positive and finite, got {self.rho}.")
+        require_positive("rho", self.rho)
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho |W - W_0|_F^2."""
@@ -101,3 +104,195 @@ class SquaredFrobenius(Penalty):
 
     def _shifted(self, weight: Tensor) -> Tensor:
         return weight if self.center is None else weight - self._at(weight)
+
+
+@dataclass(frozen=True)
+class L1(Penalty):
+    """pi(W) = rho sum |W_ij|, which makes weights sparse.
+
+    Attributes:
+        rho: the weight of the penalty, positive.
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        """Refuse a rho that is not positive."""
+        require_positive("rho", self.rho)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return rho |W|_1."""
+        return self.rho * cp.sum(cp.abs(weight))
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return rho |W|_1, a scalar."""
+        return self.rho * weight.abs().sum()
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return sign(W) max(|W| - t rho, 0)."""
+        return weight.sign() * (weight.abs() - t * self.rho).clamp(min=0)
+
+
+@dataclass(frozen=True)
+class GroupLasso(Penalty):
+    """pi(W) = rho sum_i |W_i|_2 over the rows of W, which switches whole inputs off.
+
+    Attributes:
+        rho: the weight of the penalty, positive.
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        """Refuse a rho that is not positive."""
+        require_positive("rho", self.rho)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return rho times the sum of the row norms."""
+        return self.rho * cp.sum(cp.norm(weight, 2, axis=1))
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return rho times the sum of the row norms, a scalar."""
+        return self.rho * weight.norm(dim=1).sum()
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W_i max(1 - t rho / |W_i|, 0) for every row."""
+        norms = weight.norm(dim=1, keepdim=True)
+        shrunk = (norms - t * self.rho).clamp(min=0)
+        return weight * (shrunk / norms.clamp(min=torch.finfo(weight.dtype).tiny))
+
+
+@dataclass(frozen=True)
+class Nonnegative(Penalty):
+    """pi(W) = rho |W|_F^2 on W >= 0.
+
+    Attributes:
+        rho: the weight of the penalty, positive.
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        """Refuse a rho that is not positive."""
+        require_positive("rho", self.rho)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return rho |W|_F^2."""
+        return self.rho * cp.sum_squares(weight)
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return W >= 0."""
+        return [weight >= 0]
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return rho |W|_F^2, a scalar."""
+        return self.rho * weight.square().sum()
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return max(W, 0) / (1 + 2 t rho)."""
+        return weight.clamp(min=0) / (1 + 2 * t * self.rho)
+
+
+@dataclass(frozen=True)
+class RowNorm(Penalty):
+    """pi(W) = 0 where every row of W has norm at most `bound`.
+
+    Attributes:
+        bound: the largest row norm, positive.
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is not positive."""
+        require_positive("bound", self.bound)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return |W_i|_2 <= bound for every row."""
+        return [cp.norm(weight, 2, axis=1) <= self.bound]
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return 0, a scalar."""
+        return weight.new_zeros(())
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with longer rows scaled down to the bound."""
+        norms = weight.norm(dim=1, keepdim=True)
+        return weight * (self.bound / norms.clamp(min=self.bound))
+
+
+@dataclass(frozen=True)
+class SpectralNorm(Penalty):
+    """pi(W) = 0 where no singular value of W exceeds `bound`.
+
+    With bound 1 it is the convex hull of the matrices with orthonormal columns (or rows), the
+    constraint that Lifted Neural Networks name as future work; orthogonality itself is not convex.
+
+    Attributes:
+        bound: the largest singular value, positive.
+    """
+
+    bound: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is not positive."""
+        require_positive("bound", self.bound)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return |W|_2 <= bound."""
+        return [cp.sigma_max(weight) <= self.bound]
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return 0, a scalar."""
+        return weight.new_zeros(())
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with larger singular values cut down to the bound."""
+        left, singular, right = torch.linalg.svd(weight, full_matrices=False)
+        return (left * singular.clamp(max=self.bound)) @ right
+
+
+@dataclass(frozen=True)
+class Declared(Penalty):
+    """A penalty that is declared in CVXPY alone; the reference solver serves it.
+
+    Attributes:
+        function: takes W (inputs, units) as a CVXPY expression and returns pi(W).
+        constraints: takes W and returns constraints on it, or None.
+    """
+
+    function: Callable[[Expression], Expression]
+    constraints: Callable[[Expression], list[Constraint]] | None = None
+    proximable = False
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return the declared pi(W)."""
+        return self.function(weight)
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return the declared constraints."""
+        return [] if self.constraints is None else self.constraints(weight)
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return pi(W), evaluated by CVXPY in float64."""
+        constant = cp.Constant(weight.detach().double().cpu().numpy())
+        return weight.new_tensor(float(self.function(constant).value))
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Refuse: nothing is known of pi but its expression.
+
+        Raises:
+            DeclarationError: always.
+        """
+        raise DeclarationError(
+            'a penalty that is declared in CVXPY alone has no `prox`: use solver="reference", '
+            "or subclass Penalty."
+        )

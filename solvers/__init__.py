@@ -15,6 +15,7 @@ from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
 from .output import ClosedForm, SimplexDual
 from .proximal import Proximal
+from .proximal_weights import ProximalWeights
 from .ridge import Ridge
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = [
     "FrankWolfe",
     "GeneralizedLinear",
     "Proximal",
+    "ProximalWeights",
     "Reference",
     "Ridge",
     "SimplexDual",

@@ -13,6 +13,7 @@ from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .output import ClosedForm, SimplexDual
 from .proximal import Proximal
+from .proximal_weights import ProximalWeights
 from .ridge import Ridge
 
 AnySolver = Solver[Any, Any, Any]
@@ -20,6 +21,7 @@ AnySolver = Solver[Any, Any, Any]
 _FAST: tuple[AnySolver, ...] = (
     Ridge(),
     GeneralizedLinear(),
+    ProximalWeights(),
     Dual(),
     Proximal(),
     ClosedForm(),

@@ -154,18 +154,26 @@ class WeightFit:
         """
         stacked = value.stacked().double()
         weight = value.matrix.double()
-        if self.divergence.smoothness is None:
+        if self.divergence.smoothness is None or not self.penalty.proximable:
             return Measure(self._link_value(stacked) + float(self.penalty.value(weight)), torch.nan)
-        link, slope = self._quadratic(stacked) if self._is_ridge else self._pass(stacked)
-        gradient = self.lam * (slope - self.cross)
+        link, slope = self._sums(stacked)
         objective = self.lam * link + float(self.penalty.value(weight))
-        scale = self.lam * max(float(slope.abs().max()), float(self.cross.abs().max()))
+        gradient, scale = self._gradient(slope)
         violation = self._stationarity(weight, gradient)
         return Measure(objective, violation / scale if scale > 0 else violation)
 
-    @property
-    def _is_ridge(self) -> bool:
-        return isinstance(self.divergence, Joint)
+    def gradient(self, stacked: Tensor) -> tuple[Tensor, float]:
+        """Return the gradient of the divergence at [W; b] in float64, and its largest term."""
+        return self._gradient(self._sums(stacked)[1])
+
+    def _gradient(self, slope: Tensor) -> tuple[Tensor, float]:
+        scale = self.lam * max(float(slope.abs().max()), float(self.cross.abs().max()))
+        return self.lam * (slope - self.cross), scale
+
+    def _sums(self, stacked: Tensor) -> tuple[float, Tensor]:
+        """Return sum R(u) - <u, V> and X'grad R(u)."""
+        quadratic = isinstance(self.divergence, Joint)
+        return self._quadratic(stacked) if quadratic else self._pass(stacked)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> float:
         smoothness = 1.0 if self.penalty.smooth else self.smoothness
@@ -190,7 +198,7 @@ class WeightFit:
         for part, chunk in self.design.rows():
             u = chunk @ stacked
             value += float(self.divergence.link_value(u, self.targets[part].double()))
-            slope += chunk.T @ self.divergence.link_gradient(u)
+            slope += (self.divergence.link_gradient(u).T @ chunk).T  # faster than chunk' slope
         return value, slope
 
     def _link_value(self, stacked: Tensor) -> float:

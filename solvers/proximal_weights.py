@@ -1,0 +1,85 @@
+"""Weight fits with a penalty or constraint on W that has a prox."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.problems import Subproblem, WeightFit, Weights
+from liftednet.solution import Solution, Status
+
+from .base import Solver, default_tolerance, judged
+
+_PATIENCE = 500  # steps in which the movement must fall
+
+
+@dataclass(frozen=True)
+class ProximalWeights(Solver[WeightFit, Weights, None]):
+    """Solves a weight fit with any proximable penalty by accelerated proximal gradient.
+
+    W <- prox_{pi / s}(W - gradient / s), s = lam L |[X, 1]|_2^2; Beck and Teboulle (2009),
+    restarted as O'Donoghue and Candes (2015). A quadratic divergence needs the Gram matrix alone.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+        max_iterations: steps.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 50_000
+    name: str = field(default="proximal-weights", init=False)
+
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+        """Ask for a weight fit, a Lipschitz constant and a penalty with a prox."""
+        if not isinstance(problem, WeightFit):
+            return "it solves weight fits alone"
+        if problem.divergence.smoothness is None:
+            return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
+        if not problem.penalty.proximable:
+            return f"it needs `prox` of {type(problem.penalty).__name__}"
+        return None
+
+    def prepare(self, problem: WeightFit, previous: None = None) -> None:
+        """Return nothing: the design keeps its Gram matrix."""
+
+    def solve(
+        self, problem: WeightFit, start: Weights | None = None, cache: None = None
+    ) -> Solution[Weights]:
+        """Return the minimizer to the tolerance."""
+        started = time.perf_counter()
+        tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
+        begin = (problem.zeros() if start is None else start).stacked().double()
+        value, steps = self._descend(problem, begin, 0.5 * tolerance)
+        unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
+        weights = problem.design.split(value)
+        return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
+
+    def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
+        smoothness = problem.smoothness or 1.0
+        value, ahead, momentum = start, start, 1.0
+        steps, best, since = 0, torch.inf, 0
+        while steps < self.max_iterations and steps - since <= _PATIENCE:
+            steps += 1
+            gradient, scale = problem.gradient(ahead)
+            following = _prox(problem, ahead - gradient / smoothness, 1 / smoothness)
+            moved, change = ahead - following, following - value
+            momentum = 1.0 if float((moved * change).sum()) > 0 else momentum
+            larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+            ahead = following + (momentum - 1) / larger * change
+            value, momentum = following, larger
+            violation = smoothness * float(moved.abs().max())
+            if violation <= goal * scale:
+                break
+            if violation < 0.9 * best:
+                best, since = violation, steps
+        return value, steps
+
+
+def _prox(problem: WeightFit, stacked: Tensor, t: float) -> Tensor:
+    features = problem.design.features
+    matrix = problem.penalty.prox(stacked[:features], t)
+    return torch.cat([matrix, stacked[features:]])
