@@ -29,6 +29,10 @@ REPRODUCTIONS = {
         "liftednet.reproduce.frank_wolfe",
         "recurrent networks trained by Frank-Wolfe steps, table III and figures 3 to 5",
     ),
+    "lifted-rnn": Reproduction(
+        "liftednet.reproduce.lifted_rnn",
+        "lifted recurrent networks, the four tables of section 6",
+    ),
     "temporal": Reproduction(
         "liftednet.reproduce.temporal",
         "what is left of early inputs in recurrent networks, tasks and music",
