@@ -1,4 +1,4 @@
-"""Weight fits with a joint divergence: one Cholesky factor of the Gram matrix."""
+"""Weight fits with a joint divergence: one Cholesky factor, of features or of samples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,18 @@ from .base import Solver, default_tolerance, judged
 
 @dataclass(frozen=True)
 class Factor:
-    """The Cholesky factor of lam L [X, 1]'[X, 1] + 2 rho I (without the bias in I), float64."""
+    """A Cholesky factor of the ridge system of a design, in float64.
+
+    With at least as many samples as inputs it is that of curvature [X, 1]'[X, 1] + 2 rho I, the
+    bias not penalized; with fewer samples that of X_c X_c' + 2 rho / curvature I, with X_c
+    centered where there is a bias.
+
+    Attributes:
+        design: [X, 1].
+        curvature: lam L.
+        rho: of the penalty.
+        lower: the factor.
+    """
 
     design: Design
     curvature: float
@@ -32,22 +43,25 @@ class Factor:
         return (self.design, self.curvature, self.rho) == (design, curvature, rho)
 
     def solve(self, right: Tensor) -> Tensor:
-        """Return the solution for a right-hand side (inputs + 1, units)."""
+        """Return the solution for a right-hand side."""
         return torch.cholesky_solve(right, self.lower)
 
 
 def factor(design: Design, curvature: float, rho: float, previous: Factor | None = None) -> Factor:
-    """Factor curvature [X, 1]'[X, 1] + 2 rho I, the bias not penalized.
-
-    The previous factor is returned where it is that of these data.
+    """Factor the ridge system; the previous factor is returned where it is that of these data.
 
     Raises:
         SolverError: the matrix is not positive definite in float64.
     """
     if previous is not None and previous.serves(design, curvature, rho):
         return previous
-    system = curvature * design.gram
-    system.diagonal()[: design.features] += 2 * rho
+    if design.wide:
+        centered = _centered(design)
+        system = centered @ centered.T
+        system.diagonal().add_(2 * rho / curvature)
+    else:
+        system = curvature * design.gram
+        system.diagonal()[: design.features] += 2 * rho
     lower, info = torch.linalg.cholesky_ex(system)
     if int(info) != 0:
         raise SolverError(
@@ -62,7 +76,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
     """Solves a weight fit whose divergence is quadratic, exactly.
 
     (lam L [X, 1]'[X, 1] + 2 rho I) [W; b] = lam ([X, 1]'V - [X, 1]'1 c') + 2 rho [W_0; 0];
-    Lifted Neural Networks, section 6.1.
+    Lifted Neural Networks, section 6.1. With fewer samples than inputs in its dual form.
     """
 
     name: str = field(default="ridge", init=False)
@@ -86,8 +100,9 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
     ) -> Solution[Weights]:
         """Return the exact minimizer; a start is not used."""
         started = time.perf_counter()
-        stacked = self.prepare(problem, cache).solve(_right_side(problem))
-        value = problem.design.split(stacked)
+        system = self.prepare(problem, cache)
+        solved = _from_samples if problem.design.wide else _from_features
+        value = problem.design.split(solved(problem, system))
         tolerance = default_tolerance(problem.targets.dtype)
         return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
 
@@ -99,6 +114,16 @@ def _system(problem: WeightFit) -> tuple[float, float]:
     return problem.lam * smoothness, problem.penalty.rho
 
 
+def _from_features(problem: WeightFit, system: Factor) -> Tensor:
+    """Return [W; b], with one step of refinement, which wins back what conditioning cost."""
+    right = _right_side(problem)
+    value = system.solve(right)
+    curvature, rho = _system(problem)
+    product = curvature * (problem.design.gram @ value)
+    product[: problem.design.features] += 2 * rho * value[: problem.design.features]
+    return value + system.solve(right - product)
+
+
 def _right_side(problem: WeightFit) -> Tensor:
     assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
@@ -107,3 +132,25 @@ def _right_side(problem: WeightFit) -> Tensor:
     right = problem.lam * (problem.cross - torch.outer(design.total, offset))
     right[: design.features] += problem.penalty.linear_term(right[: design.features])
     return right
+
+
+def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
+    """Return [W; b] with W = W_0 + X_c' (X_c X_c' + 2 rho / (lam L) I)^-1 (T - X W_0)_c."""
+    assert isinstance(problem.divergence, Joint)
+    assert isinstance(problem.penalty, SquaredFrobenius)
+    design, inputs = problem.design, problem.design.inputs.double()
+    target = problem.targets.double()
+    target = (target - problem.divergence.offset(target)) / problem.divergence.smoothness
+    center = problem.penalty.linear_term(inputs.new_zeros(design.features, problem.units))
+    center = center / (2 * problem.penalty.rho)
+    left = target - inputs @ center
+    mean = left.mean(0) if design.bias else torch.zeros_like(left[0])
+    move = _centered(design).T @ system.solve(left - mean)
+    if not design.bias:
+        return center + move
+    return torch.cat([center + move, (mean - inputs.mean(0) @ move).unsqueeze(0)])
+
+
+def _centered(design: Design) -> Tensor:
+    inputs = design.inputs.double()
+    return inputs - inputs.mean(0) if design.bias else inputs

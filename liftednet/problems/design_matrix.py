@@ -72,6 +72,11 @@ class Design:
         """The number of inputs, without the column of ones."""
         return self.inputs.shape[1]
 
+    @property
+    def wide(self) -> bool:
+        """Whether there are fewer samples than inputs, so that sums over inputs are cheaper."""
+        return self.samples < self.features
+
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield (rows, [X, 1] of these rows in float64), a chunk at a time."""
         step = max(1, _CHUNK_ENTRIES // (self.features + 1))
@@ -93,7 +98,10 @@ class Design:
     @cached_property
     def squared_norm(self) -> float:
         """The largest eigenvalue of the Gram matrix."""
-        return float(torch.linalg.eigvalsh(self.gram)[-1].clamp(min=0))
+        if not self.wide:
+            return float(torch.linalg.eigvalsh(self.gram)[-1].clamp(min=0))
+        whole = torch.cat([chunk for _, chunk in self.rows()])
+        return float(torch.linalg.eigvalsh(whole @ whole.T)[-1].clamp(min=0))
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X, 1]'V in float64."""

@@ -172,7 +172,7 @@ class WeightFit:
 
     def _sums(self, stacked: Tensor) -> tuple[float, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u)."""
-        quadratic = isinstance(self.divergence, Joint)
+        quadratic = isinstance(self.divergence, Joint) and not self.design.wide
         return self._quadratic(stacked) if quadratic else self._pass(stacked)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> float:

@@ -140,3 +140,26 @@ def test_a_ridge_fit_is_scikit_learns(generator: torch.Generator) -> None:
     theirs = Ridge(alpha=0.7).fit(x.numpy(), v.numpy())
     assert torch.allclose(ours.matrix, torch.from_numpy(theirs.coef_.T), atol=1e-10)
     assert torch.allclose(ours.bias, torch.from_numpy(theirs.intercept_), atol=1e-10)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("centered", [True, False])
+def test_the_dual_form_of_ridge_is_lstsq_on_the_stacked_system(
+    bias: bool, centered: bool, generator: torch.Generator
+) -> None:
+    x = torch.randn(6, 11, generator=generator, dtype=torch.float64)
+    v = torch.rand(6, 3, generator=generator, dtype=torch.float64)
+    pull = torch.randn(11, 3, generator=generator, dtype=torch.float64) if centered else None
+    problem = WeightFit(
+        joint(activations.Sigmoid()), Design(x, bias), v, SquaredFrobenius(0.2, pull), 0.9
+    )
+    design = torch.cat([x, torch.ones(6, int(bias), dtype=torch.float64)], 1)
+    # lam L |X W + b - (v - c) / L|^2 / 2 + rho |W - W_0|^2 with L = 1/4 and c = 1/2
+    upper = (0.9 / 8) ** 0.5 * design
+    lower = 0.2**0.5 * torch.eye(11 + bias, dtype=torch.float64)[:11]
+    target = torch.zeros(11, 3, dtype=torch.float64) if pull is None else pull
+    right = torch.cat([(0.9 / 8) ** 0.5 * (v - 0.5) * 4, 0.2**0.5 * target])
+    expected = torch.linalg.lstsq(torch.cat([upper, lower]), right).solution
+    solution = solve(problem, "ridge")
+    assert torch.allclose(solution.value.stacked(), expected, atol=1e-9)
+    assert solution.residual < 1e-10
