@@ -19,12 +19,14 @@ from liftednet.evaluation import conjugate_at_zero, evaluate, nearest
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
+from liftednet.validation import require_positive
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
     RawDivergence = Callable[[Expression, Expression], Expression]
+    RawDomain = Callable[[Expression], list[Constraint]]
 
 _DERIVED = ("scalar_map", "lipschitz", "conjugate_at_zero")  # kept on the object once computed
 
@@ -47,24 +49,21 @@ class Activation:
     def from_function(forward: Map, lipschitz: float | None = None) -> Activation:
         """Declare an activation by its nondecreasing elementwise forward map alone.
 
-        The prox is the scalar root of phi(x) + t x = w, the conjugate the integral of phi and
-        the potential its Legendre transform.
+        Everything else follows from it (`liftednet.scalar_map`).
 
         Args:
             forward: phi, an elementwise torch function or module without random parts.
             lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
 
         Raises:
-            DeclarationError: phi returns another shape, NaN, or decreases somewhere.
+            DeclarationError: phi is not finite, decreases, or returns another shape.
+            DataError: lipschitz is not positive.
         """
         return FunctionActivation(forward, lipschitz)
 
     @staticmethod
     def from_divergence(
-        divergence: RawDivergence,
-        forward: Map,
-        domain: Callable[[Expression], list[Constraint]] | None = None,
-        block: int = 1,
+        divergence: RawDivergence, forward: Map, domain: RawDomain | None = None, block: int = 1
     ) -> Activation:
         """Declare an activation by a raw divergence D(v, u), a CVXPY expression.
 
@@ -84,7 +83,11 @@ class Activation:
         self._missing("forward", "every use")
 
     def slope(self, u: Tensor) -> Tensor:
-        """Return phi'(u) for a unit-by-unit map, (samples, units); by autograd if not declared."""
+        """Return phi'(u) for a unit-by-unit map, (samples, units); by autograd if not declared.
+
+        Raises:
+            DeclarationError: units are coupled and it is not declared.
+        """
         if not self.per_unit:
             self._missing("slope", "a Newton step")
         return autograd_slope(self.forward, u)
@@ -93,6 +96,9 @@ class Activation:
         """Return Phi(v), summed over samples and units, as a CVXPY expression in v.
 
         Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
+
+        Raises:
+            DeclarationError: units are coupled and it is not declared.
         """
         if not self.per_unit:
             self._missing("potential", "the reference solver")
@@ -114,6 +120,9 @@ class Activation:
         """Return Phi*(u), summed over samples and units, as a CVXPY expression in u.
 
         Derived for a unit-by-unit map: a piecewise quadratic with phi right to about 1e-5.
+
+        Raises:
+            DeclarationError: units are coupled and it is not declared.
         """
         if not self.per_unit:
             self._missing("conjugate", "a tight divergence on the reference solver")
@@ -121,7 +130,17 @@ class Activation:
         return piecewise_quadratic(u, graph.u, graph.phi, graph.origin, value)
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
-        """Return argmin_v t Phi(v) + |v - w|^2 / 2; w and the result are (samples, units)."""
+        """Return argmin_v t Phi(v) + |v - w|^2 / 2; w and the result are (samples, units).
+
+        Derived for a unit-by-unit map by the scalar root of phi(x) + t x = w, v = phi(x).
+
+        Args:
+            w: (samples, units).
+            t: positive; a number, or (samples, 1).
+
+        Raises:
+            DeclarationError: units are coupled and it is not declared.
+        """
         if not self.per_unit:
             self._missing("prox", "the proximal solver")
         return self.scalar_map.prox(w, t)
@@ -130,6 +149,9 @@ class Activation:
         """Return Phi(v) per sample, (samples,), in torch; infinite outside the domain.
 
         Derived for a unit-by-unit map, else evaluated by CVXPY, a sample at a time.
+
+        Raises:
+            DeclarationError: units are coupled, and neither it nor `potential` is declared.
         """
         if self.per_unit:
             return (self.scalar_map.legendre(v) - self.conjugate_at_zero).sum(-1)
@@ -183,7 +205,7 @@ class Activation:
         return broken_line(self.forward)
 
     def declares(self, method: str) -> bool:
-        """Say whether the class gives `method` itself instead of having it derived."""
+        """Say whether the class itself gives `method`."""
         return getattr(type(self), method) is not getattr(Activation, method)
 
     def _missing(self, method: str, need: str) -> NoReturn:
@@ -194,12 +216,8 @@ class Activation:
 
     def __repr__(self) -> str:
         """Name the class and its parameters."""
-        fields = ", ".join(
-            f"{name}={_name(value)}"
-            for name, value in vars(self).items()
-            if not name.startswith("_") and name not in _DERIVED
-        )
-        return f"{type(self).__name__}({fields})"
+        own = {k: x for k, x in vars(self).items() if k[0] != "_" and k not in _DERIVED}
+        return f"{type(self).__name__}({', '.join(f'{k}={_name(x)}' for k, x in own.items())})"
 
 
 def _name(value: object) -> str:
@@ -214,6 +232,7 @@ class FunctionActivation(Activation):
         self.function = forward
         refuse_bad_map(forward)
         if lipschitz is not None:
+            require_positive("lipschitz", lipschitz)
             self.lipschitz = lipschitz
 
     def forward(self, u: Tensor) -> Tensor:
@@ -228,9 +247,11 @@ class FunctionActivation(Activation):
 class DivergenceActivation(Activation):
     """An activation given by a raw divergence, phi(u) = argmin_v D(v, u).
 
-    It states and certifies itself in CVXPY; the reference solver serves it.
+    D does not split into Phi(v) - <u, v> + R(u), so that it has no potential, conjugate or prox of
+    its own; it states and certifies itself in CVXPY, and the reference solver serves it.
     """
 
+    per_unit = False
     lipschitz = None
 
     def divergence(self, v: Expression, u: Expression) -> Expression:
@@ -239,28 +260,8 @@ class DivergenceActivation(Activation):
 
     def divergence_value(self, v: Tensor, u: Tensor) -> float:
         """Return D(v, u) summed over the samples, evaluated by CVXPY in float64."""
-        fixed = (cp.Constant(x.detach().double().cpu().numpy()) for x in (v, u))
-        return evaluate(self.divergence(*fixed))
-
-    def potential(self, v: Expression) -> Expression:
-        """Refuse: a raw divergence does not split into Phi(v) - <u, v> + R(u)."""
-        self._missing("potential", "this use")
-
-    def conjugate(self, u: Expression) -> Expression:
-        """Refuse: a raw divergence has no conjugate of its own."""
-        self._missing("conjugate", "this use")
-
-    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
-        """Refuse: a raw divergence is solved by the reference solver."""
-        self._missing("prox", "a fast solver")
-
-    def potential_value(self, v: Tensor) -> Tensor:
-        """Refuse: the value of a raw divergence is `divergence_value`."""
-        self._missing("potential_value", "this use")
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Refuse: the value of a raw divergence is `divergence_value`."""
-        self._missing("conjugate_value", "this use")
+        numbers = (x.detach().double().cpu().numpy() for x in (v, u))
+        return evaluate(self.divergence(*map(cp.Constant, numbers)))
 
     def project(self, v: Tensor) -> Tensor:
         """Return v: the domain of a raw divergence is known to CVXPY alone."""
@@ -271,11 +272,7 @@ class DeclaredDivergence(DivergenceActivation):
     """A raw divergence that was declared by functions."""
 
     def __init__(
-        self,
-        divergence: RawDivergence,
-        forward: Map,
-        domain: Callable[[Expression], list[Constraint]] | None,
-        block: int,
+        self, divergence: RawDivergence, forward: Map, domain: RawDomain | None, block: int
     ) -> None:
         """Keep what was declared."""
         self.function = forward

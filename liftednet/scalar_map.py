@@ -81,6 +81,8 @@ def refuse_bad_map(forward: Map) -> None:
     Raises:
         DeclarationError: it is not; the message names the first point that shows it.
     """
+    if not callable(forward):
+        raise DeclarationError(f"an activation's map must be callable, got {forward!r}.")
     u = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64).unsqueeze(0)
     phi = forward(u)
     if not isinstance(phi, Tensor) or phi.shape != u.shape:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import Activation, DeclarationError, activations, check_activation
+from liftednet import Activation, DataError, DeclarationError, activations, check_activation
 from liftednet.check import FailedCheckError
 from tests.language.catalogue import EVERY
 from tests.language.wrong import REFUSED, BoundedArctanh, leaky_half_space, pooling
@@ -115,6 +115,10 @@ def test_from_function_refuses_other_shapes_and_constants():
         Activation.from_function(lambda u: u.sum(-1))
     with pytest.raises(DeclarationError, match="whatever"):
         Activation.from_function(torch.zeros_like)
+    with pytest.raises(DeclarationError, match="callable"):
+        Activation.from_function(1.0)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="lipschitz"):
+        Activation.from_function(torch.tanh, lipschitz=-1.0)
 
 
 @pytest.mark.parametrize(
