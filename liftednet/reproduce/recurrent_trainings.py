@@ -33,7 +33,7 @@ CYCLIC, EXACT = "lifted, cyclic", "lifted, exact"
 SGD = "SGD, printed rate"
 ADAM, ADAM_IDENTITY = "Adam", "Adam, identity"
 ADAM_LIFTED = "Adam, lifted start"
-TUNED = (ADAM, ADAM_IDENTITY, ADAM_LIFTED)
+TUNED = (ADAM, ADAM_IDENTITY)
 METHODS = (CYCLIC, EXACT, SGD, ADAM, ADAM_IDENTITY, ADAM_LIFTED)
 
 
