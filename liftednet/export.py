@@ -78,8 +78,10 @@ def to_torch(model: Feedforward, *, logits: bool = False) -> nn.Sequential:
         A network that takes (samples, inputs) and returns (samples, outputs).
 
     Raises:
+        DataError: the model is none that has one layer after another.
         NotFittedError: the model has no weights yet.
     """
+    _require_feedforward(model)
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
         network.append(_linear(weights))
@@ -104,15 +106,28 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
         The module.
 
     Raises:
-        DataError: the first layer that does not fit, with both shapes.
+        DataError: the first layer that does not fit, with both shapes; or an argument is no
+            network or no model.
         NotFittedError: the model has no weights yet.
     """
+    if not isinstance(module, nn.Module):
+        raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
+    _require_feedforward(model)
     found = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     for number, (layer, weights) in enumerate(zip_longest(found, model.weights), start=1):
         _require_fit(number, layer, weights, len(found), len(model.weights))
     for (_, linear), weights in zip(found, model.weights, strict=True):
         _write(linear, weights)
     return module
+
+
+def _require_feedforward(model: object) -> None:
+    if not hasattr(model, "activations"):
+        raise DataError(
+            "a feedforward model such as LiftedMLP is needed, with weights and activations; got "
+            f"{type(model).__name__}. Recurrent models have recurrent_to_torch and "
+            "initialize_rnn_ in liftednet.export_recurrent."
+        )
 
 
 def _require_fit(

@@ -73,3 +73,18 @@ def require_like(name: str, value: Tensor, other_name: str, other: Tensor) -> No
             f"{name} is {value.dtype} on {value.device}, but {other_name} is {other.dtype} on "
             f"{other.device}: bring both to one type and device."
         )
+
+
+def require_seed(value: object) -> None:
+    """Raise `DataError` unless value is an integer that torch takes as a seed."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise DataError(f"seed must be an integer from 0 on, got {value!r}.")
+
+
+def require_device(name: str) -> None:
+    """Raise `DataError` unless torch can put a tensor on the device of that name."""
+    try:
+        torch.empty(0, device=name)
+    except (AssertionError, RuntimeError) as error:  # a torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise DataError(f"the device {name!r} cannot be used here: {reason}") from error

@@ -81,6 +81,10 @@ def design_network(
         DeclarationError: the divergence is not known, or activations and loss do not fit.
     """
     units = _checked_sizes(sizes)
+    if not isinstance(loss, Loss):
+        raise DeclarationError(
+            f"loss must be a loss object, such as liftednet.losses.CrossEntropy(); got {loss!r}."
+        )
     if divergence not in COUPLINGS:
         raise DeclarationError(
             f"divergence must be one of {', '.join(map(repr, COUPLINGS))}, got {divergence!r}."
@@ -97,7 +101,7 @@ def design_network(
 
 
 def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
-    units = tuple(sizes)
+    units = tuple(sizes) if isinstance(sizes, Sequence) else ()
     whole = all(isinstance(size, int) and not isinstance(size, bool) for size in units)
     if len(units) < 2 or not whole or min(units) < 1:
         raise DataError(

@@ -14,7 +14,7 @@ from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver, solve
-from liftednet.validation import require_float, require_positive
+from liftednet.validation import require_device, require_float, require_positive, require_seed
 
 from .arrays import ArrayLike
 from .descent import Descent, Step, Trace, largest_residual
@@ -115,6 +115,8 @@ class LiftedRNN:
             if number is not None:
                 require_positive(name, number)
         require_float("dtype", torch.empty(0, dtype=dtype))
+        require_seed(seed)
+        require_device(device)
         self.sweeps = sweeps
         self.proximity = proximity
         self.dtype = dtype

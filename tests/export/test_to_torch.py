@@ -163,6 +163,29 @@ def test_a_model_that_is_not_fitted_is_refused() -> None:
         to_torch(LiftedMLP((5, 6, 3)))
 
 
+def test_what_is_no_model_or_no_network_is_refused(fitted) -> None:
+    with pytest.raises(DataError, match=r"got Linear\. Recurrent models have recurrent_to_torch"):
+        to_torch(nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"torch\.nn\.Module, got None"):
+        initialize_(None, fitted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss": "mse"}, "loss must be a loss object"),
+        ({"loss": losses.CrossEntropy}, "loss must be a loss object"),
+        ({"sizes": 5}, "sizes must be at least two"),
+        ({"seed": None}, "seed must be an integer"),
+        ({"seed": -1}, "seed must be an integer"),
+        ({"device": "gpu0"}, "device 'gpu0' cannot be used here"),
+    ],
+)
+def test_a_model_is_refused_before_there_are_data(options, message) -> None:
+    with pytest.raises(LiftedError, match=message):
+        LiftedMLP(**{"sizes": (5, 6, 3), **options})
+
+
 def network(*sizes: int, bias: bool = True) -> nn.Sequential:
     parts = [nn.Linear(n, q, bias=bias) for n, q in pairwise(sizes)]
     return nn.Sequential(*(part for linear in parts for part in (linear, nn.Dropout(), nn.Tanh())))

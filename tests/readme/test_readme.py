@@ -26,7 +26,7 @@ def after(tmp_path_factory):
 
 def test_there_are_three_blocks_of_one_screen() -> None:
     assert len(BLOCKS) == 3
-    assert all(len(block.splitlines()) <= 12 for block in BLOCKS)
+    assert all(len(block.splitlines()) <= 20 for block in BLOCKS)
 
 
 def test_the_model_has_learned(after) -> None:
