@@ -284,7 +284,7 @@ class Declared(Penalty):
     def value(self, weight: Tensor) -> Tensor:
         """Return pi(W), evaluated by CVXPY in float64."""
         constant = cp.Constant(weight.detach().double().cpu().numpy())
-        return weight.new_tensor(float(self.function(constant).value))
+        return weight.new_tensor(self.function(constant).value)
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Refuse: nothing is known of pi but its expression.

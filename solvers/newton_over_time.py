@@ -65,7 +65,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         exact, steps = problem.double(), 0
         units = problem.drive.shape[2]
         size = max(1, _CHUNK_BYTES // (16 * units * (units + 1) * problem.steps))
-        for part in torch.arange(states.shape[1]).split(size):
+        for part in torch.arange(states.shape[1], device=states.device).split(size):
             value, taken = self._newton(exact.take(part), states[:, part].double(), tolerance)
             states[:, part] = value.to(states)
             steps = max(steps, taken)
@@ -75,7 +75,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         self, problem: StatesOverTime, states: Tensor, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the states of some samples, dropping each sample when it is done."""
-        left = torch.arange(states.shape[1])
+        left = torch.arange(states.shape[1], device=states.device)
         open_problem, steps = problem, 0
         for steps in range(self.max_iterations + 1):
             point = Point(open_problem, states[:, left])

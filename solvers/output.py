@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Raw
-from liftednet.losses import SimplexCrossEntropy, SquaredError, simplex_states
+from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import OutputFit, Subproblem
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
+from .chunks import row_chunks
 
 _NEWTON_STEPS = 50  # ten suffice; the rest is for the last bits
 
@@ -83,38 +84,55 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
     ) -> Solution[Tensor]:
         """Return the minimizer; a start is not used."""
         started = time.perf_counter()
-        a, u = problem.target / problem.lam, problem.pre_activation
-        lower, upper = _bracket(a, problem.target, u)
-        nu, steps = _newton(a, u, lower, upper)
-        value = simplex_states(a, u + nu)
-        value = value / value.sum(-1, keepdim=True)
+        value = torch.empty_like(problem.pre_activation)
+        steps = 0
+        for part in row_chunks(*value.shape):
+            y, u = problem.target[part].T.contiguous(), problem.pre_activation[part].T.contiguous()
+            states, used = _simplex_columns(y, u, problem.lam)
+            value[part] = states.T
+            steps = max(steps, used)
         tolerance = default_tolerance(value.dtype)
         return judged(problem, value, steps, started, tolerance, self.name, Status.STALLED)
 
 
+def _simplex_columns(y: Tensor, u: Tensor, lam: float) -> tuple[Tensor, int]:
+    """Return the states of samples that are columns, (outputs, samples), and the steps taken.
+
+    Columns, because sums over ten outputs are slow where these lie side by side; and u is taken
+    from its largest entry, so that u of 1e6 costs no digits.
+    """
+    a, u = y / lam, u - u.amax(0)
+    lower, nu = _bracket(a, y, u)
+    eps, steps = torch.finfo(u.dtype).eps, 0
+    moving = True
+    while moving and steps < _NEWTON_STEPS:
+        steps += 1
+        states, slopes = _states_and_slopes(a, u + nu)
+        excess = states.sum(0) - 1
+        following = torch.maximum(nu - excess / slopes.sum(0).clamp(min=eps), lower)
+        moves = nu - following > 4 * eps * nu.abs().clamp(min=1)
+        moving = bool((moves & (excess > 8 * eps)).any())
+        nu = torch.minimum(following, nu)
+    states, _ = _states_and_slopes(a, u + nu)
+    return states / states.sum(0), steps
+
+
 def _bracket(a: Tensor, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    total = y.sum(-1, keepdim=True)
-    label = torch.where(total > 0, y / total, 1 / y.shape[-1])
-    ratio = torch.where(label > 0, a / label.clamp(min=torch.finfo(y.dtype).tiny), 0.0)
+    """Return bounds of nu for samples that are columns, (samples,)."""
+    total, outputs, tiny = y.sum(0), len(y), torch.finfo(y.dtype).tiny
+    label = torch.where(total > 0, y / total.clamp(min=tiny), 1 / outputs)
+    ratio = torch.where(label > 0, a / label.clamp(min=tiny), 0.0)
     at_label = label - ratio - u
-    at_center = 1 / y.shape[-1] - a * y.shape[-1] - u
-    upper = torch.minimum(at_label.amax(-1, keepdim=True), at_center.amax(-1, keepdim=True))
-    lower = torch.maximum(at_label.amin(-1, keepdim=True), at_center.amin(-1, keepdim=True))
-    printed = 1 - (u + a).amax(-1, keepdim=True)
+    at_center = 1 / outputs - a * outputs - u
+    upper = torch.minimum(at_label.amax(0), at_center.amax(0))
+    lower = torch.maximum(at_label.amin(0), at_center.amin(0))
+    printed = 1 - (u + a).amax(0)
     return lower, torch.minimum(upper, printed)
 
 
-def _newton(a: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> tuple[Tensor, int]:
-    nu, steps = upper, 0
-    eps = torch.finfo(u.dtype).eps
-    for steps in range(1, _NEWTON_STEPS + 1):
-        s = u + nu
-        z = simplex_states(a, s)
-        slope = (z / (s.square() + 4 * a).sqrt().clamp(min=eps)).sum(-1, keepdim=True)
-        change = (z.sum(-1, keepdim=True) - 1) / slope.clamp(min=eps)
-        following = torch.minimum(torch.maximum(nu - change, lower), upper)
-        done = (following - nu).abs() <= 2 * eps * following.abs().clamp(min=1)
-        nu = following
-        if bool(done.all()):
-            break
-    return nu, steps
+def _states_and_slopes(a: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z >= 0 with z - a / z = s, and dz / ds = z / sqrt(s^2 + 4 a), cancellation free."""
+    root = torch.addcmul(4 * a, s, s).sqrt_().clamp_(min=torch.finfo(s.dtype).tiny)
+    larger = s.abs().add_(root).mul_(0.5)
+    states = torch.where(s >= 0, larger, a / larger)
+    return states, states / root

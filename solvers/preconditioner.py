@@ -58,9 +58,9 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
 
     It is nonnegative for every monotone map, and needs no derivative.
     """
-    signs = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
+    signs: Tensor = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
     slope = problem.divergence.link_gradient
-    change = slope(u + _PROBE * signs) - slope(u)
+    change: Tensor = slope(u + _PROBE * signs) - slope(u)
     return (signs * change).mean(-1).clamp(min=0) / _PROBE
 
 

@@ -54,7 +54,8 @@ def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Ge
 def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -> None:
     w = penalty.prox(matrix(generator, 4, 3), 0.5)  # inside the domain
     constant = cp.Constant(w.numpy())
-    assert float(penalty.value(w)) == pytest.approx(float(penalty.expression(constant).value))
+    stated: Any = penalty.expression(constant).value
+    assert float(penalty.value(w)) == pytest.approx(float(stated))
     violations = [constraint.violation().max() for constraint in penalty.domain(constant)]
     assert max(violations, default=0.0) < 1e-12
 
