@@ -11,8 +11,6 @@ from typer.core import TyperGroup
 
 from liftednet.errors import LiftedError
 
-OUTPUT = Path("output")
-
 
 class _OneLineErrors(TyperGroup):
     """Commands whose refusals are one line and exit status 1, without a traceback."""
@@ -58,15 +56,11 @@ class Method(StrEnum):
     MINIBATCH = "minibatch"
 
 
-Folder = Annotated[Path, typer.Option(help="Where pictures and tables are written.")]
-Seeds = Annotated[int, typer.Option(min=1, help="How many seeds every row has.")]
-
-
 @app.command()
 def demo(
     data: Annotated[Images, typer.Option(help="What to train on.")] = Images.DIGITS,
     seeds: Annotated[int, typer.Option(min=2, help="How many seeds every row has.")] = 5,
-    folder: Folder = OUTPUT,
+    folder: Annotated[Path, typer.Option(help="Where the picture is written.")] = Path("output"),
 ) -> None:
     """Check an activation, train a lifted network, and start torch networks from it."""
     from liftednet.command.demo import run_demo
@@ -134,8 +128,13 @@ def train(
 def reproduce(
     name: Annotated[str, typer.Argument(help="Which one; without it they are listed.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,
-    seeds: Seeds = 3,
-    folder: Folder = OUTPUT,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many every row has; as in its table if not given."),
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option(help="Where the reports are; finished runs in it are kept.")
+    ] = Path("results"),
 ) -> None:
     """Run the published tables and figures again."""
     from liftednet.command.reproduce import run_reproduction

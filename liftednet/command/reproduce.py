@@ -27,20 +27,25 @@ class Reproduction:
 REPRODUCTIONS = {
     "frank-wolfe": Reproduction(
         "liftednet.reproduce.frank_wolfe",
-        "recurrent networks trained by Frank-Wolfe steps, table III and figures 3 to 5",
+        "recurrent networks by Frank-Wolfe steps, table III and figures 3 to 5",
     ),
     "lifted-rnn": Reproduction(
         "liftednet.reproduce.lifted_rnn",
         "lifted recurrent networks, the four tables of section 6",
     ),
+    "lifted-rnn": Reproduction(
+        "liftednet.reproduce.lifted_rnn", "the four tables of the lifted recurrent networks"
+    ),
+    "table1": Reproduction(
+        "liftednet.reproduce.table1", "Table 1 of the lifted networks: starts on MNIST"
+    ),
     "temporal": Reproduction(
-        "liftednet.reproduce.temporal",
-        "what is left of early inputs in recurrent networks, tasks and music",
+        "liftednet.reproduce.temporal", "early inputs in recurrent networks: tasks and music"
     ),
 }
 
 
-def run_reproduction(name: str, quick: bool, seeds: int, folder: Path) -> None:
+def run_reproduction(name: str, quick: bool, seeds: int | None, folder: Path) -> None:
     """Run one reproduction and say where its report lies; without a name, list all.
 
     Raises:
@@ -49,9 +54,10 @@ def run_reproduction(name: str, quick: bool, seeds: int, folder: Path) -> None:
     console = Console()
     if not name:
         for known, reproduction in REPRODUCTIONS.items():
-            console.print(f"{known:14s}{reproduction.about}")
+            console.print(f"{known:14s}{reproduction.about}", soft_wrap=True)
         return
     if name not in REPRODUCTIONS:
         raise DataError(f"there is no reproduction {name!r}; there are {', '.join(REPRODUCTIONS)}.")
     run = import_module(REPRODUCTIONS[name].module).run
-    console.print(f"written to {run(folder / name, quick=quick, seeds=seeds)}", soft_wrap=True)
+    counted = {} if seeds is None else {"seeds": seeds}
+    console.print(f"written to {run(folder / name, quick=quick, **counted)}", soft_wrap=True)

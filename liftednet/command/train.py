@@ -73,7 +73,7 @@ def run_train(order: Order) -> None:
     console.print(f"{' - '.join(map(str, sizes))} units, {len(halves.y_train)} samples")
     model.fit(halves.x_train, halves.y_train, progress=True)
     for line in _scores(model, halves):
-        console.print(line)
+        console.print(line, soft_wrap=True)
     console.print(f"saved to {save(model, order.output)}", soft_wrap=True)
 
 

@@ -158,6 +158,20 @@ def test_every_listed_reproduction_is_there() -> None:
         assert name in listed
 
 
+def test_reproduce_passes_on_what_is_asked_for(monkeypatch, tmp_path) -> None:
+    asked = []
+
+    def run(folder, quick=False, seeds=7):
+        asked.append((folder, quick, seeds))
+        return folder / "README.md"
+
+    monkeypatch.setattr("liftednet.reproduce.temporal.run", run)
+    result = call("reproduce", "temporal", "--folder", str(tmp_path))
+    call("reproduce", "temporal", "--quick", "--seeds", "2", "--folder", str(tmp_path))
+    assert str(tmp_path / "temporal" / "README.md") in result.stdout
+    assert asked == [(tmp_path / "temporal", False, 7), (tmp_path / "temporal", True, 2)]
+
+
 def test_reproduce_refuses_an_unknown_name() -> None:
     assert "there is no reproduction 'table9'" in refused("reproduce", "table9")
 
