@@ -33,9 +33,6 @@ REPRODUCTIONS = {
         "liftednet.reproduce.lifted_rnn",
         "lifted recurrent networks, the four tables of section 6",
     ),
-    "lifted-rnn": Reproduction(
-        "liftednet.reproduce.lifted_rnn", "the four tables of the lifted recurrent networks"
-    ),
     "table1": Reproduction(
         "liftednet.reproduce.table1", "Table 1 of the lifted networks: starts on MNIST"
     ),
