@@ -13,7 +13,8 @@ from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.solvers.over_time import Cyclic, RedBlack
 
 AnySolver = Solver[Any, Any, Any]
-_STATE_SOLVERS: dict[str, Callable[[], AnySolver]] = {
+_STEPS_A_SWEEP = 2  # Newton steps between weight fits; more of them bring no better weights
+_STATE_SOLVERS: dict[str, Callable[[float], AnySolver]] = {
     "newton-over-time": NewtonOverTime,
     "red-black": RedBlack,
     "cyclic": Cyclic,
@@ -48,28 +49,25 @@ def solvers_for(
         DeclarationError: there is no such solver, or it cannot serve the divergence.
     """
     return Solvers(
-        _state_solver(states, layer),
+        _state_solver(states, layer, tolerance),
         _weight_solver(weights, layer, tolerance),
         _weight_solver(weights, output, tolerance),
     )
 
 
-def _state_solver(solver: str | AnySolver, divergence: Divergence) -> AnySolver:
-    """Return the solver that is asked for; "auto" is the exact one where it serves.
-
-    Raises:
-        DeclarationError: there is no such solver, or it cannot serve the divergence.
-    """
+def _state_solver(solver: str | AnySolver, divergence: Divergence, tolerance: float) -> AnySolver:
     if not isinstance(solver, str):
         return solver
-    exact = divergence.activation.per_unit and divergence.smoothness is not None
-    name = ("newton-over-time" if exact else "red-black") if solver == "auto" else solver
-    if name not in _STATE_SOLVERS:
+    if solver == "auto":
+        if divergence.activation.per_unit and divergence.smoothness is not None:
+            return NewtonOverTime(tolerance / 10, _STEPS_A_SWEEP)
+        return RedBlack(tolerance / 10)
+    if solver not in _STATE_SOLVERS:
         raise DeclarationError(
             f"there is no state solver {solver!r}; there are {', '.join(_STATE_SOLVERS)} and "
             "'auto'."
         )
-    return _STATE_SOLVERS[name]()
+    return _STATE_SOLVERS[solver](tolerance / 10)
 
 
 def _weight_solver(

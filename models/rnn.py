@@ -57,8 +57,8 @@ class LiftedRNN:
         spectral_radius: largest absolute eigenvalue of the first recurrent weights.
         bidirectional: whether every layer also runs from the last step to the first.
         learn_initial_state: whether the states before the first step are learned, or 0.
-        state_solver: "auto", "newton-over-time" (exact), "red-black", "cyclic" (the paper), or
-            such a solver with options of its own.
+        state_solver: "auto" (two Newton steps over all time a sweep), "newton-over-time" (exact),
+            "red-black", "cyclic" (the paper), or such a solver with options of its own.
         proximity: weight of a pull of every weight fit to the previous weights, or None.
         sweeps: the most sweeps over all blocks.
         tolerance: stop when every block's relative KKT residual is below this.
