@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import cvxpy as cp
 import numpy as np
 
 from liftednet.errors import SolverError
+from liftednet.lazy import cvxpy as cp
 from liftednet.problems import Formulation, Subproblem
 from liftednet.solution import Solution, Status
 
