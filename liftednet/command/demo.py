@@ -149,7 +149,7 @@ def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> N
         **drawn_starts(),
         FITTED_OUTPUT: fitted_output(_chosen_rho(task, plan)),
     }
-    curves = _all_curves(task, starts, range(seeds), plan.schedule)
+    curves = all_curves(task, starts, range(seeds), plan.schedule)
     console.print(table(curves))
     console.print(draw_curves(curves, folder / f"demo-{name}.png", name), soft_wrap=True)
     console.print(sentence(curves))
@@ -199,14 +199,21 @@ def _standalone(model: LiftedMLP, setting: Setting, task: Task) -> list[str]:
     ]
 
 
-def _all_curves(
+def all_curves(
     task: Task, starts: dict[str, Start], seeds: Sequence[int], schedule: Schedule
 ) -> list[Curve]:
-    with Progress() as bar:
-        total = len(starts) * len(seeds) * len(schedule.rates)
-        runs = bar.add_task("training from every start", total=total)
-        curves = []
-        for curve in compare(task, starts, seeds, schedule):
-            curves.append(curve)
-            bar.advance(runs)
+    """Return the curves of all seeds, or after an interrupt of those that are finished."""
+    each = len(starts) * len(schedule.rates)
+    curves: list[Curve] = []
+    try:
+        with Progress() as bar:
+            runs = bar.add_task("training from every start", total=each * len(seeds))
+            for curve in compare(task, starts, seeds, schedule):
+                curves.append(curve)
+                bar.advance(runs)
+    except KeyboardInterrupt:
+        finished = len(curves) // each
+        if finished < 2:  # no spread to tell
+            raise
+        return curves[: finished * each]
     return curves

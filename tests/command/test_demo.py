@@ -10,7 +10,7 @@ from torch import nn
 
 from liftednet.activations import ReLU
 from liftednet.check import check_activation
-from liftednet.command.demo import PLANS, Plan, Setting, run_demo
+from liftednet.command.demo import PLANS, Plan, Setting, all_curves, run_demo
 from liftednet.command.demo_activation import SquarePlus
 from liftednet.command.demo_report import draw_curves, sentence, table
 from liftednet.models import Minibatch
@@ -109,6 +109,24 @@ def test_the_table_has_mean_and_deviation() -> None:
     assert cells[0] == [LIFTED, "Kaiming", "bad"]
     assert cells[1][0] == "0.50 s"
     assert cells[3][0] == "0.910 ± 0.010"
+
+
+@pytest.mark.parametrize(("whole", "rest"), [(2, 3), (1, 1)])
+def test_an_interrupt_keeps_the_seeds_that_are_finished(whole, rest, task, monkeypatch) -> None:
+    made = curves_with([0.9] * 3, [0.8] * 3)
+    made.sort(key=lambda curve: curve.seed)
+
+    def stopped(*_):
+        yield from made[: 3 * whole + rest - 1]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("liftednet.command.demo.compare", stopped)
+    starts = dict.fromkeys("abc", drawn("kaiming"))
+    if whole < 2:
+        with pytest.raises(KeyboardInterrupt):
+            all_curves(task, starts, range(3), Schedule((0.01,)))
+    else:
+        assert all_curves(task, starts, range(3), Schedule((0.01,))) == made[: 3 * whole]
 
 
 def test_without_matplotlib_the_demo_goes_on(tmp_path, monkeypatch) -> None:
