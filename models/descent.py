@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from liftednet.errors import SolverError
 from liftednet.problems import Subproblem
 from liftednet.solution import Solution
 from liftednet.solvers import Solver, choose
 
+_LARGEST_FACTOR = 50.0  # of an extrapolation
 _ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
 
 
@@ -44,6 +45,23 @@ class Blocks(Protocol):
 
     def objective(self) -> float:
         """Return the joint objective at the current point, in float64."""
+        ...
+
+
+@runtime_checkable
+class Extrapolating(Protocol):
+    """Blocks that can go further along the last move."""
+
+    def snapshot(self) -> Any:
+        """Return the current point."""
+        ...
+
+    def restore(self, snapshot: Any) -> None:
+        """Go back to a point."""
+        ...
+
+    def extrapolate(self, previous: Any, factor: float) -> None:
+        """Go from the current point x to x + factor (x - previous), inside the domains."""
         ...
 
 
@@ -112,10 +130,13 @@ class Descent:
     Attributes:
         solver: "auto", a solver's name, or a solver, used for every block that it serves.
         tolerance: stop when no block of a sweep had a larger relative KKT residual.
+        extrapolation: whether every sweep is followed by a step along the last two sweeps'
+            difference, taken back where it raises the objective.
     """
 
     solver: str | Solver[Any, Any, Any] = "auto"
     tolerance: float = 1e-6
+    extrapolation: bool = False
     _caches: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def run(
@@ -146,26 +167,35 @@ class Descent:
 
     def _steps(self, problem: Blocks, sweeps: int, trace: Trace) -> Iterator[Step]:
         started = time.perf_counter()
+        ahead = None
+        if self.extrapolation and isinstance(problem, Extrapolating):
+            ahead = _Ahead(problem)
         for sweep in range(sweeps):
-            objective = problem.objective()
-            for block in problem.sweep():
-                solution, decrease, residual = self._update(block)
-                objective -= decrease
-                step = Step(
-                    sweep,
-                    block.name,
-                    objective,
-                    decrease,
-                    residual,
-                    solution.iterations,
-                    solution.solver,
-                    time.perf_counter() - started,
-                )
+            for step in self._sweep(problem, sweep, started):
                 trace.steps.append(step)
                 yield step
             if trace.residual(sweep) <= self.tolerance:
                 trace.ending = Ending.CONVERGED
                 return
+            if ahead is not None:
+                trace.steps.append(ahead.step(problem, sweep, started))
+                yield trace.steps[-1]
+
+    def _sweep(self, problem: Blocks, sweep: int, started: float) -> Iterator[Step]:
+        objective = problem.objective()
+        for block in problem.sweep():
+            solution, decrease, residual = self._update(block)
+            objective -= decrease
+            yield Step(
+                sweep,
+                block.name,
+                objective,
+                decrease,
+                residual,
+                solution.iterations,
+                solution.solver,
+                time.perf_counter() - started,
+            )
 
     def _update(self, block: Block) -> tuple[Solution[Any], float, float]:
         """Solve a block; return the solution, the decrease, and the residual before."""
@@ -188,6 +218,40 @@ class Descent:
             return solution, 0.0, before.residual
         block.assign(solution.value)
         return solution, -rise, before.residual
+
+
+class _Ahead:
+    """Extrapolation with a monotone safeguard.
+
+    From the points x_k that the sweeps reach, x_k + f (x_k - x_{k-1}); f grows as long as the
+    objective falls, and shrinks where a step is taken back (as Ang and Gillis, 2019, for NMF).
+    """
+
+    def __init__(self, problem: Extrapolating) -> None:
+        self._previous = problem.snapshot()
+        self._factor = 0.5
+
+    def step(self, problem: Blocks, sweep: int, started: float) -> Step:
+        """Extrapolate where that lowers the objective, and say what it did."""
+        objective = problem.objective()
+        decrease = self._decrease(problem, objective)
+        seconds = time.perf_counter() - started
+        return Step(
+            sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation", seconds
+        )
+
+    def _decrease(self, problem: Blocks, objective: float) -> float:
+        assert isinstance(problem, Extrapolating)  # asked for by the descent
+        reached, decrease = problem.snapshot(), 0.0
+        try:
+            problem.extrapolate(self._previous, self._factor)
+            decrease = max(objective - problem.objective(), 0.0)
+        finally:  # an interrupt, too, leaves the point that the sweep has reached
+            if decrease == 0.0:
+                problem.restore(reached)
+        self._previous = reached
+        self._factor = min(1.5 * self._factor, _LARGEST_FACTOR) if decrease else self._factor / 2
+        return decrease
 
 
 def largest_residual(problem: Blocks) -> float:

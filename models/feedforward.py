@@ -138,6 +138,27 @@ class FeedforwardBlocks:
         """X, (samples, inputs)."""
         return self._inputs.inputs
 
+    def snapshot(self) -> tuple[list[Weights], list[Tensor]]:
+        """Return the current weights and states."""
+        return list(self.weights), list(self.states)
+
+    def restore(self, snapshot: tuple[list[Weights], list[Tensor]]) -> None:
+        """Go back to weights and states of before."""
+        weights, states = snapshot
+        self.weights, self.states = list(weights), list(states)
+
+    def extrapolate(self, previous: tuple[list[Weights], list[Tensor]], factor: float) -> None:
+        """Go on by factor times the way from the previous point, states inside their domains."""
+        weights, states = previous
+        self.weights = [
+            _beyond(now, before, factor) for now, before in zip(self.weights, weights, strict=True)
+        ]
+        moved = [torch.lerp(b, x, 1 + factor) for x, b in zip(self.states, states, strict=True)]
+        self.states = [
+            divergence.activation.project(state)
+            for divergence, state in zip(self.architecture.divergences, moved, strict=True)
+        ]
+
     def pre_activation(self, layer: int) -> Tensor:
         """Return X_{l-1} W_l + b_l, (samples, pre-activations)."""
         return self.weights[layer].apply(self._design(layer).inputs)
@@ -214,6 +235,12 @@ class FeedforwardBlocks:
         return (Link(above.divergence, weights.matrix, weights.bias, above.target, above.lam),)
 
 
+def _beyond(now: Weights, before: Weights, factor: float) -> Weights:
+    assert now.bias is not None and before.bias is not None  # every layer of a LiftedMLP has one
+    matrix = torch.lerp(before.matrix, now.matrix, 1 + factor)
+    return Weights(matrix, torch.lerp(before.bias, now.bias, 1 + factor))
+
+
 def blocks_at(
     architecture: Architecture,
     weights: Sequence[Weights],
@@ -225,6 +252,17 @@ def blocks_at(
     """Return the blocks of a network on data, with the states of its forward pass."""
     states = first_states(architecture, weights, inputs, target, solver)
     return FeedforwardBlocks(architecture, Design(inputs), target, weights, states, state_passes)
+
+
+def mean_objective(
+    architecture: Architecture,
+    solver: str | Solver[Any, Any, Any],
+    inputs: Tensor,
+    target: Tensor,
+    weights: Sequence[Weights],
+) -> float:
+    """Return the joint objective at the forward pass over the number of samples."""
+    return blocks_at(architecture, weights, inputs, target, solver).objective() / len(inputs)
 
 
 def refuse_output_states(architecture: Architecture) -> None:

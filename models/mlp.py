@@ -16,14 +16,20 @@ from liftednet.errors import NotFittedError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver
-from liftednet.validation import require_float, require_positive
+from liftednet.validation import require_device, require_float, require_positive, require_seed
 
 from .architecture import design_network
 from .arrays import ArrayLike, checked_inputs, checked_targets, require_count
 from .batches import Batch, Batches, LoaderBatches, encode_part, hold_out
 from .descent import Descent, Trace, largest_residual
 from .epochs import EpochRun, EpochTrace
-from .feedforward import FeedforwardBlocks, blocks_at, refitted_output, refuse_output_states
+from .feedforward import (
+    FeedforwardBlocks,
+    blocks_at,
+    mean_objective,
+    refitted_output,
+    refuse_output_states,
+)
 from .layer_starts import first_weights, given_weights
 from .minibatch import BatchSteps, Minibatch, copied, method_named, refuse_raw
 from .prediction import Predictor, known_solver
@@ -54,10 +60,10 @@ class LiftedMLP(Predictor):
         dtype: torch.float32 or torch.float64; None takes that of X.
         device: where the model lives, such as "cpu" or "cuda".
         warm_start: whether another `fit` goes on from the weights and states that are there.
-        method: "full" (every block solved on all samples, with a certificate), "minibatch" (fast
-            on many samples), or a `Minibatch` with numbers of its own.
-        refit_output: whether the last layer is fitted to the true forward features at the end,
-            a convex problem.
+        method: "full" (blocks solved on all samples, with a certificate), "minibatch" (fast on
+            many samples), or a `Minibatch` with numbers of its own.
+        refit_output: whether the last layer is fitted to the forward features at the end.
+        extrapolation: whether the full method goes on along its last move where that is lower.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -84,6 +90,7 @@ class LiftedMLP(Predictor):
         warm_start: bool = False,
         method: str | Minibatch = "full",
         refit_output: bool = False,
+        extrapolation: bool = True,
     ) -> None:
         """Check what can be checked before there are data."""
         self.loss = CrossEntropy() if loss is None else loss
@@ -94,12 +101,10 @@ class LiftedMLP(Predictor):
         require_positive("tolerance", tolerance)
         if dtype is not None:
             require_float("dtype", torch.empty(0, dtype=dtype))
-        self.start = start if isinstance(start, str) else tuple(start)
-        self.seed = seed
-        self.dtype = dtype
-        self.device = device
-        self.sweeps = sweeps
-        self.state_passes = state_passes
+        require_seed(seed)
+        require_device(device)
+        self.seed, self.dtype, self.device = seed, dtype, device
+        self.sweeps, self.state_passes = sweeps, state_passes
         self.warm_start = warm_start
         self.solver = known_solver(solver)
         self.method = method_named(method)
@@ -108,8 +113,8 @@ class LiftedMLP(Predictor):
         self.refit_output = refit_output
         if refit_output:
             refuse_output_states(self.architecture)
-        self._descent = Descent(self.solver, tolerance)
-        self._first_weights = first_weights(self.start, self.architecture.weight_shapes, seed)
+        self._descent = Descent(self.solver, tolerance, extrapolation)
+        self._first_weights = first_weights(start, self.architecture.weight_shapes, seed)
         self._weights: list[Weights] | None = None  # where there are no blocks for them yet
         self._data: tuple[Tensor, Tensor] | None = None
         self._blocks: FeedforwardBlocks | None = None
@@ -275,7 +280,7 @@ class LiftedMLP(Predictor):
         else:
             like, target = data = self._encoded(X, y)
             batches, held = hold_out(like, target, method, source)
-            validate = None if held is None else partial(self._value, *held)
+            validate = held and partial(mean_objective, self.architecture, self.solver, *held)
         steps = BatchSteps(self.architecture, self._start(like), method, source)
         self._steps = None
         try:
@@ -284,11 +289,6 @@ class LiftedMLP(Predictor):
         finally:
             self._settle(steps.weights)
             self._data = data
-
-    def _value(self, inputs: Tensor, target: Tensor, weights: Sequence[Weights]) -> float:
-        """Return the joint objective of a sample at the forward pass, in the mean."""
-        blocks = blocks_at(self.architecture, weights, inputs, target, self.solver)
-        return blocks.objective() / len(inputs)
 
     def _fitted(self) -> FeedforwardBlocks:
         if self._blocks is None:

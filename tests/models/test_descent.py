@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from liftednet import Activation, SolverError, activations, losses
 from liftednet.models import LiftedMLP
 from liftednet.models.descent import Descent, Ending
+from liftednet.models.feedforward import FeedforwardBlocks
 from liftednet.solvers import Solver, named
 from tests.models.networks import fitted, labeled, targets_for
 
@@ -45,17 +46,21 @@ LOSSES = [
     dtype=st.sampled_from([torch.float32, torch.float64]),
     passes=st.integers(1, 2),
     lam=st.floats(0.05, 5),
+    extrapolation=st.booleans(),
 )
-def test_the_joint_objective_never_rises(activation, divergence, loss, dtype, passes, lam):
+def test_the_joint_objective_never_rises(
+    activation, divergence, loss, dtype, passes, lam, extrapolation
+):
     x, labels = labeled(samples=12)
     y = targets_for(loss, labels, 3)
-    options = {"dtype": dtype, "sweeps": 3, "state_passes": passes, "tolerance": 1e-12}
+    options = {"dtype": dtype, "sweeps": 4, "state_passes": passes, "tolerance": 1e-12}
+    options["extrapolation"] = extrapolation
     model = LiftedMLP((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
     assert model.trace is not None
     rounding = 1e-5 if dtype is torch.float32 else 1e-9
     for before, after in pairwise(model.trace.objectives):
         assert math.isfinite(after)
-        assert after <= before + rounding * (1 + before)
+        assert after <= before + rounding * (1 + abs(before))
     assert model.objective() == pytest.approx(model.trace.objectives[-1], rel=1e3 * rounding)
 
 
@@ -127,7 +132,37 @@ def test_it_ends_when_no_block_moves_any_more():
 
 def test_a_budget_of_sweeps_is_kept():
     x, y = labeled()
-    model = fitted(x, y, sweeps=2, tolerance=1e-12)
+    model = fitted(x, y, sweeps=2, tolerance=1e-12, extrapolation=False)
     assert model.trace is not None and model.trace.ending is Ending.BUDGET
     assert [step.sweep for step in model.trace.steps] == [0, 0, 0, 1, 1, 1]
     assert Descent().tolerance > 0
+
+
+@pytest.mark.parametrize("divergence", ["tight", "joint"])
+def test_extrapolation_reaches_the_same_point_in_fewer_sweeps(divergence):
+    x, y = labeled(samples=10)
+    options = {"divergence": divergence, "sweeps": 1500, "tolerance": 1e-5}
+    plain, ahead = (
+        fitted(x, y, (4, 3, 3), activations=activations.Sigmoid(), rho=0.3, **options, **how)
+        for how in ({"extrapolation": False}, {"extrapolation": True})
+    )
+    assert plain.trace is not None and ahead.trace is not None
+    assert ahead.objective() == pytest.approx(plain.objective(), rel=1e-4)
+    assert ahead.trace.steps[-1].sweep < plain.trace.steps[-1].sweep
+    for layer, same in zip(ahead.weights, plain.weights, strict=True):
+        assert torch.allclose(layer.matrix, same.matrix, atol=0.05)
+
+
+def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch):
+    x, y = labeled()
+    model = LiftedMLP((4, 5, 3), sweeps=5, tolerance=1e-12)
+    extrapolate = FeedforwardBlocks.extrapolate
+
+    def interrupted(self, previous, factor):
+        extrapolate(self, previous, factor)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FeedforwardBlocks, "extrapolate", interrupted)
+    model.fit(x, y)
+    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
+    assert model.objective() == pytest.approx(model.trace.steps[-1].objective)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -29,10 +29,11 @@ def _trained(seed: int = 0, **options) -> LiftedMLP:
 
 
 def _steps(network: LiftedMLP, damping: float = 1e12) -> BatchSteps:
-    settings = Minibatch(rank=0, damping=damping)
-    return BatchSteps(network.architecture, network.weights, settings, torch.Generator())
+    chosen = Minibatch(rank=0, damping=damping)
+    return BatchSteps(network.architecture, network.weights, chosen, torch.Generator())
 
 
+@settings(max_examples=5)
 @given(lam=st.floats(1e4, 1e5), activation=st.sampled_from([activations.Tanh(), activations.ELU()]))
 def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activation):
     network = LiftedMLP((4, 6, 5, 3), activation, lam=lam, sweeps=1).fit(X, Y)
@@ -211,8 +212,8 @@ def test_a_warm_start_goes_on():
 
 def test_early_stopping_keeps_the_best_weights():
     shuffled = Y[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
-    settings = Minibatch(epochs=200, batch_size=10, validation=0.3, patience=3)
-    model = LiftedMLP((4, 20, 3), method=settings).fit(X, shuffled)
+    chosen = Minibatch(epochs=200, batch_size=10, validation=0.3, patience=3)
+    model = LiftedMLP((4, 20, 3), method=chosen).fit(X, shuffled)
     assert model.epochs is not None and model.epochs.ending is Ending.STOPPED
     found = [epoch.validation for epoch in model.epochs.epochs]
     best = found.index(min(v for v in found if v is not None))
