@@ -154,7 +154,7 @@ class Activation:
             DeclarationError: units are coupled, and neither it nor `potential` is declared.
         """
         if self.per_unit:
-            return (self.scalar_map.legendre(v) - self.conjugate_at_zero).sum(-1)
+            return (self.scalar_map.table.legendre(v) - self.conjugate_at_zero).sum(-1)
         if not self.declares("potential"):
             self._missing("potential_value", "an objective")
         rows = (cp.Constant(row[None]) for row in v.detach().double().cpu().numpy())
@@ -164,7 +164,7 @@ class Activation:
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
         if self.per_unit:
-            return (self.scalar_map.integral(u) + self.conjugate_at_zero).sum(-1)
+            return (self.scalar_map.table.integral(u) + self.conjugate_at_zero).sum(-1)
         v = self.forward(u)
         return (u * v).sum(-1) - self.potential_value(v)
 

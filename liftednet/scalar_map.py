@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.piecewise import refined
+from liftednet.integral_table import IntegralTable, in_chunks
 
 Map = Callable[[Tensor], Tensor]
 
-_REACH = 38.0  # the table covers |x| <= sinh(38), about 1.6e16
-_CELLS = 16_384
 _STEEPEST = 1e6  # a slope beyond this counts as a jump
 _ROOT_STEPS = 200  # bisection of the widest float64 bracket; Newton needs about ten
 _PLAIN_STEPS = 45
-_CHUNK = 32_768  # entries, so that a few temporaries stay in the cache
 
 
 def autograd_slope(forward: Map, x: Tensor) -> Tensor:
@@ -108,126 +105,54 @@ def refuse_bad_map(forward: Map) -> None:
 
 
 class ScalarMap:
-    """A nondecreasing map phi: R -> R, tabulated once in float64 and then used at any size.
+    """A nondecreasing map phi: R -> R with what follows from it, at any size.
 
     Args:
         forward: phi, elementwise in torch.
         slope: phi', elementwise in torch.
 
     Attributes:
+        table: phi and its integral, which give conjugate and potential.
         infimum: the limit of phi at minus infinity (may be infinite).
         supremum: the limit of phi at plus infinity (may be infinite).
         lipschitz: the largest slope of phi, or None where phi jumps or grows without bound.
     """
 
     def __init__(self, forward: Map, slope: Map) -> None:
-        """Tabulate phi and its integral, evenly in asinh(x) and finer where phi bends."""
+        """Tabulate phi, and find its limits and its largest slope."""
         self.forward = forward
         self.slope = slope
-        half = torch.linspace(0.0, _REACH, _CELLS // 2 + 1, dtype=torch.float64).sinh()
-        bends = torch.from_numpy(refined(forward)[0])
-        self._x = torch.cat([-half, half, bends]).unique()
-        self._middle = int(torch.searchsorted(self._x, 0.0))
-        self._phi = self._checked(self._x)
-        nodes, weights = np.polynomial.legendre.leggauss(8)
-        self._nodes = torch.from_numpy((nodes + 1) / 2)
-        self._weights = torch.from_numpy(weights / 2)
-        self._integral = self._tabulate()
-        self.infimum, self.supremum = self._limits()
+        self.table = IntegralTable(forward)
+        self.infimum, self.supremum = self.table.infimum, self.table.supremum
         self.lipschitz = self._steepest()
-        slope_at_zero = self.slope(torch.zeros(1, dtype=torch.float64))
-        self._tangent = float(self._phi[self._middle]), float(slope_at_zero)
-
-    def _checked(self, x: Tensor) -> Tensor:
-        return self.forward(x).to(torch.float64)
-
-    def _between(self, left: Tensor, right: Tensor) -> Tensor:
-        width = right - left
-        points = left.unsqueeze(-1) + width.unsqueeze(-1) * self._nodes.to(left.device)
-        return width * (self._checked(points) * self._weights.to(left.device)).sum(-1)
-
-    def _tabulate(self) -> Tensor:
-        cells = self._between(self._x[:-1], self._x[1:])
-        right = cells[self._middle :].cumsum(0)
-        left = -cells[: self._middle].flip(0).cumsum(0).flip(0)
-        return torch.cat([left, torch.zeros(1, dtype=torch.float64), right])
-
-    def _limits(self) -> tuple[float, float]:
-        ends = self._checked(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64))
-        fallback = self._phi[[0, -1]]
-        low, high = torch.where(ends.isnan(), fallback, ends).tolist()
-        return low, high
+        zero = torch.zeros(1, dtype=torch.float64)
+        self._tangent = float(forward(zero)), float(slope(zero))
 
     def _steepest(self) -> float | None:
-        slopes = self.slope(self._x)
-        quotients = self._phi.diff() / self._x.diff()
+        x, phi = self.table.x, self.table.phi
+        slopes = self.slope(x)
+        quotients = phi.diff() / x.diff()
         worst = int(quotients.nan_to_num(torch.inf).argmax())
         zoom = torch.linspace(0.0, 1.0, 10_001, dtype=torch.float64)
-        fine = self._x[worst] + zoom * (self._x[worst + 1] - self._x[worst])
+        fine = x[worst] + zoom * (x[worst + 1] - x[worst])
+        rise = self.forward(fine).detach().diff()
         steepest = max(
             float(quotients[worst]),
-            float((self._checked(fine).diff() / fine.diff()).max()),
+            float((rise / fine.diff()).max()),
             float(slopes.max()),
             float(self.slope(fine).max()),
         )
-        if not np.isfinite(steepest):
+        if not math.isfinite(steepest):
             return None
-        jumps = float(self._checked(fine).diff().max()) > 0.5 * float(
-            self._phi[worst + 1] - self._phi[worst]
-        )
+        jumps = float(rise.max()) > 0.5 * float(phi[worst + 1] - phi[worst])
         return None if jumps or steepest > _STEEPEST else steepest * (1 + 1e-7)
 
-    def _cell(self, u: Tensor) -> Tensor:
-        x = self._x.to(u.device)
-        return (torch.searchsorted(x, u.contiguous(), right=True) - 1).clamp(0, len(x) - 2)
-
-    def integral(self, u: Tensor) -> Tensor:
-        """Return the integral of phi from 0 to u, per entry, in float64."""
-        u = u.to(torch.float64)
-        cell = self._cell(u)
-        left = self._x.to(u.device)[cell]
-        return self._integral.to(u.device)[cell] + self._between(left, u)
-
-    def inverse(self, v: Tensor) -> Tensor:
-        """Return an x with phi(x) = v, per entry, in float64: the one nearest to 0."""
-        v = v.to(torch.float64).contiguous()
-        x, phi = self._x.to(v.device), self._phi.to(v.device)
-        below = torch.searchsorted(phi, v, right=True) - 1
-        above = torch.searchsorted(phi, v, right=False) - 1
-        cell = torch.where(v < phi[self._middle], below, above).clamp(0, len(x) - 2)
-        lower, upper = x[cell], x[cell + 1]
-
-        def gap(point: Tensor) -> tuple[Tensor, Tensor]:
-            return self.forward(point) - v, self.slope(point)
-
-        return increasing_root(gap, lower, upper, (lower + upper) / 2)
-
-    def legendre(self, v: Tensor) -> Tensor:
-        """Return sup_u <u, v> - integral(u), per entry, in float64; infinite off the range."""
-        v = v.to(torch.float64)
-        inside = v.clamp(self.infimum, self.supremum)
-        u = self.inverse(inside)
-        slack = 1e-9 * (1 + inside.abs())
-        value = u * inside - self.integral(u)
-        return torch.where((v - inside).abs() > slack, torch.inf, value)
-
     def prox(self, w: Tensor, t: Tensor | float) -> Tensor:
-        """Return argmin_v t Phi(v) + |v - w|^2 / 2, that is phi(x) at phi(x) + t x = w.
-
-        In chunks that stay in the cache on a CPU.
-        """
+        """Return argmin_v t Phi(v) + |v - w|^2 / 2, that is phi(x) at phi(x) + t x = w."""
         with torch.no_grad():
-            if not isinstance(t, Tensor) or t.numel() == 1:
-                return self._in_chunks(w, float(t))
-            return self._in_chunks(w, t.to(w).expand(w.shape).reshape(-1))
-
-    def _in_chunks(self, w: Tensor, t: Tensor | float) -> Tensor:
-        flat, value = w.reshape(-1), w.new_empty(w.numel())
-        size = _CHUNK if w.device.type == "cpu" else max(w.numel(), 1)
-        for first in range(0, w.numel(), size):
-            part = slice(first, first + size)
-            value[part] = self._newton(flat[part], t[part] if isinstance(t, Tensor) else t)
-        return value.reshape(w.shape)
+            if isinstance(t, Tensor) and t.numel() > 1:
+                return in_chunks(self._newton, w, t.to(w).expand(w.shape))
+            return in_chunks(partial(self._newton, t=float(t)), w)
 
     def _newton(self, w: Tensor, t: Tensor | float) -> Tensor:
         """Return the prox by plain Newton steps, and by safeguarded ones where these do not settle.

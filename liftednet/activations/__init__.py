@@ -19,8 +19,8 @@ activation                Phi(v), summed over the units   dom Phi      phi(u)   
                                                           pi/2]
 `Sine`                    v arcsin(v) + sqrt(1-v^2) - 1   [-1, 1]      sin(u), u clipped to   1
                                                                        [-pi/2, pi/2]
-`Softplus`                integral of log(exp(v) - 1)     v >= 0       log(1 + exp(u))        1
-                          from log 2
+`Softplus`                integral of log(exp(z) - 1)     v >= 0       log(1 + exp(u))        1
+                          from 0 to v
 `ELU`                     v^2 / 2, (1+v) log(1+v) - v     v >= -1      u, exp(u) - 1          1
                           where v < 0                                  where u < 0
 `Softmax`                 v log v                         simplex      exp(u) / sum exp(u)    1/2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,13 +17,30 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 _LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
+_BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
+_SERIES = tuple(b / math.factorial(2 * k + 3) for k, b in enumerate(_BERNOULLI))
+
+
+def _negated_dilogarithm(u: Tensor) -> Tensor:
+    """Return -Li2(-exp(u)), the integral of log(1 + exp(x)) from minus infinity to u.
+
+    With t = log(1 + exp(-|u|)) <= log 2 it is t + t^2 / 4 + sum_k B_2k t^(2k + 1) / (2k + 1)! for
+    u <= 0, and u^2 / 2 + pi^2 / 6 less the same for u > 0 (Lewin, Polylogarithms, 1981).
+    """
+    t = torch.log1p(torch.exp(-u.abs()))
+    square, series = t.square(), torch.zeros_like(t)
+    for coefficient in reversed(_SERIES):
+        series = (series + coefficient) * square
+    low = t * (1 + t / 4 + series)
+    return torch.where(u > 0, u.square() / 2 + math.pi**2 / 6 - low, low)
 
 
 class Softplus(Activation):
-    """phi(u) = log(1 + exp(u)), Phi'(v) = log(exp(v) - 1) on v >= 0.
+    """phi(u) = log(1 + exp(u)), Phi(v) = integral of log(exp(z) - 1) from 0 to v, on v >= 0.
 
-    Lifted Neural Networks, section 4, where Phi is said to have no closed form; values, potential
-    and conjugate are those that `Activation` derives.
+    Lifted Neural Networks, section 4, where Phi is said to have no closed form; by the dilogarithm
+    it is v log(exp(v) - 1) - Phi*(log(exp(v) - 1)) with Phi*(u) = -Li2(-exp(u)). CVXPY has no atom
+    for it, so that the stated potential is the piecewise quadratic that `Activation` derives.
     """
 
     lipschitz = 1.0
@@ -34,6 +52,18 @@ class Softplus(Activation):
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 / (1 + exp(-u))."""
         return u.sigmoid()
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return v u - Phi*(u) per sample at u = log(exp(v) - 1), infinite where v < 0."""
+        inside = v.clamp(min=0)
+        rest = -torch.expm1(-inside)  # u = v + log(1 - exp(-v))
+        product = inside.square() + torch.xlogy(inside, rest)
+        value = product - _negated_dilogarithm(inside + rest.log())
+        return torch.where(v < 0, torch.inf, value).sum(-1)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return -Li2(-exp(u)) per sample, (samples,)."""
+        return _negated_dilogarithm(u).sum(-1)
 
     def project(self, v: Tensor) -> Tensor:
         """Return max(v, 0)."""

@@ -111,10 +111,22 @@ def test_conjugate_is_the_integral_of_forward(activation, u):
     assert float(ends[0] - ends[1]) == pytest.approx(right, rel=1e-9, abs=1e-9)
 
 
-def test_softplus_potential_at_zero():
-    """Phi(0) = -integral of log(exp(z) - 1) from 0 to log 2, which is pi^2 / 12."""
-    value = activations.Softplus().potential_value(torch.tensor([[1e-300]], dtype=torch.float64))
-    assert float(value) == pytest.approx(math.pi**2 / 12, rel=1e-6)
+def test_softplus_conjugate_is_scipy_s_dilogarithm():
+    u = torch.linspace(-40, 40, 401, dtype=torch.float64).unsqueeze(-1)
+    right = -special.spence(1 + np.exp(u.numpy()[:, 0]))
+    np.testing.assert_allclose(activations.Softplus().conjugate_value(u), right, rtol=1e-12, atol=1e-15)
+
+
+@by_name("v", [0.0, 1e-12, 0.3, 2.0, 50.0])
+def test_softplus_potential_is_the_printed_integral(v):
+    """Phi(v) is the integral of log(exp(z) - 1) from 0 to v."""
+
+    def inverse(z):
+        return z + math.log(-math.expm1(-z))
+
+    right, _ = integrate.quad(inverse, 0, v, epsabs=1e-13, epsrel=1e-12, limit=500)
+    value = activations.Softplus().potential_value(torch.tensor([[v]], dtype=torch.float64))
+    assert float(value) == pytest.approx(right, rel=1e-9, abs=1e-12)
 
 
 @by_name("activation", [activations.Sigmoid(), activations.Tanh(), activations.Softmax()])
