@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import initialize_ as initialize_
     from liftednet.export import to_torch as to_torch
+    from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
+    from liftednet.export_recurrent import recurrent_to_torch as recurrent_to_torch
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
     from liftednet.problems import Link as Link
@@ -66,7 +68,9 @@ _HOMES = {
     "WeightFit": "problems",
     "check_activation": "check",
     "initialize_": "export",
+    "initialize_rnn_": "export_recurrent",
     "load": "models.storage",
+    "recurrent_to_torch": "export_recurrent",
     "save": "models.storage",
     "to_torch": "export",
 }

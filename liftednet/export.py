@@ -125,8 +125,8 @@ def _require_feedforward(model: object) -> None:
     if not hasattr(model, "activations"):
         raise DataError(
             "a feedforward model such as LiftedMLP is needed, with weights and activations; got "
-            f"{type(model).__name__}. Recurrent models have recurrent_to_torch and "
-            "initialize_rnn_ in liftednet.export_recurrent."
+            f"{type(model).__name__}. Recurrent models have liftednet.recurrent_to_torch and "
+            "liftednet.initialize_rnn_."
         )
 
 

@@ -164,7 +164,7 @@ def test_a_model_that_is_not_fitted_is_refused() -> None:
 
 
 def test_what_is_no_model_or_no_network_is_refused(fitted) -> None:
-    with pytest.raises(DataError, match=r"got Linear\. Recurrent models have recurrent_to_torch"):
+    with pytest.raises(DataError, match=r"got Linear\. Recurrent models have liftednet"):
         to_torch(nn.Linear(2, 2))  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"torch\.nn\.Module, got None"):
         initialize_(None, fitted)  # type: ignore[arg-type]
