@@ -8,35 +8,21 @@ from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.runs import Record, run_all
+from liftednet.reproduce.table1_printed import PRINTED, PRINTED_ALONE
 from liftednet.reproduce.table1_runs import Bench, StandaloneRun, StartRun
 from liftednet.reproduce.table1_starts import paper_starts, practical_starts
 from liftednet.reproduce.tables import Table, mean_and_spread, write_report
 
-# Test accuracy as printed: standalone, then by rate normal, Xavier, variance scaling, lifted.
-PRINTED_ALONE = {
-    "300": 0.898,
-    "300-100": 0.875,
-    "500-150": 0.865,
-    "500-200-100": 0.853,
-    "400-200-100-50": 0.770,
-}
-PRINTED = {
-    1e-5: {
-        "300": (0.915, 0.923, 0.924, 0.962),
-        "300-100": (0.919, 0.932, 0.931, 0.969),
-        "500-150": (0.927, 0.936, 0.935, 0.970),
-        "500-200-100": (0.927, 0.939, 0.935, 0.958),
-        "400-200-100-50": (0.919, 0.938, 0.936, 0.919),
-    },
-    1e-6: {
-        "300": (0.800, 0.836, 0.844, 0.875),
-        "300-100": (0.792, 0.838, 0.842, 0.899),
-        "500-150": (0.824, 0.850, 0.858, 0.890),
-        "500-200-100": (0.821, 0.857, 0.848, 0.926),
-        "400-200-100-50": (0.751, 0.838, 0.815, 0.959),
-    },
-}
 SHOWN_EPOCHS = (0, 1, 2, 5, 17)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Data, hidden layers, and the passes of the lifted start over them."""
+
+    data: str
+    architecture: str
+    start_epochs: int
 
 
 @dataclass(frozen=True)
@@ -51,8 +37,7 @@ class Extent:
         paper_seeds: runs of every cell of it.
         lifted_epochs: passes of the standalone network and of the paper's lifted start.
         alone_seeds: runs of every standalone network.
-        compared: (data, architecture) of the comparison at best rates.
-        start_epochs: passes of the lifted start there.
+        compared: what is compared at best rates.
         epochs: passes of every torch network there.
         seeds: runs of every row there.
         rates: (optimizer, rate) that every start may choose from.
@@ -65,8 +50,7 @@ class Extent:
     paper_seeds: int
     lifted_epochs: int
     alone_seeds: int
-    compared: tuple[tuple[str, str], ...]
-    start_epochs: int
+    compared: tuple[Comparison, ...]
     epochs: int
     seeds: int
     rates: tuple[tuple[str, float], ...]
@@ -84,8 +68,11 @@ FULL = Extent(
     paper_seeds=5,
     lifted_epochs=10,
     alone_seeds=5,
-    compared=(("mnist", "300"), ("mnist", "400-200-100-50"), ("digits", "300")),
-    start_epochs=3,
+    compared=(
+        Comparison("mnist", "300", 10),
+        Comparison("mnist", "400-200-100-50", 10),
+        Comparison("digits", "300", 100),
+    ),
     epochs=17,
     seeds=5,
     rates=_RATES,
@@ -98,7 +85,7 @@ QUICK = replace(
     paper_epochs=3,
     paper_seeds=1,
     alone_seeds=1,
-    compared=(("mnist", "300"), ("digits", "300")),
+    compared=(Comparison("mnist", "300", 10), Comparison("digits", "300", 30)),
     epochs=2,
     rates=(("Adam", 1e-4), ("Adam", 1e-3), ("SGD", 1e-1)),
 )
@@ -129,9 +116,9 @@ def report(folder: Path, extent: Extent, quick: bool = False) -> Path:
     tables = [("standalone", standalone_table(folder, extent))]
     paper, curves = paper_table(folder, extent)
     tables.append(("paper_protocol", paper))
-    for data, architecture in extent.compared:
-        name = f"best_rates_{data}_{architecture}"
-        tables.append((name, best_rates_table(folder, extent, data, architecture)))
+    for compared in extent.compared:
+        name = f"best_rates_{compared.data}_{compared.architecture}"
+        tables.append((name, best_rates_table(folder, extent, compared)))
     picture = draw(folder / "curves.png", curves)
     title = "Table 1 of Lifted Neural Networks" + (" (quick form)" if quick else "")
     return write_report(folder, title, tables, [picture], _remarks(extent))
@@ -230,17 +217,18 @@ def _panel(records: Sequence[Record[StartRun]], architecture: str) -> Panel:
     return Panel(title, "epochs (pretraining not counted)", "test accuracy", curves)
 
 
-def best_rates_table(folder: Path, extent: Extent, data: str, architecture: str) -> Table:
+def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Table:
     """Run every start at the rates that are best for it on held-out training data."""
-    starts = practical_starts(extent.start_epochs)
+    starts = practical_starts(compared.start_epochs)
     bench, store = Bench(starts, extent.test_samples), folder / "best_rates.jsonl"
     trials = [
-        StartRun(data, architecture, start.name, optimizer, rate, extent.epochs, 0,
-                 extent.samples, True)
+        StartRun(compared.data, compared.architecture, start.name, optimizer, rate, extent.epochs,
+                 0, extent.samples, True)
         for start in starts
         for optimizer, rate in extent.rates
     ]  # fmt: skip
-    tried = run_all(store, trials, bench.from_start, f"rates, {data} {architecture}")
+    about = f"{compared.data}, {compared.architecture}"
+    tried = run_all(store, trials, bench.from_start, f"rates, {about}")
     shown = [epoch for epoch in SHOWN_EPOCHS if epoch <= extent.epochs]
     chosen = {
         (start.name, epoch): _best(tried, start.name, epoch) for start in starts for epoch in shown
@@ -251,7 +239,7 @@ def best_rates_table(folder: Path, extent: Extent, data: str, architecture: str)
         for seed in range(extent.seeds)
         for found in dict.fromkeys(chosen[start.name, epoch] for epoch in shown)
     ]
-    records = run_all(store, finals, bench.from_start, f"{data} {architecture}")
+    records = run_all(store, finals, bench.from_start, about)
     rows = [
         [start.name, *(_cell(records, chosen[start.name, epoch], epoch) for epoch in shown),
          _seconds(records, start.name)]
@@ -259,13 +247,14 @@ def best_rates_table(folder: Path, extent: Extent, data: str, architecture: str)
     ]  # fmt: skip
     columns = ("start", *(f"after {epoch}" for epoch in shown), "seconds before + an epoch")
     notes = (
-        f"Test accuracy, mean ± deviation (seeds); each cell at the optimizer and rate that are "
-        f"best for this start and this number of epochs on a sixth of the training data, among "
+        "Test accuracy, mean ± deviation (seeds); each cell at the optimizer and rate that are "
+        "best for this start and this number of epochs on a sixth of the training data, among "
         f"{', '.join(f'{optimizer} {rate:g}' for optimizer, rate in extent.rates)}.",
-        f"The lifted start has made {extent.start_epochs} passes over the data before the first "
-        "epoch: compare it also with Kaiming as many epochs later.",
+        f"Before the first epoch the lifted start has made {compared.start_epochs} passes over the "
+        "data; Kaiming, Adam as long has made as many, by Adam at a rate that falls from 1e-3 "
+        "to 0.",
     )
-    return Table(f"Best rates, {data}, {architecture}", columns, rows, notes)
+    return Table(f"Best rates, {about}", columns, rows, notes)
 
 
 def _best(tried: Sequence[Record[StartRun]], start: str, epoch: int) -> StartRun:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from liftednet.data import Classification
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.batches import ArrayBatches
 from liftednet.models.layer_starts import STARTS, draw_weights
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
@@ -21,6 +22,7 @@ PAPER_BIAS = 0.1  # of every start but the lifted one (Table 1)
 SMOOTHING = 0.1  # of the labels that the lifted network is fitted to
 LAM = 10.0
 RHO = 1e-6
+_CONTROL_BATCH, _CONTROL_RATE = 100, 1e-3
 _HEAD_RHO = 1.0  # on the sum of the losses
 _HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)
 _LSUV_SAMPLES = 1_000
@@ -68,6 +70,30 @@ def fitted_head(data: Classification, sizes: tuple[int, ...], seed: int) -> Laye
     """Return Kaiming hidden layers, and the output layer by one convex problem: the control."""
     layers = drawn("kaiming")(data, sizes, seed)
     return [*layers[:-1], _head(data, _features(layers[:-1], data.x_train))]
+
+
+def trained_as_long(epochs: int) -> Start:
+    """Return what Adam makes of Kaiming in as many passes, the rate falling to 0: a control."""
+
+    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+        network = network_from(drawn("kaiming")(data, sizes, seed))
+        order, loss = torch.Generator().manual_seed(seed), nn.CrossEntropyLoss()
+        batches = ArrayBatches(data.x_train, data.y_train, _CONTROL_BATCH, order)
+        optimizer = torch.optim.Adam(network.parameters(), _CONTROL_RATE)
+        length = epochs * len(batches)
+        falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, length)
+        for x, y in (batch for _ in range(epochs) for batch in batches):
+            optimizer.zero_grad()
+            loss(network(x), y).backward()
+            optimizer.step()
+            falling.step()
+        return [
+            Weights(layer.weight.detach().T.contiguous(), layer.bias.detach())
+            for layer in network
+            if isinstance(layer, nn.Linear)
+        ]
+
+    return start
 
 
 def sampled_where_it_matters(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
@@ -129,6 +155,7 @@ def practical_starts(epochs: int) -> list[NamedStart]:
         NamedStart("LSUV", unit_variance),
         NamedStart("Kaiming, fitted head", fitted_head),
         NamedStart("SWIM", sampled_where_it_matters),
+        NamedStart("Kaiming, Adam as long", trained_as_long(epochs)),
         NamedStart("lifted", lifted(epochs)),
     ]
 
