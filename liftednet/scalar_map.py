@@ -81,7 +81,12 @@ def refuse_bad_map(forward: Map) -> None:
     if not callable(forward):
         raise DeclarationError(f"an activation's map must be callable, got {forward!r}.")
     u = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64).unsqueeze(0)
-    phi = forward(u)
+    try:
+        phi = forward(u)
+    except Exception as error:  # whatever a user's map may raise
+        raise DeclarationError(
+            f"{forward!r} cannot be applied to a float64 tensor of shape {tuple(u.shape)}: {error}"
+        ) from error
     if not isinstance(phi, Tensor) or phi.shape != u.shape:
         found = tuple(phi.shape) if isinstance(phi, Tensor) else type(phi).__name__
         raise DeclarationError(

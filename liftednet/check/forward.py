@@ -146,9 +146,7 @@ def slope(subject: Subject) -> Check:
     """Check phi' against difference quotients on both sides, between which a kink may fall."""
     activation, u = subject.activation, subject.u
     found = activation.slope(u).detach()
-    before, here, after = (
-        activation.forward(u + shift).detach() for shift in (-_STEP, 0.0, _STEP)
-    )
+    before, here, after = (activation.forward(u + shift).detach() for shift in (-_STEP, 0.0, _STEP))
     left, right = (here - before) / _STEP, (after - here) / _STEP
     low, high = torch.minimum(left, right), torch.maximum(left, right)
     error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())

@@ -10,7 +10,7 @@ from liftednet.activation import Activation, DivergenceActivation
 from liftednet.check import forward, minimizer, proximal, values
 from liftednet.check.report import Check, FailedCheckError, Report
 from liftednet.check.subject import Subject
-from liftednet.errors import DeclarationError
+from liftednet.errors import DeclarationError, LiftedError
 
 Test = Callable[[Subject], Check]
 
@@ -57,7 +57,19 @@ def _checks(activation: Activation, units: int, generator: torch.Generator) -> I
     alone = activation.per_unit and not isinstance(activation, DivergenceActivation)
     subject = Subject(activation, 1 if alone else units, generator)
     for test in _tests(subject):
-        yield test(subject)
+        yield _outcome(test, subject)
+
+
+def _outcome(test: Test, subject: Subject) -> Check:
+    """Return the check, which fails where a declared method raises an error of its own."""
+    try:
+        return test(subject)
+    except LiftedError:
+        raise
+    except Exception as error:  # whatever a user's method may raise
+        name = f"{test.__module__.rsplit('.', 1)[-1]}: {test.__name__.replace('_', ' ')}"
+        failure = f"a declared method raises {type(error).__name__}: {error}"
+        return Check(name, "calls of the declared methods", torch.inf, 0.0, failure)
 
 
 def _tests(subject: Subject) -> Iterator[Test]:

@@ -86,9 +86,7 @@ def conjugate_values(subject: Subject) -> Check:
     return _same(subject, "conjugate", u, activation.conjugate_value(u), stated)
 
 
-def _same(
-    subject: Subject, method: str, points: Tensor, computed: Tensor, stated: Tensor
-) -> Check:
+def _same(subject: Subject, method: str, points: Tensor, computed: Tensor, stated: Tensor) -> Check:
     error = (computed.detach() - stated).abs() / (1 + stated.abs())
 
     def tell(i: int) -> str:

@@ -58,6 +58,7 @@ POINTED = [
         "negative Lipschitz",
         "not a sum",
         "not compiled once",
+        "raising",
         "concave conjugate",
     )
 ]
@@ -115,6 +116,8 @@ def test_from_function_refuses_other_shapes_and_constants():
         Activation.from_function(lambda u: u.sum(-1))
     with pytest.raises(DeclarationError, match="whatever"):
         Activation.from_function(torch.zeros_like)
+    with pytest.raises(DeclarationError, match="cannot be applied"):
+        Activation.from_function(torch.nn.Linear(3, 3))
     with pytest.raises(DeclarationError, match="callable"):
         Activation.from_function(1.0)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="lipschitz"):

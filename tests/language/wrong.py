@@ -167,6 +167,13 @@ class NotANumber(activations.ReLU):
         return u.sqrt()
 
 
+class Raising(activations.ReLU):
+    """A prox that compares its weight, which may be one for each sample."""
+
+    def prox(self, w, t):
+        return w.clamp(min=0) / (1 + t) if t > 0 else w.clamp(min=0)
+
+
 class NotASum(activations.ReLU):
     def potential(self, v):
         return cp.square(v) / 2
@@ -231,6 +238,7 @@ REFUSED: dict[str, tuple[Callable[[], Activation], str]] = {
     "coupled samples": (CoupledSamples, "forward: separate"),
     "wrong shape": (WrongShape, "forward: finite"),
     "not a number": (NotANumber, "forward: finite"),
+    "raising": (Raising, "proximal: stationary"),
     "not a sum": (NotASum, "potential: convex in v"),
     "not compiled once": (NotCompiledOnce, "potential: convex in v"),
 }
