@@ -114,7 +114,7 @@ PLANS = {
             Setting(10.0, 10.0, Minibatch(epochs=3)),
         ),
         (0.1, 1.0, 10.0, 100.0),
-        Schedule(rates=(1e-3, 1e-4), epochs=5, batch=200),
+        Schedule(rates=(3e-3, 3e-4), epochs=12, batch=200),
     ),
 }
 
