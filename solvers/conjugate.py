@@ -8,13 +8,13 @@ it needs neither.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-_SEARCHES = 8  # evaluations of phi in one line search; two are the rule
+_SEARCHES = 40  # evaluations of phi in one line search; two are the rule
 _FLAT = 0.3  # a line search ends when the slope has fallen to this share
 _REFRESH = 25  # steps after which rounding in u is cleared
 
@@ -98,20 +98,25 @@ def starting_point(problem: Composite, y: Tensor) -> Point:
 
 def advance(problem: Composite, at: Point, steps: int) -> Point:
     """Return the point after one step, by the rule of Polak, Ribiere and Polyak, beta >= 0."""
+    to = moved(problem, at, fresh=steps % _REFRESH == 0)
+    downhill = problem.precondition(to.gradient)
+    decrease = problem.inner(to.gradient, downhill)
+    beta = (decrease - problem.inner(at.gradient, downhill)) / at.decrease
+    direction = beta.clamp(min=0).nan_to_num(0.0, 0.0, 0.0) * at.direction - downhill
+    uphill = problem.inner(to.gradient, direction) >= 0
+    direction = torch.where(uphill, -downhill, direction)
+    return replace(to, direction=direction, decrease=decrease)
+
+
+def moved(problem: Composite, at: Point, fresh: bool = True) -> Point:
+    """Return the minimizer along the direction of a point; `fresh` clears rounding in u."""
     change, curved = problem.lift(at.direction), problem.curved(at.direction)
     step, v = _search(problem, at, change, curved)
     y = torch.addcmul(at.y, step, at.direction)
-    fresh = steps % _REFRESH == 0
     u = problem.pre_activation(y) if fresh else torch.addcmul(at.u, step, change)
     slope = problem.quadratic_gradient(y) if fresh else torch.addcmul(at.slope, step, curved)
     gradient = slope + problem.pull(problem.forward(u) if fresh else v)
-    downhill = problem.precondition(gradient)
-    decrease = problem.inner(gradient, downhill)
-    beta = (decrease - problem.inner(at.gradient, downhill)) / at.decrease
-    direction = beta.clamp(min=0).nan_to_num(0.0, 0.0, 0.0) * at.direction - downhill
-    uphill = problem.inner(gradient, direction) >= 0
-    direction = torch.where(uphill, -downhill, direction)
-    return Point(y, u, slope, gradient, direction, decrease, step)
+    return replace(at, y=y, u=u, slope=slope, gradient=gradient, step=step)
 
 
 def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,10 +15,13 @@ from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
 from .chunks import row_chunks
-from .conjugate import advance, starting_point
+from .conjugate import advance, moved, starting_point
 from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
 
 _PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
+_STEEP = 1e4  # mean eigenvalue of A'A from which proximal steps are too many
+_NEWTON_STEPS = 150
+_RESISTANCE = 30  # Newton steps in which the largest violation must fall
 _COARSE = 3e-6  # relative violation that float32 reaches without trouble
 
 
@@ -29,7 +32,8 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
     With A = [sqrt(lam_k L_k / lam) W_k] the fit is min Phi(Z) - <Z, U> + |Z A - h|^2 / 2. Its dual
     min |y + h|^2 / 2 + Phi*(U - y A') is smooth for every activation, asks for the forward map
     alone, and has one preconditioner (I + A'A L / 2)^-1 for all samples, diagonal after a
-    rotation of y. Samples that are done leave the batch; float32 leads, float64 finishes.
+    rotation of y. Samples that are done leave the batch; float32 leads, float64 finishes, and
+    the few samples that resist, in very ill-conditioned fits, get Newton steps of their own.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -92,11 +96,24 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         y = (quick if start is None else exact).multipliers(start)
         if start is None or self._is_late(exact, y, goal):
             y, _, steps = self._descend(quick, y.float(), max(goal, coarse))
-        _, u, more = self._descend(exact, y.double(), goal)
+        y, u, more = self._descend(exact, y.double(), goal)
+        if exact.activation.per_unit:
+            u, last = self._finish(exact, y, u, goal)
+            more += last
         return exact.forward(u).to(rows.u), steps + more
 
+    def _finish(self, rows: DualRows, y: Tensor, u: Tensor, goal: float) -> tuple[Tensor, int]:
+        """Return u - y A' with the samples that conjugate gradients left over solved by Newton."""
+        violation, most = rows.violation(rows.gradient(y, u)), 0
+        late = (violation > goal).nonzero()[:, 0]
+        for part in row_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1])):
+            some = late[part]
+            u[some], steps = _newton(rows.rows(some), y[some], goal)
+            most = max(most, steps)
+        return u, most
+
     def _is_late(self, rows: DualRows, y: Tensor, goal: float) -> bool:
-        return bool((rows.violation(starting_point(rows, y).gradient) > goal).any())
+        return bool((rows.violation(rows.gradient(y, rows.pre_activation(y))) > goal).any())
 
     def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, Tensor, int]:
         """Return y and u - y A' where the violation is within the goal, or no longer falls."""
@@ -118,6 +135,21 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
                 return y, u, steps
             steps += 1
             at = advance(rows, at, steps)
+
+
+def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
+    """Return u - y A' after semismooth Newton steps with an exact line search."""
+    at, best, steps = starting_point(rows, y), torch.inf, 0
+    while steps < _NEWTON_STEPS:
+        worst = float(rows.violation(at.gradient).max())
+        if worst <= goal or (steps % _RESISTANCE == 0 and worst > 0.9 * best):
+            break
+        best = worst if steps % _RESISTANCE == 0 else best
+        steps += 1
+        at.direction = rows.newton_direction(at.u, at.gradient)
+        at.step = torch.ones_like(at.step)
+        at = moved(rows, at)
+    return at.u, steps
 
 
 def largest_term(problem: StateFit, part: slice) -> float:

@@ -139,6 +139,17 @@ class DualRows:
         assert lipschitz is not None  # asked for by the solver
         return gradient / (1 + lipschitz / 2 * self.shared.spectrum)
 
+    def gradient(self, y: Tensor, u: Tensor) -> Tensor:
+        """Return the gradient at y, where u = u - y A'."""
+        return self.quadratic_gradient(y) + self.pull(self.forward(u))
+
+    def newton_direction(self, u: Tensor, gradient: Tensor) -> Tensor:
+        """Return -(I + A' diag(phi'(u)) A)^-1 gradient, sample by sample, for a per-unit phi."""
+        curved = self.activation.slope(u).unsqueeze(-1) * self.shared.map
+        hessian = self.shared.adjoint @ curved
+        hessian.diagonal(dim1=-2, dim2=-1).add_(1)
+        return -torch.linalg.solve(hessian, gradient)
+
     def violation(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""
         return (gradient.square() @ self.shared.spectrum).sqrt()

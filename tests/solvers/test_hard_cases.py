@@ -1,0 +1,176 @@
+"""Hard cases, drawn by hypothesis: degenerate sizes and ranks, weights of any scale, bad starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import brentq, nnls
+from torch import Tensor
+
+from liftednet import activations
+from liftednet.divergences import joint, tight
+from liftednet.errors import DataError
+from liftednet.losses import CrossEntropy, SimplexCrossEntropy
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
+from liftednet.solution import Status
+from liftednet.solvers import solve
+
+RELU, SQUARED = joint(activations.ReLU()), joint(activations.Identity())
+SIZES = st.sampled_from([1, 2, 5, 9])
+SCALES = st.sampled_from([1e-8, 1e-4, 1.0, 1e4, 1e8])
+KINDS = st.sampled_from(["zero", "rank one", "tiny", "plain", "equal rows"])
+SEEDS = st.integers(0, 2**31 - 1)
+STATE_SOLVERS = ["dual", "proximal"]
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def matrix(kind: str, seed: int, rows: int, columns: int) -> Tensor:
+    plain = draw(seed, rows, columns)
+    return {
+        "zero": torch.zeros_like(plain),
+        "rank one": plain[:, :1] * plain[:1],
+        "tiny": 1e-9 * plain,
+        "plain": plain,
+        "equal rows": plain[:1].expand(rows, columns).clone(),
+    }[kind]
+
+
+def nonnegative_least_squares(
+    weights: Tensor, ratio: float, samples: int, seed: int
+) -> tuple[StateFit, Tensor]:
+    """Return a fit with lam_1 / lam = ratio, and its solution by scipy, sample by sample."""
+    units, above = weights.shape
+    u, v = 2 * draw(seed + 1, samples, units), draw(seed + 2, samples, above)
+    lam, lam_above = (1.0, ratio) if ratio <= 1 else (1 / ratio, 1.0)
+    link = Link(SQUARED, weights, torch.zeros(above, dtype=torch.float64), v, lam_above)
+    problem = StateFit(RELU, u, (link,), lam)
+    stacked = np.vstack([np.eye(units), ratio**0.5 * weights.numpy().T])
+    rows = [
+        nnls(stacked, np.concatenate([a, ratio**0.5 * b]))[0]
+        for a, b in zip(u.numpy(), v.numpy(), strict=True)
+    ]
+    return problem, torch.from_numpy(np.array(rows))
+
+
+@pytest.mark.parametrize("solver", STATE_SOLVERS)
+@given(samples=SIZES, units=SIZES, above=SIZES, kind=KINDS, seed=SEEDS)
+def test_states_are_scipys_nnls(
+    solver: str, samples: int, units: int, above: int, kind: str, seed: int
+) -> None:
+    problem, expected = nonnegative_least_squares(
+        matrix(kind, seed, units, above), 1.0, samples, seed
+    )
+    solution = solve(problem, solver)
+    assert solution.status is Status.SOLVED
+    assert torch.allclose(solution.value, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", ["auto", "dual"])
+@given(units=SIZES, above=SIZES, ratio=SCALES, seed=SEEDS)
+def test_states_at_any_weight(solver: str, units: int, above: int, ratio: float, seed: int) -> None:
+    weights = draw(seed, units, above)
+    problem, expected = nonnegative_least_squares(weights, ratio, 3, seed)
+    solution = solve(problem, solver)
+    least = problem.measure(expected).objective
+    assert solution.residual <= 1e-6
+    assert solution.objective <= least + 1e-6 * (1 + abs(least))
+
+
+@given(
+    samples=SIZES, inputs=SIZES, units=SIZES, kind=KINDS, rho=SCALES, bias=st.booleans(), seed=SEEDS
+)
+def test_ridge_is_least_squares_on_the_stacked_system(
+    samples: int, inputs: int, units: int, kind: str, rho: float, bias: bool, seed: int
+) -> None:
+    x, v = matrix(kind, seed, samples, inputs), draw(seed + 1, samples, units)
+    problem = WeightFit(SQUARED, Design(x, bias), v, SquaredFrobenius(rho))
+    solution = solve(problem)
+    design = torch.cat([x, torch.ones(samples, int(bias), dtype=torch.float64)], 1)
+    lower = (2 * rho) ** 0.5 * torch.eye(inputs + bias, dtype=torch.float64)[:inputs]
+    right = torch.cat([v, torch.zeros(inputs, units, dtype=torch.float64)])
+    expected = torch.linalg.lstsq(torch.cat([design, lower]), right, driver="gelsd").solution
+    least = problem.measure(problem.design.split(expected)).objective
+    assert solution.objective <= least + 1e-9 * (1 + abs(least))
+
+
+@given(samples=SIZES, inputs=SIZES, kind=KINDS, rho=SCALES, lam=SCALES, seed=SEEDS)
+def test_generalized_linear_fits_reach_stationarity(
+    samples: int, inputs: int, kind: str, rho: float, lam: float, seed: int
+) -> None:
+    x = matrix(kind, seed, samples, inputs)
+    v = draw(seed + 1, samples, 3).softmax(-1)
+    for divergence in (CrossEntropy().divergence, tight(activations.Sigmoid())):
+        problem = WeightFit(divergence, Design(x), v, SquaredFrobenius(rho), lam)
+        solution = solve(problem)
+        assert solution.residual <= 1e-6
+        assert bool(solution.value.stacked().isfinite().all())
+
+
+@given(
+    outputs=st.sampled_from([1, 2, 10]),
+    lam=SCALES,
+    size=st.sampled_from([0.0, 1.0, 1e6]),
+    hard=st.booleans(),
+    seed=SEEDS,
+)
+def test_simplex_states_are_the_root_of_the_dual(
+    outputs: int, lam: float, size: float, hard: bool, seed: int
+) -> None:
+    u, soft = size * draw(seed, 4, outputs), (3 * draw(seed + 1, 4, outputs)).softmax(-1)
+    y = torch.eye(outputs, dtype=torch.float64)[soft.argmax(-1)] if hard else soft
+    problem = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, lam)
+    z = solve(problem).value
+    for row, label, pre in zip(z.numpy(), y.numpy(), u.numpy(), strict=True):
+        a, low = label / lam, -1.0 - (label / lam).max() * outputs - np.abs(pre).max()
+
+        def states(nu: float, a: Any = a, pre: Any = pre) -> Any:
+            s = pre - pre.max() + nu
+            return np.where(s > 0, s + np.sqrt(s * s + 4 * a), 0) / 2 + np.where(
+                s > 0, 0, 2 * a / np.maximum(np.sqrt(s * s + 4 * a) - s, 1e-300)
+            )
+
+        root = brentq(lambda nu: states(nu).sum() - 1, low * 4, 2.0, xtol=1e-13, rtol=1e-15)
+        expected = states(root)
+        assert np.allclose(row, expected / expected.sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize("solver", STATE_SOLVERS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@given(seed=SEEDS, size=st.sampled_from([0.0, 1.0, 1e6]))
+def test_a_start_on_the_wrong_face_is_forgotten(
+    solver: str, dtype: torch.dtype, seed: int, size: float
+) -> None:
+    problem, expected = nonnegative_least_squares(draw(seed, 6, 3), 1.0, 5, seed)
+    link = problem.links[0]
+    parts = (link.weight, link.offset, link.target)
+    cast = Link(SQUARED, *(part.to(dtype) for part in parts), link.lam)
+    cast_problem = StateFit(RELU, problem.pre_activation.to(dtype), (cast,), problem.lam)
+    wrong = torch.where(expected > 0, 0.0, size).to(dtype)
+    solution = solve(cast_problem, solver, start=wrong)
+    assert solution.status is Status.SOLVED
+    tolerance = 1e-6 if dtype is torch.float64 else 1e-3
+    assert torch.allclose(solution.value.double(), expected, atol=tolerance)
+
+
+def test_a_start_at_infinity_is_refused() -> None:
+    problem, expected = nonnegative_least_squares(draw(0, 6, 3), 1.0, 5, 0)
+    with pytest.raises(DataError, match=r"start.*index \(0, 0\)"):
+        solve(problem, start=expected + float("inf"))
+
+
+def test_a_design_of_condition_number_4e6_keeps_its_digits() -> None:
+    x = draw(3, 400, 12) @ torch.diag(torch.logspace(0, -6.6, 12, dtype=torch.float64))
+    wanted = draw(4, 12, 2)
+    problem = WeightFit(SQUARED, Design(x, bias=False), x @ wanted, SquaredFrobenius(1e-14))
+    found = solve(problem).value.matrix
+    assert torch.allclose(x @ found, x @ wanted, atol=1e-8)
