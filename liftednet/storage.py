@@ -165,7 +165,10 @@ def rebuild_activation(description: Description) -> Activation | None:
 
 def _rebuild(description: Description) -> Activation | Loss | None:
     make = _CATALOGUE.get(_name(description))
-    return None if make is None else make(**description.get("parameters", {}))
+    try:
+        return None if make is None else make(**description.get("parameters", {}))
+    except TypeError as error:
+        raise DataError(f"the file describes no {_name(description)}: {error}.") from error
 
 
 def _name(description: Description) -> str:

@@ -44,11 +44,10 @@ def pack_weights(weights: Sequence[Weights]) -> Tensors:
 
 def unpack_weights(tensors: Mapping[str, Tensor]) -> list[Weights]:
     """Return the layers that `pack_weights` has numbered."""
-    count = sum(name.startswith("weight.") for name in tensors)
-    return [
-        Weights(tensors[f"weight.{number}"], tensors.get(f"bias.{number}"))
-        for number in range(1, count + 1)
-    ]
+    layers: list[Weights] = []
+    while (matrix := tensors.get(f"weight.{len(layers) + 1}")) is not None:
+        layers.append(Weights(matrix, tensors.get(f"bias.{len(layers) + 1}")))
+    return layers
 
 
 def pack_layers(layers: Sequence[Layer]) -> tuple[Descriptions, Tensors]:

@@ -52,7 +52,7 @@ def unpack_mlp(
     Raises:
         DataError: an activation is missing or differs, or the contents do not fit together.
     """
-    about = archive.architecture
+    about, weights = archive.architecture, unpack_weights(archive.tensors)
     try:
         model = LiftedMLP(
             about["sizes"],
@@ -61,14 +61,12 @@ def unpack_mlp(
             about["lam"],
             about["rho"],
             about["divergence"],
-            **{"dtype": type_named(about["dtype"]), **options},
+            **{"dtype": type_named(about["dtype"]), "start": weights, **options},
         )
         require_same(_layers(model.architecture), about["activations"], archive.tensors)
-    except KeyError as error:
-        raise DataError(
-            f"the file of the LiftedMLP is not complete: {error} is missing."
-        ) from error
-    return model.with_weights(unpack_weights(archive.tensors))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"file and options make no LiftedMLP: {error}.") from error
+    return model.with_weights(weights)
 
 
 def _layers(architecture: Architecture) -> list[Layer]:

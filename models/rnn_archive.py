@@ -56,7 +56,7 @@ def unpack_rnn(
     Raises:
         DataError: the activation is missing or differs, or the contents do not fit together.
     """
-    about = archive.architecture
+    about, weights = archive.architecture, unpack_weights(archive.tensors)
     try:
         found = unpack_activations(about["activations"], activations)
         model = LiftedRNN(
@@ -70,14 +70,12 @@ def unpack_rnn(
             about["divergence"],
             bidirectional=about["bidirectional"],
             learn_initial_state=about["learn_initial_state"],
-            **{"dtype": type_named(about["dtype"]), **options},
+            **{"dtype": type_named(about["dtype"]), "start": weights, **options},
         )
         require_same(_layers(model.architecture), about["activations"], archive.tensors)
-    except KeyError as error:
-        raise DataError(
-            f"the file of the LiftedRNN is not complete: {error} is missing."
-        ) from error
-    return model.with_weights(unpack_weights(archive.tensors))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"file and options make no LiftedRNN: {error}.") from error
+    return model.with_weights(weights)
 
 
 def _layers(architecture: RecurrentArchitecture) -> list[Layer]:

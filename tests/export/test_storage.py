@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from liftednet import Activation, activations, load, losses, save
+from liftednet import Activation, LiftedError, activations, load, losses, save
 from liftednet.errors import DataError, NotFittedError
 from liftednet.models import LiftedMLP, LiftedRNN
 
@@ -184,6 +184,20 @@ def changed(path: Path, **changes: Any) -> Path:
     return path
 
 
+def described(**changes: Any) -> dict[str, str]:
+    """The metadata of a small model, changed."""
+    about = {
+        "sizes": [5, 6, 3],
+        "activations": [{"name": "Tanh", "parameters": {}}],
+        "loss": {"name": "CrossEntropy", "parameters": {}},
+        "lam": [1.0],
+        "rho": [1.0, 1.0],
+        "divergence": "tight",
+        "dtype": "float32",
+    }
+    return {"model": json.dumps({"kind": "LiftedMLP", "architecture": {**about, **changes}})}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -191,12 +205,25 @@ def changed(path: Path, **changes: Any) -> Path:
         ({"model": "{"}, "cannot be read"),
         ({"model": "{}"}, "lacks"),
         ({"model": '{"kind": "Other", "architecture": {}}'}, "holds a 'Other'"),
-        ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "not complete"),
+        ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "make no LiftedMLP: 'sizes'"),
+        ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
+        (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
+        (described(sizes="5"), "sizes must be"),
+        (described(activations=["Tanh"]), "make no LiftedMLP"),
+        (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
+        (described(loss={"name": "Mine"}), "loss Mine is declared outside"),
+        (described(lam=[-1.0]), "lam must be positive"),
+        (described(dtype="float16"), "names the type 'float16'"),
         ({"weight.1": torch.zeros(5, 7)}, r"must have shape \(5, 6\), got \(5, 7\)"),
         ({"bias.2": torch.tensor([0.0, float("nan"), 0.0])}, "bias.2 .* NaN"),
     ],
 )
 def test_a_damaged_file_is_refused(plain, tmp_path, changes, message):
     path = changed(save(plain, tmp_path / "model"), **changes)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(LiftedError, match=message):
         load(path)
+
+
+def test_an_option_that_the_model_does_not_have_is_refused(plain, tmp_path) -> None:
+    with pytest.raises(DataError, match="unexpected keyword argument 'swep'"):
+        load(save(plain, tmp_path / "model"), swep=3)
