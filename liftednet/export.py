@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Protocol
@@ -191,7 +192,9 @@ def _modules(activation: Activation) -> list[nn.Module]:
 
 def _declared(activation: FunctionActivation) -> list[nn.Module]:
     function = activation.function
-    return [function if isinstance(function, nn.Module) else ActivationModule(activation)]
+    if isinstance(function, nn.Module):
+        return [copy.deepcopy(function)]
+    return [ActivationModule(activation)]
 
 
 # By the exact type: a subclass may have another forward map.

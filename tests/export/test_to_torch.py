@@ -97,6 +97,13 @@ def test_torch_activations_are_used_where_torch_has_them(activation, module, gen
     assert repr(to_torch(layers(activation, generator))[1]) == module
 
 
+def test_a_declared_module_is_exported_as_a_copy(generator) -> None:
+    softsign = nn.Softsign()
+    network = to_torch(layers(Activation.from_function(softsign), generator))
+    assert type(network[1]) is nn.Softsign
+    assert network[1] is not softsign
+
+
 def test_the_identity_is_left_out(generator) -> None:
     network = to_torch(layers(activations.Identity(), generator))
     assert [type(part) for part in network] == [nn.Linear, nn.Linear, nn.Softmax]
