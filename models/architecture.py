@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from liftednet.activation import Activation
@@ -54,6 +54,10 @@ class Architecture:
             return hidden
         assert isinstance(self.loss, PinnedLoss)  # seen to by design_network
         return (*hidden, self.loss.divergence.activation)
+
+    def scaled(self, factor: float) -> Architecture:
+        """Return the same network with every lam multiplied by a factor."""
+        return replace(self, lam=tuple(factor * lam for lam in self.lam))
 
     @property
     def weight_shapes(self) -> list[tuple[int, int]]:

@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
-from liftednet.errors import NotFittedError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver
@@ -21,7 +20,7 @@ from liftednet.validation import require_device, require_float, require_positive
 from .architecture import design_network
 from .arrays import ArrayLike, checked_inputs, checked_targets, require_count
 from .batches import Batch, Batches, LoaderBatches, encode_part, hold_out
-from .descent import Descent, Trace, largest_residual
+from .descent import Descent, Ending, Trace
 from .epochs import EpochRun, EpochTrace
 from .feedforward import (
     FeedforwardBlocks,
@@ -30,13 +29,14 @@ from .feedforward import (
     refitted_output,
     refuse_output_states,
 )
+from .fitted import FittedNetwork
 from .layer_starts import first_weights, given_weights
 from .minibatch import BatchSteps, Minibatch, copied, method_named, refuse_raw
-from .prediction import Predictor, known_solver
+from .prediction import known_solver
 from .progress import epoch_progress, sweep_progress
 
 
-class LiftedMLP(Predictor):
+class LiftedMLP(FittedNetwork):
     """A feedforward network whose layers are variables, trained by convex subproblems.
 
     min over W, b, X_1.. of loss + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l) + rho_l |W_l|_F^2;
@@ -64,6 +64,8 @@ class LiftedMLP(Predictor):
             many samples), or a `Minibatch` with numbers of its own.
         refit_output: whether the last layer is fitted to the forward features at the end.
         extrapolation: whether the full method goes on along its last move where that is lower.
+        continuation: multiples of lam, such as (0.01, 0.1), that the full method fits first, each
+            from where the last ended: a large lam then ends lower.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -91,8 +93,10 @@ class LiftedMLP(Predictor):
         method: str | Minibatch = "full",
         refit_output: bool = False,
         extrapolation: bool = True,
+        continuation: Sequence[float] = (),
     ) -> None:
         """Check what can be checked before there are data."""
+        super().__init__()
         self.loss = CrossEntropy() if loss is None else loss
         activations = ReLU() if activations is None else activations
         self.architecture = design_network(sizes, activations, self.loss, lam, rho, divergence)
@@ -113,11 +117,11 @@ class LiftedMLP(Predictor):
         self.refit_output = refit_output
         if refit_output:
             refuse_output_states(self.architecture)
+        self.continuation = tuple(continuation)
+        for factor in self.continuation:
+            require_positive("continuation", factor)
         self._descent = Descent(self.solver, tolerance, extrapolation)
         self._first_weights = first_weights(start, self.architecture.weight_shapes, seed)
-        self._weights: list[Weights] | None = None  # where there are no blocks for them yet
-        self._data: tuple[Tensor, Tensor] | None = None
-        self._blocks: FeedforwardBlocks | None = None
         self._steps: BatchSteps | None = None
         self.trace: Trace | None = None
         self.epochs: EpochTrace | None = None
@@ -199,46 +203,6 @@ class LiftedMLP(Predictor):
         self._steps = self._data = None
         return self
 
-    @property
-    def weights(self) -> tuple[Weights, ...]:
-        """The weights of every layer: W (inputs, units) and b (units,)."""
-        return tuple(self._weights if self._weights is not None else self._fitted().weights)
-
-    @property
-    def states(self) -> tuple[Tensor, ...]:
-        """The states of every layer that has them, on the data of the last fit."""
-        return tuple(self._fitted().states)
-
-    @property
-    def activations(self) -> tuple[Activation, ...]:
-        """The activation of every layer, the loss giving the last where it is pinned."""
-        return self.architecture.activations
-
-    def objective(self) -> float:
-        """Return the joint objective at the current point, in float64."""
-        return self._fitted().objective()
-
-    def residual(self) -> float:
-        """Return the largest relative KKT residual over all blocks at the current point."""
-        return largest_residual(self._fitted())
-
-    def gap(self) -> tuple[float, ...]:
-        """Return |X_l - forward pass| / |forward pass| for every layer with states."""
-        return self._fitted().gap()
-
-    def _known_weights(self) -> Sequence[Weights]:
-        """Return the weights that are there, or else those of the start."""
-        if self._weights is None and self._blocks is None:
-            return self._first_weights
-        return self.weights
-
-    def _start(self, like: Tensor) -> list[Weights]:
-        first = self._known_weights() if self.warm_start else self._first_weights
-        return [layer.to(like) for layer in first]
-
-    def _settle(self, weights: list[Weights]) -> None:
-        self._weights, self._blocks = weights, None
-
     def _encoded(self, X: object, y: object) -> Batch:
         inputs = checked_inputs(X, self.architecture.sizes[0], self.dtype, self.device)
         targets = checked_targets(y, inputs.shape[0])
@@ -261,7 +225,17 @@ class LiftedMLP(Predictor):
             blocks.states = previous.states
         self._blocks, self._weights, self._steps = blocks, None, None
         with sweep_progress(self.sweeps, progress, on_step) as report:
-            self.trace = self._descent.run(blocks, self.sweeps, report)
+            self._descend(blocks, report)
+
+    def _descend(self, blocks: FeedforwardBlocks, report: Callable[[Any], None] | None) -> None:
+        try:
+            for factor in (*self.continuation, 1.0):
+                blocks.architecture = self.architecture.scaled(factor)
+                self.trace = self._descent.run(blocks, self.sweeps, report)
+                if self.trace.ending is Ending.INTERRUPTED:
+                    return
+        finally:
+            blocks.architecture = self.architecture
 
     def _fit_batches(
         self,
@@ -289,12 +263,3 @@ class LiftedMLP(Predictor):
         finally:
             self._settle(steps.weights)
             self._data = data
-
-    def _fitted(self) -> FeedforwardBlocks:
-        if self._blocks is None:
-            if self._weights is None or self._data is None:
-                raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
-            self._blocks = blocks_at(
-                self.architecture, self._weights, *self._data, self.solver, self.state_passes
-            )
-        return self._blocks

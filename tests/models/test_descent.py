@@ -166,3 +166,22 @@ def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch)
     model.fit(x, y)
     assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
     assert model.objective() == pytest.approx(model.trace.steps[-1].objective)
+
+
+def test_continuation_ends_lower():
+    x, y = labeled()
+    options: dict[str, Any] = {"lam": 30.0, "rho": 0.01, "tolerance": 1e-12}
+    direct = fitted(x, y, sweeps=9, **options)
+    staged = fitted(x, y, sweeps=3, continuation=(0.01, 0.1), **options)
+    assert staged.architecture.lam == (30.0,)
+    assert staged.trace is not None and staged.trace.steps[-1].sweep == 2
+    assert staged.objective() == pytest.approx(staged.trace.objectives[-1])
+    assert staged.objective() < direct.objective()
+
+
+def test_an_interrupted_continuation_has_the_lam_that_was_asked_for():
+    x, y = labeled()
+    model = LiftedMLP((4, 5, 3), lam=2.0, continuation=(0.1,), sweeps=50, tolerance=1e-12)
+    model.fit(x, y, on_step=_interrupt_at(2))
+    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
+    assert model._fitted().architecture.lam == (2.0,)

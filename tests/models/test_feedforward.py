@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ def test_the_same_seed_gives_the_same_network_and_another_does_not():
 
 def test_a_warm_start_goes_on_where_it_stopped():
     x, y = labeled()
-    options = {"tolerance": 1e-12, "extrapolation": False}
+    options: dict[str, Any] = {"tolerance": 1e-12, "extrapolation": False}
     once = fitted(x, y, sweeps=6, **options)
     twice = LiftedMLP((4, 5, 3), sweeps=3, warm_start=True, **options).fit(x, y).fit(x, y)
     assert twice.objective() == pytest.approx(once.objective(), rel=1e-9)

@@ -1,0 +1,83 @@
+"""What a fitted feedforward network knows of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.errors import NotFittedError
+from liftednet.problems import Weights
+
+from .descent import largest_residual
+from .feedforward import FeedforwardBlocks, blocks_at
+from .prediction import Predictor
+
+
+class FittedNetwork(Predictor):
+    """Weights and, once they are asked for or fitted, states on the data of the last fit.
+
+    Attributes:
+        state_passes: visits of the states in one sweep.
+        warm_start: whether a fit goes on from what is there.
+    """
+
+    state_passes: int
+    warm_start: bool
+    _first_weights: list[Weights]
+
+    def __init__(self) -> None:
+        """Begin without weights, data and blocks."""
+        self._weights: list[Weights] | None = None  # where there are no blocks for them yet
+        self._data: tuple[Tensor, Tensor] | None = None
+        self._blocks: FeedforwardBlocks | None = None
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The weights of every layer: W (inputs, units) and b (units,)."""
+        return tuple(self._weights if self._weights is not None else self._fitted().weights)
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """The states of every layer that has them, on the data of the last fit."""
+        return tuple(self._fitted().states)
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of every layer, the loss giving the last where it is pinned."""
+        return self.architecture.activations
+
+    def objective(self) -> float:
+        """Return the joint objective at the current point, in float64."""
+        return self._fitted().objective()
+
+    def residual(self) -> float:
+        """Return the largest relative KKT residual over all blocks at the current point."""
+        return largest_residual(self._fitted())
+
+    def gap(self) -> tuple[float, ...]:
+        """Return |X_l - forward pass| / |forward pass| for every layer with states."""
+        return self._fitted().gap()
+
+    def _known_weights(self) -> Sequence[Weights]:
+        """Return the weights that are there, or else those of the start."""
+        if self._weights is None and self._blocks is None:
+            return self._first_weights
+        return self.weights
+
+    def _start(self, like: Tensor) -> list[Weights]:
+        first = self._known_weights() if self.warm_start else self._first_weights
+        return [layer.to(like) for layer in first]
+
+    def _settle(self, weights: list[Weights]) -> None:
+        self._weights, self._blocks = weights, None
+
+    def _fitted(self) -> FeedforwardBlocks:
+        if self._blocks is None:
+            if self._weights is None or self._data is None:
+                raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
+            self._blocks = blocks_at(
+                self.architecture, self._weights, *self._data, self.solver, self.state_passes
+            )
+        return self._blocks
