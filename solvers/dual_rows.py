@@ -148,7 +148,8 @@ class DualRows:
         curved = self.activation.slope(u).unsqueeze(-1) * self.shared.map
         hessian = self.shared.adjoint @ curved
         hessian.diagonal(dim1=-2, dim2=-1).add_(1)
-        return -torch.linalg.solve(hessian, gradient)
+        direction: Tensor = torch.linalg.solve(hessian, -gradient)
+        return direction
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""

@@ -60,7 +60,7 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     """
     signs: Tensor = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
     slope = problem.divergence.link_gradient
-    change: Tensor = slope(u + _PROBE * signs) - slope(u)
+    change = slope(u + _PROBE * signs) - slope(u)
     curvature: Tensor = (signs * change).mean(-1).clamp(min=0) / _PROBE
     return curvature
 

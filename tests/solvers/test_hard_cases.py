@@ -152,8 +152,9 @@ def test_a_start_on_the_wrong_face_is_forgotten(
 ) -> None:
     problem, expected = nonnegative_least_squares(draw(seed, 6, 3), 1.0, 5, seed)
     link = problem.links[0]
-    parts = (link.weight, link.offset, link.target)
-    cast = Link(SQUARED, *(part.to(dtype) for part in parts), link.lam)
+    cast = Link(
+        SQUARED, link.weight.to(dtype), link.offset.to(dtype), link.target.to(dtype), link.lam
+    )
     cast_problem = StateFit(RELU, problem.pre_activation.to(dtype), (cast,), problem.lam)
     wrong = torch.where(expected > 0, 0.0, size).to(dtype)
     solution = solve(cast_problem, solver, start=wrong)

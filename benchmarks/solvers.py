@@ -1,0 +1,81 @@
+"""Subproblem solvers against what a user would pick instead, on the same data to one residual.
+
+Run it with `python -m benchmarks.solvers [states|outputs|weights ...] [--quick]`; the data folder
+of MNIST stands in LIFTEDNET_DATA. Without --quick the table and the figures are written to
+benchmarks/results/solvers.md and solvers.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+import torch
+
+from benchmarks.subproblems import outputs, states, weights
+from benchmarks.subproblems.harness import Row, cells, measure, show
+
+RESULTS = Path(__file__).parent / "results"
+PROBLEMS = {
+    "outputs": outputs.comparisons,
+    "weights": weights.comparisons,
+    "states": states.comparisons,
+}
+ROUNDS = 3
+
+
+def machine() -> dict[str, str]:
+    """Return where and when it was measured."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "processor": f"{models[0] if models else platform.processor()}, {len(models)} cores",
+        "threads": str(torch.get_num_threads()),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": f"{os.getloadavg()[0]:.1f} before the first run",
+    }
+
+
+def write(rows: list[Row], where: dict[str, str]) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    document = {"machine": where, "rounds": ROUNDS, "rows": [asdict(row) for row in rows]}
+    (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    lines = ["# Subproblem solvers", "", ", ".join(f"{k}: {v}" for k, v in where.items()) + "."]
+    lines += [f"Medians of {ROUNDS} interleaved runs after one that is not counted.", ""]
+    for problem in dict.fromkeys(row.problem for row in rows):
+        lines += [f"## {problem}", ""]
+        lines += ["| method | samples/s | CPU s | spread | ours is | residual | peak MB |"]
+        lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+        lines += [f"| {' | '.join(cells(row))} |" for row in rows if row.problem == problem]
+        lines += [""]
+    (RESULTS / "solvers.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("problems", nargs="*", choices=[*PROBLEMS, []], default=[])
+    parser.add_argument("--quick", action="store_true", help="toy sizes, nothing written")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    where, rows = machine(), []
+    for name in options.problems or PROBLEMS:
+        for comparison in PROBLEMS[name](options.quick):
+            found = measure(comparison, 1 if options.quick else ROUNDS)
+            show(found)
+            rows += found
+            if not options.quick and not options.problems:
+                write(rows, where)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Runs methods in turn on the same data, and judges each by the problem's own residual."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isnan
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+_SLOW = 4.0  # seconds from which a method is not run once more for warmth or memory
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way to solve a problem.
+
+    Attributes:
+        name: as the table shows it.
+        run: solves; returns the value that `Comparison.judge` takes.
+        samples: how many samples a run solves; slow methods get fewer.
+        ours: whether it is a solver of liftednet.
+    """
+
+    name: str
+    run: Callable[[], Any]
+    samples: int
+    ours: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods for one problem.
+
+    Attributes:
+        problem: what is solved, with its sizes.
+        methods: the first is the one that ratios refer to.
+        judge: returns the relative KKT residual of a value in float64.
+    """
+
+    problem: str
+    methods: Sequence[Method]
+    judge: Callable[[Any], float]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one method; seconds are per run, memory beyond that of the data."""
+
+    problem: str
+    method: str
+    samples: int
+    seconds: float
+    fastest: float
+    slowest: float
+    samples_per_second: float
+    ratio: float
+    residual: float
+    peak_megabytes: float
+
+
+def measure(comparison: Comparison, rounds: int) -> list[Row]:
+    """Run the methods interleaved, and return a row for each.
+
+    Seconds are of processor time, on one thread: other work on the machine counts little. The
+    first run of a method warms up and is not counted, unless it is a slow one.
+    """
+    times: dict[str, list[float]] = {method.name: [] for method in comparison.methods}
+    residuals: dict[str, float] = {}
+    for number in range(rounds + 1):
+        for method in comparison.methods:
+            if len(times[method.name]) == rounds:
+                continue
+            started = time.process_time()
+            value = method.run()
+            elapsed = time.process_time() - started
+            if number > 0 or elapsed > _SLOW:
+                times[method.name].append(elapsed)
+            residuals[method.name] = comparison.judge(value)
+    first = comparison.methods[0]
+    base = first.samples / median(times[first.name])
+    return [_row(comparison, m, times[m.name], residuals[m.name], base) for m in comparison.methods]
+
+
+def _row(
+    comparison: Comparison, method: Method, times: list[float], residual: float, base: float
+) -> Row:
+    rate = method.samples / median(times)
+    return Row(
+        comparison.problem,
+        method.name,
+        method.samples,
+        median(times),
+        min(times),
+        max(times),
+        rate,
+        base / rate,
+        residual,
+        peak_megabytes(method.run) if median(times) < _SLOW else float("nan"),
+    )
+
+
+def peak_megabytes(run: Callable[[], Any]) -> float:
+    """Return how far a run raises the resident memory of a process of its own."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def child() -> None:
+        before = _resident()
+        run()
+        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        sender.send(max(0.0, after - before))
+
+    process = context.Process(target=child)
+    process.start()
+    found = receiver.recv() if receiver.poll(600) else float("nan")
+    process.join()
+    return float(found)
+
+
+def _resident() -> float:
+    with open("/proc/self/statm", encoding="ascii") as pages:
+        return int(pages.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def show(rows: Sequence[Row]) -> None:
+    table = Table(title=rows[0].problem, title_justify="left")
+    for column in ("method", "samples/s", "seconds", "spread", "ours is", "residual", "peak MB"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for row in rows:
+        table.add_row(*cells(row))
+    Console(width=110).print(table)
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return a row as text."""
+    return (
+        row.method,
+        f"{row.samples_per_second:,.0f}",
+        f"{row.seconds:.3g}",
+        f"{row.fastest:.3g} to {row.slowest:.3g}",
+        f"{row.ratio:.3g} x",
+        f"{row.residual:.1e}",
+        "-" if isnan(row.peak_megabytes) else f"{row.peak_megabytes:,.0f}",
+    )

@@ -1,0 +1,98 @@
+"""Output fits: cross-entropy on the simplex."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.subproblems.harness import Comparison, Method
+from liftednet.activations import SimplexProjection
+from liftednet.divergences import joint
+from liftednet.losses import SimplexCrossEntropy
+from liftednet.problems import OutputFit
+from liftednet.solvers import SimplexDual
+
+_PRECISE = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11}
+
+
+def fit(samples: int, outputs: int, soft: bool, dtype: torch.dtype = torch.float64) -> OutputFit:
+    generator = torch.Generator().manual_seed(0)
+    u = 2 * torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
+    scores = 3 * torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
+    hard = torch.eye(outputs, dtype=torch.float64)[scores.argmax(-1)]
+    y = scores.softmax(-1) if soft else hard
+    simplex = joint(SimplexProjection())
+    return OutputFit(SimplexCrossEntropy(), y.to(dtype), simplex, u.to(dtype), 1.0)
+
+
+def comparison(samples: int, outputs: int, soft: bool, slow: int) -> Comparison:
+    problem, single = fit(samples, outputs, soft), fit(samples, outputs, soft, torch.float32)
+
+    def judge(value: Tensor) -> float:
+        n = len(value)
+        part = OutputFit(
+            problem.loss, problem.target[:n], problem.divergence, problem.pre_activation[:n]
+        )
+        return part.measure(value.double()).residual
+
+    solver, labels = SimplexDual(), "soft" if soft else "one-hot"
+    return Comparison(
+        f"simplex cross-entropy, {outputs} outputs, {samples:,} samples, {labels}",
+        [
+            Method("liftednet simplex-dual", lambda: solver.solve(problem).value, samples, True),
+            Method("liftednet, float32", lambda: solver.solve(single).value, samples, True),
+            Method("CVXPY re-solved, CLARABEL", _resolved(problem, slow), slow),
+            Method("CVXPY block, CLARABEL", _block(problem, slow, "CLARABEL"), slow),
+            Method("CVXPY block, SCS", _block(problem, 10, "SCS"), 10),
+        ],
+        judge,
+    )
+
+
+def _resolved(problem: OutputFit, samples: int) -> Callable[[], Tensor]:
+    y, u = problem.target.numpy(), problem.pre_activation.numpy()
+    z, label = cp.Variable(y.shape[1]), cp.Parameter(y.shape[1], nonneg=True)
+    pre = cp.Parameter(y.shape[1])
+    objective = cp.sum_squares(z - pre) / 2 - cp.sum(cp.multiply(label, cp.log(z)))
+    statement = cp.Problem(cp.Minimize(objective), [cp.sum(z) == 1, z >= 0])
+
+    def run() -> Tensor:
+        rows = []
+        for i in range(samples):
+            label.value, pre.value = y[i], u[i]
+            statement.solve(solver="CLARABEL", **_PRECISE)
+            rows.append(np.asarray(z.value))
+        return _on_simplex(np.array(rows))
+
+    return run
+
+
+def _block(problem: OutputFit, samples: int, backend: str) -> Callable[[], Tensor]:
+    y, u = problem.target.numpy()[:samples], problem.pre_activation.numpy()[:samples]
+
+    def run() -> Tensor:
+        z = cp.Variable(y.shape)
+        objective = cp.sum_squares(z - u) / 2 - cp.sum(cp.multiply(y, cp.log(z)))
+        statement = cp.Problem(cp.Minimize(objective), [cp.sum(z, axis=1) == 1, z >= 0])
+        statement.solve(solver=backend, **(_PRECISE if backend == "CLARABEL" else {}))
+        return _on_simplex(np.asarray(z.value))
+
+    return run
+
+
+def _on_simplex(z: np.ndarray) -> Tensor:
+    inside = torch.from_numpy(z).clamp(min=0)
+    return inside / inside.sum(-1, keepdim=True)
+
+
+def comparisons(quick: bool) -> Iterator[Comparison]:
+    if quick:
+        yield comparison(1_000, 10, True, 20)
+        return
+    yield comparison(1_000, 10, False, 200)
+    yield comparison(60_000, 10, False, 200)
+    yield comparison(60_000, 10, True, 200)

@@ -1,0 +1,189 @@
+"""State fits of a ReLU layer below a joint link: nonnegative least squares, one shared matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import osqp
+import torch
+from scipy.optimize import lsq_linear, nnls
+from scipy.sparse import csc_matrix, triu
+from torch import Tensor
+
+from benchmarks.subproblems.harness import Comparison, Method
+from benchmarks.subproblems.trained import trained
+from liftednet.activations import Identity, ReLU
+from liftednet.divergences import joint
+from liftednet.problems import Link, StateFit
+from liftednet.solvers import Dual, Proximal
+
+TOLERANCE = 1e-6
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """min over z >= 0 of |z - u|^2 / 2 + ratio |z W + c - v|^2 / 2, for every row of u and v."""
+
+    name: str
+    weight: Tensor
+    bias: Tensor
+    u: Tensor
+    v: Tensor
+    ratio: float
+
+    def problem(self, samples: int, dtype: torch.dtype = torch.float64) -> StateFit:
+        parts = (self.weight, self.bias, self.v[:samples], self.u[:samples])
+        weight, bias, v, u = (part.to(dtype) for part in parts)
+        return StateFit(joint(ReLU()), u, (Link(joint(Identity()), weight, bias, v, self.ratio),))
+
+    def stacked(self) -> tuple[Array, Callable[[int], Array]]:
+        """Return M and r(i) of min |M z - r(i)|."""
+        root = self.ratio**0.5
+        matrix = np.vstack([np.eye(len(self.weight)), root * self.weight.numpy().T])
+        right = torch.cat([self.u, root * (self.v - self.bias)], 1).numpy()
+        return matrix, lambda i: right[i]
+
+    def quadratic(self) -> tuple[Array, Array]:
+        """Return H and the linear terms of z'Hz / 2 - <l_i, z>."""
+        weight = self.weight.numpy()
+        hessian = np.eye(len(weight)) + self.ratio * weight @ weight.T
+        linear = self.u.numpy() + self.ratio * (self.v - self.bias).numpy() @ weight.T
+        return hessian, linear
+
+
+def synthetic(units: int, above: int, condition: float, samples: int) -> Case:
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    left, _, right = torch.linalg.svd(normal(units, above), full_matrices=False)
+    spread = torch.logspace(-2, 0, above, dtype=torch.float64) * (condition - 1)
+    weight = left * spread.sqrt() @ right
+    name = f"condition {condition:g}"
+    zero = torch.zeros(above, dtype=torch.float64)
+    return Case(name, weight, zero, normal(samples, units), normal(samples, above).relu(), 1.0)
+
+
+def from_training(units: int, above: int, ratio: float) -> Case:
+    net = trained(units, above)
+    largest = float(torch.linalg.matrix_norm(net.weight, 2)) ** 2
+    name = f"trained, condition {1 + ratio * largest:.0f}"
+    return Case(name, net.weight, net.bias, net.inner, net.outer, ratio)
+
+
+def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
+    units, above = case.weight.shape
+    problem = case.problem(samples)
+    single = case.problem(samples, torch.float32)
+    dual, proximal = Dual(TOLERANCE), Proximal(TOLERANCE)
+    fast = [
+        Method("liftednet dual", lambda: dual.solve(problem).value, samples, True),
+        Method("liftednet proximal", lambda: proximal.solve(problem).value, samples, True),
+        Method(
+            "liftednet dual, float32 to 1e-5", lambda: Dual().solve(single).value, samples, True
+        ),
+    ]
+    return Comparison(
+        f"nonnegative states, {units} below {above}, {samples:,} samples, {case.name}",
+        [*fast, *_alternatives(case, slow, blocks)],
+        lambda value: case.problem(len(value)).measure(value).residual,
+    )
+
+
+def _alternatives(case: Case, slow: int, blocks: bool) -> Iterator[Method]:
+    matrix, right = case.stacked()
+    yield Method("scipy nnls", lambda: _rows(nnls(matrix, right(i))[0] for i in range(slow)), slow)
+    few = max(2, slow // 10)
+    yield Method(
+        "scipy lsq_linear", lambda: _rows(_bounded(matrix, right(i)) for i in range(few)), few
+    )
+    yield Method("OSQP, factored once", _osqp(case, slow), slow)
+    if len(case.weight) < 1_000:
+        yield Method("CVXPY re-solved, OSQP", _resolved(case, few), few)
+    if blocks:
+        for backend in ("OSQP", "CLARABEL", "SCS"):
+            yield Method(f"CVXPY block, {backend}", _block(case, 10, backend), 10)
+
+
+def _rows(rows: Iterator[Array]) -> Tensor:
+    return torch.from_numpy(np.array(list(rows))).clamp(min=0)
+
+
+def _bounded(matrix: Array, right: Array) -> Array:
+    found: Array = lsq_linear(matrix, right, (0, np.inf), tol=1e-12).x
+    return found
+
+
+def _osqp(case: Case, samples: int) -> Callable[[], Tensor]:
+    hessian, linear = case.quadratic()
+    units = len(hessian)
+    solver = osqp.OSQP()
+    solver.setup(
+        csc_matrix(triu(hessian)),
+        -linear[0],
+        csc_matrix(np.eye(units)),
+        np.zeros(units),
+        np.full(units, np.inf),
+        verbose=False,
+        eps_abs=1e-8,
+        eps_rel=1e-8,
+        max_iter=100_000,
+        polishing=False,
+    )
+
+    def one(i: int) -> Array:
+        solver.update(q=-linear[i])
+        found: Array = solver.solve().x
+        return found
+
+    return lambda: _rows(one(i) for i in range(samples))
+
+
+def _resolved(case: Case, samples: int) -> Callable[[], Tensor]:
+    matrix, right = case.stacked()
+    z, target = cp.Variable(matrix.shape[1]), cp.Parameter(len(matrix))
+    statement = cp.Problem(cp.Minimize(cp.sum_squares(matrix @ z - target)), [z >= 0])
+
+    def one(i: int) -> Array:
+        target.value = right(i)
+        statement.solve(solver="OSQP", eps_abs=1e-8, eps_rel=1e-8, max_iter=100_000)
+        return np.asarray(z.value)
+
+    return lambda: _rows(one(i) for i in range(samples))
+
+
+def _block(case: Case, samples: int, backend: str) -> Callable[[], Tensor]:
+    matrix, right = case.stacked()
+    precise: dict[str, dict[str, float]] = {
+        "OSQP": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iter": 100_000},
+        "CLARABEL": {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10},
+        "SCS": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iters": 100_000},
+    }
+
+    def run() -> Tensor:
+        z = cp.Variable((samples, matrix.shape[1]))
+        target = np.array([right(i) for i in range(samples)])
+        statement = cp.Problem(cp.Minimize(cp.sum_squares(z @ matrix.T - target)), [z >= 0])
+        statement.solve(solver=backend, **precise[backend])
+        return torch.from_numpy(np.asarray(z.value)).clamp(min=0)
+
+    return run
+
+
+def comparisons(quick: bool) -> Iterator[Comparison]:
+    if quick:
+        yield comparison(synthetic(50, 20, 3, 200), 200, 20, blocks=True)
+        return
+    yield comparison(from_training(300, 100, 1.0), 60_000, 60, blocks=False)
+    yield comparison(from_training(300, 100, 1.0), 1_000, 60, blocks=False)
+    yield comparison(from_training(300, 100, 100.0), 1_000, 60, blocks=False)
+    for condition in (3, 235):
+        yield comparison(synthetic(300, 100, condition, 1_000), 1_000, 60, blocks=False)
+        yield comparison(synthetic(50, 20, condition, 1_000), 1_000, 200, blocks=True)
+        yield comparison(synthetic(1_000, 300, condition, 1_000), 1_000, 5, blocks=False)

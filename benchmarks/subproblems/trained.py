@@ -1,0 +1,59 @@
+"""Matrices from a real training run: a ReLU network on MNIST after one epoch of Adam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from liftednet.data import mnist
+
+_DIGITS, _BATCH, _RATE = 20_000, 200, 1e-3
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A two-hidden-layer network and its data, all in float64.
+
+    Attributes:
+        weight: from the first hidden layer to the second, (units, above).
+        bias: of the second, (above,).
+        inner: pre-activations of the first, (samples, units).
+        outer: states of the second after its own fit to the labels, (samples, above).
+    """
+
+    weight: Tensor
+    bias: Tensor
+    inner: Tensor
+    outer: Tensor
+
+
+@cache
+def digits() -> tuple[Tensor, Tensor]:
+    data = mnist()
+    return data.x_train.reshape(len(data.x_train), -1).float(), data.y_train
+
+
+@cache
+def trained(units: int, above: int) -> Trained:
+    torch.manual_seed(0)
+    x, y = digits()
+    net = nn.Sequential(
+        nn.Linear(784, units), nn.ReLU(), nn.Linear(units, above), nn.ReLU(), nn.Linear(above, 10)
+    )
+    optimizer = torch.optim.Adam(net.parameters(), _RATE)
+    for first in range(0, _DIGITS, _BATCH):
+        part = slice(first, first + _BATCH)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x[part]), y[part]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        inner = net[0](x)
+        outer = net[:4](x).double()
+        head = net[4].weight.double().T
+        label = 5 * nn.functional.one_hot(y, 10).double() - net[4].bias.double()
+        gram = torch.eye(above).double() + head @ head.T
+        moved = torch.linalg.solve(gram, (outer + label @ head.T).T).T.clamp(min=0)
+        return Trained(net[2].weight.double().T, net[2].bias.double(), inner.double(), moved)
