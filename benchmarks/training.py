@@ -112,22 +112,21 @@ def _schedule(
         yield batch, setting.rate * (1 - number / total)
 
 
-def _grid(batches: Sequence[int], rates: Sequence[float]) -> list[Setting]:
+def _grid(
+    batches: Sequence[int], rates: Sequence[float], lengths: Sequence[float]
+) -> list[Setting]:
     return [
-        Setting(batch, rate, epochs)
-        for batch in batches
-        for rate in rates
-        for epochs in (0.3, 0.5, 0.75, 1, 2)
+        Setting(batch, rate, epochs) for batch in batches for rate in rates for epochs in lengths
     ]
 
 
 METHODS = (
-    Method("lifted minibatches", lifted, _grid((50, 100, 200), (0.3, 0.5, 0.8))),
-    Method("Adam", adam(centered=False), _grid((100, 200, 400), (4e-3, 8e-3, 1.6e-2))),
+    Method("lifted minibatches", lifted, _grid((50, 100), (0.3, 0.5, 0.8), (0.3, 0.45, 0.75))),
+    Method("Adam", adam(centered=False), _grid((100, 200), (4e-3, 8e-3, 1.6e-2), (0.5, 1, 2))),
     Method(
         "Adam, centered and smoothed",
         adam(centered=True),
-        _grid((100, 200, 400), (4e-3, 8e-3, 1.6e-2)),
+        _grid((100, 200), (4e-3, 8e-3, 1.6e-2), (0.5, 1, 2)),
     ),
 )
 

@@ -11,5 +11,17 @@ from .epochs import Epoch, EpochTrace
 from .minibatch import Minibatch
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
+from .search import Trial, search
 
-__all__ = ["Descent", "Epoch", "EpochTrace", "LiftedMLP", "LiftedRNN", "Minibatch", "Step", "Trace"]
+__all__ = [
+    "Descent",
+    "Epoch",
+    "EpochTrace",
+    "LiftedMLP",
+    "LiftedRNN",
+    "Minibatch",
+    "Step",
+    "Trace",
+    "Trial",
+    "search",
+]
