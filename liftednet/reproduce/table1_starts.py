@@ -33,13 +33,13 @@ Start = Callable[[Classification, tuple[int, ...], int], Layers]
 
 
 def network_from(layers: Layers) -> nn.Sequential:
-    """Return the ReLU network with these weights, ending with logits."""
+    """Return the ReLU network with copies of these weights, ending with logits."""
     modules: list[nn.Module] = []
     for layer in layers:
         inputs, units = layer.matrix.shape
         linear = nn.Linear(inputs, units)
         assert layer.bias is not None  # every start draws one
-        linear.weight.data, linear.bias.data = layer.matrix.T.contiguous(), layer.bias.clone()
+        linear.weight.data, linear.bias.data = layer.matrix.T.clone(), layer.bias.clone()
         modules += [linear, nn.ReLU()]
     return nn.Sequential(*modules[:-1])
 
