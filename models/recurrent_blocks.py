@@ -36,6 +36,12 @@ class Task:
     target: Tensor | None
     counted: Tensor
 
+    def take(self, samples: Tensor) -> Task:
+        """Return the task of some samples."""
+        timeline = replace(self.timeline, lengths=self.timeline.lengths[samples])
+        target = None if self.target is None else self.target[:, samples]
+        return Task(self.inputs[:, samples], timeline, target, self.counted[:, samples])
+
 
 class RecurrentBlocks:
     """Weights and states of a recurrent network on given data, as convex subproblems.
@@ -88,6 +94,11 @@ class RecurrentBlocks:
             self.states.append(forward_states(problem))
 
     @property
+    def task(self) -> Task:
+        """The data."""
+        return self._task
+
+    @property
     def timeline(self) -> Timeline:
         """Which steps the sequences have."""
         return self._task.timeline
@@ -104,6 +115,17 @@ class RecurrentBlocks:
             return states
         return [*states, *(self._weight_block(number) for number in (*cells, len(cells)))]
 
+    def weight_fits(self) -> list[WeightFit]:
+        """Return the weight fit of every cell, and that of the output, at the current states."""
+        cells = range(len(self.architecture.cells))
+        return [*(self._recurrent_fit(number) for number in cells), self._output_fit()]
+
+    def move_states(self) -> None:
+        """Give every cell's states to the state solver once, from the top down."""
+        for number in reversed(range(len(self.states))):
+            problem = self._state_problem(number)
+            self.states[number] = self._solvers.states.solve(problem, self.states[number]).value
+
     def objective(self) -> float:
         """Return the joint objective in float64."""
         total = 0.0
@@ -112,9 +134,10 @@ class RecurrentBlocks:
             total += float(problem.double().values(self.states[number].double()).sum())
         for number, weights in enumerate(self.weights):
             total += float(self._penalty(number).value(weights.matrix.double()))
-        return total + self._loss()
+        return total + self.loss()
 
-    def _loss(self) -> float:
+    def loss(self) -> float:
+        """Return the loss at the current states, summed over the steps that have targets."""
         target = self._task.target
         if target is None:
             return 0.0

@@ -22,6 +22,7 @@ from .layer_starts import given_weights
 from .progress import sweep_progress
 from .recurrent_architecture import design_recurrent
 from .recurrent_blocks import RecurrentBlocks, Task
+from .recurrent_minibatch import BatchTraining, SequenceMinibatch, method_named
 from .recurrent_rules import (
     Lengths,
     answers,
@@ -60,7 +61,8 @@ class LiftedRNN:
         state_solver: "auto" (two Newton steps over all time a sweep), "newton-over-time" (exact),
             "red-black", "cyclic" (the paper), or such a solver with options of its own.
         proximity: weight of a pull of every weight fit to the previous weights, or None.
-        sweeps: the most sweeps over all blocks.
+        method: "full" (block-coordinate descent), "minibatch" or a `SequenceMinibatch`.
+        sweeps: the most sweeps over all blocks of the full method.
         tolerance: stop when every block's relative KKT residual is below this.
         solver: "auto", a solver's name, or a solver, for the weights.
         seed: of the initial weights.
@@ -89,6 +91,7 @@ class LiftedRNN:
         learn_initial_state: bool = False,
         state_solver: str | Solver[Any, Any, Any] = "auto",
         proximity: float | None = None,
+        method: str | SequenceMinibatch = "full",
         sweeps: int = 50,
         tolerance: float = 1e-4,
         solver: str | Solver[Any, Any, Any] = "auto",
@@ -118,6 +121,8 @@ class LiftedRNN:
         require_seed(seed)
         require_device(device)
         self.sweeps = sweeps
+        self.method = method_named(method, self.architecture)
+        self.seed = seed
         self.proximity = proximity
         self.dtype = dtype
         self.device = device
@@ -153,13 +158,12 @@ class LiftedRNN:
             on_step: told after every block update.
 
         Returns:
-            The model; `trace` holds the objective after every block. An interrupt stops early
-            and keeps the last finished block.
+            The model; `trace` holds the objective after every block, or the mean loss of every
+            batch. An interrupt stops early and keeps the last finished block.
 
         Raises:
             DataError: X, y or lengths cannot be used, or the start overflows on these data.
-            SolverError: a block failed or raised the joint objective; the model keeps the last
-                good state.
+            SolverError: a block failed or raised the objective; the last good state is kept.
         """
         task = self._task(X, y, lengths)
         weights = [layer.to(task.inputs) for layer in self._first_weights]
@@ -167,16 +171,18 @@ class LiftedRNN:
         refuse_overflow(blocks.states, self._start, self._radius)
         self.per_step = task.counted is task.timeline.valid
         self._blocks, self._weights = blocks, blocks.weights
-        with sweep_progress(self.sweeps, progress, on_step) as report:
-            self.trace = self._descent.run(blocks, self.sweeps, report)
+        rounds = self.sweeps if self.method is None else self.method.epochs
+        with sweep_progress(rounds, progress, on_step) as report:
+            if self.method is None:
+                self.trace = self._descent.run(blocks, rounds, report)
+            else:
+                self.trace = BatchTraining(blocks, self.method, self.seed).run(report)
         return self
 
     def refit_readout(self, X: ArrayLike, y: ArrayLike, *, lengths: Lengths = None) -> LiftedRNN:
         """Fit the output weights once more, to the states of a forward pass.
 
-        One convex fit; it closes the gap that the states leave to the feedforward rule.
-
-        The arguments are those of `fit`.
+        One convex fit that closes the gap of the states to the feedforward rule; as in `fit`.
         """
         task, passed = self._task(X, y, lengths), self._passed(X, lengths)
         problem = readout_fit(passed, task, self.architecture.rho[1])
@@ -184,13 +190,10 @@ class LiftedRNN:
         return self
 
     def forward(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return the outputs by the feedforward rule.
+        """Return outputs (samples, steps, outputs), or (samples, outputs) for one answer each.
 
         H_t = phi(H_{t-1} W + X_t U_0 + b_0), output phi_1(H_t U_1 + b_1); Lifted Recurrent
         Neural Networks, section 3.
-
-        Returns:
-            (samples, steps, outputs), or (samples, outputs) where there is one answer at the end.
         """
         return answers(self._passed(X, lengths), self.per_step)
 
@@ -199,10 +202,9 @@ class LiftedRNN:
         return decoded(self.loss, self.forward(X, lengths=lengths))
 
     def forward_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return the outputs by the lifted rule: the training problem with y free.
+        """Return the outputs by the lifted rule, section 4.2: the training problem with y free.
 
-        Lifted Recurrent Neural Networks, section 4.2. A pinned loss is zero for the best y, so
-        that the states minimize the divergences alone.
+        A pinned loss is zero for the best y: the states minimize the divergences alone.
         """
         blocks = self._passed(X, lengths)
         Descent("auto", _PREDICTION_TOLERANCE).run(blocks, _PREDICTION_SWEEPS)
@@ -213,13 +215,10 @@ class LiftedRNN:
         return decoded(self.loss, self.forward_lifted(X, lengths=lengths))
 
     def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the output of each step as it comes in, by the feedforward rule.
+        """Yield outputs (samples, outputs) step by step, by the feedforward rule.
 
         Args:
             steps: (samples, inputs) of one step after another; samples must not change.
-
-        Yields:
-            (samples, outputs).
 
         Raises:
             DeclarationError: the network is bidirectional and needs all steps first.
@@ -255,7 +254,7 @@ class LiftedRNN:
 
     @property
     def readout(self) -> Weights:
-        """U_1 (states of the last layer, outputs) and b_1 (outputs,)."""
+        """U_1 (states, outputs) and b_1 (outputs,)."""
         return self._fitted()[-1]
 
     @property

@@ -17,6 +17,7 @@ from liftednet.data import echo, temporal_order
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import LiftedRNN
+from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.models.sequence_arrays import Timeline
 from liftednet.solvers import Solver
 from liftednet.solvers.over_time import Cyclic, RedBlack
@@ -223,3 +224,54 @@ def test_refusals_at_the_door(generator):
         small_model(activation=activations.MaxPooling())
     with pytest.raises(DeclarationError, match="bidirectional"):
         next(small_model(bidirectional=True).fit(x, y).stream(x.unbind(1)))
+
+
+@pytest.mark.parametrize(
+    "kind", [{}, KINDS[2], {**KINDS[4], "activation": activations.Softplus()}], ids=str
+)
+def test_minibatches_lower_the_loss(generator, kind):
+    x, y = echo(60, 6, lag=1, classes=3)
+    batches = SequenceMinibatch(epochs=8, batch_size=20)
+    options = {**kind, "divergence": "tight", "method": batches}
+    model = LiftedRNN(3, kind.get("hidden_size", 8), 3, start="orthogonal", **_without(options))
+    model.fit(x, y)
+    assert model.trace is not None
+    assert len(model.trace.steps) == 8 * 3
+    assert model.trace.objectives[-1] < 0.8 * model.trace.start
+    before = [layer.matrix.clone() for layer in model.weights]
+    again = LiftedRNN(3, kind.get("hidden_size", 8), 3, start="orthogonal", **_without(options))
+    for one, other in zip(before, again.fit(x, y).weights, strict=True):
+        assert one.equal(other.matrix)
+
+
+def _without(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "hidden_size"}
+
+
+def test_small_minibatch_steps_go_down_the_gradient_of_the_loss(generator):
+    x, y = small_task(generator)
+    batches = SequenceMinibatch(epochs=1, batch_size=6, damping=1e6)
+    model = LiftedRNN(
+        3, 4, 2, divergence="tight", start="orthogonal", lam=1e6, rho=1e-12, method=batches
+    )
+    first = [layer.matrix.clone() for layer in model._first_weights]
+    network = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
+    parameters = [network.get_parameter(n) for n in ("weight_hh_l0", "weight_ih_l0")]
+    with torch.no_grad():
+        for name in ("bias_hh_l0", "bias_ih_l0"):
+            network.get_parameter(name).zero_()
+        parameters[0].copy_(first[0][:4].T)
+        parameters[1].copy_(first[0][4:].T)
+    logits = network(x)[0] @ first[1].double()
+    nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
+    gradient = torch.cat([p.grad.T for p in parameters if p.grad is not None])
+    change = model.fit(x, y).weights[0].matrix - first[0]
+    cosine = (change * -gradient).sum() / (change.norm() * gradient.norm())
+    assert float(cosine) > 1 - 1e-6
+
+
+def test_minibatches_need_a_divergence_that_is_zero_at_the_forward_pass():
+    with pytest.raises(DeclarationError, match="tight"):
+        small_model(method="minibatch")
+    with pytest.raises(DeclarationError, match="method"):
+        small_model(method="all")

@@ -1,0 +1,179 @@
+"""Minibatches of sequences: one exact step over time in place of backpropagation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DeclarationError, SolverError
+from liftednet.problems import WeightFit, Weights
+from liftednet.solvers.newton_over_time import NewtonOverTime
+from liftednet.validation import require_positive
+
+from .arrays import require_count
+from .descent import Ending, Step, Trace
+from .recurrent_architecture import RecurrentArchitecture
+from .recurrent_blocks import RecurrentBlocks, Task
+from .recurrent_solvers import Solvers
+
+_MEMORY = 0.95  # of the running Gram matrices
+_SMALLEST_SHARE = 0.02  # of the step, at the end of training
+
+
+@dataclass(frozen=True)
+class SequenceMinibatch:
+    """How a recurrent network is trained on minibatches.
+
+    Attributes:
+        epochs: passes over the sequences.
+        batch_size: sequences of a batch.
+        damping: what is added to the running Gram matrix, in units of its mean diagonal.
+        readout_rate: step of the output weights in their metric.
+
+    Raises:
+        DataError: a number is out of its range.
+    """
+
+    epochs: int = 50
+    batch_size: int = 50
+    damping: float = 0.01
+    readout_rate: float = 0.2
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of their range."""
+        require_count("epochs", self.epochs, 1)
+        require_count("batch_size", self.batch_size, 1)
+        require_positive("damping", self.damping)
+        require_positive("readout_rate", self.readout_rate)
+
+
+def refuse_joint(architecture: RecurrentArchitecture) -> None:
+    """Raise `DeclarationError` unless D vanishes at the forward pass and Newton steps serve."""
+    divergence = architecture.divergence
+    if divergence.quadratic or not divergence.activation.per_unit or not divergence.smoothness:
+        raise DeclarationError(
+            "minibatches start from a forward pass and need divergence='tight', an activation "
+            f"unit by unit, and its Lipschitz constant; got {divergence!r}."
+        )
+
+
+def method_named(
+    method: str | SequenceMinibatch, architecture: RecurrentArchitecture
+) -> SequenceMinibatch | None:
+    """Return the settings of minibatches, or None for the full method.
+
+    Raises:
+        DeclarationError: there is no such method, or minibatches cannot serve the architecture.
+    """
+    if method == "full":
+        return None
+    if not isinstance(method, SequenceMinibatch) and method != "minibatch":
+        raise DeclarationError(
+            f"method must be 'full', 'minibatch' or a SequenceMinibatch, got {method!r}."
+        )
+    refuse_joint(architecture)
+    return method if isinstance(method, SequenceMinibatch) else SequenceMinibatch()
+
+
+class BatchTraining:
+    """Trains on batches; every batch has states of its own.
+
+    A forward pass gives states at which D is zero. One Newton step over all time, from the last
+    layer to the first, moves them towards the targets: it carries credit over the whole sequence
+    as backpropagation does, in bounded steps. Then every weight fit, linearized at the forward
+    pass, is pulled to the previous weights in the metric of a running Gram matrix. lam grows as
+    1 / (1 - progress), so that the steps shrink to nothing.
+    """
+
+    def __init__(self, blocks: RecurrentBlocks, settings: SequenceMinibatch, seed: int) -> None:
+        """Take the blocks of the whole data, whose weights are changed in place.
+
+        Args:
+            blocks: after a forward pass.
+            settings: how to train.
+            seed: of the order of the sequences.
+        """
+        self._blocks, self._settings = blocks, settings
+        self._generator = torch.Generator().manual_seed(seed)
+        self._solvers = Solvers(NewtonOverTime(max_iterations=1), "auto", "auto")
+        self._metrics: list[Tensor | None] = [None] * len(blocks.weights)
+
+    def run(self, report: Callable[[Step], None] | None) -> Trace:
+        """Train for all epochs, and return the mean loss of every batch before its step.
+
+        Raises:
+            SolverError: the loss is not finite; the weights are those before that batch.
+        """
+        blocks = self._blocks
+        trace = Trace(blocks.loss() / int(blocks.task.counted.sum()))
+        try:
+            for step in self._steps(trace.start):
+                trace.steps.append(step)
+                if report is not None:
+                    report(step)
+        except KeyboardInterrupt:
+            trace.ending = Ending.INTERRUPTED
+        blocks.pass_forward()
+        return trace
+
+    def _steps(self, before: float) -> Iterator[Step]:
+        samples, started = len(self._blocks.timeline.lengths), time.perf_counter()
+        total = self._settings.epochs * -(-samples // self._settings.batch_size)
+        for number, (epoch, part) in enumerate(self._batches(samples)):
+            share = max(_SMALLEST_SHARE, 1 - number / total)
+            loss = self._step(self._blocks.task.take(part), share, samples / len(part))
+            seconds, name = time.perf_counter() - started, self._solvers.states.name
+            yield Step(epoch, "batch", loss, before - loss, torch.nan, 1, name, seconds)
+            before = loss
+
+    def _batches(self, samples: int) -> Iterator[tuple[int, Tensor]]:
+        for epoch in range(self._settings.epochs):
+            order = torch.randperm(samples, generator=self._generator)
+            for part in order.split(self._settings.batch_size):
+                yield epoch, part
+
+    def _step(self, task: Task, share: float, batches: float) -> float:
+        """Move all weights by one batch; return its mean loss before."""
+        whole = self._blocks.architecture
+        architecture = replace(whole, lam=whole.lam / share)
+        batch = RecurrentBlocks(architecture, task, self._blocks.weights, self._solvers)
+        passed = batch.weight_fits()
+        loss = batch.loss() / passed[-1].design.samples
+        if not loss < float("inf"):
+            raise SolverError(f"the loss of a batch is {loss}: raise lam, or scale the inputs.")
+        batch.move_states()
+        fits = [*batch.weight_fits()[:-1], passed[-1]]
+        rates = [1.0] * (len(fits) - 1) + [self._settings.readout_rate * share]
+        for number, rate in enumerate(rates):
+            change = self._change(number, passed[number], fits[number], batches)
+            layer = self._blocks.weights[number]
+            moved = layer.stacked() + rate * change.to(layer.matrix)
+            self._blocks.weights[number] = Weights(moved[:-1], moved[-1])
+        return loss
+
+    def _change(self, number: int, passed: WeightFit, moved: WeightFit, batches: float) -> Tensor:
+        """Return the step of one layer, float64, from its fits before and after the states."""
+        layer, smoothness = self._blocks.weights[number], passed.divergence.smoothness
+        assert smoothness is not None  # of every loss and every tight layer that is let in
+        above = layer.apply(moved.design.inputs)
+        error = moved.targets - moved.divergence.link_gradient(above)
+        gradient = passed.design.cross(error)
+        rho = self._blocks.architecture.rho[number == len(self._blocks.weights) - 1]
+        pull = 2 * rho / (passed.lam * batches) * layer.matrix.double()
+        gradient[:-1] -= pull
+        count = passed.design.samples
+        metric = self._running(number, smoothness * passed.design.gram / count)
+        damped = metric.clone()
+        damped.diagonal().add_(self._settings.damping * metric.diagonal().mean())
+        change: Tensor = torch.linalg.solve(damped, gradient / count)
+        return change
+
+    def _running(self, number: int, gram: Tensor) -> Tensor:
+        previous = self._metrics[number]
+        metric = gram if previous is None else _MEMORY * previous + (1 - _MEMORY) * gram
+        self._metrics[number] = metric
+        return metric
