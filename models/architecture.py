@@ -55,9 +55,15 @@ class Architecture:
         assert isinstance(self.loss, PinnedLoss)  # seen to by design_network
         return (*hidden, self.loss.divergence.activation)
 
-    def scaled(self, factor: float) -> Architecture:
-        """Return the same network with every lam multiplied by a factor."""
-        return replace(self, lam=tuple(factor * lam for lam in self.lam))
+    def with_lam(self, lam: tuple[float, ...]) -> Architecture:
+        """Return the same network with other weights of its divergences."""
+        return replace(self, lam=lam)
+
+    def with_divergence(self, number: int, divergence: Divergence) -> Architecture:
+        """Return the same network with another divergence of one layer."""
+        divergences = list(self.divergences)
+        divergences[number] = divergence
+        return replace(self, divergences=tuple(divergences))
 
     @property
     def weight_shapes(self) -> list[tuple[int, int]]:

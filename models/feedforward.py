@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet.divergences import Divergence
-from liftednet.errors import DeclarationError
 from liftednet.losses import OutputLoss, PinnedLoss
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, Subproblem, WeightFit, Weights
-from liftednet.solvers import Solver, solve
 
 from .architecture import Architecture
 from .descent import Block
+from .slopes import SlopeFit, SlopeSolver, leaky_layers, slope_of, with_slope
 
 
 def forward_states(
@@ -44,24 +42,6 @@ class _Above:
     lam: float
 
 
-def first_states(
-    architecture: Architecture,
-    weights: Sequence[Weights],
-    inputs: Tensor,
-    target: Tensor,
-    solver: str | Solver[Any, Any, Any],
-) -> list[Tensor]:
-    """Return the states of the forward pass; those of the output minimize their own fit."""
-    passed = forward_states(architecture, weights, inputs)
-    if not architecture.has_output_states:
-        return passed[:-1]
-    below = weights[-1].apply(passed[-2] if len(passed) > 1 else inputs)
-    divergence, lam, loss = architecture.divergences[-1], architecture.lam[-1], architecture.loss
-    assert isinstance(loss, OutputLoss)  # seen to by design_network
-    fit = OutputFit(loss, target, divergence, below, lam)
-    return [*passed[:-1], solve(fit, solver).value]
-
-
 class FeedforwardBlocks:
     """Weights and states of a network on given data, as blocks of convex subproblems.
 
@@ -71,7 +51,10 @@ class FeedforwardBlocks:
         architecture: sizes, divergences, loss.
         weights: of every layer.
         states: of every layer that has them, each (samples, units).
+        learn_slopes: whether the slopes of leaky ReLUs are blocks, too.
     """
+
+    learn_slopes = False
 
     def __init__(
         self,
@@ -104,10 +87,12 @@ class FeedforwardBlocks:
         self._penalties = [SquaredFrobenius(rho) for rho in architecture.rho]
 
     def sweep(self) -> list[Block]:
-        """Return the blocks of one sweep: states from the top down, then all weights."""
+        """Return the blocks of one sweep: states from the top down, all weights, all slopes."""
         states = [self._state_block(layer) for layer in reversed(range(len(self.states)))]
         weights = [self._weight_block(layer) for layer in range(self.architecture.layers)]
-        return states * self._passes + ([] if self._fixed_weights else weights)
+        slopes = leaky_layers(self.architecture) if self.learn_slopes else []
+        fitted = [] if self._fixed_weights else weights + [self._slope_block(n) for n in slopes]
+        return states * self._passes + fitted
 
     def objective(self) -> float:
         """Return the joint objective in float64."""
@@ -118,12 +103,11 @@ class FeedforwardBlocks:
             total += float(loss.output_value(target.double(), self.states[-1].double()))
         return total
 
-    def at_forward_pass(self, solver: str | Solver[Any, Any, Any]) -> FeedforwardBlocks:
-        """Return blocks of the same weights and data, with the states of the forward pass."""
-        assert self._target is not None  # prediction has no forward pass to return to
-        return blocks_at(
-            self.architecture, self.weights, self.inputs, self._target, solver, self._passes
-        )
+    @property
+    def target(self) -> Tensor:
+        """Encoded y, (samples, outputs)."""
+        assert self._target is not None  # free only in prediction, which asks for none
+        return self._target
 
     def gap(self) -> tuple[float, ...]:
         """Return |X_l - forward pass| / |forward pass| for every layer with states."""
@@ -198,6 +182,20 @@ class FeedforwardBlocks:
             partial(self.weights.__setitem__, layer),
         )
 
+    def _slope_block(self, layer: int) -> Block:
+        def assign(slope: float) -> None:
+            self.architecture = with_slope(self.architecture, layer, slope)
+
+        return Block(
+            f"slope {layer + 1}",
+            lambda: SlopeFit(
+                self.states[layer], self.pre_activation(layer), self.architecture.lam[layer]
+            ),
+            lambda: slope_of(self.architecture, layer),
+            assign,
+            SlopeSolver(),
+        )
+
     def _weight_fit(self, layer: int) -> WeightFit:
         above = self._above(layer)
         assert above is not None  # weights are blocks only where there are targets
@@ -239,50 +237,3 @@ def _beyond(now: Weights, before: Weights, factor: float) -> Weights:
     assert now.bias is not None and before.bias is not None  # every layer of a LiftedMLP has one
     matrix = torch.lerp(before.matrix, now.matrix, 1 + factor)
     return Weights(matrix, torch.lerp(before.bias, now.bias, 1 + factor))
-
-
-def blocks_at(
-    architecture: Architecture,
-    weights: Sequence[Weights],
-    inputs: Tensor,
-    target: Tensor,
-    solver: str | Solver[Any, Any, Any],
-    state_passes: int = 1,
-) -> FeedforwardBlocks:
-    """Return the blocks of a network on data, with the states of its forward pass."""
-    states = first_states(architecture, weights, inputs, target, solver)
-    return FeedforwardBlocks(architecture, Design(inputs), target, weights, states, state_passes)
-
-
-def mean_objective(
-    architecture: Architecture,
-    solver: str | Solver[Any, Any, Any],
-    inputs: Tensor,
-    target: Tensor,
-    weights: Sequence[Weights],
-) -> float:
-    """Return the joint objective at the forward pass over the number of samples."""
-    return blocks_at(architecture, weights, inputs, target, solver).objective() / len(inputs)
-
-
-def refuse_output_states(architecture: Architecture) -> None:
-    """Raise `DeclarationError` where the last layer has states, and no fit to the data."""
-    if architecture.has_output_states:
-        raise DeclarationError(
-            "refit_output needs a loss on the last pre-activation, such as CrossEntropy; "
-            f"{type(architecture.loss).__name__} has output states here."
-        )
-
-
-def refitted_output(
-    blocks: FeedforwardBlocks, solver: str | Solver[Any, Any, Any]
-) -> FeedforwardBlocks:
-    """Return blocks at the forward pass, the last layer fitted to its features.
-
-    Raises:
-        SolverError: the fit failed.
-    """
-    fresh = blocks.at_forward_pass(solver)
-    last = fresh.sweep()[-1]
-    last.assign(solve(last.problem(), solver, last.value()).value)
-    return fresh

@@ -10,8 +10,10 @@ from liftednet.activation import Activation
 from liftednet.errors import NotFittedError
 from liftednet.problems import Weights
 
+from .architecture import Architecture
 from .descent import largest_residual
-from .feedforward import FeedforwardBlocks, blocks_at
+from .feedforward import FeedforwardBlocks
+from .forward_pass import blocks_at
 from .prediction import Predictor
 
 
@@ -26,6 +28,7 @@ class FittedNetwork(Predictor):
     state_passes: int
     warm_start: bool
     _first_weights: list[Weights]
+    _declared: Architecture
 
     def __init__(self) -> None:
         """Begin without weights, data and blocks."""
@@ -67,6 +70,8 @@ class FittedNetwork(Predictor):
         return self.weights
 
     def _start(self, like: Tensor) -> list[Weights]:
+        if not self.warm_start:
+            self.architecture = self._declared  # without the slopes that an earlier fit learned
         first = self._known_weights() if self.warm_start else self._first_weights
         return [layer.to(like) for layer in first]
 

@@ -22,18 +22,14 @@ from .arrays import ArrayLike, checked_inputs, checked_targets, require_count
 from .batches import Batch, Batches, LoaderBatches, encode_part, hold_out
 from .descent import Descent, Ending, Trace
 from .epochs import EpochRun, EpochTrace
-from .feedforward import (
-    FeedforwardBlocks,
-    blocks_at,
-    mean_objective,
-    refitted_output,
-    refuse_output_states,
-)
+from .feedforward import FeedforwardBlocks
 from .fitted import FittedNetwork
+from .forward_pass import blocks_at, mean_objective, refitted_output, refuse_output_states
 from .layer_starts import first_weights, given_weights
 from .minibatch import BatchSteps, Minibatch, copied, method_named, refuse_raw
 from .prediction import known_solver
 from .progress import epoch_progress, sweep_progress
+from .slopes import refuse_fixed_slopes
 
 
 class LiftedMLP(FittedNetwork):
@@ -66,6 +62,7 @@ class LiftedMLP(FittedNetwork):
         extrapolation: whether the full method goes on along its last move where that is lower.
         continuation: multiples of lam, such as (0.01, 0.1), that the full method fits first, each
             from where the last ended: a large lam then ends lower.
+        learn_slopes: whether the full method fits the slope of every leaky ReLU, too.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -94,6 +91,7 @@ class LiftedMLP(FittedNetwork):
         refit_output: bool = False,
         extrapolation: bool = True,
         continuation: Sequence[float] = (),
+        learn_slopes: bool = False,
     ) -> None:
         """Check what can be checked before there are data."""
         super().__init__()
@@ -117,6 +115,10 @@ class LiftedMLP(FittedNetwork):
         self.refit_output = refit_output
         if refit_output:
             refuse_output_states(self.architecture)
+        self.learn_slopes = learn_slopes
+        if learn_slopes:
+            refuse_fixed_slopes(self.architecture)
+        self._declared = self.architecture
         self.continuation = tuple(continuation)
         for factor in self.continuation:
             require_positive("continuation", factor)
@@ -223,19 +225,22 @@ class LiftedMLP(FittedNetwork):
         )
         if previous is not None and previous.inputs.equal(inputs):
             blocks.states = previous.states
+        blocks.learn_slopes = self.learn_slopes
         self._blocks, self._weights, self._steps = blocks, None, None
         with sweep_progress(self.sweeps, progress, on_step) as report:
             self._descend(blocks, report)
 
     def _descend(self, blocks: FeedforwardBlocks, report: Callable[[Any], None] | None) -> None:
+        lam = self.architecture.lam
         try:
             for factor in (*self.continuation, 1.0):
-                blocks.architecture = self.architecture.scaled(factor)
+                scaled = tuple(factor * weight for weight in lam)
+                blocks.architecture = blocks.architecture.with_lam(scaled)
                 self.trace = self._descent.run(blocks, self.sweeps, report)
                 if self.trace.ending is Ending.INTERRUPTED:
                     return
         finally:
-            blocks.architecture = self.architecture
+            self.architecture = blocks.architecture = blocks.architecture.with_lam(lam)
 
     def _fit_batches(
         self,
