@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from liftednet import Activation, LiftedError, activations, load, losses, save
 from liftednet.errors import DataError, NotFittedError
 from liftednet.models import LiftedMLP, LiftedRNN
+from liftednet.storage import describe, rebuild_activation
 
 SOFTSIGN = torch.nn.functional.softsign
 
@@ -68,6 +69,22 @@ def test_a_loaded_model_is_the_one_that_was_saved(
     assert loaded.architecture.lam == model.architecture.lam
     assert loaded.architecture.rho == model.architecture.rho
     assert type(loaded.loss) is type(model.loss)
+
+
+CATALOGUE = [
+    *(getattr(activations, name)() for name in activations.__all__),
+    activations.LeakyReLU(0.3),
+    activations.Clipped(-2.0, 0.5),
+    activations.MaxPooling(3, 0.25),
+]
+
+
+@pytest.mark.parametrize("activation", CATALOGUE, ids=repr)
+def test_every_activation_of_the_catalogue_comes_back_by_name(activation) -> None:
+    described = json.loads(json.dumps(describe(activation)))
+    found = rebuild_activation(described)
+    assert type(found) is type(activation)
+    assert repr(found) == repr(activation)
 
 
 RECURRENT = [
