@@ -146,7 +146,7 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
 
 
 def _targets(path: Path, y: np.ndarray) -> Tensor:
-    if np.issubdtype(y.dtype, np.integer):
+    if np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_:
         return torch.from_numpy(y.astype(np.int64))
     if np.issubdtype(y.dtype, np.floating):
         return torch.from_numpy(y).float()

@@ -55,6 +55,7 @@ def here(tmp_path, monkeypatch):
     np.savez(tmp_path / "data.npz", X=x + 2 * np.eye(4)[y], y=y)
     np.savez(tmp_path / "line.npz", X=x, y=x[:, 0] + 1)
     np.savez(tmp_path / "other.npz", a=x)
+    np.savez(tmp_path / "yes.npz", X=x, y=x[:, 0] > 0)
     np.savez(tmp_path / "flat.npz", X=x[:, 0], y=y)
     np.savez(tmp_path / "words.npz", X=x, y=y.astype(str))
     yield tmp_path
@@ -112,10 +113,11 @@ def test_train_saves_a_model_that_can_be_loaded(here) -> None:
     assert model.predict(torch.zeros(2, 4)).shape == (2,)
 
 
-def test_train_by_minibatches(here) -> None:
-    result = call("train", "data.npz", "--method", "minibatch", "--sweeps", "2")
+@pytest.mark.parametrize(("file", "classes"), [("data.npz", 3), ("yes.npz", 2)])
+def test_train_by_minibatches(here, file, classes) -> None:
+    result = call("train", file, "--method", "minibatch", "--sweeps", "2")
     assert result.exit_code == 0, result.output
-    assert load("model.safetensors").architecture.sizes == (4, 100, 3)
+    assert load("model.safetensors").architecture.sizes == (4, 100, classes)
 
 
 def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
