@@ -3,92 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.runs import Record, run_all
+from liftednet.reproduce.table1_extent import FULL, QUICK, Comparison, Extent
 from liftednet.reproduce.table1_printed import PRINTED, PRINTED_ALONE
 from liftednet.reproduce.table1_runs import Bench, StandaloneRun, StartRun
-from liftednet.reproduce.table1_starts import paper_starts, practical_starts
+from liftednet.reproduce.table1_starts import paper_starts
 from liftednet.reproduce.tables import Table, mean_and_spread, write_report
 
 SHOWN_EPOCHS = (0, 1, 2, 5, 17)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Data, hidden layers, and the passes of the lifted start over them."""
-
-    data: str
-    architecture: str
-    start_epochs: int
-
-
-@dataclass(frozen=True)
-class Extent:
-    """How much is run.
-
-    Attributes:
-        samples: of MNIST to train on.
-        test_samples: of MNIST to test on.
-        architectures: of the paper's table.
-        paper_epochs: passes of the paper's protocol.
-        paper_seeds: runs of every cell of it.
-        lifted_epochs: passes of the standalone network and of the paper's lifted start.
-        alone_seeds: runs of every standalone network.
-        compared: what is compared at best rates.
-        epochs: passes of every torch network there.
-        seeds: runs of every row there.
-        rates: (optimizer, rate) that every start may choose from.
-    """
-
-    samples: int
-    test_samples: int
-    architectures: tuple[str, ...]
-    paper_epochs: int
-    paper_seeds: int
-    lifted_epochs: int
-    alone_seeds: int
-    compared: tuple[Comparison, ...]
-    epochs: int
-    seeds: int
-    rates: tuple[tuple[str, float], ...]
-
-
-_RATES = (
-    *(("Adam", rate) for rate in (1e-5, 1e-4, 3e-4, 1e-3, 3e-3)),
-    *(("SGD", rate) for rate in (1e-3, 1e-2, 1e-1, 3e-1)),
-)
-FULL = Extent(
-    samples=60_000,
-    test_samples=10_000,
-    architectures=tuple(PRINTED_ALONE),
-    paper_epochs=17,
-    paper_seeds=5,
-    lifted_epochs=10,
-    alone_seeds=5,
-    compared=(
-        Comparison("mnist", "300", 10),
-        Comparison("mnist", "400-200-100-50", 10),
-        Comparison("digits", "300", 100),
-    ),
-    epochs=17,
-    seeds=5,
-    rates=_RATES,
-)
-QUICK = replace(
-    FULL,
-    samples=6_000,
-    test_samples=2_000,
-    architectures=("300", "400-200-100-50"),
-    paper_epochs=3,
-    paper_seeds=1,
-    alone_seeds=1,
-    compared=(Comparison("mnist", "300", 10), Comparison("digits", "300", 30)),
-    epochs=2,
-    rates=(("Adam", 1e-4), ("Adam", 1e-3), ("SGD", 1e-1)),
-)
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
@@ -157,7 +83,7 @@ def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:
         StartRun("mnist", architecture, start.name, "paper", rate, extent.paper_epochs, seed,
                  extent.samples, False)
         for seed in range(extent.paper_seeds)
-        for architecture in extent.architectures
+        for architecture in extent.paper_architectures
         for start in starts
         for rate in PRINTED
     ]  # fmt: skip
@@ -166,7 +92,7 @@ def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:
     rows = [
         _paper_row([r for r in records if _is(r, rate, architecture)], rate, architecture)
         for rate in PRINTED
-        for architecture in extent.architectures
+        for architecture in extent.paper_architectures
     ]
     names = [start.name for start in starts]
     columns = ("rate", "hidden layers", *(f"{name} (paper)" for name in names), "first")
@@ -178,7 +104,7 @@ def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:
     )
     panels = [
         _panel([r for r in records if _is(r, 1e-5, architecture)], architecture)
-        for architecture in extent.architectures[::3]
+        for architecture in extent.paper_architectures[::3]
     ]
     return Table("The paper's protocol, test accuracy", columns, rows, notes), panels
 
@@ -219,7 +145,7 @@ def _panel(records: Sequence[Record[StartRun]], architecture: str) -> Panel:
 
 def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Table:
     """Run every start at the rates that are best for it on held-out training data."""
-    starts = practical_starts(compared.start_epochs)
+    starts = compared.chosen()
     bench, store = Bench(starts, extent.test_samples), folder / "best_rates.jsonl"
     trials = [
         StartRun(compared.data, compared.architecture, start.name, optimizer, rate, extent.epochs,
@@ -259,7 +185,8 @@ def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Tabl
 
 def _best(tried: Sequence[Record[StartRun]], start: str, epoch: int) -> StartRun:
     own = [record for record in tried if record.settings.start == start]
-    return max(own, key=lambda record: record.outcome["accuracy"][epoch]).settings
+    trained = max(epoch, 1)  # before training every rate is as good
+    return max(own, key=lambda record: record.outcome["accuracy"][trained]).settings
 
 
 def _cell(records: Sequence[Record[StartRun]], chosen: StartRun, epoch: int) -> str:
@@ -280,7 +207,8 @@ def _seconds(records: Sequence[Record[StartRun]], start: str) -> str:
 
 def _remarks(extent: Extent) -> list[str]:
     return [
-        f"Run: {extent.paper_seeds} seeds of the paper's protocol (the paper: 5), "
+        f"Run: {extent.paper_seeds} seeds of the paper's protocol (the paper: 5) with "
+        f"{len(extent.paper_architectures)} of its 5 networks, "
         f"{extent.alone_seeds} of the standalone networks, {extent.seeds} of the comparison at "
         f"best rates, there {extent.epochs} epochs. One thread; seconds are wall time on a "
         "machine that did other work at the same time.",

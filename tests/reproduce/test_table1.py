@@ -9,6 +9,7 @@ import torch
 
 from liftednet.data import digits
 from liftednet.reproduce import table1, table1_runs
+from liftednet.reproduce.table1_extent import QUICK, Comparison
 from liftednet.reproduce.table1_starts import (
     drawn,
     fitted_head,
@@ -93,13 +94,14 @@ def test_biases_are_those_of_the_paper():
 def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
     monkeypatch.setitem(table1_runs.DATA, "mnist", digits)
     extent = replace(
-        table1.QUICK,
+        QUICK,
         samples=300,
         test_samples=100,
         architectures=("300",),
+        paper_architectures=("300",),
         paper_epochs=1,
         lifted_epochs=2,
-        compared=(table1.Comparison("digits", "300", 2),),
+        compared=(Comparison("digits", "300", 2),),
         epochs=1,
         seeds=2,
         rates=(("Adam", 1e-3), ("SGD", 1e-1)),
