@@ -10,6 +10,7 @@ from .descent import Descent, Step, Trace
 from .epochs import Epoch, EpochTrace
 from .minibatch import Minibatch
 from .mlp import LiftedMLP
+from .recurrent_minibatch import SequenceMinibatch
 from .rnn import LiftedRNN
 from .search import Trial, search
 
@@ -20,6 +21,7 @@ __all__ = [
     "LiftedMLP",
     "LiftedRNN",
     "Minibatch",
+    "SequenceMinibatch",
     "Step",
     "Trace",
     "Trial",

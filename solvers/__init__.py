@@ -13,7 +13,9 @@ from .choice import choose, named, solve, solver_names
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
+from .newton_over_time import NewtonOverTime
 from .output import ClosedForm, SimplexDual
+from .over_time import Cyclic, RedBlack
 from .proximal import Proximal
 from .proximal_weights import ProximalWeights
 from .ridge import Ridge
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClosedForm",
+    "Cyclic",
     "Dual",
     "FrankWolfe",
     "GeneralizedLinear",
+    "NewtonOverTime",
     "Proximal",
     "ProximalWeights",
+    "RedBlack",
     "Reference",
     "Ridge",
     "SimplexDual",

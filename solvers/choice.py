@@ -11,7 +11,9 @@ from liftednet.solution import Solution
 from .base import Solver
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
+from .newton_over_time import NewtonOverTime
 from .output import ClosedForm, SimplexDual
+from .over_time import Cyclic, RedBlack
 from .proximal import Proximal
 from .proximal_weights import ProximalWeights
 from .ridge import Ridge
@@ -26,6 +28,9 @@ _FAST: tuple[AnySolver, ...] = (
     Proximal(),
     ClosedForm(),
     SimplexDual(),
+    NewtonOverTime(),
+    RedBlack(),
+    Cyclic(),
 )
 
 

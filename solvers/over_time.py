@@ -16,7 +16,6 @@ from liftednet.problems.states_over_time import StatesOverTime
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
-from .choice import choose
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +85,8 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
 
     def _step(self, problem: StatesOverTime, states: Tensor, group: Tensor, cache: Any) -> Any:
         """Solve one group in place, and return what its solver prepared."""
+        from .choice import choose  # whose table has this solver in it
+
         fit = problem.state_fit(states, group)
         solver = choose(fit, self.step_solver)
         cache = solver.prepare(fit, cache)
