@@ -46,8 +46,18 @@ def machine() -> dict[str, str]:
     }
 
 
-def write(rows: list[Row], where: dict[str, str]) -> None:
+def earlier() -> list[Row]:
+    """Return the rows that were written before."""
+    path = RESULTS / "solvers.json"
+    if not path.exists():
+        return []
+    return [Row(**row) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+
+def write(found: list[Row], where: dict[str, str]) -> None:
+    """Write what was found, in place of the earlier rows of the same problem."""
     RESULTS.mkdir(exist_ok=True)
+    rows = [row for row in earlier() if row.problem != found[0].problem] + found
     document = {"machine": where, "rounds": ROUNDS, "rows": [asdict(row) for row in rows]}
     (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     lines = ["# Subproblem solvers", "", ", ".join(f"{k}: {v}" for k, v in where.items()) + "."]
@@ -67,14 +77,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="toy sizes, nothing written")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    where, rows = machine(), []
+    where = machine()
     for name in options.problems or PROBLEMS:
         for comparison in PROBLEMS[name](options.quick):
             found = measure(comparison, 1 if options.quick else ROUNDS)
             show(found)
-            rows += found
-            if not options.quick and not options.problems:
-                write(rows, where)
+            if not options.quick:
+                write(found, where)
 
 
 if __name__ == "__main__":

@@ -203,7 +203,8 @@ class SimplexCrossEntropy(OutputLoss):
         """Return z(nu) of appendix A at the multiplier nu that z itself implies."""
         slope = z - torch.where(y > 0, y / (lam * z.clamp(min=torch.finfo(z.dtype).tiny)), 0.0) - u
         nu = (z * slope).sum(-1, keepdim=True) / z.sum(-1, keepdim=True)
-        return simplex_states(y / lam, u + nu)
+        states = simplex_states(y / lam, u + nu)
+        return states / states.sum(-1, keepdim=True)
 
 
 def simplex_states(a: Tensor, s: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
+from liftednet.problems.chunks import row_chunks
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
-from .chunks import row_chunks
 from .conjugate import advance, moved, starting_point
 from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
 

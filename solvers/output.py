@@ -12,10 +12,10 @@ from torch import Tensor
 from liftednet.divergences import Raw
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import OutputFit, Subproblem
+from liftednet.problems.chunks import row_chunks
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
-from .chunks import row_chunks
 
 _NEWTON_STEPS = 50  # ten suffice; the rest is for the last bits
 

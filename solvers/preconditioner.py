@@ -58,11 +58,10 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
 
     It is nonnegative for every monotone map, and needs no derivative.
     """
-    signs: Tensor = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
+    signs = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
     slope = problem.divergence.link_gradient
     change = slope(u + _PROBE * signs) - slope(u)
-    curvature: Tensor = (signs * change).mean(-1).clamp(min=0) / _PROBE
-    return curvature
+    return (signs * change).mean(-1).clamp(min=0) / _PROBE
 
 
 def _sampled(problem: WeightFit, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -74,7 +74,7 @@ class PrimalRows:
 
     def rows(self, keep: Tensor) -> PrimalRows:
         """Return the problem of some of the samples."""
-        links = tuple(_some(link, keep) for link in self.links)
+        links = tuple(link.rows(keep) for link in self.links)
         return replace(self, pull=self.pull[keep], links=links)
 
     def gradient(self, states: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def primal_rows(
 ) -> PrimalRows:
     """Return the problem for the samples of a slice."""
     pull = problem.lam * problem.pre_activation[part]
-    activation, links = problem.divergence.activation, [_some(link, part) for link in problem.links]
+    activation, links = problem.divergence.activation, [link.rows(part) for link in problem.links]
     if shared is None:
         return PrimalRows(activation, problem.lam, step, pull, None, tuple(links))
     for link in links:
@@ -112,8 +112,3 @@ def primal_rows(
         wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
         pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
     return PrimalRows(activation, problem.lam, step, pull, shared.hessian, ())
-
-
-def _some(link: Link, part: slice | Tensor) -> Link:
-    offset = link.offset if link.offset.ndim == 1 else link.offset[part]
-    return replace(link, offset=offset, target=link.target[part])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
+from liftednet.problems.chunks import row_chunks
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
-from .chunks import row_chunks
 from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
 
 _PATIENCE = 200  # steps in which a sample's movement must fall

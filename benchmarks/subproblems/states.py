@@ -37,6 +37,7 @@ class Case:
     ratio: float
 
     def problem(self, samples: int, dtype: torch.dtype = torch.float64) -> StateFit:
+        """Return the fit of the first samples."""
         parts = (self.weight, self.bias, self.v[:samples], self.u[:samples])
         weight, bias, v, u = (part.to(dtype) for part in parts)
         return StateFit(joint(ReLU()), u, (Link(joint(Identity()), weight, bias, v, self.ratio),))

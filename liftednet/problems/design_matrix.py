@@ -100,8 +100,7 @@ class Design:
         """The largest eigenvalue of the Gram matrix."""
         if not self.wide:
             return float(torch.linalg.eigvalsh(self.gram)[-1].clamp(min=0))
-        whole = torch.cat([chunk for _, chunk in self.rows()])
-        return float(torch.linalg.eigvalsh(whole @ whole.T)[-1].clamp(min=0))
+        return squared_norm(torch.cat([chunk for _, chunk in self.rows()]))
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X, 1]'V in float64."""
@@ -123,3 +122,10 @@ def sum_of(parts: Iterator[Tensor]) -> Tensor:
     for part in parts:
         total += part
     return total
+
+
+def squared_norm(matrix: Tensor) -> float:
+    """Return the largest eigenvalue of M'M, from the smaller of M'M and M M', in float64."""
+    exact = matrix.double()
+    gram = exact.T @ exact if exact.shape[0] >= exact.shape[1] else exact @ exact.T
+    return float(torch.linalg.eigvalsh(gram)[-1].clamp(min=0))

@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
+from liftednet.problems.chunks import row_chunks
 from liftednet.problems.formulation import Formulation, Measure, to_numpy
 from liftednet.validation import (
     require_finite,
@@ -97,16 +98,19 @@ class OutputFit:
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.
 
-        The residual is the distance of Z from the point that stationarity asks for, and from the
-        domain, over the largest of 1 and the entries of Z.
+        The residual is the distance of Z from the point of the domain that stationarity asks
+        for, over the largest of 1 and the entries of Z.
         """
-        z, u, y = value.double(), self.pre_activation.double(), self.target.double()
-        objective = float(self.loss.output_value(y, z))
-        objective += self.lam * float(self.divergence.state_value(z, u))
-        activation = self.divergence.activation
-        if isinstance(self.divergence, Raw):
-            return Measure(objective, torch.nan)
-        point = self.loss.stationary_point(z, y, u, activation, self.lam)
-        scale = max(1.0, float(z.abs().max()))
-        violation = torch.maximum((z - point).abs().max(), (z - activation.project(z)).abs().max())
-        return Measure(objective, float(violation) / scale)
+        objective, violation, largest = 0.0, 0.0, 1.0
+        for part in row_chunks(*value.shape):
+            z, u = value[part].double(), self.pre_activation[part].double()
+            y = self.target[part].double()
+            objective += float(self.loss.output_value(y, z))
+            objective += self.lam * float(self.divergence.state_value(z, u))
+            if not isinstance(self.divergence, Raw):
+                activation = self.divergence.activation
+                off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
+                violation = max(violation, float(off.max()))
+                largest = max(largest, float(z.abs().max()))
+        raw = isinstance(self.divergence, Raw)
+        return Measure(objective, torch.nan if raw else violation / largest)

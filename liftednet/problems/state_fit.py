@@ -11,6 +11,8 @@ from torch import Tensor
 
 from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
+from liftednet.problems.chunks import row_chunks
+from liftednet.problems.design_matrix import squared_norm
 from liftednet.problems.formulation import (
     Formulation,
     Measure,
@@ -54,8 +56,12 @@ class Link:
         """Lam L |W|_2^2, a Lipschitz constant of the gradient in Z, or None."""
         if self.divergence.smoothness is None:
             return None
-        norm = float(torch.linalg.matrix_norm(self.weight.double(), 2))
-        return self.lam * self.divergence.smoothness * norm**2
+        return self.lam * self.divergence.smoothness * squared_norm(self.weight)
+
+    def rows(self, part: slice | Tensor) -> Link:
+        """Return the link of some of the samples."""
+        offset = self.offset if self.offset.ndim == 1 else self.offset[part]
+        return Link(self.divergence, self.weight, offset, self.target[part], self.lam)
 
     def double(self) -> Link:
         """Return the link in float64."""
@@ -180,9 +186,11 @@ class StateFit:
         )
         return StateFit, tuple(self.pre_activation.shape), self.divergence, self.lam, links
 
-    @property
+    @cached_property
     def smoothness(self) -> float | None:
-        """A Lipschitz constant of the gradient of the links in Z, or None."""
+        """A Lipschitz constant of the gradient of the links in Z, or None (for a raw D, too)."""
+        if isinstance(self.divergence, Raw):
+            return None
         total = 0.0
         for link in self.links:
             if link.smoothness is None:
@@ -197,28 +205,42 @@ class StateFit:
         gradient of all but Phi and s = lam + the links' smoothness, its largest entry over the
         largest entry of the terms lam U, grad R W' and V W' (and of lam, the unit of lam U).
         """
-        z, u = value.double(), self.pre_activation.double()
-        links = [link.double() for link in self.links]
-        objective = self.lam * float(self.divergence.state_value(z, u))
-        for link in links:
+        objective, violation, scale = 0.0, 0.0, self.lam
+        for part in row_chunks(self.samples, self.units):
+            rows = self.rows(part)
+            piece, gradient, largest = rows._terms(value[part].double())
+            objective += piece
+            scale = max(scale, largest)
+            if gradient is not None:
+                off = rows._stationarity(value[part].double(), gradient)
+                violation = max(violation, float(off.abs().max()))
+        smooth = self.smoothness is not None
+        return Measure(objective, violation / scale if smooth else torch.nan)
+
+    def rows(self, part: slice | Tensor) -> StateFit:
+        """Return the fit of some of the samples, in float64."""
+        u = self.pre_activation[part].double()
+        links = tuple(link.rows(part).double() for link in self.links)
+        rows = StateFit(self.divergence, u, links, self.lam)
+        rows.__dict__["smoothness"] = self.smoothness  # known already
+        return rows
+
+    def _terms(self, z: Tensor) -> tuple[float, Tensor | None, float]:
+        """Return the objective, the gradient of all but Phi, and the largest term in it."""
+        objective = self.lam * float(self.divergence.state_value(z, self.pre_activation))
+        gradient = -self.lam * self.pre_activation
+        scale = float(gradient.abs().max())
+        for link in self.links:
             above = link.pre_activation(z)
             objective += link.lam * float(link.divergence.link_value(above, link.target))
-        return Measure(objective, self._residual(z, u, links))
-
-    def _residual(self, z: Tensor, u: Tensor, links: list[Link]) -> float:
-        if self.smoothness is None or isinstance(self.divergence, Raw):
-            return torch.nan
-        pulls = self.lam * u
-        pushes = torch.zeros_like(z)
-        scale = max(self.lam, float(pulls.abs().max()))
-        for link in links:
-            slope = link.divergence.link_gradient(link.pre_activation(z))
-            push = link.lam * slope @ link.weight.T
-            pull = link.lam * link.target @ link.weight.T
-            scale = max(scale, float(push.abs().max()), float(pull.abs().max()))
-            pushes += push
-            pulls = pulls + pull
-        return float(self._stationarity(z, pushes - pulls).abs().max()) / scale
+            if self.smoothness is None:
+                continue
+            push = link.divergence.link_gradient(above) - link.target
+            pulled = link.lam * (link.target.float() @ link.weight.float().T)
+            pushed = link.lam * (push @ link.weight.T)
+            gradient = gradient + pushed
+            scale = max(scale, float(pulled.abs().max()), float((pushed + pulled).abs().max()))
+        return objective, None if self.smoothness is None else gradient, scale
 
     def _stationarity(self, z: Tensor, gradient: Tensor) -> Tensor:
         activation = self.divergence.activation
