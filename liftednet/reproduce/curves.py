@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -53,22 +57,29 @@ def draw(path: Path, panels: Sequence[Panel]) -> Path:
     Returns:
         The path.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure_of(panels).savefig(path, dpi=120)
+    return path
+
+
+def figure_of(panels: Sequence[Panel]) -> Figure:
+    """Return the picture as a matplotlib figure.
+
+    Args:
+        panels: at least one.
+    """
     # Figure without pyplot: needs no display and leaves no global state behind.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.2 * len(panels), 4.2), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, panel in zip(axes, panels, strict=True):
+        axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+        # Before the curves: a linear axis would reach below zero, where a log axis has no end.
+        axis.set_yscale("log" if panel.log_y else "linear")
         for curve in panel.curves:
             axis.plot(curve.x, curve.y, label=curve.label)
-        axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
         axis.grid(alpha=0.3)
-        axis.locator_params(axis="x", steps=(1, 2, 5, 10))
-        axis.set_ylim(panel.y_limits)
-        if panel.log_y:
-            axis.set_yscale("log")
         if any(curve.label for curve in panel.curves):
             axis.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return path
+    return figure

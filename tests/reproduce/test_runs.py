@@ -19,6 +19,7 @@ from liftednet.reproduce import (
     run_all,
     write_report,
 )
+from liftednet.reproduce.curves import figure_of
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,12 @@ def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:
     with (tmp_path / "scores.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["method", "test"], ["a, b", "1"], ["c", "2"]]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_logarithmic_axis_hugs_the_curve() -> None:
+    figure = figure_of([Panel("t", "x", "y", [Curve("l", [1, 2, 3], [1e-9, 1e-5, 2])], log_y=True)])
+    low, high = figure.axes[0].get_ylim()
+    assert 1e-12 < low < 1e-9 and 2 < high < 1e3
 
 
 def test_mean_and_spread_by_hand() -> None:
