@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from liftednet import activations
-from liftednet.data import echo, temporal_order
+from liftednet.data import echo, running_sum, temporal_order
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import LiftedRNN
@@ -191,6 +191,15 @@ def test_a_start_that_overflows_says_so(generator):
     y = torch.arange(1600).reshape(4, 400) % 2
     with pytest.raises(DataError, match=r"spectral radius 1.5 overflows"):
         LiftedRNN(2, 3, 2, spectral_radius=1.5).fit(x, y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_four_thousand_steps_from_the_identity_do_not_break_a_factor(dtype):
+    x, y = running_sum(4, 4000)
+    model = LiftedRNN(1, 3, 2, sweeps=1, dtype=dtype).fit(x, y)
+    assert model.trace is not None
+    assert model.trace.objectives[-1] < model.trace.start
+    assert all(bool(layer.matrix.isfinite().all()) for layer in model.weights)
 
 
 def test_with_weights_predicts_without_a_fit(generator):
