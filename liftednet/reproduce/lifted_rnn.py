@@ -80,7 +80,7 @@ def run(folder: Path, quick: bool = False, seeds: int = 10) -> Path:
 
     Args:
         folder: of the results; runs that are stored there are not repeated.
-        quick: a minute instead of hours: few passes, short sequences alone.
+        quick: minutes instead of hours: few passes, short sequences alone.
         seeds: of every row.
 
     Returns:
@@ -174,7 +174,7 @@ def _level(row: Row, records: Sequence[Record[RecurrentRun]], number: int) -> st
 
 
 def _mean(records: Sequence[Record[RecurrentRun]]) -> float:
-    return sum(record.outcome["test"] for record in records) / len(records)
+    return float(sum(record.outcome["test"] for record in records)) / len(records)
 
 
 def _picture(path: Path, store: Path, size: _Size, seeds: int) -> Path:
