@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
+from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver
@@ -254,6 +255,8 @@ class LiftedMLP(FittedNetwork):
         data, validate = None, None
         batches: Batches
         if isinstance(X, DataLoader):
+            if self.refit_output:
+                raise DataError("refit_output needs all samples: give X and y as arrays.")
             batches = LoaderBatches(X, y, method, self._batch)
             like = torch.empty(0, dtype=self.dtype or torch.get_default_dtype())
         else:

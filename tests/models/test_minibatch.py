@@ -284,6 +284,8 @@ def test_what_does_not_go_together_is_refused():
         LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
     with pytest.raises(DataError, match="DataLoader"):
         LiftedMLP((4, 8, 3)).fit(loader)
+    with pytest.raises(DataError, match="refit_output"):
+        LiftedMLP((4, 8, 3), method=SHORT, refit_output=True).fit(loader)
     with pytest.raises(DataError, match="own y"):
         LiftedMLP((4, 8, 3), method=SHORT).fit(loader, Y)
     with pytest.raises(DataError, match="pairs"):
