@@ -34,7 +34,8 @@ REMARKS = (
     "sequences, which are read once a seed. The paper reports means of ten repetitions.",
     "The paper does not print its start, its number of passes, or the units of its timer input. "
     "Here every network has ReLU units, and timer inputs are divided by the largest timer for "
-    "every method.",
+    "every method. The printed timer of length 60 and dependency 20 is 0.84 in one table and 0.99 "
+    "in the other.",
     '"lifted, cyclic" is the paper\'s algorithm: joint divergence, rho = 0.1, lambda_0 = 10, one '
     "cyclic pass over the steps in each sweep, started Gaussian with spectral radius 1. "
     '"lifted, exact" takes two Newton steps over all time steps at once in each sweep, from an '
