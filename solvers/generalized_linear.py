@@ -15,11 +15,11 @@ from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance, starting_point
-from .preconditioner import Preconditioner, preconditioner
+from .preconditioner import Preconditioner, preconditioner, rows_used
 
-_REFRESH = (4, 12, 36, 100)  # steps after which the curvature is measured anew
+_EARLY = (4, 12)  # steps after which the curvature is measured anew, and then regularly
+_PATIENCE = 100  # steps in which the violation must fall
 _LARGE = 1_000_000  # entries of X in float64 from which float32 leads the way
-_PATIENCE = 60  # steps in which the violation must fall
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
 
     def _descend(self, descent: WeightDescent, start: Tensor, goal: float) -> tuple[Point, int]:
         at, steps, best, since = starting_point(descent, start), 0, torch.inf, 0
+        interval = _interval(descent.problem)
         while steps < self.max_iterations:
             violation = float(descent.violation(at.gradient))
             if violation < 0.9 * best:
@@ -138,9 +139,16 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
                 break
             steps += 1
             at = advance(descent, at, steps)
-            if steps in _REFRESH:
+            if steps in _EARLY or steps % interval == 0:
                 descent, at = descent.renewed(at)
         return at, steps
+
+
+def _interval(problem: WeightFit) -> int:
+    """Return after how many steps a new preconditioner has paid for itself."""
+    features, samples = problem.design.features + 1, problem.design.samples
+    products = 4 * samples * features * problem.units
+    return 8 + 8 * rows_used(samples, features) * features**2 // products
 
 
 def _is_large(problem: WeightFit) -> bool:

@@ -64,10 +64,15 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     return (signs * change).mean(-1).clamp(min=0) / _PROBE
 
 
+def rows_used(samples: int, features: int) -> int:
+    """Return how many samples a preconditioner is made from."""
+    return min(samples, _ROWS_PER_FEATURE * features)
+
+
 def _sampled(problem: WeightFit, weights: Tensor) -> tuple[Tensor, Tensor]:
     inputs, samples = problem.design.inputs, problem.design.samples
-    count = _ROWS_PER_FEATURE * (problem.design.features + 1)
-    if samples <= count:
+    count = rows_used(samples, problem.design.features + 1)
+    if samples == count:
         return inputs, weights
     total = weights.double().sum()
     chance = 0.5 * weights.double() / total + 0.5 / samples if total > 0 else weights + 1.0
@@ -81,6 +86,7 @@ def _cholesky(system: Tensor) -> Tensor:
     for jitter in _JITTERS:
         shifted = system.clone()
         shifted.diagonal().add_(jitter * largest + torch.finfo(system.dtype).tiny)
+        lower: Tensor
         lower, info = torch.linalg.cholesky_ex(shifted)
         if int(info) == 0:
             return lower

@@ -112,7 +112,9 @@ def test_generalized_linear_fits_reach_stationarity(
     for divergence in (CrossEntropy().divergence, tight(activations.Sigmoid())):
         problem = WeightFit(divergence, Design(x), v, SquaredFrobenius(rho), lam)
         solution = solve(problem)
-        assert solution.residual <= 1e-6
+        # softmax fits that all but interpolate without a penalty may stop early, and say so
+        assert solution.residual <= (1e-6 if rho >= 1e-4 * lam else 0.1)
+        assert (solution.status is Status.SOLVED) == (solution.residual <= 1e-8)
         assert bool(solution.value.stacked().isfinite().all())
 
 
