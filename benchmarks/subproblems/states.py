@@ -181,10 +181,11 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     if quick:
         yield comparison(synthetic(50, 20, 3, 200), 200, 20, blocks=True)
         return
-    yield comparison(from_training(300, 100, 1.0), 60_000, 60, blocks=False)
-    yield comparison(from_training(300, 100, 1.0), 1_000, 60, blocks=False)
-    yield comparison(from_training(300, 100, 100.0), 1_000, 60, blocks=False)
-    for condition in (3, 235):
-        yield comparison(synthetic(300, 100, condition, 1_000), 1_000, 60, blocks=False)
-        yield comparison(synthetic(50, 20, condition, 1_000), 1_000, 200, blocks=True)
-        yield comparison(synthetic(1_000, 300, condition, 1_000), 1_000, 5, blocks=False)
+    yield comparison(from_training(300, 100, 1.0), 1_000, 40, blocks=False)
+    yield comparison(synthetic(300, 100, 3, 1_000), 1_000, 40, blocks=False)
+    yield comparison(synthetic(300, 100, 235, 1_000), 1_000, 40, blocks=False)
+    yield comparison(from_training(300, 100, 100.0), 1_000, 40, blocks=False)
+    yield comparison(synthetic(50, 20, 3, 1_000), 1_000, 100, blocks=True)
+    yield comparison(synthetic(50, 20, 235, 1_000), 1_000, 100, blocks=False)
+    yield comparison(from_training(300, 100, 1.0), 60_000, 40, blocks=False)
+    yield comparison(synthetic(1_000, 300, 3, 1_000), 1_000, 4, blocks=False)
