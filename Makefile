@@ -27,7 +27,8 @@ type: $(INSTALLED) ## mypy
 	$(BIN)/mypy
 
 bench: $(INSTALLED) ## every benchmark, one after the other
-	set -e; for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script"; done
+	set -e; for script in benchmarks/*.py; do echo "== $$script"; \
+		$(BIN)/python -m benchmarks.$$(basename "$$script" .py); done
 
 clean: ## remove .venv and everything else that was made
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
