@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +106,7 @@ def _table(records: Sequence[Record[AddingRun]]) -> Table:
     rows = []
     for method in METHODS:
         own = [_of(records, method.name, length) for length in lengths]
-        cells = [mean_and_spread([r.outcome["error"] for r in part], 4) for part in own]
+        cells = [_cell([r.outcome for r in part]) for part in own]
         rows.append([method.name, f"{own[0][0].settings.rate:g}", *cells])
     columns = ("method", "rate", *(f"length {length}" for length in lengths))
     notes = (
@@ -118,12 +119,26 @@ def _table(records: Sequence[Record[AddingRun]]) -> Table:
     return Table("Adding task", columns, rows, notes)
 
 
+def _cell(outcomes: Sequence[Outcome]) -> str:
+    stayed = [o["error"] for o in outcomes if _finite(o)]
+    diverged = len(outcomes) - len(stayed)
+    parts = [mean_and_spread(stayed, 4)] if stayed else []
+    return ", ".join(parts + ([f"{diverged} diverged"] if diverged else []))
+
+
+def _finite(outcome: Outcome) -> bool:
+    return math.isfinite(outcome["error"]) and math.isfinite(outcome["losses"][-1])
+
+
 def _picture(path: Path, records: Sequence[Record[AddingRun]], lengths: Sequence[int]) -> Path:
     panels = []
     for length in lengths:
         curves = []
         for method in METHODS:
-            losses = [r.outcome["losses"] for r in _of(records, method.name, length)]
+            own = _of(records, method.name, length)
+            losses = [r.outcome["losses"] for r in own if _finite(r.outcome)]
+            if not losses:
+                continue
             mean = torch.tensor(losses).mean(0)
             gradients = records[0].settings.gradients * torch.arange(1, len(mean) + 1) / len(mean)
             curves.append(Curve(method.name, gradients.tolist(), mean.tolist()))

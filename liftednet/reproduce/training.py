@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from liftednet.data import Batch, Sequences
+from liftednet.errors import SolverError
 from liftednet.models.networks import IndRNN, SequenceModel
 from liftednet.solvers.gradient import truncated_backward
 
@@ -68,7 +69,8 @@ class Training:
         objective: loss of outputs and targets.
         budget: how long.
         seed: of the order of the batches.
-        losses: mean training loss since the last check, one for each check.
+        losses: mean training loss since the last check, one for each check; NaN ends a run that
+            diverged.
     """
 
     model: SequenceModel
@@ -80,7 +82,16 @@ class Training:
     losses: list[float] = field(default_factory=list)
 
     def run(self, sequences: Sequences) -> None:
-        """Train on the sequences, whose targets belong to their last steps."""
+        """Train on the sequences, whose targets belong to their last steps.
+
+        A method that refuses the gradients of a diverging network ends the run with a loss of NaN.
+        """
+        try:
+            self._run(sequences)
+        except SolverError:
+            self.losses.append(math.nan)
+
+    def _run(self, sequences: Sequences) -> None:
         optimizer = self.method.optimizer(self.model, self.rate)
         steps = max(1, self.budget.gradients // optimizer.param_groups[0].get("inner_steps", 1))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: max(1e-3, 1 - i / steps))

@@ -56,6 +56,17 @@ def test_every_method_learns_and_repeats_itself(name: str) -> None:
     assert (outputs.argmax(1) == y).double().mean() > 0.8
 
 
+def test_a_diverging_run_ends_with_nan_and_is_named() -> None:
+    x, y = first_symbols(50, 0)
+    method = METHODS["Frank-Wolfe K = 5"]
+    model = method.network(2, 8, 2)
+    training = Training(model, method, 1e-3, cross_entropy, Budget(60, 10, 2), 0)
+    training.run(data.Sequences.from_padded(x * 1e38, y))
+    assert math.isnan(training.losses[-1])
+    outcomes = [{"error": 0.5, "losses": training.losses}, {"error": 0.25, "losses": [0.1]}]
+    assert adding_curve._cell(outcomes) == "0.2500 (1), 1 diverged"
+
+
 def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
     x, y = first_symbols(50, 0)
     for name in ("Adam + clipping", "Frank-Wolfe K = 5", "Frank-Wolfe K = 10"):
