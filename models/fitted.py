@@ -36,6 +36,18 @@ class FittedNetwork(Predictor):
         self._data: tuple[Tensor, Tensor] | None = None
         self._blocks: FeedforwardBlocks | None = None
 
+    def __repr__(self) -> str:
+        """Name sizes, activations, loss and divergence, and whether there are weights."""
+        architecture = self.architecture
+        hidden = ", ".join(map(repr, architecture.activations[: len(architecture.divergences)]))
+        couplings = {type(divergence).__name__.lower() for divergence in architecture.divergences}
+        fitted = self._weights is not None or self._blocks is not None
+        return (
+            f"{type(self).__name__}({architecture.sizes}, [{hidden}], "
+            f"{type(architecture.loss).__name__}, {' and '.join(sorted(couplings))}, "
+            f"{'fitted' if fitted else 'not fitted'})"
+        )
+
     @property
     def weights(self) -> tuple[Weights, ...]:
         """The weights of every layer: W (inputs, units) and b (units,)."""

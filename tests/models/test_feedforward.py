@@ -124,3 +124,10 @@ def test_starts_have_the_variance_they_promise(start):
     drawn: Weights = model._first_weights[0]
     assert float(drawn.matrix.var()) == pytest.approx(variance, rel=0.02)
     assert float(drawn.matrix.mean()) == pytest.approx(0, abs=5 * (variance / 120_000) ** 0.5)
+
+
+def test_the_network_names_itself() -> None:
+    network = LiftedMLP((4, 3, 2), activations.LeakyReLU(0.1), divergence="joint")
+    assert repr(network) == (
+        "LiftedMLP((4, 3, 2), [LeakyReLU(alpha=0.1)], CrossEntropy, joint, not fitted)"
+    )
