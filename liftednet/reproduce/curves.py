@@ -79,6 +79,8 @@ def figure_of(panels: Sequence[Panel]) -> Figure:
         axis.set_yscale("log" if panel.log_y else "linear")
         for curve in panel.curves:
             axis.plot(curve.x, curve.y, label=curve.label)
+        if panel.y_limits is not None:
+            axis.set_ylim(*panel.y_limits)
         axis.grid(alpha=0.3)
         if any(curve.label for curve in panel.curves):
             axis.legend(fontsize="small")
