@@ -12,6 +12,7 @@ from torch import Tensor
 from liftednet.validation import require_matrix
 
 _CHUNK_ENTRIES = 4_000_000  # of float64 at a time: 32 MB
+_SQUARE_BLOCK = 128  # columns of a Gram matrix at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,21 +80,30 @@ class Design:
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield (rows, [X, 1] of these rows in float64), a chunk at a time."""
+        for part, chunk in self._chunks():
+            yield part, _with_ones(chunk) if self.bias else chunk
+
+    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield (rows, X of these rows in float64): without the ones, which cost a copy of X."""
         step = max(1, _CHUNK_ENTRIES // (self.features + 1))
         for first in range(0, self.samples, step):
             part = slice(first, min(first + step, self.samples))
-            chunk = self.inputs[part].double()
-            yield part, _with_ones(chunk) if self.bias else chunk
+            yield part, self.inputs[part].double()
 
     @cached_property
     def gram(self) -> Tensor:
         """[X, 1]'[X, 1] in float64."""
-        return sum_of(chunk.T @ chunk for _, chunk in self.rows())
+        upper = sum_of(_upper_square(chunk) for _, chunk in self._chunks())
+        square = upper.triu() + upper.triu(1).T
+        if not self.bias:
+            return square
+        return torch.cat([torch.cat([square, self.total[None, :-1]]), self.total[:, None]], dim=1)
 
     @cached_property
     def total(self) -> Tensor:
         """[X, 1]'1 in float64."""
-        return sum_of(chunk.sum(0) for _, chunk in self.rows())
+        total = sum_of(chunk.sum(0) for _, chunk in self._chunks())
+        return torch.cat([total, total.new_tensor([self.samples])]) if self.bias else total
 
     @cached_property
     def squared_norm(self) -> float:
@@ -104,12 +114,24 @@ class Design:
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X, 1]'V in float64."""
-        return sum_of(chunk.T @ targets[part].double() for part, chunk in self.rows())
+        cross = sum_of(chunk.T @ targets[part].double() for part, chunk in self._chunks())
+        if not self.bias:
+            return cross
+        return torch.cat([cross, targets.sum(0, dtype=torch.float64).unsqueeze(0)])
 
     def split(self, stacked: Tensor) -> Weights:
         """Return [W; b] as weights in the type of X."""
         value = stacked.to(self.inputs.dtype)
         return Weights(value[:-1], value[-1]) if self.bias else Weights(value, None)
+
+
+def _upper_square(chunk: Tensor) -> Tensor:
+    """Return X'X, right on and above the diagonal: half of the products, for many inputs."""
+    square = chunk.new_zeros(chunk.shape[1], chunk.shape[1])
+    for first in range(0, chunk.shape[1], _SQUARE_BLOCK):
+        part = slice(first, first + _SQUARE_BLOCK)
+        square[part, first:] = chunk[:, part].T @ chunk[:, first:]
+    return square
 
 
 def _with_ones(chunk: Tensor) -> Tensor:
