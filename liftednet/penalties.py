@@ -57,7 +57,51 @@ class Penalty(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class SquaredFrobenius(Penalty):
+class Weighted(Penalty):
+    """A penalty with a weight.
+
+    Attributes:
+        rho: the weight of the penalty, positive.
+
+    Raises:
+        DataError: rho is not positive and finite.
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        """Refuse a rho that is not positive."""
+        require_positive("rho", self.rho)
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded(Penalty):
+    """A constraint on W: 0 within the bound.
+
+    Attributes:
+        bound: the largest norm, positive.
+
+    Raises:
+        DataError: the bound is not positive and finite.
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is not positive."""
+        require_positive("bound", self.bound)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return 0, a scalar."""
+        return weight.new_zeros(())
+
+
+@dataclass(frozen=True, eq=False)
+class SquaredFrobenius(Weighted):
     """pi(W) = rho |W - W_0|_F^2, a pull to zero or to previous weights.
 
     Lifted Neural Networks, eq. (5).
@@ -67,13 +111,8 @@ class SquaredFrobenius(Penalty):
         center: W_0, (inputs, units), or None for zero.
     """
 
-    rho: float
     center: Tensor | None = None
     smooth = True
-
-    def __post_init__(self) -> None:
-        """Refuse a rho that is not positive."""
-        require_positive("rho", self.rho)
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho |W - W_0|_F^2."""
@@ -107,18 +146,12 @@ class SquaredFrobenius(Penalty):
 
 
 @dataclass(frozen=True)
-class L1(Penalty):
+class L1(Weighted):
     """pi(W) = rho sum |W_ij|, which makes weights sparse.
 
     Attributes:
         rho: the weight of the penalty, positive.
     """
-
-    rho: float
-
-    def __post_init__(self) -> None:
-        """Refuse a rho that is not positive."""
-        require_positive("rho", self.rho)
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho |W|_1."""
@@ -134,18 +167,12 @@ class L1(Penalty):
 
 
 @dataclass(frozen=True)
-class GroupLasso(Penalty):
+class GroupLasso(Weighted):
     """pi(W) = rho sum_i |W_i|_2 over the rows of W, which switches whole inputs off.
 
     Attributes:
         rho: the weight of the penalty, positive.
     """
-
-    rho: float
-
-    def __post_init__(self) -> None:
-        """Refuse a rho that is not positive."""
-        require_positive("rho", self.rho)
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho times the sum of the row norms."""
@@ -163,18 +190,12 @@ class GroupLasso(Penalty):
 
 
 @dataclass(frozen=True)
-class Nonnegative(Penalty):
+class Nonnegative(Weighted):
     """pi(W) = rho |W|_F^2 on W >= 0.
 
     Attributes:
         rho: the weight of the penalty, positive.
     """
-
-    rho: float
-
-    def __post_init__(self) -> None:
-        """Refuse a rho that is not positive."""
-        require_positive("rho", self.rho)
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho |W|_F^2."""
@@ -194,30 +215,16 @@ class Nonnegative(Penalty):
 
 
 @dataclass(frozen=True)
-class RowNorm(Penalty):
+class RowNorm(Bounded):
     """pi(W) = 0 where every row of W has norm at most `bound`.
 
     Attributes:
         bound: the largest row norm, positive.
     """
 
-    bound: float
-
-    def __post_init__(self) -> None:
-        """Refuse a bound that is not positive."""
-        require_positive("bound", self.bound)
-
-    def expression(self, weight: Expression) -> Expression:
-        """Return 0."""
-        return cp.Constant(0.0)
-
     def domain(self, weight: Expression) -> list[Constraint]:
         """Return |W_i|_2 <= bound for every row."""
         return [cp.norm(weight, 2, axis=1) <= self.bound]
-
-    def value(self, weight: Tensor) -> Tensor:
-        """Return 0, a scalar."""
-        return weight.new_zeros(())
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return W with longer rows scaled down to the bound."""
@@ -226,7 +233,7 @@ class RowNorm(Penalty):
 
 
 @dataclass(frozen=True)
-class SpectralNorm(Penalty):
+class SpectralNorm(Bounded):
     """pi(W) = 0 where no singular value of W exceeds `bound`.
 
     With bound 1 it is the convex hull of the matrices with orthonormal columns (or rows), the
@@ -238,21 +245,9 @@ class SpectralNorm(Penalty):
 
     bound: float = 1.0
 
-    def __post_init__(self) -> None:
-        """Refuse a bound that is not positive."""
-        require_positive("bound", self.bound)
-
-    def expression(self, weight: Expression) -> Expression:
-        """Return 0."""
-        return cp.Constant(0.0)
-
     def domain(self, weight: Expression) -> list[Constraint]:
         """Return |W|_2 <= bound."""
         return [cp.sigma_max(weight) <= self.bound]
-
-    def value(self, weight: Tensor) -> Tensor:
-        """Return 0, a scalar."""
-        return weight.new_zeros(())
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return W with larger singular values cut down to the bound."""

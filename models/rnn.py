@@ -10,13 +10,13 @@ from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
-from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.errors import DeclarationError, NotFittedError
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver, solve
 from liftednet.validation import require_device, require_float, require_positive, require_seed
 
-from .arrays import ArrayLike
+from .arrays import ArrayLike, require_count
 from .descent import Descent, Step, Trace, largest_residual
 from .layer_starts import given_weights
 from .progress import sweep_progress
@@ -112,8 +112,7 @@ class LiftedRNN:
             bidirectional,
             learn_initial_state,
         )
-        if not isinstance(sweeps, int) or sweeps < 1:
-            raise DataError(f"sweeps must be a positive integer, got {sweeps!r}.")
+        require_count("sweeps", sweeps, 1)
         for name, number in (("tolerance", tolerance), ("proximity", proximity)):
             if number is not None:
                 require_positive(name, number)

@@ -13,6 +13,7 @@ import torch
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import SolverError
+from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit
 from liftednet.solvers import Reference, solve
 from tests.solvers.registry import CASES, Case, state_fit, weight_fit
@@ -67,3 +68,20 @@ def test_a_float32_simplex_target_is_not_unbounded() -> None:
         warnings.simplefilter("error")
         exact = solve(single, "reference")
     assert exact.residual < 1e-6
+
+
+def test_a_compiled_problem_is_not_used_for_another_center() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, v, first, second = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((6, 2), (6, 3), (2, 3), (2, 3))
+    )
+    fits = [
+        WeightFit(joint(activations.Identity()), Design(x), v, SquaredFrobenius(1.0, center))
+        for center in (first, second)
+    ]
+    reference = Reference()
+    compiled = reference.prepare(fits[0])
+    found = reference.solve(fits[1], None, compiled).value
+    expected = solve(fits[1], "ridge").value
+    assert torch.allclose(found.matrix, expected.matrix, atol=1e-6)
