@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from liftednet import starts
-from liftednet.models.networks import BatchNormRNN, IndRNN, SequenceModel
+from liftednet.models.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
 from liftednet.reproduce.training import MakeNetwork, MakeOptimizer, Method
 from liftednet.solvers.gradient import FrankWolfe
 
@@ -20,8 +20,8 @@ def vanilla(hidden: int) -> MakeNetwork:
     """Return the maker of a ReLU network of one layer that starts as the identity."""
 
     def make(features: int, steps: int, outputs: int) -> SequenceModel:
-        recurrence = nn.RNN(features, hidden, nonlinearity="relu", batch_first=True)
-        _start_as_identity(recurrence)
+        recurrence = PlainRNN(features, hidden, "relu")
+        _start_as_identity(recurrence.weight_hh_l0)
         return SequenceModel(recurrence, hidden, outputs)
 
     return make
@@ -110,6 +110,5 @@ def table_methods(hidden: int, segment: int, layers: int) -> tuple[Method, ...]:
 
 
 @torch.no_grad()
-def _start_as_identity(recurrence: nn.RNN) -> None:
-    weight = recurrence.get_parameter("weight_hh_l0")
+def _start_as_identity(weight: Tensor) -> None:
     weight.copy_(starts.identity(len(weight)))

@@ -5,14 +5,16 @@ torch.nn.RNN, LSTM and GRU with `batch_first=True` are recurrences in the same s
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from liftednet.errors import DataError
 
-from .scan import RELU, TANH, Elementwise, independent_scan
+from .scan import RELU, TANH, Elementwise, dense_scan, independent_scan
 
 State = Any
 
@@ -45,6 +47,38 @@ class CellRecurrence(nn.Module):
         return torch.stack(shown, 1), state
 
 
+class PlainRNN(nn.RNN):
+    """torch.nn.RNN of one layer, batch first, run by a scan: same weights, same states, less time.
+
+    Args:
+        input_size: features.
+        hidden_size: units.
+        nonlinearity: "tanh" or "relu".
+    """
+
+    def __init__(self, input_size: int, hidden_size: int, nonlinearity: str = "tanh") -> None:
+        """Draw the weights as torch.nn.RNN does.
+
+        Raises:
+            DataError: an unknown nonlinearity.
+        """
+        self._scanned = _elementwise(nonlinearity)
+        super().__init__(input_size, hidden_size, 1, nonlinearity, batch_first=True)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, state: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return the states (batch, time, units) and the last one (1, batch, units).
+
+        Args:
+            x: (batch, time, features).
+            state: (1, batch, units); None is zero.
+        """
+        bias = self.bias_ih_l0 + self.bias_hh_l0
+        drive = linear(x.transpose(0, 1), self.weight_ih_l0, bias)
+        return _scanned(drive, self.weight_hh_l0, state, self._scanned)
+
+
 class BatchNormRNN(nn.Module):
     """A tanh or ReLU network whose input-to-hidden part is batch-normalized.
 
@@ -58,16 +92,17 @@ class BatchNormRNN(nn.Module):
     """
 
     def __init__(self, input_size: int, hidden_size: int, nonlinearity: str = "tanh") -> None:
-        """Build the parts."""
+        """Build the parts; U is drawn as torch.nn.RNN draws it.
+
+        Raises:
+            DataError: an unknown nonlinearity.
+        """
         super().__init__()
         self.input = nn.Linear(input_size, hidden_size, bias=False)
         self.norm = nn.BatchNorm1d(hidden_size)
-        self.recurrent = nn.RNN(
-            hidden_size, hidden_size, 1, nonlinearity, bias=False, batch_first=True
-        )
-        # torch's fast loop multiplies its input by a weight: the identity passes BN(W x) on.
-        weight = self.recurrent.get_parameter("weight_ih_l0")
-        nn.init.eye_(weight).requires_grad_(False)
+        self.recurrent = nn.Parameter(torch.empty(hidden_size, hidden_size))
+        nn.init.uniform_(self.recurrent, -1 / math.sqrt(hidden_size), 1 / math.sqrt(hidden_size))
+        self._activation = _elementwise(nonlinearity)
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the states (batch, time, units) and the last one (1, batch, units).
@@ -76,9 +111,9 @@ class BatchNormRNN(nn.Module):
             x: (batch, time, features).
             state: (1, batch, units); None is zero.
         """
-        drive = self.norm(self.input(x).flatten(0, 1)).unflatten(0, x.shape[:2])
-        states, last = self.recurrent(drive, state)
-        return states, last
+        projected = self.input(x.transpose(0, 1))
+        drive = self.norm(projected.flatten(0, 1)).unflatten(0, projected.shape[:2])
+        return _scanned(drive, self.recurrent, state, self._activation)
 
 
 class IndRNN(nn.Module):
@@ -144,6 +179,15 @@ class IndRNN(nn.Module):
         """Bring every recurrent weight back into its bound; call it after each step."""
         for weight in self.weights:
             weight.clamp_(-self.bound, self.bound)
+
+
+def _scanned(
+    drive: Tensor, weight: Tensor, state: Tensor | None, activation: Elementwise
+) -> tuple[Tensor, Tensor]:
+    """Return states, batch first, and the last one, of h_t = phi(a_t + U h_{t-1})."""
+    start = torch.zeros_like(drive[0]) if state is None else state[0]
+    states = dense_scan(drive, weight.T, start, activation)
+    return states.transpose(0, 1), states[-1:]
 
 
 def _elementwise(nonlinearity: str) -> Elementwise:

@@ -1,4 +1,4 @@
-"""The recurrence of independent units, run without an autograd graph per step."""
+"""Recurrences over time, run without an autograd graph per step."""
 
 from __future__ import annotations
 
@@ -18,22 +18,15 @@ class Elementwise:
 
     Attributes:
         apply: replaces its argument by the activation, in place.
-        pull_back: called with an error, the output and a tensor to fill: puts the error times
-            the derivative into the last.
+        slope: returns the derivatives that belong to outputs, in a new tensor.
     """
 
     apply: Callable[[Tensor], Tensor]
-    pull_back: Callable[[Tensor, Tensor, Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
 
 
-RELU = Elementwise(
-    torch.relu_,
-    lambda error, output, out: torch.ops.aten.threshold_backward(error, output, 0, grad_input=out),
-)
-TANH = Elementwise(
-    torch.tanh_,
-    lambda error, output, out: torch.ops.aten.tanh_backward(error, output, grad_input=out),
-)
+RELU = Elementwise(torch.relu_, torch.sign)
+TANH = Elementwise(torch.tanh_, lambda states: states.square().neg_().add_(1))
 
 
 def independent_scan(
@@ -41,7 +34,7 @@ def independent_scan(
 ) -> Tensor:
     """Run h_t = phi(a_t + w * h_{t-1}) over time (Li et al., IndRNN, 2018, eq. 2).
 
-    Every step is two in-place passes, forward and backward, so the cost per step is that of
+    Every step is two in-place passes forward and three backward, so the cost per step is that of
     reading the data; autograd would keep and schedule a node for each operation of each step.
 
     Args:
@@ -54,6 +47,24 @@ def independent_scan(
         h_1 to h_T, (time, batch, units); differentiable once in the three tensors.
     """
     states: Tensor = _IndependentScan.apply(  # type: ignore[no-untyped-call]
+        drive, weight, start, activation
+    )
+    return states
+
+
+def dense_scan(drive: Tensor, weight: Tensor, start: Tensor, activation: Elementwise) -> Tensor:
+    """Run h_t = phi(a_t + h_{t-1} W) over time, the recurrence of a plain network.
+
+    Args:
+        drive: a, (time, batch, units).
+        weight: W, (units, units).
+        start: h_0, (batch, units).
+        activation: phi.
+
+    Returns:
+        h_1 to h_T, (time, batch, units); differentiable once in the three tensors.
+    """
+    states: Tensor = _DenseScan.apply(  # type: ignore[no-untyped-call]
         drive, weight, start, activation
     )
     return states
@@ -78,13 +89,41 @@ class _IndependentScan(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, weight, start = ctx.saved_tensors
         # The error of the pre-activation: e_t = (g_t + w * e_{t+1}) * phi'(a_t + w * h_{t-1}).
-        # Each step stays in the cache: whole-sequence products would read the memory again.
-        errors, arrived = torch.empty_like(states), torch.empty_like(start)
+        errors, slopes = torch.empty_like(states), ctx.activation.slope(states)
         weight_sum, later = torch.zeros_like(start), torch.zeros_like(start)
         earlier = (start, *states[:-1].unbind(0))
-        steps = zip(gradient.unbind(0), states.unbind(0), earlier, errors.unbind(0), strict=True)
-        for given, state, before, error in reversed(list(steps)):
-            torch.addcmul(given, weight, later, out=arrived)
-            later = ctx.activation.pull_back(arrived, state, error)
+        steps = zip(gradient.unbind(0), slopes.unbind(0), earlier, errors.unbind(0), strict=True)
+        for given, slope, before, error in reversed(list(steps)):
+            later = torch.addcmul(given, weight, later, out=error).mul_(slope)
+            # Here the step is in the cache; one sum at the end would read the memory again.
             weight_sum.addcmul_(later, before)
         return errors, weight_sum.sum(0), weight * later, None
+
+
+class _DenseScan(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, drive: Tensor, weight: Tensor, start: Tensor, activation: Elementwise
+    ) -> Tensor:
+        states = torch.empty_like(drive)
+        previous = start
+        for driven, state in zip(drive.unbind(0), states.unbind(0), strict=True):
+            torch.addmm(driven, previous, weight, out=state)
+            previous = activation.apply(state)
+        ctx.save_for_backward(states, weight, start)
+        ctx.activation = activation
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        states, weight, start = ctx.saved_tensors
+        # The error of the pre-activation: e_t = (g_t + e_{t+1} W') * phi'(a_t + h_{t-1} W).
+        errors, slopes = torch.empty_like(states), ctx.activation.slope(states)
+        back, later = weight.T.contiguous(), torch.zeros_like(start)
+        steps = zip(gradient.unbind(0), slopes.unbind(0), errors.unbind(0), strict=True)
+        for given, slope, error in reversed(list(steps)):
+            later = torch.addmm(given, later, back, out=error).mul_(slope)
+        # All steps in one product, which a graph would make one by one.
+        weight_sum = states[:-1].flatten(0, 1).T @ errors[1:].flatten(0, 1)
+        return errors, weight_sum.addmm_(start.T, errors[0]), later @ back, None

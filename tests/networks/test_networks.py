@@ -10,19 +10,28 @@ from torch import Tensor, nn
 
 from liftednet import starts
 from liftednet.errors import DataError
-from liftednet.models.networks import BatchNormRNN, CellRecurrence, IndRNN, SequenceModel
-from liftednet.models.networks.scan import RELU, TANH, independent_scan
+from liftednet.models.networks import (
+    BatchNormRNN,
+    CellRecurrence,
+    IndRNN,
+    PlainRNN,
+    SequenceModel,
+)
+from liftednet.models.networks.scan import RELU, TANH, dense_scan, independent_scan
 
 
 @given(
     steps=st.integers(1, 12),
     seed=st.integers(0, 1000),
     relu=st.booleans(),
+    dense=st.booleans(),
 )
-@settings(max_examples=30, deadline=None)
-def test_scan_and_its_gradients_are_those_of_the_loop(steps: int, seed: int, relu: bool) -> None:
+@settings(max_examples=60, deadline=None)
+def test_scans_and_their_gradients_are_those_of_the_loop(
+    steps: int, seed: int, relu: bool, dense: bool
+) -> None:
     source = torch.Generator().manual_seed(seed)
-    shapes = [(steps, 3, 4), (4,), (3, 4)]
+    shapes = [(steps, 3, 4), (4, 4) if dense else (4,), (3, 4)]
     leaves = [
         torch.randn(s, generator=source, dtype=torch.float64).requires_grad_() for s in shapes
     ]
@@ -30,10 +39,12 @@ def test_scan_and_its_gradients_are_those_of_the_loop(steps: int, seed: int, rel
     mixing = torch.randn(steps, 3, 4, generator=source, dtype=torch.float64)
     state, states = start, []
     for step in drive:
-        state = (torch.relu if relu else torch.tanh)(step + weight * state)
+        state = (torch.relu if relu else torch.tanh)(
+            step + (state @ weight if dense else weight * state)
+        )
         states.append(state)
     wanted = torch.stack(states)
-    found = independent_scan(drive, weight, start, RELU if relu else TANH)
+    found = (dense_scan if dense else independent_scan)(drive, weight, start, RELU if relu else TANH)
     assert torch.allclose(found, wanted, atol=1e-12)
     pairs = zip(
         torch.autograd.grad((found * mixing).sum(), leaves),
@@ -55,6 +66,23 @@ def test_cell_recurrence_is_torchs_network_with_the_same_weights() -> None:
         assert torch.allclose(CellRecurrence(cell)(x)[0], whole(x)[0], atol=1e-6)
 
 
+@pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
+def test_plain_network_is_torchs_with_the_same_weights(nonlinearity: str) -> None:
+    torch.manual_seed(0)
+    fast, slow = PlainRNN(3, 5, nonlinearity), nn.RNN(3, 5, 1, nonlinearity, batch_first=True)
+    slow.load_state_dict(fast.state_dict())
+    x, state, mixing = torch.randn(4, 6, 3), torch.rand(1, 4, 5), torch.randn(4, 6, 5)
+    gradients = []
+    for network in (fast, slow):
+        states, last = network(x, state)
+        assert torch.equal(states[:, -1], last[0])
+        gradients.append(torch.autograd.grad((states * mixing).sum(), list(network.parameters())))
+    assert torch.allclose(fast(x, state)[0], slow(x, state)[0], atol=1e-6)
+    assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*gradients, strict=True))
+    with pytest.raises(DataError, match="nonlinearity"):
+        PlainRNN(3, 5, "sigmoid")
+
+
 def test_batch_norm_network_step_by_step() -> None:
     torch.manual_seed(0)
     network = BatchNormRNN(3, 5, "relu")
@@ -64,11 +92,10 @@ def test_batch_norm_network_step_by_step() -> None:
     ).unflatten(0, (4, 6))
     state = torch.zeros(4, 5)
     for t in range(6):
-        state = torch.relu(drive[:, t] + state @ network.recurrent.get_parameter("weight_hh_l0").T)
+        state = torch.relu(drive[:, t] + state @ network.recurrent.T)
     states, last = network(x)
     assert torch.allclose(states[:, -1], state, atol=1e-5)
     assert torch.allclose(last[0], state, atol=1e-5)
-    assert not network.recurrent.weight_ih_l0.requires_grad
 
 
 def test_indrnn_layers_and_norms_step_by_step() -> None:
@@ -112,6 +139,7 @@ def test_indrnn_keeps_its_bound() -> None:
         lambda: CellRecurrence(nn.GRUCell(3, 5)),
         lambda: IndRNN(3, 5, 1, 8),
         lambda: BatchNormRNN(3, 5).eval(),
+        lambda: PlainRNN(3, 5),
     ],
 )
 def test_state_carries_on_where_it_stopped_and_padding_changes_nothing(make: object) -> None:
