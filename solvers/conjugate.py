@@ -66,6 +66,7 @@ class Point:
     Attributes:
         y: the unknowns.
         u: a + T y.
+        v: phi(u).
         slope: the gradient of q at y.
         gradient: the gradient of the whole at y.
         direction: where the next step goes.
@@ -75,6 +76,7 @@ class Point:
 
     y: Tensor
     u: Tensor
+    v: Tensor
     slope: Tensor
     gradient: Tensor
     direction: Tensor
@@ -88,12 +90,18 @@ class Point:
 
 def starting_point(problem: Composite, y: Tensor) -> Point:
     """Return the point y with the preconditioned gradient as its first direction."""
-    u = problem.pre_activation(y)
-    slope = problem.quadratic_gradient(y)
-    gradient = slope + problem.pull(problem.forward(u))
+    u, slope = problem.pre_activation(y), problem.quadratic_gradient(y)
+    v = problem.forward(u)
+    return downhill_point(problem, y, u, v, slope, slope + problem.pull(v))
+
+
+def downhill_point(
+    problem: Composite, y: Tensor, u: Tensor, v: Tensor, slope: Tensor, gradient: Tensor
+) -> Point:
+    """Return a point whose direction is the preconditioned gradient."""
     downhill = problem.precondition(gradient)
     decrease = problem.inner(gradient, downhill)
-    return Point(y, u, slope, gradient, -downhill, decrease, torch.ones_like(decrease))
+    return Point(y, u, v, slope, gradient, -downhill, decrease, torch.ones_like(decrease))
 
 
 def advance(problem: Composite, at: Point, steps: int) -> Point:
@@ -114,18 +122,20 @@ def moved(problem: Composite, at: Point, fresh: bool = True) -> Point:
     step, v = _search(problem, at, change, curved)
     y = torch.addcmul(at.y, step, at.direction)
     u = problem.pre_activation(y) if fresh else torch.addcmul(at.u, step, change)
+    v = problem.forward(u) if fresh else v
     slope = problem.quadratic_gradient(y) if fresh else torch.addcmul(at.slope, step, curved)
-    gradient = slope + problem.pull(problem.forward(u) if fresh else v)
-    return replace(at, y=y, u=u, slope=slope, gradient=gradient, step=step)
+    gradient = slope + problem.pull(v)
+    return replace(at, y=y, u=u, v=v, slope=slope, gradient=gradient, step=step)
 
 
 def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tuple[Tensor, Tensor]:
     """Return the step to where the slope along d has all but vanished, and phi(u) there.
 
-    The slope increases with the step, so that secants in a bracket find its root.
+    The slope increases with the step, so that secants in a bracket find its root. It is counted
+    from where it starts: the sum of its parts would be as inexact as the change T d.
     """
-    linear = problem.inner(at.slope, at.direction)
     initial = problem.inner(at.gradient, at.direction)
+    linear = initial - problem.inner(at.v, change)
     curvature = problem.inner(at.direction, curved)
 
     def slope_at(step: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,7 +12,8 @@ from liftednet.problems import WeightFit
 
 _ROWS_PER_FEATURE = 8  # samples in the system; more did not save steps on real data
 _PROBE = 0.1  # length of the probe, in units of the pre-activation
-_JITTERS = (0.0, 1e-12, 1e-9, 1e-6)  # of the largest diagonal entry, until Cholesky succeeds
+LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
+_JITTERS = (0.0, 1e-12, 1e-9, 1e-6)  # of the diagonal, until Cholesky succeeds
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,9 @@ class Preconditioner:
         return torch.cholesky_solve(right.double(), self.lower).to(right)
 
 
-def preconditioner(problem: WeightFit, u: Tensor, pull_back: Tensor) -> Preconditioner:
+def preconditioner(
+    problem: WeightFit, inputs: Tensor, u: Tensor, pull_back: Tensor
+) -> Preconditioner:
     """Return the factor at pre-activations u, (samples, units).
 
     w_i is the curvature of R at u_i, averaged over the units; the sum is estimated from a sample
@@ -38,6 +41,7 @@ def preconditioner(problem: WeightFit, u: Tensor, pull_back: Tensor) -> Precondi
 
     Args:
         problem: the weight fit.
+        inputs: X in float32.
         u: X W + b.
         pull_back: the diagonal that the penalty adds, (inputs + 1, 1).
 
@@ -45,23 +49,24 @@ def preconditioner(problem: WeightFit, u: Tensor, pull_back: Tensor) -> Precondi
         SolverError: the system has no Cholesky factor.
     """
     weights = mean_curvature(problem, u)
-    rows, weights = _sampled(problem, weights)
+    rows, weights = _sampled(inputs, weights)
     if problem.design.bias:
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     system = ((rows * weights.unsqueeze(1)).T @ rows).double()
     system.diagonal().add_(pull_back[:, 0])
-    return Preconditioner(_cholesky(system))
+    return Preconditioner(jittered_cholesky(system))
 
 
 def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     """Return r'(phi(u + h r) - phi(u)) / (h units) per sample, for a random sign vector r.
 
-    It is nonnegative for every monotone map, and needs no derivative.
+    It is nonnegative for every monotone map, and needs no derivative; kept from 0, where a
+    direction would have no length.
     """
     signs = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
     slope = problem.divergence.link_gradient
     change = slope(u + _PROBE * signs) - slope(u)
-    return (signs * change).mean(-1).clamp(min=0) / _PROBE
+    return (signs * change).mean(-1).clamp(min=LEAST_CURVATURE) / _PROBE
 
 
 def rows_used(samples: int, features: int) -> int:
@@ -69,11 +74,11 @@ def rows_used(samples: int, features: int) -> int:
     return min(samples, _ROWS_PER_FEATURE * features)
 
 
-def _sampled(problem: WeightFit, weights: Tensor) -> tuple[Tensor, Tensor]:
-    inputs, samples = problem.design.inputs, problem.design.samples
-    count = rows_used(samples, problem.design.features + 1)
+def _sampled(inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    samples = len(inputs)
+    count = rows_used(samples, inputs.shape[1] + 1)
     if samples == count:
-        return inputs, weights
+        return inputs, weights.to(inputs)
     total = weights.double().sum()
     chance = 0.5 * weights.double() / total + 0.5 / samples if total > 0 else weights + 1.0
     drawn = torch.multinomial(chance.cpu(), count, replacement=True, generator=_generator())
@@ -81,16 +86,20 @@ def _sampled(problem: WeightFit, weights: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[drawn], (weights / chance).to(inputs)[drawn] / count
 
 
-def _cholesky(system: Tensor) -> Tensor:
-    largest = float(system.diagonal().max())
+def jittered_cholesky(system: Tensor) -> Tensor:
+    """Return the Cholesky factor of a system that rounding may have made singular.
+
+    Raises:
+        SolverError: it is far from positive semidefinite.
+    """
     for jitter in _JITTERS:
         shifted = system.clone()
-        shifted.diagonal().add_(jitter * largest + torch.finfo(system.dtype).tiny)
+        shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
         lower: Tensor
         lower, info = torch.linalg.cholesky_ex(shifted)
         if int(info) == 0:
             return lower
-    raise SolverError("the preconditioner is not positive definite: scale the inputs.")
+    raise SolverError("the system of a weight fit is not positive definite: scale the inputs.")
 
 
 def _generator() -> torch.Generator:

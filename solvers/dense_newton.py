@@ -1,0 +1,79 @@
+"""Newton steps with the whole Hessian, for small generalized linear fits that resist."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from liftednet.problems import WeightFit
+from liftednet.problems.chunks import row_chunks
+
+from .conjugate import Point, moved
+from .preconditioner import LEAST_CURVATURE, jittered_cholesky
+from .weight_descent import WeightDescent
+
+_STEPS = 100
+_LARGEST = 1_024  # unknowns
+
+
+def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point, int]:
+    """Return the point after damped Newton steps, and how many.
+
+    Softmax fits that all but interpolate their labels have curvatures of any size, which only the
+    whole Hessian follows: a step then divides the violation by e at least.
+    """
+    steps = 0
+    while steps < _STEPS and float(descent.violation(at.gradient)) > goal:
+        steps += 1
+        descent, at = _stepped(descent, replace(at, direction=_direction(descent, at)))
+    return at, steps
+
+
+def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
+    """Return where the whole step leads if it halves the slope, or the line search."""
+    whole = descent.anchored(replace(at, y=at.y + at.direction))
+    before = descent.inner(at.gradient, at.direction).abs()
+    after = descent.inner(whole[1].gradient, at.direction).abs()
+    if bool((after <= before / 2).all()):
+        return whole
+    return descent.anchored(moved(descent, replace(at, step=torch.ones_like(at.step))))
+
+
+def is_small(problem: WeightFit) -> bool:
+    """Say whether the whole Hessian is cheap."""
+    return (problem.design.features + problem.design.bias) * problem.units <= _LARGEST
+
+
+def _direction(descent: WeightDescent, at: Point) -> Tensor:
+    system = _hessian(descent, at.u)
+    system.diagonal().add_(descent.pull_back.double().expand_as(at.y).reshape(-1))
+    right = -at.gradient.double().reshape(-1, 1)
+    return torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
+
+
+def _hessian(descent: WeightDescent, u: Tensor) -> Tensor:
+    """Return sum_i x_i x_i' (x) phi'(u_i), ((inputs + 1) units) squared, in float64."""
+    design, units = descent.problem.design, u.shape[1]
+    features, identity = design.features + design.bias, torch.eye(units).to(u)
+    total = u.new_zeros(features, units * units * features, dtype=torch.float64)
+    for part, x in design.rows():
+        for some in row_chunks(len(x), units * units * features):
+            slopes = _slopes(descent, u[part][some].double()) + LEAST_CURVATURE * identity
+            weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
+            total += x[some].T @ weighted.flatten(1)
+    size = features * units
+    return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
+
+
+def _slopes(descent: WeightDescent, u: Tensor) -> Tensor:
+    """Return phi'(u) of every sample, (samples, units, units)."""
+    divergence = descent.problem.divergence
+    if divergence.activation.per_unit:
+        return torch.diag_embed(divergence.link_curvature(u))
+    columns = [
+        torch.func.jvp(descent.forward, (u,), (unit.expand_as(u),))[1]
+        for unit in torch.eye(u.shape[1]).to(u)
+    ]
+    return torch.stack(columns, -1)
