@@ -11,6 +11,7 @@ from liftednet.solution import Solution
 from .base import Solver
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
+from .kernels import FusedClosedForm, FusedSimplex, FusedStates
 from .newton_over_time import NewtonOverTime
 from .output import ClosedForm, SimplexDual
 from .over_time import Cyclic, RedBlack
@@ -21,6 +22,9 @@ from .ridge import Ridge
 AnySolver = Solver[Any, Any, Any]
 
 _FAST: tuple[AnySolver, ...] = (
+    FusedSimplex(),
+    FusedClosedForm(),
+    FusedStates(),
     Ridge(),
     GeneralizedLinear(),
     ProximalWeights(),

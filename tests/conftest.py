@@ -9,6 +9,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("TRITON_INTERPRET", "1")  # kernels run on the CPU
 
 import hypothesis
 import pytest

@@ -142,13 +142,13 @@ def _cases() -> Iterator[Case]:
 CASES = tuple(_cases())
 
 
-def fast_solvers(case: Case) -> list[str]:
+def fast_solvers(case: Case, dtype: torch.dtype) -> list[str]:
     """Return the names of the solvers, without the reference, that serve a case."""
-    problem = case.build(torch.float64)
+    problem = case.build(dtype)
     names = (name for name in solver_names() if name != "reference")
     return [name for name in names if named(name).obstacle(problem) is None]
 
 
 RUNS = tuple(
-    (case, name, dtype) for case in CASES for name in fast_solvers(case) for dtype in DTYPES
+    (case, name, dtype) for case in CASES for dtype in DTYPES for name in fast_solvers(case, dtype)
 )

@@ -1,0 +1,13 @@
+"""Solvers whose work is done by Triton kernels, for float32 tensors on a GPU.
+
+They take over where data are on a CUDA device and Triton is installed; elsewhere the torch solvers
+serve. float64 stays with torch. Triton is imported when the first kernel runs. Under
+TRITON_INTERPRET=1, set before that, the kernels run on the CPU, slowly: that is how they are
+tested.
+"""
+
+from .outputs import FusedClosedForm, FusedSimplex
+from .states import FusedStates
+from .table import StateBlocks
+
+__all__ = ["FusedClosedForm", "FusedSimplex", "FusedStates", "StateBlocks"]

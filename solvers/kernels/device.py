@@ -1,0 +1,78 @@
+"""Whether the kernels can serve a tensor, and how much room a device has."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import SolverError
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+def interpreting() -> bool:
+    """Say whether Triton runs kernels on the CPU (TRITON_INTERPRET=1, set before its import)."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def refusal(tensor: Tensor) -> str | None:
+    """Return why no kernel can take a tensor, or None."""
+    if tensor.dtype is not torch.float32:
+        return f"it serves torch.float32 alone, not {tensor.dtype}"
+    if not tensor.is_cuda and not interpreting():
+        return f"it needs tensors on a GPU, not on {tensor.device}"
+    if not _has_triton():
+        return "it needs Triton, which is not installed: pip install 'liftednet[gpu]'"
+    return None
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which kernels are launched on the device of a tensor."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def processors(device: torch.device) -> int:
+    """Return how many multiprocessors a device has; 2 under the interpreter."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Return what can still be allocated on a device, None where that is not known."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free + cached
+
+
+def require_room(samples: int, row_bytes: int, fixed_bytes: int, device: torch.device) -> None:
+    """Refuse a solve that does not fit on the device.
+
+    Args:
+        samples: rows that are solved at once.
+        row_bytes: bytes that each takes beside the data.
+        fixed_bytes: bytes that any number of them takes.
+        device: where.
+
+    Raises:
+        SolverError: it does not fit; the message names the bytes needed and free, and how many
+            samples would fit.
+    """
+    needed, free = samples * row_bytes + fixed_bytes, free_bytes(device)
+    if free is None or needed <= free:
+        return
+    fit = max(0, (free - fixed_bytes) // row_bytes)
+    raise SolverError(
+        f"{samples:,} samples need {needed:,} bytes on {device} and {free:,} are free: solve "
+        f"at most {fit:,} samples at a time, or free memory there."
+    )

@@ -1,0 +1,154 @@
+"""Output fits on the device: one read and one write for each sample."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.problems import OutputFit, Subproblem
+from liftednet.solution import Solution, Status
+
+from ..base import Solver, default_tolerance, judged
+from .device import on_device, refusal, require_room
+from .table import DeviceMap, padded_width, proximal_map, simplex_rows
+
+_MOST_CLASSES = 1024
+_BLOCK = 1024  # entries of a program in a closed form
+
+
+@dataclass(frozen=True)
+class FusedSimplex(Solver[OutputFit, Tensor, None]):
+    """Solves the cross-entropy on the simplex in one launch, up to 1,024 classes.
+
+    Lifted Neural Networks, appendix A, as `SimplexDual` does: Newton's method for the multiplier
+    of each sample, from an upper bound.
+
+    Attributes:
+        rows: samples of a tile; None takes them from a table.
+    """
+
+    rows: int | None = None
+    name: str = field(default="fused-simplex", init=False)
+
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+        """Ask for an output fit with the simplex cross-entropy, in float32 on a GPU."""
+        if not isinstance(problem, OutputFit):
+            return "it solves output fits alone"
+        if not isinstance(problem.loss, SimplexCrossEntropy):
+            return f"it needs the loss SimplexCrossEntropy, not {type(problem.loss).__name__}"
+        if problem.target.shape[1] > _MOST_CLASSES:
+            return f"it serves at most {_MOST_CLASSES} classes, not {problem.target.shape[1]}"
+        return refusal(problem.pre_activation)
+
+    def suits(self, problem: OutputFit) -> bool:
+        """Say whether the data are on a GPU; the interpreter is for tests."""
+        return problem.pre_activation.is_cuda
+
+    def prepare(self, problem: OutputFit, previous: None = None) -> None:
+        """Return nothing."""
+
+    def solve(
+        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer; a start is not used.
+
+        Raises:
+            SolverError: the states do not fit on the device.
+        """
+        started = time.perf_counter()
+        value = self.states(problem)
+        tolerance = default_tolerance(value.dtype)
+        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+
+    def states(self, problem: OutputFit) -> Tensor:
+        """Return the minimizer without judging it, (samples, outputs)."""
+        from .simplex import simplex_rows as kernel
+
+        u = problem.pre_activation
+        samples, classes = u.shape
+        require_room(samples, 4 * classes, 0, u.device)
+        value = torch.empty_like(u, memory_format=torch.contiguous_format)
+        rows = simplex_rows(classes) if self.rows is None else self.rows
+        grid = (-(-samples // rows),)
+        with on_device(u):
+            kernel[grid](
+                problem.target.contiguous(),
+                u.contiguous(),
+                value,
+                samples,
+                problem.lam,
+                CLASSES=classes,
+                ROWS=rows,
+                COLUMNS=padded_width(classes),
+                num_warps=4,
+            )
+        return value
+
+
+@dataclass(frozen=True)
+class FusedClosedForm(Solver[OutputFit, Tensor, None]):
+    """Solves an output fit with the squared loss in one launch: Z = prox_{lam Phi}(Y + lam U).
+
+    Lifted Neural Networks, section 6.2, for activations that act unit by unit.
+    """
+
+    name: str = field(default="fused-closed-form", init=False)
+
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+        """Ask for an output fit with the squared loss, in float32 on a GPU, and a device prox."""
+        if not isinstance(problem, OutputFit):
+            return "it solves output fits alone"
+        if not isinstance(problem.loss, SquaredError):
+            return f"it needs the loss SquaredError, not {type(problem.loss).__name__}"
+        if proximal_map(problem.divergence.activation) is None:
+            return f"there is no kernel for the prox of {problem.divergence.activation!r}"
+        return refusal(problem.pre_activation)
+
+    def suits(self, problem: OutputFit) -> bool:
+        """Say whether the data are on a GPU; the interpreter is for tests."""
+        return problem.pre_activation.is_cuda
+
+    def prepare(self, problem: OutputFit, previous: None = None) -> None:
+        """Return nothing."""
+
+    def solve(
+        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the exact minimizer; a start is not used.
+
+        Raises:
+            SolverError: the states do not fit on the device.
+        """
+        started = time.perf_counter()
+        device_map = proximal_map(problem.divergence.activation)
+        assert device_map is not None  # asked for by obstacle
+        value = closed_form(problem.target, problem.pre_activation, problem.lam, device_map)
+        tolerance = default_tolerance(value.dtype)
+        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+
+
+def closed_form(y: Tensor, u: Tensor, lam: float, proximal: DeviceMap) -> Tensor:
+    """Return prox_{lam Phi}(y + lam u); all tensors (samples, units)."""
+    from .entries import closed_form_entries
+
+    require_room(len(u), 4 * u.shape[1], 0, u.device)
+    value = torch.empty_like(u, memory_format=torch.contiguous_format)
+    with on_device(u):
+        closed_form_entries[(-(-u.numel() // _BLOCK),)](
+            y.contiguous(),
+            u.contiguous(),
+            value,
+            u.numel(),
+            lam,
+            proximal.a,
+            proximal.b,
+            PROX=proximal.load(),
+            BLOCK=_BLOCK,
+            num_warps=4,
+        )
+    return value

@@ -1,0 +1,189 @@
+"""State fits on the device: one launch runs all steps for every tile of samples."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Raw
+from liftednet.problems import Link, StateFit, Subproblem
+from liftednet.problems.design_matrix import squared_norm_on
+from liftednet.solution import Solution
+
+from ..base import Solver, default_tolerance, judged
+from .device import on_device, processors, refusal, require_room
+from .table import (
+    StateBlocks,
+    link_map,
+    padded_width,
+    proximal_map,
+    state_blocks,
+    too_wide,
+)
+
+_SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
+_SLACK = 1.001  # of s over the smoothness of the links
+_LEAST = 1e-3  # of s over lam, for links that are all but zero
+
+
+@dataclass(frozen=True)
+class FusedStates(Solver[StateFit, Tensor, None]):
+    """Solves a state fit by accelerated proximal gradient steps, all in one launch.
+
+    The steps of `Proximal`, a tile of samples at a time; a tile ends by its own certificate. Its
+    links may be quadratic, softmax, or any activation of the catalogue that acts unit by unit.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-5.
+        max_iterations: steps of a tile.
+        blocks: sizes of the kernel; None takes them from a table.
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 20_000
+    blocks: StateBlocks | None = None
+    name: str = field(default="fused-states", init=False)
+
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+        """Ask for a state fit in float32 on a GPU, whose maps all have Triton functions."""
+        if not isinstance(problem, StateFit):
+            return "it solves state fits alone"
+        if isinstance(problem.divergence, Raw):
+            return f"{problem.divergence.activation!r} is a raw divergence"
+        if proximal_map(problem.divergence.activation) is None:
+            return f"there is no kernel for the prox of {problem.divergence.activation!r}"
+        if not problem.links:
+            return "it needs a link"
+        refused = (_refused(link) for link in problem.links)
+        return next(filter(None, refused), refusal(problem.pre_activation))
+
+    def suits(self, problem: StateFit) -> bool:
+        """Say whether the data are on a GPU; the interpreter is for tests."""
+        return problem.pre_activation.is_cuda
+
+    def prepare(self, problem: StateFit, previous: None = None) -> None:
+        """Return nothing: what is shared is made anew without waiting for the device."""
+
+    def solve(
+        self, problem: StateFit, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer to the tolerance.
+
+        Raises:
+            SolverError: the states do not fit on the device.
+        """
+        started = time.perf_counter()
+        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        value, steps = self.states(problem, start)
+        return judged(problem, value, int(steps.max()), started, tolerance, self.name)
+
+    def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
+        blocks = self.blocks or state_blocks(sum(link.weight.shape[1] for link in problem.links))
+        launch = _Launch(problem, blocks)
+        launch.require_room()
+        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        if start is None:
+            start = problem.divergence.activation.forward(problem.pre_activation)
+        value = start.clone(memory_format=torch.contiguous_format)
+        goal = _SHARE * tolerance * largest_term_on(problem)
+        return value, launch.run(value, goal, self.max_iterations)
+
+
+def _refused(link: Link) -> str | None:
+    activation, columns = link.divergence.activation, link.weight.shape[1]
+    if link.divergence.smoothness is None:
+        return f"it needs a Lipschitz constant of {activation!r}"
+    if link_map(link.divergence, columns) is None:
+        return f"there is no kernel for a link to {activation!r}"
+    if too_wide(columns):
+        return f"it serves links of at most 256 columns, not {columns}"
+    return None
+
+
+class _Launch:
+    """What a launch takes beside the states."""
+
+    def __init__(self, problem: StateFit, blocks: StateBlocks) -> None:
+        self.problem, self.blocks = problem, blocks
+        self.device = problem.pre_activation.device
+        self.tiles = -(-problem.samples // blocks.rows)
+        self.programs = min(self.tiles, processors(self.device) * blocks.programs)
+        self.padded = -(-problem.units // blocks.columns) * blocks.columns
+
+    def require_room(self) -> None:
+        widths = sum(padded_width(link.weight.shape[1]) for link in self.problem.links)
+        fixed = 3 * self.programs * self.blocks.rows + 2 * widths
+        row_bytes = 12 * self.problem.units  # the states, and two products while s is found
+        require_room(self.problem.samples, row_bytes, 4 * fixed * self.padded, self.device)
+
+    def run(self, value: Tensor, goal: Tensor, limit: int) -> Tensor:
+        from .state_tiles import state_tiles
+
+        problem, blocks = self.problem, self.blocks
+        proximal = proximal_map(problem.divergence.activation)
+        assert proximal is not None  # asked for by obstacle
+        kinds = [link_map(link.divergence, link.weight.shape[1]) for link in problem.links]
+        steps = torch.zeros(self.tiles, dtype=torch.int32, device=self.device)
+        with on_device(value):
+            state_tiles[(self.programs,)](
+                problem.pre_activation.contiguous(),
+                value,
+                value.new_empty(self.programs * 3 * blocks.rows * self.padded),
+                step_size(problem).float(),
+                goal.float(),
+                steps,
+                tuple(self._link(link) for link in problem.links),
+                problem.samples,
+                problem.units,
+                limit,
+                problem.lam,
+                proximal.a,
+                proximal.b,
+                PROX=proximal.load(),
+                LINKS=tuple(kind.load() for kind in kinds if kind is not None),
+                FULL=tuple(link.offset.ndim == 2 for link in problem.links),
+                WIDTHS=tuple(padded_width(link.weight.shape[1]) for link in problem.links),
+                ROWS=blocks.rows,
+                DEPTH=blocks.depth,
+                COLUMNS=blocks.columns,
+                PADDED=self.padded,
+                PRECISION=blocks.precision,
+                num_warps=blocks.warps,
+                num_stages=blocks.stages,
+            )
+        return steps
+
+    def _link(self, link: Link) -> Any:
+        from .state_tiles import TileLink
+
+        units, columns = link.weight.shape
+        kind = link_map(link.divergence, columns)
+        assert kind is not None  # asked for by obstacle
+        weight = link.weight.new_zeros(self.padded, padded_width(columns))
+        weight[:units, :columns] = link.weight
+        adjoint = weight.T.contiguous()
+        offset, target = link.offset.contiguous(), link.target.contiguous()
+        return TileLink(weight, adjoint, offset, target, columns, link.lam, kind.a, kind.b)
+
+
+def step_size(problem: StateFit) -> Tensor:
+    """Return s, an upper bound of the links' smoothness, on the device, ()."""
+    total = problem.pre_activation.new_zeros((), dtype=torch.float64)
+    for link in problem.links:
+        smoothness = link.divergence.smoothness
+        assert smoothness is not None  # asked for by obstacle
+        total = total + link.lam * smoothness * squared_norm_on(link.weight)
+    return (_SLACK * total).clamp(min=_LEAST * problem.lam)
+
+
+def largest_term_on(problem: StateFit) -> Tensor:
+    """Return the largest entry of lam U and the links' lam V W', at least lam, on the device."""
+    scale = (problem.lam * problem.pre_activation.abs().amax()).clamp(min=problem.lam)
+    for link in problem.links:
+        scale = torch.maximum(scale, link.lam * (link.target @ link.weight.T).abs().amax())
+    return scale

@@ -1,0 +1,129 @@
+"""Which activation has which functions on the device, and which block sizes serve which shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from liftednet import activations as catalogue
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, Joint
+
+_WIDEST = 256  # columns of a link whose gradient stays in registers
+
+
+@dataclass(frozen=True)
+class DeviceMap:
+    """A Triton function with the two numbers that it takes.
+
+    Attributes:
+        function: of `maps`, by name, so that Triton is not imported before it is needed.
+        a: a number of the activation.
+        b: another one.
+    """
+
+    function: str
+    a: float = 0.0
+    b: float = 0.0
+
+    def load(self) -> Any:
+        """Return the Triton function."""
+        from . import maps
+
+        return getattr(maps, self.function)
+
+
+def _numbers(activation: Activation) -> tuple[float, float]:
+    match activation:
+        case catalogue.LeakyReLU(alpha=alpha):
+            return alpha, 0.0
+        case catalogue.Clipped(lower=lower, upper=upper):
+            return lower, upper
+    return 0.0, 0.0
+
+
+_PER_UNIT: dict[type[Activation], str] = {
+    catalogue.Identity: "identity",
+    catalogue.ReLU: "relu",
+    catalogue.LeakyReLU: "leaky_relu",
+    catalogue.Clipped: "clipped",
+    catalogue.Sigmoid: "sigmoid",
+    catalogue.Tanh: "tanh",
+    catalogue.Softplus: "softplus",
+    catalogue.ELU: "elu",
+    catalogue.Arctan: "arctan",
+    catalogue.Sine: "sine",
+}
+_PROXIMAL = {kind: f"{name}_prox" for kind, name in _PER_UNIT.items()}
+_PROXIMAL[catalogue.Sign] = "sign_prox"
+
+
+def proximal_map(activation: Activation) -> DeviceMap | None:
+    """Return the prox of an activation on the device, or None where there is none."""
+    name = _PROXIMAL.get(type(activation))
+    return None if name is None else DeviceMap(name, *_numbers(activation))
+
+
+def link_map(divergence: Divergence, units: int) -> DeviceMap | None:
+    """Return the gradient of R of a link with so many units, or None where there is none."""
+    activation = divergence.activation
+    if isinstance(divergence, Joint):
+        offset = activation.offset(units)
+        even = bool((offset == offset[0]).all())
+        return DeviceMap("linear", divergence.smoothness, float(offset[0])) if even else None
+    if type(activation) is catalogue.Softmax:
+        return DeviceMap("softmax")
+    name = _PER_UNIT.get(type(activation))
+    return None if name is None else DeviceMap(name, *_numbers(activation))
+
+
+@dataclass(frozen=True)
+class StateBlocks:
+    """The sizes of a state kernel.
+
+    Attributes:
+        rows: samples of a tile.
+        depth: units in one part of the product with W.
+        columns: units in one part of the product with W'.
+        warps: of a program.
+        stages: of the pipeline that loads W.
+        programs: on each multiprocessor.
+        precision: of the products; "tf32x3" splits float32 in two and is as exact, "tf32" is not.
+    """
+
+    rows: int
+    depth: int = 32
+    columns: int = 64
+    warps: int = 8
+    stages: int = 3
+    programs: int = 1
+    precision: str = "tf32x3"
+
+
+_STATE_BLOCKS = {
+    16: StateBlocks(32, warps=4, programs=3),
+    32: StateBlocks(32, warps=4, programs=3),
+    64: StateBlocks(32, warps=4, programs=2),
+    128: StateBlocks(32, programs=2),
+    256: StateBlocks(32, programs=1),
+}
+
+
+def padded_width(columns: int) -> int:
+    """Return the columns of a link, rounded up to a power of two, at least 16."""
+    return max(16, 1 << (columns - 1).bit_length())
+
+
+def too_wide(columns: int) -> bool:
+    """Say whether a link has more columns than a tile can hold."""
+    return padded_width(columns) > _WIDEST
+
+
+def state_blocks(columns: int) -> StateBlocks:
+    """Return the sizes for links with so many columns together."""
+    return _STATE_BLOCKS[min(padded_width(columns), _WIDEST)]
+
+
+def simplex_rows(classes: int) -> int:
+    """Return how many samples of so many classes make a tile of about 1,000 entries."""
+    return max(1, 1024 // padded_width(classes))

@@ -1,0 +1,17 @@
+"""What every test of a kernel shares: memory that no kernel has written is NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Fill uninitialized tensors with NaN, so that an entry left out is found."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    assert bool(torch.empty(3).isnan().all())
+    yield
+    torch.use_deterministic_algorithms(False)

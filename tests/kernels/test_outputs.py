@@ -1,0 +1,106 @@
+"""The output kernels under the interpreter, against float64 torch, with poisoned outputs."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import Tensor
+
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import joint, tight
+from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.problems import OutputFit
+from liftednet.solvers import SimplexDual, solve
+from liftednet.solvers.kernels import FusedClosedForm, FusedSimplex
+from liftednet.solvers.kernels.outputs import closed_form
+from liftednet.solvers.kernels.table import proximal_map
+
+PROXIMAL: tuple[Activation, ...] = (
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Clipped(-1.0, 1.5),
+    activations.Sign(),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Softplus(),
+    activations.ELU(),
+    activations.Arctan(),
+    activations.Sine(),
+)
+
+
+def simplex_fit(y: Tensor, u: Tensor, lam: float = 0.7) -> OutputFit:
+    return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, lam)
+
+
+def labels(kind: str, samples: int, classes: int, generator: torch.Generator) -> Tensor:
+    hot = torch.eye(classes)[torch.randint(0, classes, (samples,), generator=generator)]
+    soft = torch.randn(samples, classes, generator=generator).softmax(1)
+    rows = torch.arange(samples)[:, None] % 2 == 0
+    return {"one-hot": hot, "soft": soft, "both": torch.where(rows, hot, soft)}[kind]
+
+
+@pytest.mark.parametrize("kind", ["one-hot", "soft", "both"])
+@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (37, 10), (5, 33), (3, 1024), (4, 1)])
+def test_simplex_is_the_dual_solvers(
+    samples: int, classes: int, kind: str, generator: torch.Generator
+) -> None:
+    y = labels(kind, samples, classes, generator)
+    u = 3 * torch.randn(samples, classes, generator=generator)
+    problem = simplex_fit(y, u)
+    solution = solve(problem, FusedSimplex(rows=4))
+    expected = SimplexDual().solve(simplex_fit(y.double(), u.double())).value
+    assert solution.residual <= 1e-6
+    torch.testing.assert_close(solution.value.double(), expected, atol=1e-6, rtol=1e-5)
+
+
+@given(
+    scale=st.floats(1e-3, 1e6),
+    lam=st.floats(1e-3, 1e3),
+    seed=st.integers(0, 2**16),
+    kind=st.sampled_from(["one-hot", "soft", "both"]),
+)
+@settings(max_examples=15)
+def test_simplex_at_any_scale(scale: float, lam: float, seed: int, kind: str) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    y = labels(kind, 6, 5, generator)
+    u = scale * torch.randn(6, 5, generator=generator)
+    value = FusedSimplex(rows=4).states(simplex_fit(y, u, lam))
+    assert bool((value >= 0).all())
+    torch.testing.assert_close(value.sum(1), torch.ones(6), atol=1e-5, rtol=0)
+    expected = SimplexDual().solve(simplex_fit(y.double(), u.double(), lam)).value
+    torch.testing.assert_close(value.double(), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("activation", PROXIMAL, ids=repr)
+def test_proximal_maps_from_small_to_large(
+    activation: Activation, generator: torch.Generator
+) -> None:
+    device_map = proximal_map(activation)
+    assert device_map is not None
+    for lam in (1e-3, 0.3, 1.0, 1e3):
+        for scale in (1.0, 1e3):
+            y, u = (scale * torch.randn(40, 3, generator=generator) for _ in range(2))
+            value = closed_form(y, u, lam, device_map)
+            expected = activation.prox((y + lam * u).double(), lam)
+            torch.testing.assert_close(value.double(), expected, atol=2e-6, rtol=2e-6)
+
+
+def test_outputs_that_are_not_contiguous(generator: torch.Generator) -> None:
+    y = labels("soft", 7, 5, generator).T.contiguous().T
+    u = torch.randn(7, 10, generator=generator)[:, ::2]
+    strided = FusedSimplex(rows=4).states(simplex_fit(y, u))
+    plain = FusedSimplex(rows=4).states(simplex_fit(y.contiguous(), u.contiguous()))
+    assert strided.equal(plain)
+
+
+def test_float64_and_too_many_classes_are_left_to_torch() -> None:
+    wide = simplex_fit(torch.eye(1025)[:2], torch.zeros(2, 1025))
+    assert "1024 classes" in (FusedSimplex().obstacle(wide) or "")
+    exact = torch.zeros(2, 3, dtype=torch.float64)
+    squared = OutputFit(SquaredError(), exact, tight(activations.ReLU()), exact)
+    assert "float32 alone" in (FusedClosedForm().obstacle(squared) or "")

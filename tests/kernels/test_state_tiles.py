@@ -1,0 +1,162 @@
+"""The fused state fit under the interpreter, against float64 torch and its own certificate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet import activations
+from liftednet.divergences import joint, tight
+from liftednet.errors import DeclarationError, SolverError
+from liftednet.problems import Link, StateFit
+from liftednet.solution import Status
+from liftednet.solvers import choose, solve
+from liftednet.solvers.kernels import FusedStates, StateBlocks, device
+
+SMALL = StateBlocks(16, depth=16, columns=16)
+FEW_TOLERANCE = 2e-5
+
+
+def fit(samples: int, units: int, columns: int, generator: torch.Generator) -> StateFit:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    link = Link(
+        joint(activations.Identity()),
+        normal(units, columns) / units**0.5,
+        normal(columns),
+        normal(samples, columns),
+    )
+    return StateFit(tight(activations.ReLU()), normal(samples, units), (link,), 0.5)
+
+
+def exact(problem: StateFit) -> Tensor:
+    twin = replace(
+        problem,
+        pre_activation=problem.pre_activation.double(),
+        links=tuple(link.double() for link in problem.links),
+    )
+    return solve(twin).value
+
+
+@pytest.mark.parametrize(
+    ("samples", "units", "columns"), [(1, 1, 1), (1, 20, 3), (37, 1, 2), (17, 33, 17), (16, 16, 16)]
+)
+def test_sizes_that_are_no_multiples_of_a_block(
+    samples: int, units: int, columns: int, generator: torch.Generator
+) -> None:
+    problem = fit(samples, units, columns, generator)
+    solution = solve(problem, FusedStates(blocks=SMALL))
+    assert solution.status is Status.SOLVED
+    torch.testing.assert_close(
+        solution.value.double(), exact(problem), atol=FEW_TOLERANCE, rtol=FEW_TOLERANCE
+    )
+
+
+def test_data_that_are_not_contiguous(generator: torch.Generator) -> None:
+    problem = fit(19, 7, 5, generator)
+    (link,) = problem.links
+    turned = replace(
+        link,
+        weight=link.weight.T.contiguous().T,
+        offset=torch.stack([link.offset, link.offset], 1)[:, 0],
+        target=torch.stack([link.target, -link.target], 2)[..., 0],
+    )
+    strided = replace(
+        problem, pre_activation=problem.pre_activation.T.contiguous().T, links=(turned,)
+    )
+    start = torch.rand(7, 19, generator=generator).T
+    value = solve(strided, FusedStates(blocks=SMALL), start).value
+    torch.testing.assert_close(
+        value, solve(problem, FusedStates(blocks=SMALL), start.contiguous()).value, atol=0, rtol=0
+    )
+
+
+def test_the_data_and_the_start_stay_as_they_are(generator: torch.Generator) -> None:
+    problem = fit(5, 4, 3, generator)
+    start = torch.rand(5, 4, generator=generator)
+    before = start.clone(), problem.pre_activation.clone(), problem.links[0].weight.clone()
+    solve(problem, FusedStates(blocks=SMALL), start)
+    after = start, problem.pre_activation, problem.links[0].weight
+    for one, other in zip(before, after, strict=True):
+        assert one.equal(other)
+
+
+def test_every_tile_ends_by_itself(generator: torch.Generator) -> None:
+    problem = fit(32, 8, 4, generator)
+    easy = exact(problem).float()
+    start = torch.where(torch.arange(32)[:, None] < 16, easy, 10.0)
+    _, steps = FusedStates(blocks=SMALL).states(problem, start)
+    assert steps[0] < steps[1]
+
+
+def test_the_limit_of_steps_is_kept_and_said(generator: torch.Generator) -> None:
+    problem = fit(20, 30, 25, generator)
+    solution = solve(problem, FusedStates(max_iterations=3, blocks=SMALL))
+    assert solution.iterations == 3
+    assert solution.status is Status.ITERATION_LIMIT
+
+
+def test_links_that_are_zero_leave_the_forward_map(generator: torch.Generator) -> None:
+    problem = fit(6, 5, 3, generator)
+    (link,) = problem.links
+    flat = replace(problem, links=(replace(link, weight=torch.zeros_like(link.weight)),))
+    value = solve(flat, FusedStates(blocks=SMALL)).value
+    torch.testing.assert_close(value, problem.pre_activation.clamp(min=0), atol=1e-4, rtol=1e-4)
+
+
+def test_float64_is_left_to_torch(generator: torch.Generator) -> None:
+    problem = fit(4, 3, 2, generator)
+    double = replace(
+        problem,
+        pre_activation=problem.pre_activation.double(),
+        links=tuple(link.double() for link in problem.links),
+    )
+    assert "float32 alone" in (FusedStates().obstacle(double) or "")
+    with pytest.raises(DeclarationError, match="float32 alone"):
+        solve(double, "fused-states")
+
+
+def test_a_link_that_is_too_wide_is_left_to_torch(generator: torch.Generator) -> None:
+    problem = fit(2, 3, 257, generator)
+    assert "at most 256 columns" in (FusedStates().obstacle(problem) or "")
+
+
+def test_the_interpreter_is_not_chosen_by_itself(generator: torch.Generator) -> None:
+    assert not choose(fit(4, 3, 2, generator)).name.startswith("fused")
+
+
+def test_without_the_interpreter_the_processor_is_refused(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    assert "on a GPU" in (FusedStates().obstacle(fit(4, 3, 2, generator)) or "")
+
+
+def test_without_triton_torch_serves_and_nothing_warns(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr(device, "_has_triton", lambda: False)
+    problem = fit(4, 3, 2, generator)
+    assert "liftednet[gpu]" in (FusedStates().obstacle(problem) or "")
+    assert solve(problem).status is Status.SOLVED
+    assert not recwarn
+
+
+def test_states_that_do_not_fit_name_bytes_and_a_chunk(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = fit(1000, 5, 3, generator)
+    monkeypatch.setattr(device, "free_bytes", lambda _: 40_000)
+    with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 40,000 are free") as error:
+        solve(problem, FusedStates(blocks=SMALL))
+    chunk = int(str(error.value).split("at most ")[1].split(" samples")[0])
+    part = replace(
+        problem,
+        pre_activation=problem.pre_activation[:chunk],
+        links=tuple(replace(link, target=link.target[:chunk]) for link in problem.links),
+    )
+    assert solve(part, FusedStates(blocks=SMALL, max_iterations=1)).value.shape == (chunk, 5)
