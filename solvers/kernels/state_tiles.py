@@ -62,7 +62,7 @@ def state_tiles(
     COLUMNS: tl.constexpr,
     PADDED: tl.constexpr,
     PRECISION: tl.constexpr,
-    PATIENCE: tl.constexpr = 200,
+    ROUGH: tl.constexpr,
 ):
     """Move z from its start to argmin lam [Phi(Z) - <Z, U>] + the links, a tile at a time.
 
@@ -93,7 +93,7 @@ def state_tiles(
         COLUMNS: units in one part of the second product.
         PADDED: units, rounded up to COLUMNS.
         PRECISION: of the products.
-        PATIENCE: steps in which a tile's violation must fall.
+        ROUGH: the violation, in units of the goal, down to which products are in TF32.
     """
     s, goal = tl.load(step_ptr), tl.load(goal_ptr)
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -104,54 +104,140 @@ def state_tiles(
         rows = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
         there = rows < samples
         _fetch(u_ptr, z_ptr, scratch, rows, there, units, ROWS, COLUMNS, PADDED)
-        momentum = tl.full([ROWS], 1.0, tl.float32)
-        beta = tl.zeros([ROWS], tl.float32)
-        here, step, waited, going = 0, 0, 0, 1
-        earlier = tl.load(goal_ptr) + float("inf")
-        while (going > 0) & (step < limit):
-            tl.debug_barrier()
-            slopes = ()
-            for k in tl.static_range(len(links)):
-                x = _lifted(
-                    scratch, here, beta, links[k].weight, ROWS, DEPTH, PADDED, WIDTHS[k], PRECISION
-                )
-                slope = _slope(x, links[k], rows, there, LINKS[k], FULL[k], WIDTHS[k])
-                slopes = slopes + (slope,)  # noqa: RUF005 (what the compiler reads)
-            tl.debug_barrier()
-            turned, violation = _advance(
+        here, step = 0, 0
+        if ROUGH > 1:
+            here, step = _descend(
                 scratch,
                 here,
-                beta,
-                slopes,
+                step,
+                ROUGH * goal,
                 links,
+                rows,
+                there,
                 units,
+                limit,
                 s,
                 lam,
                 a,
                 b,
                 PROX,
+                LINKS,
+                FULL,
                 WIDTHS,
                 ROWS,
+                DEPTH,
                 COLUMNS,
                 PADDED,
-                PRECISION,
+                "tf32",
+                8,
             )
-            momentum = tl.where(turned > 0, 1.0, momentum)
-            larger = (1.0 + tl.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-            beta = (momentum - 1.0) / larger
-            momentum = larger
-            here = ROWS * PADDED - here
-            step += 1
-            worst = tl.max(tl.where(there, violation, 0.0), 0)
-            going = (worst > goal).to(tl.int32)
-            waited += 1
-            if waited >= PATIENCE:
-                going = going & (worst < 0.7 * earlier).to(tl.int32)
-                earlier, waited = worst, 0
-        tl.debug_barrier()
+        here, step = _descend(
+            scratch,
+            here,
+            step,
+            goal,
+            links,
+            rows,
+            there,
+            units,
+            limit,
+            s,
+            lam,
+            a,
+            b,
+            PROX,
+            LINKS,
+            FULL,
+            WIDTHS,
+            ROWS,
+            DEPTH,
+            COLUMNS,
+            PADDED,
+            PRECISION,
+            200,
+        )
         _return(z_ptr, scratch + here, rows, there, units, ROWS, COLUMNS, PADDED)
         tl.store(steps_ptr + tile, step)
         tl.debug_barrier()
+
+
+@triton.jit
+def _descend(
+    scratch,
+    here,
+    step,
+    goal,
+    links,
+    rows,
+    there,
+    units,
+    limit,
+    s,
+    lam,
+    a,
+    b,
+    PROX: tl.constexpr,
+    LINKS: tl.constexpr,
+    FULL: tl.constexpr,
+    WIDTHS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PADDED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    PATIENCE: tl.constexpr,
+):
+    """Step until s |Y - Z| is within the goal, or does not fall in PATIENCE steps.
+
+    Returns:
+        Where the states stand in the scratch, and the steps so far.
+    """
+    momentum = tl.full([ROWS], 1.0, tl.float32)
+    beta = tl.zeros([ROWS], tl.float32)
+    waited, going = 0, 1
+    earlier = goal + float("inf")
+    while (going > 0) & (step < limit):
+        tl.debug_barrier()
+        slopes = ()
+        for k in tl.static_range(len(links)):
+            x = _lifted(
+                scratch, here, beta, links[k].weight, ROWS, DEPTH, PADDED, WIDTHS[k], PRECISION
+            )
+            slope = _slope(x, links[k], rows, there, LINKS[k], FULL[k], WIDTHS[k])
+            slopes = slopes + (slope,)  # noqa: RUF005 (what the compiler reads)
+        tl.debug_barrier()
+        turned, violation = _advance(
+            scratch,
+            here,
+            beta,
+            slopes,
+            links,
+            units,
+            s,
+            lam,
+            a,
+            b,
+            PROX,
+            WIDTHS,
+            ROWS,
+            COLUMNS,
+            PADDED,
+            PRECISION,
+        )
+        momentum = tl.where(turned > 0, 1.0, momentum)
+        larger = (1.0 + tl.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
+        beta = (momentum - 1.0) / larger
+        momentum = larger
+        here = ROWS * PADDED - here
+        step += 1
+        waited += 1
+        worst = tl.max(tl.where(there, violation, 0.0), 0)
+        going = (worst > goal).to(tl.int32)
+        if waited >= PATIENCE:
+            going = going & (worst < 0.7 * earlier).to(tl.int32)
+            earlier, waited = worst, 0
+    tl.debug_barrier()
+    return here, step
 
 
 @triton.jit

@@ -153,6 +153,7 @@ class _Launch:
                 COLUMNS=blocks.columns,
                 PADDED=self.padded,
                 PRECISION=blocks.precision,
+                ROUGH=blocks.rough,
                 num_warps=blocks.warps,
                 num_stages=blocks.stages,
             )

@@ -89,6 +89,7 @@ class StateBlocks:
         stages: of the pipeline that loads W.
         programs: on each multiprocessor.
         precision: of the products; "tf32x3" splits float32 in two and is as exact, "tf32" is not.
+        rough: the violation, in units of the goal, down to which they are in TF32; 1 for nowhere.
     """
 
     rows: int
@@ -98,6 +99,7 @@ class StateBlocks:
     stages: int = 3
     programs: int = 1
     precision: str = "tf32x3"
+    rough: float = 300.0
 
 
 _STATE_BLOCKS = {
