@@ -201,20 +201,23 @@ class SimplexCrossEntropy(OutputLoss):
         self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
     ) -> Tensor:
         """Return z(nu) of appendix A at the multiplier nu that z itself implies."""
-        slope = z - torch.where(y > 0, y / (lam * z.clamp(min=torch.finfo(z.dtype).tiny)), 0.0) - u
+        inside = z.clamp(min=torch.finfo(z.dtype).tiny ** 0.5)
+        slope = torch.addcdiv(z - u, y, inside, value=-1 / lam)
         nu = (z * slope).sum(-1, keepdim=True) / z.sum(-1, keepdim=True)
         states = simplex_states(y / lam, u + nu)
         return states / states.sum(-1, keepdim=True)
 
 
 def simplex_states(a: Tensor, s: Tensor) -> Tensor:
-    """Return z >= 0 with z - a / z = s: (s + sqrt(s^2 + 4 a)) / 2, without cancellation.
+    """Return z >= 0 with z - a / z = s: max(s, 0) + 2 a / (|s| + sqrt(s^2 + 4 a)).
+
+    That is (s + sqrt(s^2 + 4 a)) / 2 without cancellation.
 
     Lifted Neural Networks, appendix A, with a = y / lam and s = u + nu (its lam is half of ours).
     """
-    root = (s.square() + 4 * a).sqrt()
-    tiny = torch.finfo(s.dtype).tiny
-    return torch.where(s >= 0, (s + root) / 2, 2 * a / (root - s).clamp(min=tiny))
+    magnitude = s.abs()
+    root = torch.addcmul(4 * a, s, s).sqrt_().add_(magnitude)
+    return s.clamp(min=0).addcdiv_(a, root.clamp_(min=torch.finfo(s.dtype).tiny), value=2)
 
 
 def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
