@@ -7,24 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
+from torch import nn
 
 from liftednet.activations import Tanh
+from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import LiftedRNN
 from liftednet.models.networks import SequenceModel
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
-from liftednet.reproduce.temporal_tasks import (
-    HIDDEN,
-    TASKS,
-    Task,
-    TaskRun,
-    cell_of,
-    network,
-    train_network,
-)
+from liftednet.reproduce.temporal_methods import HIDDEN, TASKS, Task, network
+from liftednet.reproduce.temporal_tasks import TaskRun, train_network
 
 SAMPLES, SWEEPS, METHOD = 200, 5, "clipped"
 
@@ -87,7 +80,7 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
     """Fit a lifted network to a few sequences and write its weights into a torch network.
 
     Args:
-        model: a tanh `CellRecurrence` with a readout; changed in place.
+        model: a tanh network of one layer with a readout; changed in place.
         task: what the sequences are drawn from.
         length: least length of a sequence.
         seed: of the sequences and the start.
@@ -106,29 +99,8 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
         sweeps=SWEEPS,
         seed=seed,
     ).fit(x, y, lengths=lengths)
-    write_weights_(model, lifted)
-
-
-@torch.no_grad()
-def write_weights_(model: SequenceModel, lifted: LiftedRNN) -> None:
-    """Copy a lifted network of one layer into a torch one; torch keeps the transposes.
-
-    Args:
-        model: a `CellRecurrence` over a torch.nn.RNNCell with a readout; changed in place.
-        lifted: a fitted network of the same sizes.
-    """
-    cell, layer = cell_of(model), lifted.cells[0]
-    written: dict[str, Tensor] = {
-        "weight_hh": layer.recurrent.T,
-        "weight_ih": layer.inputs.T,
-        "bias_ih": layer.bias,
-        "bias_hh": torch.zeros_like(layer.bias),
-    }
-    for name, value in written.items():
-        cell.get_parameter(name).copy_(value)
-    model.readout.weight.copy_(lifted.readout.matrix.T)
-    if lifted.readout.bias is not None:
-        model.readout.bias.copy_(lifted.readout.bias)
+    assert isinstance(model.recurrence, nn.RNN)
+    initialize_rnn_(model.recurrence, model.readout, lifted)
 
 
 def _cells(records: Sequence[Record[StartRun]], task: str, lifted: bool) -> list[str]:

@@ -1,35 +1,69 @@
-"""MuseData: next-note prediction by a tanh network (On Recurrent Neural Networks, section 4.2)."""
+"""Next-note prediction by recurrent networks (On Recurrent Neural Networks, section 4.2)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from liftednet.data import PianoRolls, Sequences, muse_data
-from liftednet.models.networks import SequenceModel
-from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.runs import Outcome, Record, run_all
-from liftednet.reproduce.tables import Table
+from liftednet.activations import Tanh
+from liftednet.data import PianoRolls, Sequences, jsb_chorales, muse_data
+from liftednet.export_recurrent import initialize_rnn_
+from liftednet.losses import BinaryCrossEntropy
+from liftednet.models import LiftedRNN
+from liftednet.models.networks import EchoStateNetwork, PlainRNN, SequenceModel
+from liftednet.models.recurrent_minibatch import SequenceMinibatch
+from liftednet.reproduce.runs import Outcome
 
-NOTES, WINDOW, BATCH, CLIP = 88, 100, 32, 3.0
-RATE = 2e-3
-# Train and validation loss as printed (table 4.1).
-PRINTED = {50: (6.44, 6.20), 100: (6.53, 6.10), 200: (6.58, 6.03), 300: (6.82, 6.21)}
+NOTES, WINDOW, BATCH, CLIP = 88, 100, 32, 1.0
+LIFTED_WINDOWS, LIFTED_BATCH = 500, 25
+
+ROLLS: dict[str, Callable[[], PianoRolls]] = {"MuseData": muse_data, "JSB": jsb_chorales}
 
 
 @dataclass(frozen=True)
 class MusicRun:
-    """A network trained on MuseData."""
+    """A network trained on songs.
 
+    Attributes:
+        rolls: a key of `ROLLS`.
+        network: a key of `NETWORKS`.
+        hidden: units.
+        rate: of Adam, falling linearly to 0.
+        epochs: passes over the training songs.
+        seed: of the start and the order of the windows.
+        songs: training songs to use, or None for all.
+        lifted: whether the network starts from lifted weights.
+    """
+
+    rolls: str
+    network: str
     hidden: int
+    rate: float
     epochs: int
     seed: int
     songs: int | None = None
+    lifted: bool = False
+
+
+@dataclass(frozen=True)
+class EchoRun:
+    """An echo-state network fitted to songs.
+
+    Attributes:
+        rolls: a key of `ROLLS`.
+        units: of the reservoir.
+        rho: weight of the readout's squared Frobenius penalty.
+        seed: of the reservoir.
+    """
+
+    rolls: str
+    units: int
+    rho: float
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -45,35 +79,27 @@ class Loss:
     per_song: float
 
 
-def music_report(
-    folder: Path, store: Path, sizes: Sequence[int], epochs: int, songs: int | None
-) -> tuple[Table, Path]:
-    """Run what is missing; return the table and the picture of the curves.
+NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "tanh": lambda hidden: PlainRNN(NOTES, hidden),
+    "GRU": lambda hidden: nn.GRU(NOTES, hidden, batch_first=True),
+    "LSTM": lambda hidden: nn.LSTM(NOTES, hidden, batch_first=True),
+}
 
-    Args:
-        folder: of the picture.
-        store: the file of finished runs.
-        sizes: numbers of hidden units.
-        epochs: passes over the training songs.
-        songs: training songs to use, or None for all.
+
+def train_music(run: MusicRun) -> Outcome:
+    """Train with Adam and clipping; keep the weights of the best epoch on the validation songs.
+
+    Returns:
+        Mean training loss of every epoch, validation losses (per step, per song) of every epoch,
+        and the test losses of the kept weights.
     """
-    rolls = muse_data()
-    settings = [MusicRun(hidden, epochs, 0, songs) for hidden in sizes]
-    records = run_all(store, settings, lambda run: train_music(run, rolls), "MuseData")
-    return _table(records), _picture(folder / "musedata.png", records)
-
-
-def train_music(run: MusicRun, rolls: PianoRolls) -> Outcome:
-    """Train with Adam and clipping; keep the weights of the best epoch on the validation songs."""
+    rolls = ROLLS[run.rolls]()
     torch.manual_seed(run.seed)
-    recurrence = nn.RNN(NOTES, run.hidden, batch_first=True)
-    model = SequenceModel(recurrence, run.hidden, NOTES)
-    with torch.no_grad():  # start from the notes' mean rates instead of from one half
-        rate = rolls.train.rows.double().mean(0).clamp(1e-4, 1)
-        model.readout.bias.copy_(torch.logit(rate))
+    model = SequenceModel(NETWORKS[run.network](run.hidden), run.hidden, NOTES)
     windows = _some_songs(rolls.train, run.songs).windows(WINDOW)
+    _start_(model, run, windows)
     steps = run.epochs * (-(-len(windows) // BATCH))
-    optimizer = torch.optim.Adam(model.parameters(), RATE)
+    optimizer = torch.optim.Adam(model.parameters(), run.rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: max(1e-3, 1 - i / steps))
     source = torch.Generator().manual_seed(run.seed)
     train_losses, valid_losses, best = [], [], (float("inf"), model.state_dict())
@@ -90,6 +116,71 @@ def train_music(run: MusicRun, rolls: PianoRolls) -> Outcome:
         "valid": valid_losses,
         "test": [test.per_step, test.per_song],
     }
+
+
+def fit_echo(run: EchoRun) -> Outcome:
+    """Fit the readout of an echo-state network; return validation and test losses."""
+    rolls = ROLLS[run.rolls]()
+    network = EchoStateNetwork(
+        NOTES, run.units, NOTES, rho=run.rho, loss=BinaryCrossEntropy(), seed=run.seed
+    )
+    songs = rolls.train.batch(torch.arange(len(rolls.train)))
+    network.fit(songs.x, songs.y, songs.lengths)
+    found = {}
+    for name, part in (("valid", rolls.valid), ("test", rolls.test)):
+        loss = losses_of(network.outputs, part)
+        found[name] = [loss.per_step, loss.per_song]
+    return found
+
+
+def evaluate(model: SequenceModel, songs: Sequences) -> Loss:
+    """Return the loss of whole songs, the state carried from their first step to their last."""
+    return losses_of(lambda x: model(x)[0], songs)
+
+
+@torch.no_grad()
+def losses_of(outputs: Callable[[Tensor], Tensor], songs: Sequences) -> Loss:
+    """Return the loss of whole songs.
+
+    Args:
+        outputs: returns logits (batch, time, notes) for inputs (batch, time, notes).
+        songs: with a target at every step.
+    """
+    total, means = 0.0, []
+    for indices in _by_length(songs, 16):
+        batch = songs.batch(indices)
+        losses = _losses(outputs(batch.x), batch.y).masked_fill(~batch.mask, 0).double().sum(1)
+        total += float(losses.sum())
+        means += (losses / batch.lengths).tolist()
+    return Loss(total / int(songs.lengths.sum()), sum(means) / len(means))
+
+
+def _start_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
+    if run.lifted:
+        _lift_(model, run, windows)
+        return
+    with torch.no_grad():  # from the notes' mean rates instead of from one half
+        rate = windows.rows.double().mean(0).clamp(1e-4, 1)
+        model.readout.bias.copy_(torch.logit(rate))
+
+
+def _lift_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
+    """Fit a lifted network to some windows in one pass, and write its weights into the model."""
+    source = torch.Generator().manual_seed(run.seed)
+    batch = windows.batch(torch.randperm(len(windows), generator=source)[:LIFTED_WINDOWS])
+    lifted = LiftedRNN(
+        NOTES,
+        run.hidden,
+        NOTES,
+        activation=Tanh(),
+        loss=BinaryCrossEntropy(),
+        divergence="tight",
+        start="gaussian",
+        method=SequenceMinibatch(1, LIFTED_BATCH),
+        seed=run.seed,
+    ).fit(batch.x.double(), batch.y.double(), lengths=batch.lengths)
+    assert isinstance(model.recurrence, nn.RNN)
+    initialize_rnn_(model.recurrence, model.readout, lifted)
 
 
 def _one_epoch(
@@ -113,18 +204,6 @@ def _one_epoch(
     return total / count
 
 
-@torch.no_grad()
-def evaluate(model: SequenceModel, songs: Sequences) -> Loss:
-    """Return the loss of whole songs, the state carried from their first step to their last."""
-    total, means = 0.0, []
-    for indices in _by_length(songs, 16):
-        batch = songs.batch(indices)
-        losses = _losses(model(batch.x)[0], batch.y).masked_fill(~batch.mask, 0).double().sum(1)
-        total += float(losses.sum())
-        means += (losses / batch.lengths).tolist()
-    return Loss(total / int(songs.lengths.sum()), sum(means) / len(means))
-
-
 def _losses(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the loss of every step, summed over the notes: (batch, time)."""
     return binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(2)
@@ -138,58 +217,3 @@ def _by_length(songs: Sequences, size: int) -> Iterator[Tensor]:
 def _some_songs(songs: Sequences, count: int | None) -> Sequences:
     starts, lengths = songs.starts[:count], songs.lengths[:count]
     return Sequences(songs.rows, songs.targets, starts, lengths, songs.per_step)
-
-
-def _table(records: Sequence[Record[MusicRun]]) -> Table:
-    rows = []
-    for record in records:
-        valid = record.outcome["valid"]
-        best = min(range(len(valid)), key=lambda epoch: valid[epoch][1])
-        printed = PRINTED[record.settings.hidden]
-        rows.append(
-            [
-                str(record.settings.hidden),
-                f"{printed[0]:.2f}",
-                f"{record.outcome['train'][best]:.2f}",
-                f"{printed[1]:.2f}",
-                f"{valid[best][1]:.2f}",
-                f"{valid[best][0]:.2f}",
-                f"{record.outcome['test'][1]:.2f}",
-                f"{record.outcome['test'][0]:.2f}",
-                str(best + 1),
-                f"{record.seconds:.0f}",
-            ]
-        )
-    columns = (
-        "units",
-        "paper train",
-        "train per step",
-        "paper validation",
-        "validation per song",
-        "validation per step",
-        "test per song",
-        "test per step",
-        "best epoch",
-        "seconds",
-    )
-    notes = (
-        "Negative log-likelihood in nats, summed over the 88 notes. Per step: mean over all steps; "
-        "per song: mean over songs of the mean over their steps, the average of eq. 4.2.",
-        f"Adam, rate {RATE:g} falling linearly to 0, windows of {WINDOW} steps, batches of "
-        f"{BATCH}, norm clipped at {CLIP:g}, one seed, {records[0].settings.epochs} epochs; the "
-        "epoch is the best on the validation songs, and the test songs are read once.",
-        "The paper's plain gradient descent (rate 0.001) is not repeated: its number of epochs is "
-        "not printed.",
-    )
-    return Table("MuseData", columns, rows, notes)
-
-
-def _picture(path: Path, records: Sequence[Record[MusicRun]]) -> Path:
-    curves = []
-    for record in records:
-        hidden, losses = record.settings.hidden, record.outcome
-        epochs = list(range(1, len(losses["train"]) + 1))
-        curves.append(Curve(f"{hidden} train", epochs, losses["train"]))
-        curves.append(Curve(f"{hidden} validation", epochs, [v[0] for v in losses["valid"]]))
-    panel = Panel("MuseData", "epoch", "negative log-likelihood per step (nats)", curves)
-    return draw(path, [panel])

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from liftednet.reproduce.lifted_start import METHOD, start_table
-from liftednet.reproduce.music import music_report
+from liftednet.reproduce.music_tables import MusicExtent, jsb_table, muse_report
 from liftednet.reproduce.tables import write_report
+from liftednet.reproduce.temporal_opponents import opponents_table
 from liftednet.reproduce.temporal_tasks import norms_figure, success_table
 
 
@@ -16,13 +17,11 @@ class _Size:
     figure_length: int
     length: int
     steps: int
-    hidden: tuple[int, ...]
-    epochs: int
-    songs: int | None
+    music: MusicExtent
 
 
-_FULL = _Size(100, 20, 1500, (50, 100, 200, 300), 12, None)
-_QUICK = _Size(100, 20, 200, (50, 100), 2, 60)
+_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 40, 8, 40))
+_QUICK = _Size(100, 20, 200, MusicExtent((50, 100), 2, 1, 2, songs=60))
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 2) -> Path:
@@ -44,7 +43,15 @@ def run(folder: Path, quick: bool = False, seeds: int = 2) -> Path:
     figure = norms_figure(folder / "temporal_norms.png", size.figure_length)
     tasks, rates = success_table(store, size.length, size.steps, seeds)
     lifted = start_table(store, rates[METHOD], size.length, size.steps, seeds)
-    music, curves = music_report(folder, store, size.hidden, size.epochs, size.songs)
+    opponents = opponents_table(store, size.length, size.steps, seeds)
+    music, curves = muse_report(folder, store, size.music)
+    jsb = jsb_table(store, size.music)
     title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")
-    tables = [("tasks", tasks), ("lifted_start", lifted), ("musedata", music)]
+    tables = [
+        ("tasks", tasks),
+        ("lifted_start", lifted),
+        ("opponents", opponents),
+        ("musedata", music),
+        ("jsb", jsb),
+    ]
     return write_report(folder, title, tables, [figure, curves])

@@ -1,108 +1,39 @@
-"""The artificial tasks of On Recurrent Neural Networks: gradients through time, and success."""
+"""Success on the artificial tasks, and gradients through time before training."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
-from torch.optim import Optimizer
+from torch.nn.functional import cross_entropy
 
-from liftednet import data, starts
-from liftednet.models.networks import CellRecurrence, SequenceModel
+from liftednet import data
+from liftednet.models.networks import SequenceModel
 from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
-from liftednet.solvers.gradient import TemporalSimplexDescent, temporal_norms
+from liftednet.reproduce.temporal_methods import (
+    HIDDEN,
+    METHODS,
+    OPPONENTS,
+    TASKS,
+    TaskMethod,
+    cell_network,
+    cell_of,
+)
+from liftednet.solvers.gradient import temporal_norms
 
-HIDDEN, BATCH, TEST, CHECK_EVERY = 50, 50, 1000, 100
+BATCH, TEST, CHECK_EVERY = 50, 1000, 100
 SUCCESS = 0.99  # share of right answers on the test sequences
-THRESHOLD = 1.0  # c of eq. 3.6
 RATES = (0.1, 0.3, 1.0)
 TUNED_ON = "temporal order, 2 symbols"
 RADII = (0.8, 1.0, 1.2)
 FIGURE_RADII = (0.8, 0.9, 1.0, 1.1, 1.2)
-
-Draw = Callable[[int, int, int, Tensor], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Task:
-    """A generated task with one answer at the end.
-
-    Attributes:
-        draw: returns X and y from samples, longest length, seed and lengths.
-        features: of X.
-        outputs: numbers, or classes.
-        loss: of outputs and targets.
-    """
-
-    draw: Draw
-    features: int
-    outputs: int
-    loss: Callable[[Tensor, Tensor], Tensor]
-
-    def batch(self, samples: int, minimum: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return X, y and lengths between T and T + T / 10, T = `minimum`."""
-        lengths = data.hochreiter_lengths(samples, minimum, seed)
-        x, y = self.draw(samples, minimum + minimum // 10, seed, lengths)
-        return x, y, lengths
-
-
-TASKS = {
-    "addition": Task(
-        lambda n, t, seed, lengths: data.adding(n, t, "hochreiter", seed, lengths), 2, 1, mse_loss
-    ),
-    "multiplication": Task(data.multiplication, 2, 1, mse_loss),
-    "xor": Task(data.xor, 2, 2, cross_entropy),
-    "temporal order, 2 symbols": Task(
-        lambda n, t, seed, lengths: data.temporal_order(n, t, 2, seed, lengths),
-        6,
-        4,
-        cross_entropy,
-    ),
-    "temporal order, 3 symbols": Task(
-        lambda n, t, seed, lengths: data.temporal_order(n, t, 3, seed, lengths),
-        6,
-        8,
-        cross_entropy,
-    ),
-}
-
-
-def _plain(model: SequenceModel, rate: float, seed: int) -> Optimizer:
-    return torch.optim.SGD(model.parameters(), rate)
-
-
-def _nesterov(model: SequenceModel, rate: float, seed: int) -> Optimizer:
-    # With momentum 0.9 a constant gradient moves ten times as far: the rate is brought down.
-    return torch.optim.SGD(model.parameters(), rate / 10, momentum=0.9, nesterov=True)
-
-
-def _temporal_simplex(model: SequenceModel, rate: float, seed: int) -> Optimizer:
-    source = torch.Generator().manual_seed(seed)
-    return TemporalSimplexDescent(
-        model.parameters(), cell_of(model), rate, threshold=THRESHOLD, generator=source
-    )
-
-
-@dataclass(frozen=True)
-class _Method:
-    optimizer: Callable[[SequenceModel, float, int], Optimizer]
-    clip: float | None = None
-
-
-METHODS = {
-    "plain": _Method(_plain),
-    "clipped": _Method(_plain, THRESHOLD),
-    "Nesterov, clipped": _Method(_nesterov, THRESHOLD),
-    "temporal simplex": _Method(_temporal_simplex),
-}
 
 
 @dataclass(frozen=True)
@@ -118,23 +49,15 @@ class TaskRun:
     seed: int
 
 
-def network(features: int, outputs: int, radius: float, seed: int) -> SequenceModel:
-    """Return a tanh network whose recurrent weight has the spectral radius (section 3.2)."""
-    torch.manual_seed(seed)
-    cell = nn.RNNCell(features, HIDDEN)
-    starts.spectral_start_(cell, radius, torch.Generator().manual_seed(seed))
-    return SequenceModel(CellRecurrence(cell), HIDDEN, outputs)
-
-
 def train_task(run: TaskRun) -> Outcome:
     """Train from the spectral start; see `train_network`."""
-    task = TASKS[run.task]
-    return train_network(network(task.features, task.outputs, run.radius, run.seed), run)
+    task, make = TASKS[run.task], _method(run).network
+    return train_network(make(task.features, task.outputs, run.radius, run.seed), run)
 
 
 def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
     """Train on fresh batches; return the steps to success, or None, and the shares on the way."""
-    task, method = TASKS[run.task], METHODS[run.method]
+    task, method = TASKS[run.task], _method(run)
     optimizer = method.optimizer(model, run.rate, run.seed)
     # Batches and test sequences of a run have seeds that no other run shares.
     first = 1 + 1_000_000 * (run.seed + 1)
@@ -145,7 +68,7 @@ def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
 
         def closure(x: Tensor = x, y: Tensor = y, lengths: Tensor = lengths) -> Tensor:
             optimizer.zero_grad()
-            loss = task.loss(model.at_end(x, lengths), y)
+            loss = method.loss(model, task, x, y, lengths)
             loss.backward()
             if method.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), method.clip)
@@ -159,6 +82,10 @@ def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
             if shares[-1] >= SUCCESS:
                 return {"steps": step, "shares": shares}
     return {"steps": None, "shares": shares}
+
+
+def _method(run: TaskRun) -> TaskMethod:
+    return {**METHODS, **OPPONENTS}[run.method]
 
 
 def success_table(
@@ -175,22 +102,34 @@ def success_table(
         steps: most steps of a run.
         seeds: of each cell of the table.
     """
-    trials = [
-        TaskRun(TUNED_ON, method, 1.0, rate, steps, length, seed=1000)
-        for method in METHODS
-        for rate in RATES
-    ]
-    tried = run_all(store, trials, train_task, "choosing rates")
-    rates = {method: _best_rate(tried, method) for method in METHODS}
+    rates = chosen_rates(store, METHODS, length, steps)
     settings = [
         TaskRun(task, method, radius, rates[method], steps, length, seed)
+        for seed in range(seeds)
         for task in TASKS
         for method in METHODS
         for radius in RADII
-        for seed in range(seeds)
     ]
     records = run_all(store, settings, train_task, "artificial tasks")
     return _table(records, rates, length, steps), rates
+
+
+def chosen_rates(store: Path, methods: Iterable[str], length: int, steps: int) -> dict[str, float]:
+    """Return the rate of each method that does best on `TUNED_ON`.
+
+    Args:
+        store: the file of finished runs.
+        methods: their names.
+        length: least length of a sequence.
+        steps: most steps of a run.
+    """
+    trials = [
+        TaskRun(TUNED_ON, method, 1.0, rate, steps, length, seed=1000)
+        for method in methods
+        for rate in RATES
+    ]
+    tried = run_all(store, trials, train_task, "choosing rates")
+    return {method: _best_rate(tried, method) for method in methods}
 
 
 def _best_rate(tried: Sequence[Record[TaskRun]], method: str) -> float:
@@ -214,7 +153,7 @@ def _table(
                 for r in records
                 if (r.settings.task, r.settings.method, r.settings.radius) == (task, method, radius)
             ]
-            cells.append(_cell_text(own))
+            cells.append(cell_text(own))
         rows.append([task, method, f"{rates[method]:g}", *cells])
     columns = ("task", "method", "rate", *(f"radius {radius:g}" for radius in RADII))
     notes = (
@@ -229,7 +168,8 @@ def _table(
     return Table("Success on the artificial tasks", columns, rows, notes)
 
 
-def _cell_text(outcomes: Sequence[Outcome]) -> str:
+def cell_text(outcomes: Sequence[Outcome]) -> str:
+    """Return runs that succeeded, their median steps, and the mean of the best shares."""
     solved = [outcome["steps"] for outcome in outcomes if outcome["steps"] is not None]
     share = statistics.fmean(max(outcome["shares"]) for outcome in outcomes)
     after = f", {statistics.median(solved):.0f} steps" if solved else ""
@@ -248,7 +188,7 @@ def norms_figure(path: Path, length: int) -> Path:
     x, y = data.temporal_order(100, length, seed=0)
     curves = []
     for radius in FIGURE_RADII:
-        model = network(6, 4, radius, seed=0)
+        model = cell_network(6, 4, radius, seed=0)
 
         def closure(model: SequenceModel = model) -> Tensor:
             loss = cross_entropy(model.at_end(x), y)
@@ -265,9 +205,3 @@ def norms_figure(path: Path, length: int) -> Path:
         log_y=True,
     )
     return draw(path, [panel])
-
-
-def cell_of(model: SequenceModel) -> nn.Module:
-    """Return the cell that a model of this module applies over time."""
-    assert isinstance(model.recurrence, CellRecurrence)
-    return model.recurrence.cell

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from liftednet.solvers.gradient import truncated_backward
 Objective = Callable[[Tensor, Tensor], Tensor]
 MakeOptimizer = Callable[[SequenceModel, float], Optimizer]
 MakeNetwork = Callable[[int, int, int], SequenceModel]
+Begin = Callable[[SequenceModel, Tensor, Tensor, int], None]
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Method:
         rates: learning rates to choose from on validation data, as many for every method.
         clip: largest norm of the gradient, or None.
         segment: steps of truncated backpropagation, or None for the whole sequence.
+        begin: changes the network before training, given the training data and the seed.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Method:
     rates: tuple[float, ...]
     clip: float | None = None
     segment: int | None = None
+    begin: Begin | None = None
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,8 @@ class Training:
         rate: learning rate at the start.
         objective: loss of outputs and targets.
         budget: how long.
-        seed: of the order of the batches.
+        seed: of the order of the batches, and of the noise.
+        noise: deviation of Gaussian noise that is added to every batch, drawn anew each time.
         losses: mean training loss since the last check, one for each check; NaN ends a run that
             diverged.
     """
@@ -79,6 +83,7 @@ class Training:
     objective: Objective
     budget: Budget
     seed: int
+    noise: float = 0.0
     losses: list[float] = field(default_factory=list)
 
     def run(self, sequences: Sequences) -> None:
@@ -108,7 +113,14 @@ class Training:
 
     def _batches(self, sequences: Sequences) -> Iterator[Batch]:
         source = torch.Generator().manual_seed(self.seed)
-        return sequences.endless(self.budget.batch, source)
+        for batch in sequences.endless(self.budget.batch, source):
+            yield self._with_noise(batch, source)
+
+    def _with_noise(self, batch: Batch, source: torch.Generator) -> Batch:
+        if self.noise == 0:
+            return batch
+        noise = self.noise * torch.randn(batch.x.shape, generator=source)
+        return replace(batch, x=batch.x + noise)
 
     def _closure(self, optimizer: Optimizer, batches: Iterator[Batch]) -> Callable[[], Tensor]:
         def closure() -> Tensor:

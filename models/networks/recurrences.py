@@ -62,7 +62,7 @@ class PlainRNN(nn.RNN):
         Raises:
             DataError: an unknown nonlinearity.
         """
-        self._scanned = _elementwise(nonlinearity)
+        self._activation = _elementwise(nonlinearity)
         super().__init__(input_size, hidden_size, 1, nonlinearity, batch_first=True)
 
     def forward(  # type: ignore[override]
@@ -74,9 +74,9 @@ class PlainRNN(nn.RNN):
             x: (batch, time, features).
             state: (1, batch, units); None is zero.
         """
-        bias = self.bias_ih_l0 + self.bias_hh_l0
-        drive = linear(x.transpose(0, 1), self.weight_ih_l0, bias)
-        return _scanned(drive, self.weight_hh_l0, state, self._scanned)
+        bias = self.get_parameter("bias_ih_l0") + self.get_parameter("bias_hh_l0")
+        drive = linear(x.transpose(0, 1), self.get_parameter("weight_ih_l0"), bias)
+        return _scanned(drive, self.get_parameter("weight_hh_l0"), state, self._activation)
 
 
 class BatchNormRNN(nn.Module):

@@ -44,7 +44,9 @@ def test_scans_and_their_gradients_are_those_of_the_loop(
         )
         states.append(state)
     wanted = torch.stack(states)
-    found = (dense_scan if dense else independent_scan)(drive, weight, start, RELU if relu else TANH)
+    found = (dense_scan if dense else independent_scan)(
+        drive, weight, start, RELU if relu else TANH
+    )
     assert torch.allclose(found, wanted, atol=1e-12)
     pairs = zip(
         torch.autograd.grad((found * mixing).sum(), leaves),

@@ -11,16 +11,17 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from liftednet import data
-from liftednet.activations import Tanh
 from liftednet.errors import DataError
-from liftednet.models import LiftedRNN
 from liftednet.reproduce import (
     Record,
     activity,
     adding_curve,
     lifted_start,
     music,
+    music_tables,
     pixel_digits,
+    temporal_methods,
+    temporal_opponents,
     temporal_tasks,
 )
 from liftednet.reproduce.frank_wolfe import run as run_frank_wolfe
@@ -84,10 +85,13 @@ def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
         assert calls == 60
 
 
-@pytest.mark.parametrize("method", temporal_tasks.METHODS)
-@pytest.mark.parametrize("task", temporal_tasks.TASKS)
-def test_a_task_run_reports_steps_and_shares(task: str, method: str) -> None:
-    run = TaskRun(task, method, 1.0, 0.1, steps=100, length=10, seed=0)
+@pytest.mark.parametrize("method", [*temporal_methods.METHODS, *temporal_methods.OPPONENTS])
+@pytest.mark.parametrize("task", ["addition", "temporal order, 3 symbols"])
+def test_a_task_run_reports_steps_and_shares(
+    task: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 20)
+    run = TaskRun(task, method, 1.0, 0.1, steps=20, length=10, seed=0)
     outcome = train_task(run)
     assert outcome == train_task(run)
     assert len(outcome["shares"]) == 1 and 0 <= outcome["shares"][0] <= 1
@@ -102,7 +106,7 @@ def test_success_is_reported_with_its_steps(
     monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 10)
     names = ("xor", "temporal order, 2 symbols")
     monkeypatch.setattr(
-        temporal_tasks, "TASKS", {name: temporal_tasks.TASKS[name] for name in names}
+        temporal_tasks, "TASKS", {name: temporal_methods.TASKS[name] for name in names}
     )
     table, _ = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
     assert len(table.rows) == 8
@@ -116,7 +120,7 @@ def test_norms_vanish_below_radius_one(tmp_path: Path) -> None:
 def test_divergence_is_named_in_the_table() -> None:
     records = [
         Record(
-            activity.ActivityRun(method.name, False, 0.1, 5, 0),
+            activity.ActivityRun(method.name, False, 0.1, 0.3, 5, 0),
             {"accuracy": 0.5, "losses": [math.nan]},
             1.0,
         )
@@ -124,18 +128,6 @@ def test_divergence_is_named_in_the_table() -> None:
     ]
     table = activity._table(records, list(METHODS.values()), False, activity.Extent(1, 1, 1))
     assert "1 diverged" in table.rows[0][2]
-
-
-def test_a_lifted_network_and_the_torch_network_it_starts_agree() -> None:
-    task = temporal_tasks.TASKS["temporal order, 2 symbols"]
-    x, y, lengths = task.batch(30, 10, 0)
-    lifted = LiftedRNN(6, temporal_tasks.HIDDEN, 4, activation=Tanh(), sweeps=1)
-    lifted.fit(x, y, lengths=lengths)
-    model = temporal_tasks.network(6, 4, 1.0, seed=0)
-    lifted_start.write_weights_(model, lifted)
-    probabilities = model.at_end(x, lengths).softmax(1)
-    wanted = lifted.forward(x, lengths=lengths).to(probabilities)
-    assert torch.allclose(probabilities, wanted, atol=1e-5)
 
 
 def needs_real_data() -> None:
@@ -154,7 +146,9 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for module in (activity, adding_curve, pixel_digits):
         monkeypatch.setattr(module, "HIDDEN", 4)
     monkeypatch.setattr(activity, "LAYERS", 2)
-    monkeypatch.setattr(pixel_digits, "TEST", 50)
+    monkeypatch.setattr(pixel_digits, "HELD_OUT", 50)
+    monkeypatch.setattr(pixel_digits, "METHODS", pixel_digits.METHODS[2:5])
+    monkeypatch.setattr(pixel_digits, "mnist", lambda: data.subsample(data.mnist(), 300, 50, 0))
     quick = replace(
         frank_wolfe._QUICK,
         windows=40,
@@ -172,14 +166,20 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     few = data.PianoRolls(
         *(music._some_songs(p, 4) for p in (rolls.train, rolls.valid, rolls.test))
     )
-    monkeypatch.setattr(music, "muse_data", lambda: few)
+    monkeypatch.setattr(music, "ROLLS", {"MuseData": lambda: few, "JSB": lambda: few})
+    monkeypatch.setattr(music, "LIFTED_WINDOWS", 3)
+    monkeypatch.setattr(music_tables, "JSB_HIDDEN", 4)
+    monkeypatch.setattr(music_tables, "RESERVOIR", 10)
     monkeypatch.setattr(temporal_tasks, "TEST", 50)
     monkeypatch.setattr(temporal_tasks, "BATCH", 5)
     monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 5)
+    monkeypatch.setattr(temporal_opponents, "RESERVOIR", 10)
+    monkeypatch.setattr(temporal_opponents, "SEQUENCES", 50)
     monkeypatch.setattr(lifted_start, "SAMPLES", 20)
     monkeypatch.setattr(lifted_start, "SWEEPS", 1)
-    small = replace(temporal._QUICK, length=10, steps=5, hidden=(50,), epochs=1, songs=3)
+    extent = music_tables.MusicExtent((50, 100), 1, 1, 1, songs=3)
+    small = replace(temporal._QUICK, length=10, steps=5, music=extent)
     monkeypatch.setattr(temporal, "_QUICK", small)
     report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()
-    for piece in ("temporal simplex", "6.20", "temporal_norms.png", "musedata.png"):
+    for piece in ("temporal simplex", "6.20", "echo state", "temporal_norms.png", "musedata.png"):
         assert piece in report

@@ -1,0 +1,110 @@
+"""The artificial tasks once more: opponents that the thesis reviews but does not run."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from liftednet import data
+from liftednet.models.networks import EchoStateNetwork
+from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.tables import Table
+from liftednet.reproduce.temporal_methods import OMEGA, OPPONENTS, TASKS
+from liftednet.reproduce.temporal_tasks import TEST, TaskRun, cell_text, chosen_rates, train_task
+
+RESERVOIR, SEQUENCES, RADII = 300, 5000, (0.8, 0.95, 1.1)
+
+
+@dataclass(frozen=True)
+class EchoTask:
+    """An echo-state network with a ridge readout, fitted to one task.
+
+    Attributes:
+        task: a key of `TASKS`.
+        radius: spectral radius of the reservoir.
+        length: least length of a sequence.
+        seed: of the reservoir and the sequences.
+    """
+
+    task: str
+    radius: float
+    length: int
+    seed: int
+
+
+def opponents_table(store: Path, length: int, steps: int, seeds: int) -> Table:
+    """Run what is missing and return Omega, a GRU and echo-state networks on every task.
+
+    Args:
+        store: the file of finished runs.
+        length: least length of a sequence.
+        steps: most steps of a run.
+        seeds: of each cell.
+    """
+    rates = chosen_rates(store, OPPONENTS, length, steps)
+    settings = [
+        TaskRun(task, method, 1.0, rates[method], steps, length, seed)
+        for seed in range(seeds)
+        for task in TASKS
+        for method in OPPONENTS
+    ]
+    trained = run_all(store, settings, train_task, "opponents")
+    fitted = [
+        EchoTask(task, radius, length, seed)
+        for task in TASKS
+        for radius in RADII
+        for seed in range(seeds)
+    ]
+    return _table(trained, run_all(store, fitted, fit_task, "echo-state networks"), rates)
+
+
+def fit_task(run: EchoTask) -> Outcome:
+    """Fit the readout to sequences; return the share of right answers on validation and test."""
+    task = TASKS[run.task]
+    network = EchoStateNetwork(
+        task.features, RESERVOIR, task.outputs, radius=run.radius, seed=run.seed
+    )
+    # Below the seeds of all trained runs: no sequence of a test is fitted to.
+    network.fit(*task.batch(SEQUENCES, run.length, 3 * run.seed))
+    shares = {}
+    for offset, name in ((1, "valid"), (2, "test")):
+        x, y, lengths = task.batch(TEST, run.length, 3 * run.seed + offset)
+        right = data.correct(network.outputs_at_end(x, lengths), y)
+        shares[name] = float(right.double().mean())
+    return shares
+
+
+def _table(
+    trained: Sequence[Record[TaskRun]],
+    fitted: Sequence[Record[EchoTask]],
+    rates: dict[str, float],
+) -> Table:
+    rows = []
+    for task in TASKS:
+        cells = [_trained_cell(trained, task, method) for method in rates]
+        rows.append([task, *cells, _fitted_cell(fitted, task)])
+    columns = ("task", *(f"{name}, rate {rate:g}" for name, rate in rates.items()))
+    notes = (
+        f"Radius 1, otherwise as above. Omega (eq. 2.18) has weight {OMEGA:g}.",
+        f"Echo-state networks of {RESERVOIR} units, a ridge readout fitted to {SEQUENCES} "
+        f"sequences: mean share of right answers, the radius of the reservoir (in brackets) the "
+        f"best of {', '.join(f'{radius:g}' for radius in RADII)} on {TEST} other sequences.",
+    )
+    return Table("Further opponents", (*columns, "echo state"), rows, notes)
+
+
+def _trained_cell(trained: Sequence[Record[TaskRun]], task: str, method: str) -> str:
+    wanted = (task, method)
+    return cell_text([r.outcome for r in trained if (r.settings.task, r.settings.method) == wanted])
+
+
+def _fitted_cell(fitted: Sequence[Record[EchoTask]], task: str) -> str:
+    def mean(radius: float, part: str) -> float:
+        wanted = (task, radius)
+        own = [r for r in fitted if (r.settings.task, r.settings.radius) == wanted]
+        return statistics.fmean(r.outcome[part] for r in own)
+
+    best = max(RADII, key=lambda radius: mean(radius, "valid"))
+    return f"{mean(best, 'test'):.2f} ({best:g})"
