@@ -136,15 +136,16 @@ class _Columns:
 
     def newton(self, nu: Tensor, lower: Tensor, settled: float) -> tuple[Tensor, Tensor, int]:
         """Return nu, its states over their sum, and the steps to where the sums are all but 1."""
-        for steps in range(1, _NEWTON_STEPS + 1):
+        steps = 0
+        while True:
+            steps += 1
             total = self.states_of(nu).sum(0)
             excess = total - 1
-            if float(excess.abs().max()) <= settled:
-                break
+            if steps == _NEWTON_STEPS or float(excess.abs().max()) <= settled:
+                return nu, self.states.div_(total), steps
             slope = torch.div(self.states, self.root, out=self.shifted).sum(0)
             least = torch.finfo(slope.dtype).tiny
             nu = torch.maximum(nu - excess / slope.clamp_(min=least), lower)
-        return nu, self.states.div_(total), steps
 
     def states_of(self, nu: Tensor) -> Tensor:
         """Return z >= 0 with z - a / z = s at s = u + nu: max(s, 0) + 2 a / (|s| + root).

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from liftednet.validation import require_matrix
 
-_CHUNK_ENTRIES = 4_000_000  # of float64 at a time: 32 MB
-_SQUARE_BLOCK = 128  # columns of a Gram matrix at a time
+_CHUNK_ENTRIES = 1_000_000  # of float64 at a time: 8 MB, which caches hold
+_SQUARE_BLOCK = 96  # rows of a Gram matrix at a time: what a product of matrices is fast at
 _SQUARINGS = 24
 
 
@@ -85,24 +85,38 @@ class Design:
             yield part, _with_ones(chunk) if self.bias else chunk
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield (rows, X of these rows in float64): without the ones, which cost a copy of X."""
-        step = max(1, _CHUNK_ENTRIES // (self.features + 1))
+        """Yield (rows, X of these rows in float64): without the ones, which cost a copy of X.
+
+        A chunk of float32 stands in one place with the next: it is good until that is asked for.
+        """
+        step = min(self.samples, max(1, _CHUNK_ENTRIES // (self.features + 1)))
+        single = self.inputs.dtype is not torch.float64
+        buffer = self.inputs.new_empty(step if single else 0, self.features, dtype=torch.float64)
         for first in range(0, self.samples, step):
             part = slice(first, min(first + step, self.samples))
-            yield part, self.inputs[part].double()
+            rows = self.inputs[part]
+            yield part, buffer[: len(rows)].copy_(rows) if single else rows
 
     @cached_property
     def gram(self) -> Tensor:
         """[X, 1]'[X, 1] in float64."""
-        upper = sum_of(_upper_square(chunk) for _, chunk in self._chunks())
-        square = upper.triu() + upper.triu(1).T
-        if not self.bias:
-            return square
-        return torch.cat([torch.cat([square, self.total[None, :-1]]), self.total[:, None]], dim=1)
+        size = self.features + self.bias
+        gram = self.inputs.new_zeros(size, size, dtype=torch.float64)
+        square = gram[: self.features, : self.features]
+        for _, chunk in self._chunks():
+            _add_upper_square(square, chunk)
+            if self.bias:
+                gram[-1, :-1] += chunk.sum(0)
+        _mirror(square)
+        if self.bias:
+            gram[:, -1], gram[-1, -1] = gram[-1], self.samples
+        return gram
 
     @cached_property
     def total(self) -> Tensor:
         """[X, 1]'1 in float64."""
+        if self.bias and not self.wide:
+            return self.gram[-1]
         total = sum_of(chunk.sum(0) for _, chunk in self._chunks())
         return torch.cat([total, total.new_tensor([self.samples])]) if self.bias else total
 
@@ -111,11 +125,11 @@ class Design:
         """The largest eigenvalue of the Gram matrix."""
         if not self.wide:
             return float(torch.linalg.eigvalsh(self.gram)[-1].clamp(min=0))
-        return squared_norm(torch.cat([chunk for _, chunk in self.rows()]))
+        return squared_norm(_with_ones(self.inputs) if self.bias else self.inputs)
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X, 1]'V in float64."""
-        cross = sum_of(chunk.T @ targets[part].double() for part, chunk in self._chunks())
+        cross = sum_of(targets[part].double().T @ chunk for part, chunk in self._chunks()).T
         if not self.bias:
             return cross
         return torch.cat([cross, targets.sum(0, dtype=torch.float64).unsqueeze(0)])
@@ -126,13 +140,18 @@ class Design:
         return Weights(value[:-1], value[-1]) if self.bias else Weights(value, None)
 
 
-def _upper_square(chunk: Tensor) -> Tensor:
-    """Return X'X, right on and above the diagonal: half of the products, for many inputs."""
-    square = chunk.new_zeros(chunk.shape[1], chunk.shape[1])
-    for first in range(0, chunk.shape[1], _SQUARE_BLOCK):
+def _add_upper_square(square: Tensor, chunk: Tensor) -> None:
+    """Add X'X on and above the diagonal: half of the products, for many inputs."""
+    for first in range(0, len(square), _SQUARE_BLOCK):
         part = slice(first, first + _SQUARE_BLOCK)
-        square[part, first:] = chunk[:, part].T @ chunk[:, first:]
-    return square
+        square[part, first:].addmm_(chunk[:, part].T, chunk[:, first:])
+
+
+def _mirror(square: Tensor) -> None:
+    """Copy what is above the diagonal to below it."""
+    for first in range(0, len(square), _SQUARE_BLOCK):
+        part, after = slice(first, first + _SQUARE_BLOCK), first + _SQUARE_BLOCK
+        square[after:, part] = square[part, after:].T
 
 
 def _with_ones(chunk: Tensor) -> Tensor:
