@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from liftednet.models.networks import IndRNN, SequenceModel
+from liftednet.models.networks import IndRNN, PlainRNN, SequenceModel
 from liftednet.solvers import FrankWolfe
 
 BATCH, STEPS, FEATURES, HIDDEN, INNER = 32, 128, 9, 80, 5
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
-    "RNN": lambda: nn.RNN(FEATURES, HIDDEN, batch_first=True),
+    "RNN": lambda: PlainRNN(FEATURES, HIDDEN),
     "LSTM": lambda: nn.LSTM(FEATURES, HIDDEN, batch_first=True),
     "IndRNN, 6 layers": lambda: IndRNN(FEATURES, HIDDEN, 6, STEPS),
 }

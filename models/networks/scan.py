@@ -18,15 +18,15 @@ class Elementwise:
 
     Attributes:
         apply: replaces its argument by the activation, in place.
-        slope: returns the derivatives that belong to outputs, in a new tensor.
+        slope: puts the derivatives that belong to outputs (first) into a tensor (second).
     """
 
     apply: Callable[[Tensor], Tensor]
-    slope: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor, Tensor], Tensor]
 
 
-RELU = Elementwise(torch.relu_, torch.sign)
-TANH = Elementwise(torch.tanh_, lambda states: states.square().neg_().add_(1))
+RELU = Elementwise(torch.relu_, lambda output, out: torch.sign(output, out=out))
+TANH = Elementwise(torch.tanh_, lambda output, out: torch.square(output, out=out).neg_().add_(1))
 
 
 def independent_scan(
@@ -89,13 +89,14 @@ class _IndependentScan(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, weight, start = ctx.saved_tensors
         # The error of the pre-activation: e_t = (g_t + w * e_{t+1}) * phi'(a_t + w * h_{t-1}).
-        errors, slopes = torch.empty_like(states), ctx.activation.slope(states)
+        # Each step stays in the cache: whole-sequence products would read the memory again.
+        errors, slope = torch.empty_like(states), torch.empty_like(start)
         weight_sum, later = torch.zeros_like(start), torch.zeros_like(start)
         earlier = (start, *states[:-1].unbind(0))
-        steps = zip(gradient.unbind(0), slopes.unbind(0), earlier, errors.unbind(0), strict=True)
-        for given, slope, before, error in reversed(list(steps)):
+        steps = zip(gradient.unbind(0), states.unbind(0), earlier, errors.unbind(0), strict=True)
+        for given, state, before, error in reversed(list(steps)):
+            ctx.activation.slope(state, slope)
             later = torch.addcmul(given, weight, later, out=error).mul_(slope)
-            # Here the step is in the cache; one sum at the end would read the memory again.
             weight_sum.addcmul_(later, before)
         return errors, weight_sum.sum(0), weight * later, None
 
@@ -119,10 +120,11 @@ class _DenseScan(Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         states, weight, start = ctx.saved_tensors
         # The error of the pre-activation: e_t = (g_t + e_{t+1} W') * phi'(a_t + h_{t-1} W).
-        errors, slopes = torch.empty_like(states), ctx.activation.slope(states)
+        errors, slope = torch.empty_like(states), torch.empty_like(start)
         back, later = weight.T.contiguous(), torch.zeros_like(start)
-        steps = zip(gradient.unbind(0), slopes.unbind(0), errors.unbind(0), strict=True)
-        for given, slope, error in reversed(list(steps)):
+        steps = zip(gradient.unbind(0), states.unbind(0), errors.unbind(0), strict=True)
+        for given, state, error in reversed(list(steps)):
+            ctx.activation.slope(state, slope)
             later = torch.addmm(given, later, back, out=error).mul_(slope)
         # All steps in one product, which a graph would make one by one.
         weight_sum = states[:-1].flatten(0, 1).T @ errors[1:].flatten(0, 1)
