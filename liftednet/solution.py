@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -33,13 +34,17 @@ class Status(Enum):
 class Solution(Generic[Value]):
     """The result of one convex subproblem, judged by the problem and not by the solver.
 
+    From a GPU the numbers are 0-d tensors there, which act as numbers; reading one, or the status,
+    waits for the device.
+
     Attributes:
         value: the minimizer; a tensor (samples, units), or `Weights` for a weight fit.
         objective: the problem's objective at `value`, in float64.
         residual: the problem's relative KKT residual at `value`, in float64.
         iterations: iterations of the solver (0 for a closed form).
-        status: how the solve ended.
-        seconds: wall time of the solve, without `prepare`.
+        tolerance: the residual at which it counts as solved.
+        unfinished: how the solve ended where the residual is larger.
+        seconds: wall time of the solve, without `prepare`; on a GPU until all work was handed on.
         solver: name of the solver that was used.
     """
 
@@ -47,9 +52,25 @@ class Solution(Generic[Value]):
     objective: float
     residual: float
     iterations: int
-    status: Status
+    tolerance: float
+    unfinished: Status
     seconds: float
     solver: str
+
+    @property
+    def status(self) -> Status:
+        """How the solve ended."""
+        return Status.SOLVED if self.residual <= self.tolerance else self.unfinished
+
+    def require_usable(self) -> Solution[Value]:
+        """Return self, or raise `SolverError` where the objective is not finite."""
+        if math.isfinite(self.objective):
+            return self
+        raise SolverError(
+            f"{self.solver} reached an objective of {float(self.objective)}: "
+            f"{Status.FAILED.value}.",
+            replace(self, unfinished=Status.FAILED, tolerance=-math.inf),
+        )
 
     def require_solved(self) -> Solution[Value]:
         """Return self, or raise `SolverError` with this solution where it is not solved."""

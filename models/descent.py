@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-from liftednet.errors import SolverError
 from liftednet.problems import Subproblem
-from liftednet.solution import Solution
 from liftednet.solvers import Solver, choose
 
+from .block_update import Update, readable, updated
+
 _LARGEST_FACTOR = 50.0  # of an extrapolation
-_ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
 
 
 @dataclass(frozen=True)
@@ -183,41 +182,32 @@ class Descent:
 
     def _sweep(self, problem: Blocks, sweep: int, started: float) -> Iterator[Step]:
         objective = problem.objective()
-        for block in problem.sweep():
-            solution, decrease, residual = self._update(block)
+        for update in readable(map(self._update, problem.sweep())):
+            decrease = update.decrease()
             objective -= decrease
             yield Step(
                 sweep,
-                block.name,
+                update.block,
                 objective,
                 decrease,
-                residual,
-                solution.iterations,
-                solution.solver,
-                time.perf_counter() - started,
+                float(update.before.residual),
+                int(update.solution.iterations),
+                update.solution.solver,
+                update.clock - started,
             )
 
-    def _update(self, block: Block) -> tuple[Solution[Any], float, float]:
-        """Solve a block; return the solution, the decrease, and the residual before."""
+    def _update(self, block: Block) -> Update:
+        """Solve a block, and keep what it brings where it lowers the objective."""
         problem, value = block.problem(), block.value()
         before = problem.measure(value)
         solver = choose(problem, self.solver if block.solver is None else block.solver)
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
-        solution = solver.solve(problem, value, cache)
-        rise = solution.objective - before.objective
-        if rise > _ROUNDING * (1 + abs(before.objective)):
-            raise SolverError(
-                f"the block {block.name!r} raised the joint objective by {rise:.3e} (from "
-                f"{before.objective:.6e}); {solution.solver} stopped after {solution.iterations} "
-                f"iterations with residual {solution.residual:.1e}. The model keeps the state "
-                "before this block.",
-                solution,
-            )
-        if rise >= 0:
-            return solution, 0.0, before.residual
-        block.assign(solution.value)
-        return solution, -rise, before.residual
+        update = updated(block.name, before, solver.solve(problem, value, cache))
+        kept = update.kept(value)
+        if kept is not value:
+            block.assign(kept)
+        return update
 
 
 class _Ahead:

@@ -117,9 +117,10 @@ class SlopeSolver(Solver[SlopeFit, float, None]):
         slope = (s / t) ** 0.5 if t > 0 else (1.0 if s > 0 else start or 1.0)
         slope = min(max(slope, LEAST_SLOPE), 1.0)
         objective, residual = problem.measure(slope)
-        status = Status.SOLVED if residual <= _TOLERANCE else Status.STALLED
         seconds = time.perf_counter() - started
-        return Solution(slope, objective, residual, 0, status, seconds, self.name)
+        return Solution(
+            slope, objective, residual, 0, _TOLERANCE, Status.STALLED, seconds, self.name
+        )
 
 
 def leaky_layers(architecture: Architecture) -> list[int]:

@@ -8,8 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from liftednet.errors import SolverError
-from liftednet.problems import Subproblem
+from liftednet.problems import Subproblem, formulation
 from liftednet.solution import Solution, Status
 
 Problem = TypeVar("Problem", bound=Subproblem[Any])
@@ -69,17 +68,14 @@ def judged(
     solver: str,
     unfinished: Status = Status.ITERATION_LIMIT,
 ) -> Solution[Value]:
-    """Return the solution as the problem judges it.
+    """Return the solution as the problem judges it; one on a GPU is looked at when it is read.
 
     Raises:
         SolverError: the objective at the value is not finite.
     """
     seconds = time.perf_counter() - started
     objective, residual = problem.measure(value)
-    status = Status.SOLVED if residual <= tolerance else unfinished
-    solution = Solution(value, objective, residual, iterations, status, seconds, solver)
-    if objective != objective or objective in (float("inf"), float("-inf")):
-        raise SolverError(
-            f"{solver} reached an objective of {objective}: {Status.FAILED.value}.", solution
-        )
-    return solution
+    solution = Solution(
+        value, objective, residual, iterations, tolerance, unfinished, seconds, solver
+    )
+    return solution if formulation.stays_on_device(objective) else solution.require_usable()

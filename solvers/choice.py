@@ -103,4 +103,4 @@ def solve(
     problem.refuse_bad_values()
     if start is not None:
         problem.refuse_bad_start(start)
-    return chosen.solve(problem, start, chosen.prepare(problem))
+    return chosen.solve(problem, start, chosen.prepare(problem)).require_usable()

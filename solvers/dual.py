@@ -81,7 +81,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         steps = 0
-        for part in row_chunks(problem.samples, problem.units):
+        for part in row_chunks(problem.samples, problem.units, value.device):
             rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
             begin = None if start is None else start[part]
             value[part], used = self._states(rows, begin, tolerance * scale, _COARSE * scale)

@@ -89,7 +89,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
             return judged(problem, value, 0, started, tolerance, self.name)
         value = value if start is None else start.clone()
         steps = 0
-        for part in row_chunks(problem.samples, problem.units):
+        for part in row_chunks(problem.samples, problem.units, value.device):
             rows = primal_rows(problem, shared, step, part)
             value[part], used = self._descend(rows, value[part], 0.3 * tolerance)
             steps = max(steps, used)

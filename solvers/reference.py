@@ -118,9 +118,12 @@ class Reference(Solver[Subproblem[Any], Any, Compiled]):
         if np.isnan(residual):
             residual = dual_residual(statement)
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
-        status = Status.SOLVED if residual <= self.tolerance else Status.STALLED
-        status = status if failure is None else Status.FAILED
-        solution = Solution(value, objective, residual, steps, status, seconds, self.name)
+        tolerance, unfinished = self.tolerance, Status.STALLED
+        if failure is not None:
+            tolerance, unfinished = -np.inf, Status.FAILED
+        solution = Solution(
+            value, objective, residual, steps, tolerance, unfinished, seconds, self.name
+        )
         if failure is not None:
             raise SolverError(f"the reference solver failed: {failure}.", solution)
         return solution

@@ -124,7 +124,9 @@ def _from_features(problem: WeightFit, system: Factor) -> Tensor:
     left = torch.addmm(right, problem.design.gram, value, alpha=-curvature)
     left[: problem.design.features] -= 2 * rho * value[: problem.design.features]
     exact = left.abs().max() <= _ROUNDING * right.abs().max()
-    return value if bool(exact) else value + system.solve(left)
+    if not formulation.stays_on_device(exact) and bool(exact):
+        return value
+    return value + system.solve(left)
 
 
 def _right_side(problem: WeightFit) -> Tensor:

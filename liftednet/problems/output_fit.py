@@ -12,7 +12,7 @@ from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.chunks import row_chunks
-from liftednet.problems.formulation import Formulation, Measure, to_numpy
+from liftednet.problems.formulation import Formulation, Measure, reported, to_numpy
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -101,16 +101,17 @@ class OutputFit:
         The residual is the distance of Z from the point of the domain that stationarity asks
         for, over the largest of 1 and the entries of Z.
         """
-        objective, violation, largest = 0.0, 0.0, 1.0
-        for part in row_chunks(*value.shape):
+        objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
+        largest = torch.ones_like(objective)
+        for part in row_chunks(len(value), value.shape[1], value.device):
             z, u = value[part].double(), self.pre_activation[part].double()
             y = self.target[part].double()
-            objective += float(self.loss.output_value(y, z))
-            objective += self.lam * float(self.divergence.state_value(z, u))
+            objective += self.loss.output_value(y, z)
+            objective += self.lam * self.divergence.state_value(z, u)
             if not isinstance(self.divergence, Raw):
                 activation = self.divergence.activation
                 off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
-                violation = max(violation, float(off.max()))
-                largest = max(largest, float(z.abs().max()))
+                violation = torch.maximum(violation, off.max())
+                largest = torch.maximum(largest, z.abs().max())
         raw = isinstance(self.divergence, Raw)
-        return Measure(objective, torch.nan if raw else violation / largest)
+        return Measure(reported(objective), torch.nan if raw else reported(violation / largest))

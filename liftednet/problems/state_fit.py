@@ -12,11 +12,12 @@ from torch import Tensor
 from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.chunks import row_chunks
-from liftednet.problems.design_matrix import squared_norm
+from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.problems.formulation import (
     Formulation,
     Measure,
     exact_target,
+    reported,
     require_bounded,
     to_numpy,
 )
@@ -56,7 +57,7 @@ class Link:
         """Lam L |W|_2^2, a Lipschitz constant of the gradient in Z, or None."""
         if self.divergence.smoothness is None:
             return None
-        return self.lam * self.divergence.smoothness * squared_norm(self.weight)
+        return self.lam * self.divergence.smoothness * reported(squared_norm_on(self.weight))
 
     def rows(self, part: slice | Tensor) -> Link:
         """Return the link of some of the samples."""
@@ -205,17 +206,18 @@ class StateFit:
         gradient of all but Phi and s = lam + the links' smoothness, its largest entry over the
         largest entry of the terms lam U, grad R W' and V W' (and of lam, the unit of lam U).
         """
-        objective, violation, scale = 0.0, 0.0, self.lam
-        for part in row_chunks(self.samples, self.units):
+        objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
+        scale = torch.full_like(objective, self.lam)
+        for part in row_chunks(self.samples, self.units, value.device):
             rows = self.rows(part)
             piece, gradient, largest = rows._terms(value[part].double())
             objective += piece
-            scale = max(scale, largest)
+            scale = torch.maximum(scale, largest)
             if gradient is not None:
                 off = rows._stationarity(value[part].double(), gradient)
-                violation = max(violation, float(off.abs().max()))
+                violation = torch.maximum(violation, off.abs().max())
         smooth = self.smoothness is not None
-        return Measure(objective, violation / scale if smooth else torch.nan)
+        return Measure(reported(objective), reported(violation / scale) if smooth else torch.nan)
 
     def rows(self, part: slice | Tensor) -> StateFit:
         """Return the fit of some of the samples, in float64."""
@@ -225,26 +227,27 @@ class StateFit:
         rows.__dict__["smoothness"] = self.smoothness  # known already
         return rows
 
-    def _terms(self, z: Tensor) -> tuple[float, Tensor | None, float]:
+    def _terms(self, z: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the objective, the gradient of all but Phi, and the largest term in it."""
-        objective = self.lam * float(self.divergence.state_value(z, self.pre_activation))
+        objective = self.lam * self.divergence.state_value(z, self.pre_activation)
         gradient = -self.lam * self.pre_activation
-        scale = float(gradient.abs().max())
+        scale = gradient.abs().max()
         for link in self.links:
             above = link.pre_activation(z)
-            objective += link.lam * float(link.divergence.link_value(above, link.target))
+            objective = objective + link.lam * link.divergence.link_value(above, link.target)
             if self.smoothness is None:
                 continue
             push = link.divergence.link_gradient(above) - link.target
             pulled = link.lam * (link.target.float() @ link.weight.float().T)
             pushed = link.lam * (push @ link.weight.T)
             gradient = gradient + pushed
-            scale = max(scale, float(pulled.abs().max()), float((pushed + pulled).abs().max()))
+            scale = torch.maximum(scale, pulled.abs().max())
+            scale = torch.maximum(scale, (pushed + pulled).abs().max())
         return objective, None if self.smoothness is None else gradient, scale
 
     def _stationarity(self, z: Tensor, gradient: Tensor) -> Tensor:
         activation = self.divergence.activation
-        s = self.lam + (self.smoothness or 0.0)
+        s = self.lam if self.smoothness is None else self.lam + self.smoothness
         if activation.per_unit or activation.declares("prox"):
             return s * (z - activation.prox(z - gradient / s, self.lam / s))
         return self.lam * (z - activation.forward(-gradient / self.lam))

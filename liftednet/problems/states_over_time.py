@@ -12,7 +12,8 @@ from torch import Tensor
 
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.design_matrix import squared_norm_on
+from liftednet.problems.formulation import Formulation, Measure, reported
 from liftednet.problems.state_fit import Link, StateFit
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 
@@ -201,7 +202,7 @@ class StatesOverTime:
         """A Lipschitz constant of the gradient of all but Phi, or None."""
         if self.divergence.smoothness is None:
             return None
-        norm = float(torch.linalg.matrix_norm(self.recurrent.double(), 2))
+        norm = reported(squared_norm_on(self.recurrent).sqrt())
         total = self.lam * norm * (2 + self.divergence.smoothness * norm)
         for link in self.links:
             if link.smoothness is None:
@@ -217,14 +218,15 @@ class StatesOverTime:
         Lipschitz constant, over lam and the largest entry of a term of g.
         """
         problem, states = self.double(), value.double()
-        objective = float(problem.values(states).sum())
+        objective = reported(problem.values(states).sum())
         if self.smoothness is None:
             return Measure(objective, torch.nan)
         terms = problem.terms(states)
-        scale = max(self.lam, *(float(term.abs().max()) for term in terms))
+        scale = torch.stack([term.abs().max() for term in terms]).max().clamp(min=self.lam)
         s = self.lam + self.smoothness
         moved = states - self.divergence.activation.prox(states - sum(terms) / s, self.lam / s)
-        return Measure(objective, s * float(moved.abs().amax(-1)[self.valid].max()) / scale)
+        worst = moved.abs().amax(-1).where(self.valid, 0.0).max()
+        return Measure(objective, reported(s * worst / scale))
 
     def double(self) -> StatesOverTime:
         """Return the problem in float64."""

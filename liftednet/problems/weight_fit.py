@@ -13,11 +13,12 @@ from liftednet.divergences import Divergence, Joint
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
-from liftednet.problems.design_matrix import Design, Weights
+from liftednet.problems.design_matrix import Design, Weights, sum_of
 from liftednet.problems.formulation import (
     Formulation,
     Measure,
     exact_target,
+    reported,
     require_bounded,
     to_numpy,
 )
@@ -155,55 +156,58 @@ class WeightFit:
         stacked = value.stacked().double()
         weight = value.matrix.double()
         if self.divergence.smoothness is None or not self.penalty.proximable:
-            return Measure(self._link_value(stacked) + float(self.penalty.value(weight)), torch.nan)
+            objective = self._link_value(stacked) + self.penalty.value(weight)
+            return Measure(reported(objective), torch.nan)
         link, slope = self._sums(stacked)
-        objective = self.lam * link + float(self.penalty.value(weight))
+        objective = self.lam * link + self.penalty.value(weight)
         gradient, scale = self._gradient(slope)
         violation = self._stationarity(weight, gradient)
-        return Measure(objective, violation / scale if scale > 0 else violation)
+        relative = violation / torch.where(scale > 0, scale, 1.0)
+        return Measure(reported(objective), reported(relative))
 
     def gradient(self, stacked: Tensor) -> tuple[Tensor, float]:
         """Return the gradient of the divergence at [W; b] in float64, and its largest term."""
-        return self._gradient(self._sums(stacked)[1])
+        gradient, scale = self._gradient(self._sums(stacked)[1])
+        return gradient, reported(scale)
 
-    def _gradient(self, slope: Tensor) -> tuple[Tensor, float]:
-        scale = self.lam * max(float(slope.abs().max()), float(self.cross.abs().max()))
+    def _gradient(self, slope: Tensor) -> tuple[Tensor, Tensor]:
+        scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
         return self.lam * (slope - self.cross), scale
 
-    def _sums(self, stacked: Tensor) -> tuple[float, Tensor]:
+    def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u)."""
         quadratic = isinstance(self.divergence, Joint) and not self.design.wide
         return self._quadratic(stacked) if quadratic else self._pass(stacked)
 
-    def _stationarity(self, weight: Tensor, gradient: Tensor) -> float:
+    def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:
         smoothness = 1.0 if self.penalty.smooth else self.smoothness
         assert smoothness is not None  # measured only for smooth divergences
         rows = len(weight)
         worst = self.penalty.stationarity(weight, gradient[:rows], smoothness).abs().max()
         if self.design.bias:
             worst = torch.maximum(worst, gradient[rows:].abs().max())
-        return float(worst)
+        return worst
 
-    def _quadratic(self, stacked: Tensor) -> tuple[float, Tensor]:
+    def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
         assert isinstance(self.divergence, Joint)
         curved = self.divergence.smoothness * (self.design.gram @ stacked)
         linear = torch.outer(self.design.total, self.divergence.offset(stacked))
         value = ((curved / 2 + linear - self.cross) * stacked).sum()
-        return float(value), curved + linear
+        return value, curved + linear
 
-    def _pass(self, stacked: Tensor) -> tuple[float, Tensor]:
+    def _pass(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples."""
-        value, slope = 0.0, torch.zeros_like(stacked)
+        value, slope = stacked.new_zeros(()), torch.zeros_like(stacked)
         for part, chunk in self.design.rows():
             u = chunk @ stacked
-            value += float(self.divergence.link_value(u, self.targets[part].double()))
+            value += self.divergence.link_value(u, self.targets[part].double())
             slope += (self.divergence.link_gradient(u).T @ chunk).T  # faster than chunk' slope
         return value, slope
 
-    def _link_value(self, stacked: Tensor) -> float:
+    def _link_value(self, stacked: Tensor) -> Tensor:
         values = (
             self.divergence.link_value(chunk @ stacked, self.targets[part].double())
             for part, chunk in self.design.rows()
         )
-        return self.lam * float(sum(values))
+        return self.lam * sum_of(values)

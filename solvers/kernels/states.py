@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from liftednet.divergences import Raw
-from liftednet.problems import Link, StateFit, Subproblem
+from liftednet.problems import Link, StateFit, Subproblem, formulation
 from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.solution import Solution
 
@@ -79,7 +79,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value, steps = self.states(problem, start)
-        return judged(problem, value, int(steps.max()), started, tolerance, self.name)
+        return judged(problem, value, _most(steps), started, tolerance, self.name)
 
     def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
@@ -92,6 +92,11 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         value = start.clone(memory_format=torch.contiguous_format)
         goal = _SHARE * tolerance * largest_term_on(problem)
         return value, launch.run(value, goal, self.max_iterations)
+
+
+def _most(steps: Tensor) -> int:
+    most = steps.max()
+    return cast(int, most) if formulation.stays_on_device(most) else int(most)
 
 
 def _refused(link: Link) -> str | None:

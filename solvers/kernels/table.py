@@ -68,7 +68,7 @@ def link_map(divergence: Divergence, units: int) -> DeviceMap | None:
     """Return the gradient of R of a link with so many units, or None where there is none."""
     activation = divergence.activation
     if isinstance(divergence, Joint):
-        offset = activation.offset(units)
+        offset = activation.offset(units).numpy()  # made on the CPU: nothing waits for the device
         even = bool((offset == offset[0]).all())
         return DeviceMap("linear", divergence.smoothness, float(offset[0])) if even else None
     if type(activation) is catalogue.Softmax:

@@ -39,7 +39,8 @@ def exact(problem: StateFit) -> Tensor:
         pre_activation=problem.pre_activation.double(),
         links=tuple(link.double() for link in problem.links),
     )
-    return solve(twin).value
+    value: Tensor = solve(twin).value
+    return value
 
 
 @pytest.mark.parametrize(

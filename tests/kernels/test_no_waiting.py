@@ -1,0 +1,155 @@
+"""Where numbers stay on the device, a sweep does not read one before its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from liftednet import activations
+from liftednet.divergences import joint, tight
+from liftednet.errors import SolverError
+from liftednet.models.block_update import readable, updated
+from liftednet.models.descent import Block, Descent
+from liftednet.problems import Design, Link, StateFit, WeightFit, Weights, formulation
+from liftednet.problems.design_matrix import dominant_eigenvalue
+from liftednet.solvers import Ridge, solve
+from liftednet.solvers.kernels import FusedStates, StateBlocks
+
+
+class Readings(TorchDispatchMode):
+    """Counts what would wait for a GPU: numbers, booleans and indices that are read."""
+
+    WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
+        name = function.overloadpacket.__name__
+        if name in self.WAITING:
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(formulation, "stays_on_device", lambda value: isinstance(value, Tensor))
+    yield
+
+
+class TwoBlocks:
+    """States below a linear layer, and its weights."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.u, self.target, matrix = (
+            torch.randn(shape, generator=generator) for shape in ((12, 5), (12, 3), (5, 3))
+        )
+        self.weights = Weights(matrix, torch.zeros(3))
+        self.states = self.u.clamp(min=0)
+        self.linear = joint(activations.Identity())
+
+    def fit(self) -> StateFit:
+        assert self.weights.bias is not None
+        above = Link(self.linear, self.weights.matrix, self.weights.bias, self.target)
+        return StateFit(tight(activations.ReLU()), self.u, (above,), 0.5)
+
+    def sweep(self) -> list[Block]:
+        def states(value: Tensor) -> None:
+            self.states = value
+
+        def weights(value: Weights) -> None:
+            self.weights = value
+
+        fused = FusedStates(blocks=StateBlocks(16, depth=16, columns=16))
+        return [
+            Block("states", self.fit, lambda: self.states, states, fused),
+            Block("weights", self._weight_fit, lambda: self.weights, weights, Ridge()),
+        ]
+
+    def _weight_fit(self) -> WeightFit:
+        from liftednet.penalties import SquaredFrobenius
+
+        return WeightFit(self.linear, Design(self.states), self.target, SquaredFrobenius(0.1))
+
+    def objective(self) -> float:
+        return 0.0
+
+
+def test_the_updates_of_a_sweep_read_nothing(generator: torch.Generator, as_on_a_gpu: None) -> None:
+    problem, descent = TwoBlocks(generator), Descent()
+    with Readings() as readings:
+        updates = [descent._update(block) for block in problem.sweep()]
+    # the interpreter itself reads numbers inside the kernels, through numpy and not through torch
+    assert readings.names == []
+    assert [update.on_device for update in updates] == [True, True]
+    assert all(update.decrease() > 0 for update in updates)
+
+
+def test_numbers_left_on_the_device_make_the_same_descent(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = TwoBlocks(generator), TwoBlocks(generator)
+    there.u, there.target, there.weights, there.states = (
+        here.u,
+        here.target,
+        here.weights,
+        here.states,
+    )
+    expected = Descent().run(here, 3)
+    monkeypatch.setattr(formulation, "stays_on_device", lambda value: isinstance(value, Tensor))
+    found = Descent().run(there, 3)
+    assert there.states.equal(here.states)
+    assert there.weights.matrix.equal(here.weights.matrix)
+    assert [step.objective for step in found.steps] == pytest.approx(expected.objectives[1:])
+    assert [type(step.residual) for step in found.steps] == [float] * 6
+
+
+def test_updates_on_a_device_are_held_until_the_last(
+    generator: torch.Generator, as_on_a_gpu: None
+) -> None:
+    problem, seen = TwoBlocks(generator).fit(), []
+    solution = FusedStates(blocks=StateBlocks(16, depth=16, columns=16)).solve(problem)
+
+    def updates() -> Iterator[Any]:
+        for name in "ab":
+            seen.append(name)
+            yield updated(name, problem.measure(problem.pre_activation), solution)
+
+    assert next(readable(updates())).block == "a"
+    assert seen == ["a", "b"]
+
+
+def test_a_rise_on_the_device_keeps_the_old_value_and_is_an_error(
+    generator: torch.Generator, as_on_a_gpu: None
+) -> None:
+    problem = TwoBlocks(generator).fit()
+    best = solve(problem, FusedStates(blocks=StateBlocks(16, depth=16, columns=16)))
+    worse = FusedStates(max_iterations=0, blocks=StateBlocks(16, depth=16, columns=16)).solve(
+        problem, best.value + 1
+    )
+    update = updated("states", problem.measure(best.value), worse)
+    assert update.kept(best.value).equal(best.value)
+    with pytest.raises(SolverError, match="raised the joint objective"):
+        update.decrease()
+
+
+@pytest.mark.parametrize("shape", [(30, 8), (8, 8), (3, 1)])
+def test_the_norm_without_an_eigenvalue_solver(
+    shape: tuple[int, int], generator: torch.Generator
+) -> None:
+    matrix = torch.randn(shape, generator=generator, dtype=torch.float64)
+    found = dominant_eigenvalue(matrix.T @ matrix)
+    expected = torch.linalg.matrix_norm(matrix, 2) ** 2
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+def test_the_norm_where_eigenvalues_are_equal_or_zero() -> None:
+    for size in (0.0, 1e-30, 3.0):
+        gram = size * torch.eye(4, dtype=torch.float64)
+        assert float(dominant_eigenvalue(gram)) == pytest.approx(size)
