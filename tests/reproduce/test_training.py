@@ -85,6 +85,36 @@ def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
         assert calls == 60
 
 
+def test_noise_is_drawn_anew_for_every_batch() -> None:
+    x, y = first_symbols(30, 0)
+    seen = []
+
+    class Recorded(torch.nn.RNN):
+        def forward(self, x: torch.Tensor, state: None = None) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
+            seen.append(x)
+            return super().forward(x, state)
+
+    method = METHODS["Adam + clipping"]
+    model = method.network(2, 8, 2)
+    model.recurrence = Recorded(2, 6, batch_first=True)
+    training = Training(model, method, 1e-3, cross_entropy, Budget(200, 30, 1), 0, noise=0.3)
+    training.run(data.Sequences.from_padded(x, y))
+    # Every batch holds all samples, so that sums over the samples differ by the noise alone.
+    noise = torch.stack([batch.sum(0) for batch in seen]) - x.sum(0)
+    assert float(noise.mean()) == pytest.approx(0, abs=0.2)
+    assert float(noise.std()) == pytest.approx(0.3 * 30**0.5, rel=0.1)
+
+
+def test_validation_windows_are_those_of_other_persons() -> None:
+    x = torch.arange(12.0).reshape(12, 1, 1)
+    persons = torch.tensor([7, 7, 1, 1, 3, 3, 5, 5, 9, 9, 9, 1])
+    windows = data.Classification(x, torch.arange(12) % 2, -x, torch.zeros(12).long(), 2)
+    parts = activity.persons_apart(windows, persons)
+    assert persons[parts.x_test.flatten().long()].tolist() == [1, 1, 9, 9, 9, 1]
+    assert persons[parts.x_train.flatten().long()].tolist() == [7, 7, 3, 3, 5, 5]
+    assert torch.equal(parts.y_test, windows.y_train[[2, 3, 8, 9, 10, 11]])
+
+
 @pytest.mark.parametrize("method", [*temporal_methods.METHODS, *temporal_methods.OPPONENTS])
 @pytest.mark.parametrize("task", ["addition", "temporal order, 3 symbols"])
 def test_a_task_run_reports_steps_and_shares(
