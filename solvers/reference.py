@@ -21,7 +21,7 @@ _PRECISE: dict[str, dict[str, Any]] = {
     "OSQP": {
         **dict.fromkeys(("eps_abs", "eps_rel", "eps_prim_inf", "eps_dual_inf"), 1e-10),
         "max_iter": 20_000,
-        "polishing": True,
+        "polishing": False,  # which prints whatever it is told, and adds digits past the tenth
     },
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11},
     "SCS": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000},

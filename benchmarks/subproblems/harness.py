@@ -14,6 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+_GOAL = 1e-6  # relative KKT residual
+_TOLERANCES = [10 ** (-half / 2) for half in range(4, 25)]  # 1e-2 to 1e-12
 _SLOW = 4.0  # seconds from which a method is not run once more for warmth or memory
 
 
@@ -63,6 +65,26 @@ class Row:
     ratio: float
     residual: float
     peak_megabytes: float
+
+
+def loosest(
+    build: Callable[[float], Callable[[], Any]], judge: Callable[[Any], float]
+) -> Callable[[], Any]:
+    """Return the run with the loosest tolerance that reaches a residual of 1e-6, or gets nearest.
+
+    Other people's solvers stop by measures of their own, of which each must be tuned to ours: a
+    tolerance that is tighter than it need be would flatter us.
+    """
+    nearest, best = None, float("inf")
+    for tolerance in _TOLERANCES:
+        run, started = build(tolerance), time.process_time()
+        residual = judge(run())
+        if nearest is None or residual < best:
+            nearest, best = run, residual
+        if residual <= _GOAL or time.process_time() - started > _SLOW:
+            break
+    assert nearest is not None
+    return nearest
 
 
 def measure(comparison: Comparison, rounds: int) -> list[Row]:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import cvxpy as cp
 import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.subproblems.harness import Comparison, Method
+from benchmarks.subproblems.harness import Comparison, Method, loosest
 from liftednet.activations import SimplexProjection
 from liftednet.divergences import joint
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import OutputFit
 from liftednet.solvers import SimplexDual
-
-_PRECISE = {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11}
 
 
 def fit(samples: int, outputs: int, soft: bool, dtype: torch.dtype = torch.float64) -> OutputFit:
@@ -39,21 +38,24 @@ def comparison(samples: int, outputs: int, soft: bool, slow: int) -> Comparison:
         )
         return part.measure(value.double()).residual
 
+    def tuned(build: Callable[..., Callable[[], Tensor]], *of: int | str) -> Callable[[], Tensor]:
+        return loosest(partial(build, problem, *of), judge)
+
     solver, labels = SimplexDual(), "soft" if soft else "one-hot"
     return Comparison(
         f"simplex cross-entropy, {outputs} outputs, {samples:,} samples, {labels}",
         [
             Method("liftednet simplex-dual", lambda: solver.solve(problem).value, samples, True),
             Method("liftednet, float32", lambda: solver.solve(single).value, samples, True),
-            Method("CVXPY re-solved, CLARABEL", _resolved(problem, slow), slow),
-            Method("CVXPY block, CLARABEL", _block(problem, slow, "CLARABEL"), slow),
-            Method("CVXPY block, SCS", _block(problem, 10, "SCS"), 10),
+            Method("CVXPY re-solved, CLARABEL", tuned(_resolved, slow), slow),
+            Method("CVXPY block, CLARABEL", tuned(_block, slow, "CLARABEL"), slow),
+            Method("CVXPY block, SCS", tuned(_block, 10, "SCS"), 10),
         ],
         judge,
     )
 
 
-def _resolved(problem: OutputFit, samples: int) -> Callable[[], Tensor]:
+def _resolved(problem: OutputFit, samples: int, tolerance: float) -> Callable[[], Tensor]:
     y, u = problem.target.numpy(), problem.pre_activation.numpy()
     z, label = cp.Variable(y.shape[1]), cp.Parameter(y.shape[1], nonneg=True)
     pre = cp.Parameter(y.shape[1])
@@ -64,21 +66,24 @@ def _resolved(problem: OutputFit, samples: int) -> Callable[[], Tensor]:
         rows = []
         for i in range(samples):
             label.value, pre.value = y[i], u[i]
-            statement.solve(solver="CLARABEL", **_PRECISE)
+            statement.solve(solver="CLARABEL", tol_gap_abs=tolerance, tol_gap_rel=tolerance)
             rows.append(np.asarray(z.value))
         return _on_simplex(np.array(rows))
 
     return run
 
 
-def _block(problem: OutputFit, samples: int, backend: str) -> Callable[[], Tensor]:
+def _block(
+    problem: OutputFit, samples: int, backend: str, tolerance: float
+) -> Callable[[], Tensor]:
+    names = ("tol_gap_abs", "tol_gap_rel") if backend == "CLARABEL" else ("eps_abs", "eps_rel")
     y, u = problem.target.numpy()[:samples], problem.pre_activation.numpy()[:samples]
 
     def run() -> Tensor:
         z = cp.Variable(y.shape)
         objective = cp.sum_squares(z - u) / 2 - cp.sum(cp.multiply(y, cp.log(z)))
         statement = cp.Problem(cp.Minimize(objective), [cp.sum(z, axis=1) == 1, z >= 0])
-        statement.solve(solver=backend, **(_PRECISE if backend == "CLARABEL" else {}))
+        statement.solve(solver=backend, **dict.fromkeys(names, tolerance))
         return _on_simplex(np.asarray(z.value))
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cvxpy as cp
@@ -14,7 +15,7 @@ from scipy.optimize import lsq_linear, nnls
 from scipy.sparse import csc_matrix, triu
 from torch import Tensor
 
-from benchmarks.subproblems.harness import Comparison, Method
+from benchmarks.subproblems.harness import Comparison, Method, loosest
 from benchmarks.subproblems.trained import trained
 from liftednet.activations import Identity, ReLU
 from liftednet.divergences import joint
@@ -90,38 +91,48 @@ def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
             "liftednet dual, float32 to 1e-5", lambda: Dual().solve(single).value, samples, True
         ),
     ]
+
+    def judge(value: Tensor) -> float:
+        return case.problem(len(value)).measure(value).residual
+
     return Comparison(
         f"nonnegative states, {units} below {above}, {samples:,} samples, {case.name}",
-        [*fast, *_alternatives(case, slow, blocks)],
-        lambda value: case.problem(len(value)).measure(value).residual,
+        [*fast, *_alternatives(case, slow, blocks, judge)],
+        judge,
     )
 
 
-def _alternatives(case: Case, slow: int, blocks: bool) -> Iterator[Method]:
+def _alternatives(
+    case: Case, slow: int, blocks: bool, judge: Callable[[Tensor], float]
+) -> Iterator[Method]:
     matrix, right = case.stacked()
-    yield Method("scipy nnls", lambda: _rows(nnls(matrix, right(i))[0] for i in range(slow)), slow)
     few = max(2, slow // 10)
-    yield Method(
-        "scipy lsq_linear", lambda: _rows(_bounded(matrix, right(i)) for i in range(few)), few
-    )
-    yield Method("OSQP, factored once", _osqp(case, slow), slow)
+    yield Method("scipy nnls", lambda: _rows(nnls(matrix, right(i))[0] for i in range(slow)), slow)
+    yield Method("scipy lsq_linear", loosest(partial(_bounded, case, few), judge), few)
+    yield Method("OSQP, factored once", loosest(partial(_osqp, case, slow), judge), slow)
     if len(case.weight) < 1_000:
-        yield Method("CVXPY re-solved, OSQP", _resolved(case, few), few)
+        yield Method("CVXPY re-solved, OSQP", loosest(partial(_resolved, case, few), judge), few)
     if blocks:
         for backend in ("OSQP", "CLARABEL", "SCS"):
-            yield Method(f"CVXPY block, {backend}", _block(case, 10, backend), 10)
+            run = loosest(partial(_block, case, 10, backend), judge)
+            yield Method(f"CVXPY block, {backend}", run, 10)
 
 
 def _rows(rows: Iterator[Array]) -> Tensor:
     return torch.from_numpy(np.array(list(rows))).clamp(min=0)
 
 
-def _bounded(matrix: Array, right: Array) -> Array:
-    found: Array = lsq_linear(matrix, right, (0, np.inf), tol=1e-12).x
-    return found
+def _bounded(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]:
+    matrix, right = case.stacked()
+
+    def one(i: int) -> Array:
+        found: Array = lsq_linear(matrix, right(i), (0, np.inf), tol=tolerance).x
+        return found
+
+    return lambda: _rows(one(i) for i in range(samples))
 
 
-def _osqp(case: Case, samples: int) -> Callable[[], Tensor]:
+def _osqp(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]:
     hessian, linear = case.quadratic()
     units = len(hessian)
     solver = osqp.OSQP()
@@ -132,8 +143,8 @@ def _osqp(case: Case, samples: int) -> Callable[[], Tensor]:
         np.zeros(units),
         np.full(units, np.inf),
         verbose=False,
-        eps_abs=1e-8,
-        eps_rel=1e-8,
+        eps_abs=tolerance,
+        eps_rel=tolerance,
         max_iter=100_000,
         polishing=False,
     )
@@ -146,32 +157,36 @@ def _osqp(case: Case, samples: int) -> Callable[[], Tensor]:
     return lambda: _rows(one(i) for i in range(samples))
 
 
-def _resolved(case: Case, samples: int) -> Callable[[], Tensor]:
+def _resolved(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]:
     matrix, right = case.stacked()
     z, target = cp.Variable(matrix.shape[1]), cp.Parameter(len(matrix))
     statement = cp.Problem(cp.Minimize(cp.sum_squares(matrix @ z - target)), [z >= 0])
 
     def one(i: int) -> Array:
         target.value = right(i)
-        statement.solve(solver="OSQP", eps_abs=1e-8, eps_rel=1e-8, max_iter=100_000)
+        statement.solve(solver="OSQP", **_options("OSQP", tolerance))
         return np.asarray(z.value)
 
     return lambda: _rows(one(i) for i in range(samples))
 
 
-def _block(case: Case, samples: int, backend: str) -> Callable[[], Tensor]:
+def _options(backend: str, tolerance: float) -> dict[str, float | bool]:
+    if backend == "CLARABEL":
+        return {"tol_gap_abs": tolerance, "tol_gap_rel": tolerance}
+    both = {"eps_abs": tolerance, "eps_rel": tolerance}
+    if backend == "SCS":
+        return {**both, "max_iters": 100_000}
+    return {**both, "max_iter": 100_000, "polishing": False}
+
+
+def _block(case: Case, samples: int, backend: str, tolerance: float) -> Callable[[], Tensor]:
     matrix, right = case.stacked()
-    precise: dict[str, dict[str, float]] = {
-        "OSQP": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iter": 100_000},
-        "CLARABEL": {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10},
-        "SCS": {"eps_abs": 1e-8, "eps_rel": 1e-8, "max_iters": 100_000},
-    }
 
     def run() -> Tensor:
         z = cp.Variable((samples, matrix.shape[1]))
         target = np.array([right(i) for i in range(samples)])
         statement = cp.Problem(cp.Minimize(cp.sum_squares(z @ matrix.T - target)), [z >= 0])
-        statement.solve(solver=backend, **precise[backend])
+        statement.solve(solver=backend, **_options(backend, tolerance))
         return torch.from_numpy(np.asarray(z.value)).clamp(min=0)
 
     return run
