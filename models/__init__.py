@@ -8,6 +8,7 @@ if __name__ == "models":
 
 from .descent import Descent, Step, Trace
 from .epochs import Epoch, EpochTrace
+from .full_batch import FullBatch
 from .minibatch import Minibatch
 from .mlp import LiftedMLP
 from .recurrent_minibatch import SequenceMinibatch
@@ -18,6 +19,7 @@ __all__ = [
     "Descent",
     "Epoch",
     "EpochTrace",
+    "FullBatch",
     "LiftedMLP",
     "LiftedRNN",
     "Minibatch",

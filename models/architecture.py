@@ -12,6 +12,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
 from liftednet.validation import require_positive
 
+MULTIPLIERS = "multipliers"  # joint divergences, and what holds the states at the forward pass
 COUPLINGS: dict[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 
 
@@ -28,6 +29,7 @@ class Architecture:
         loss: pinned to the last pre-activation, or on the states of the last layer.
         lam: the weight of every divergence, as many as there are.
         rho: the weight of every layer's squared Frobenius penalty.
+        multipliers: whether multipliers hold the states at the forward pass.
     """
 
     sizes: tuple[int, ...]
@@ -35,6 +37,7 @@ class Architecture:
     loss: Loss
     lam: tuple[float, ...]
     rho: tuple[float, ...]
+    multipliers: bool = False
 
     @property
     def layers(self) -> int:
@@ -95,18 +98,19 @@ def design_network(
         raise DeclarationError(
             f"loss must be a loss object, such as liftednet.losses.CrossEntropy(); got {loss!r}."
         )
-    if divergence not in COUPLINGS:
-        raise DeclarationError(
-            f"divergence must be one of {', '.join(map(repr, COUPLINGS))}, got {divergence!r}."
-        )
+    multipliers = divergence == MULTIPLIERS
+    if divergence not in COUPLINGS and not multipliers:
+        names = ", ".join(map(repr, (*COUPLINGS, MULTIPLIERS)))
+        raise DeclarationError(f"divergence must be one of {names}, got {divergence!r}.")
     declared = _checked_activations(activations, len(units) - 2, loss)
-    couple = COUPLINGS[divergence]
+    couple = joint if multipliers else COUPLINGS[divergence]
     return Architecture(
         units,
         tuple(couple(activation) for activation in declared),
         loss,
         _per_layer("lam", lam, len(declared)),
         _per_layer("rho", rho, len(units) - 1),
+        multipliers,
     )
 
 

@@ -64,6 +64,19 @@ class Extrapolating(Protocol):
         ...
 
 
+@runtime_checkable
+class Renewing(Protocol):
+    """Blocks that keep something fixed over a sweep, such as multipliers."""
+
+    def renew(self) -> None:
+        """Renew it; the objective may change in either direction."""
+        ...
+
+    def gap(self) -> tuple[float, ...]:
+        """Return how far every layer is from what the renewals bring it to, relatively."""
+        ...
+
+
 @dataclass(frozen=True)
 class Step:
     """What one block update did.
@@ -95,6 +108,7 @@ class Ending(Enum):
     CONVERGED = "every block's KKT residual was within the tolerance over a whole sweep"
     BUDGET = "the number of sweeps was used up"
     STOPPED = "the held-out objective no longer improved; the best weights are kept"
+    STALLED = "no step lowers the objective any further, as far as rounding tells"
     INTERRUPTED = "it was interrupted; the state after the last finished block is kept"
 
 
@@ -173,6 +187,9 @@ class Descent:
             for step in self._sweep(problem, sweep, started):
                 trace.steps.append(step)
                 yield step
+            if isinstance(problem, Renewing):
+                trace.steps.append(self._renewal(problem, sweep, started))
+                yield trace.steps[-1]
             if trace.residual(sweep) <= self.tolerance:
                 trace.ending = Ending.CONVERGED
                 return
@@ -195,6 +212,14 @@ class Descent:
                 update.solution.solver,
                 update.clock - started,
             )
+
+    def _renewal(self, problem: Blocks, sweep: int, started: float) -> Step:
+        assert isinstance(problem, Renewing)  # seen to by the caller
+        before, off = problem.objective(), max(problem.gap(), default=0.0)
+        problem.renew()
+        objective = problem.objective()
+        seconds = time.perf_counter() - started
+        return Step(sweep, "renewal", objective, before - objective, off, 0, "renewal", seconds)
 
     def _update(self, block: Block) -> Update:
         """Solve a block, and keep what it brings where it lowers the objective."""

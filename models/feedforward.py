@@ -9,14 +9,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Divergence
+from liftednet.activation import Activation
+from liftednet.activations import Clipped, LeakyReLU
+from liftednet.divergences import Divergence, Tight
 from liftednet.losses import OutputLoss, PinnedLoss
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, Subproblem, WeightFit, Weights
 
 from .architecture import Architecture
 from .descent import Block
-from .slopes import SlopeFit, SlopeSolver, leaky_layers, slope_of, with_slope
+from .learned import learnable_layers, limit_block, slope_block
+from .limits import LimitFit, Limits
+from .slopes import SlopeFit
 
 
 def forward_states(
@@ -34,7 +38,7 @@ def forward_states(
 
 
 @dataclass(frozen=True)
-class _Above:
+class Above:
     """What stands at the upper end of a layer: states or data, and the divergence to them."""
 
     divergence: Divergence
@@ -51,10 +55,10 @@ class FeedforwardBlocks:
         architecture: sizes, divergences, loss.
         weights: of every layer.
         states: of every layer that has them, each (samples, units).
-        learn_slopes: whether the slopes of leaky ReLUs are blocks, too.
+        learn_activations: whether slopes and boxes of activations are blocks, too.
     """
 
-    learn_slopes = False
+    learn_activations = False
 
     def __init__(
         self,
@@ -87,11 +91,12 @@ class FeedforwardBlocks:
         self._penalties = [SquaredFrobenius(rho) for rho in architecture.rho]
 
     def sweep(self) -> list[Block]:
-        """Return the blocks of one sweep: states from the top down, all weights, all slopes."""
+        """Return the blocks of one sweep: states from the top down, weights, activations."""
         states = [self._state_block(layer) for layer in reversed(range(len(self.states)))]
         weights = [self._weight_block(layer) for layer in range(self.architecture.layers)]
-        slopes = leaky_layers(self.architecture) if self.learn_slopes else []
-        fitted = [] if self._fixed_weights else weights + [self._slope_block(n) for n in slopes]
+        learned = learnable_layers(self.architecture) if self.learn_activations else []
+        maps = [self._activation_block(layer) for layer in learned]
+        fitted = [] if self._fixed_weights else weights + maps
         return states * self._passes + fitted
 
     def objective(self) -> float:
@@ -122,6 +127,10 @@ class FeedforwardBlocks:
         """X, (samples, inputs)."""
         return self._inputs.inputs
 
+    def take_states(self, previous: FeedforwardBlocks) -> None:
+        """Go on from the states of an earlier fit to the same data."""
+        self.states = previous.states
+
     def snapshot(self) -> tuple[list[Weights], list[Tensor]]:
         """Return the current weights and states."""
         return list(self.weights), list(self.states)
@@ -147,20 +156,22 @@ class FeedforwardBlocks:
         """Return X_{l-1} W_l + b_l, (samples, pre-activations)."""
         return self.weights[layer].apply(self._design(layer).inputs)
 
+    def lam(self, layer: int) -> float:
+        """Return the weight of a layer's divergence."""
+        return self.architecture.lam[layer]
+
     def _design(self, layer: int) -> Design:
         return self._inputs if layer == 0 else Design(self.states[layer - 1])
 
-    def _above(self, layer: int) -> _Above | None:
+    def _above(self, layer: int) -> Above | None:
         if layer < len(self.states):
-            architecture = self.architecture
-            return _Above(
-                architecture.divergences[layer], self.states[layer], architecture.lam[layer]
-            )
+            divergence = self.architecture.divergences[layer]
+            return Above(divergence, self.states[layer], self.lam(layer))
         if self._target is None:
             return None
         loss = self.architecture.loss
         assert isinstance(loss, PinnedLoss)
-        return _Above(loss.divergence, self._target, 1.0)
+        return Above(loss.divergence, self._target, 1.0)
 
     def _layer_value(self, layer: int) -> float:
         above = self._above(layer)
@@ -182,19 +193,25 @@ class FeedforwardBlocks:
             partial(self.weights.__setitem__, layer),
         )
 
-    def _slope_block(self, layer: int) -> Block:
-        def assign(slope: float) -> None:
-            self.architecture = with_slope(self.architecture, layer, slope)
+    def _activation_block(self, layer: int) -> Block:
+        activation = self.architecture.activations[layer]
 
-        return Block(
-            f"slope {layer + 1}",
-            lambda: SlopeFit(
-                self.states[layer], self.pre_activation(layer), self.architecture.lam[layer]
-            ),
-            lambda: slope_of(self.architecture, layer),
-            assign,
-            SlopeSolver(),
-        )
+        def assign(found: Activation, states: Tensor | None = None) -> None:
+            self.architecture = self.architecture.with_divergence(layer, Tight(found))
+            self.states[layer] = self.states[layer] if states is None else states
+
+        if isinstance(activation, LeakyReLU):
+            return slope_block(layer, activation.alpha, partial(self._slope_fit, layer), assign)
+        assert isinstance(activation, Clipped)  # of learnable_layers
+        box = activation.lower, activation.upper
+        return limit_block(layer, partial(self._limit_fit, layer, box), assign)
+
+    def _slope_fit(self, layer: int) -> SlopeFit:
+        return SlopeFit(self.states[layer], self.pre_activation(layer), self.lam(layer))
+
+    def _limit_fit(self, layer: int, box: Limits) -> LimitFit:
+        u, lam = self.pre_activation(layer), self.lam(layer)
+        return LimitFit(self.states[layer], u, self._links(layer), lam, box)
 
     def _weight_fit(self, layer: int) -> WeightFit:
         above = self._above(layer)
@@ -216,7 +233,7 @@ class FeedforwardBlocks:
         )
 
     def _state_fit(self, layer: int) -> Subproblem[Tensor]:
-        divergence, lam = self.architecture.divergences[layer], self.architecture.lam[layer]
+        divergence, lam = self.architecture.divergences[layer], self.lam(layer)
         below = self.pre_activation(layer)
         if layer == self.architecture.layers - 1 and self._target is not None:
             loss = self.architecture.loss

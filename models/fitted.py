@@ -10,7 +10,7 @@ from liftednet.activation import Activation
 from liftednet.errors import NotFittedError
 from liftednet.problems import Weights
 
-from .architecture import Architecture
+from .architecture import MULTIPLIERS, Architecture
 from .descent import largest_residual
 from .feedforward import FeedforwardBlocks
 from .forward_pass import blocks_at
@@ -21,11 +21,9 @@ class FittedNetwork(Predictor):
     """Weights and, once they are asked for or fitted, states on the data of the last fit.
 
     Attributes:
-        state_passes: visits of the states in one sweep.
         warm_start: whether a fit goes on from what is there.
     """
 
-    state_passes: int
     warm_start: bool
     _first_weights: list[Weights]
     _declared: Architecture
@@ -41,6 +39,8 @@ class FittedNetwork(Predictor):
         architecture = self.architecture
         hidden = ", ".join(map(repr, architecture.activations[: len(architecture.divergences)]))
         couplings = {type(divergence).__name__.lower() for divergence in architecture.divergences}
+        if architecture.multipliers:
+            couplings = {MULTIPLIERS}
         fitted = self._weights is not None or self._blocks is not None
         return (
             f"{type(self).__name__}({architecture.sizes}, [{hidden}], "
@@ -83,7 +83,7 @@ class FittedNetwork(Predictor):
 
     def _start(self, like: Tensor) -> list[Weights]:
         if not self.warm_start:
-            self.architecture = self._declared  # without the slopes that an earlier fit learned
+            self.architecture = self._declared  # without what an earlier fit learned of activations
         first = self._known_weights() if self.warm_start else self._first_weights
         return [layer.to(like) for layer in first]
 
@@ -94,7 +94,5 @@ class FittedNetwork(Predictor):
         if self._blocks is None:
             if self._weights is None or self._data is None:
                 raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
-            self._blocks = blocks_at(
-                self.architecture, self._weights, *self._data, self.solver, self.state_passes
-            )
+            self._blocks = blocks_at(self.architecture, self._weights, *self._data, self.solver)
         return self._blocks

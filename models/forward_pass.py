@@ -14,6 +14,7 @@ from liftednet.solvers import Solver, solve
 
 from .architecture import Architecture
 from .feedforward import FeedforwardBlocks, forward_states
+from .multipliers import MultiplierBlocks
 
 
 def first_states(
@@ -44,7 +45,8 @@ def blocks_at(
 ) -> FeedforwardBlocks:
     """Return the blocks of a network on data, with the states of its forward pass."""
     states = first_states(architecture, weights, inputs, target, solver)
-    return FeedforwardBlocks(architecture, Design(inputs), target, weights, states, state_passes)
+    kind = MultiplierBlocks if architecture.multipliers else FeedforwardBlocks
+    return kind(architecture, Design(inputs), target, weights, states, state_passes)
 
 
 def mean_objective(

@@ -66,24 +66,24 @@ class Minibatch:
         if self.patience is not None and self.validation == 0:
             raise DataError("patience needs a validation share; validation is 0.")
 
+    def refuse(self, architecture: Architecture) -> None:
+        """Raise `DeclarationError` where a network cannot be trained like this."""
+        refuse_unfit(architecture)
 
-def method_named(method: str | Minibatch) -> Minibatch | None:
-    """Return the settings of minibatches, or None for the full method.
 
-    Raises:
-        DeclarationError: there is no such method.
-    """
-    if isinstance(method, Minibatch):
-        return method
-    if method not in ("full", "minibatch"):
+def needs_all_samples(architecture: Architecture) -> bool:
+    """Return whether a network has multipliers, or a raw divergence, which torch cannot follow."""
+    raw = any(isinstance(divergence, Raw) for divergence in architecture.divergences)
+    return raw or architecture.multipliers
+
+
+def refuse_unfit(architecture: Architecture) -> None:
+    """Raise `DeclarationError` where a network cannot be trained on minibatches."""
+    if architecture.multipliers:
         raise DeclarationError(
-            f"method must be 'full', 'minibatch' or a Minibatch, got {method!r}."
+            "on minibatches states begin at the forward pass in every step, and need no "
+            'multipliers: use divergence="tight", or method="full".'
         )
-    return Minibatch() if method == "minibatch" else None
-
-
-def refuse_raw(architecture: Architecture) -> None:
-    """Raise `DeclarationError` where a layer has a raw divergence, which has no torch gradient."""
     for number, divergence in enumerate(architecture.divergences, start=1):
         if isinstance(divergence, Raw):
             raise DeclarationError(
@@ -116,9 +116,9 @@ class BatchSteps:
         """Copy the weights.
 
         Raises:
-            DeclarationError: an activation is a raw divergence.
+            DeclarationError: an activation is a raw divergence, or there are multipliers.
         """
-        refuse_raw(architecture)
+        refuse_unfit(architecture)
         self.architecture = architecture
         self.weights = [copied(layer) for layer in weights]
         self._refresh = settings.refresh

@@ -16,21 +16,20 @@ from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver
-from liftednet.validation import require_device, require_float, require_positive, require_seed
+from liftednet.validation import require_device, require_float, require_seed
 
 from .architecture import design_network
-from .arrays import ArrayLike, checked_inputs, checked_targets, require_count
+from .arrays import ArrayLike, checked_inputs, checked_targets
 from .batches import Batch, Batches, LoaderBatches, encode_part, hold_out
-from .descent import Descent, Ending, Trace
+from .descent import Descent, Trace
 from .epochs import EpochRun, EpochTrace
-from .feedforward import FeedforwardBlocks
 from .fitted import FittedNetwork
 from .forward_pass import blocks_at, mean_objective, refitted_output, refuse_output_states
+from .full_batch import FullBatch, method_for
 from .layer_starts import first_weights, given_weights
-from .minibatch import BatchSteps, Minibatch, copied, method_named, refuse_raw
+from .minibatch import BatchSteps, Minibatch, copied
 from .prediction import known_solver
 from .progress import epoch_progress, sweep_progress
-from .slopes import refuse_fixed_slopes
 
 
 class LiftedMLP(FittedNetwork):
@@ -46,24 +45,18 @@ class LiftedMLP(FittedNetwork):
         loss: a loss from `liftednet.losses`.
         lam: weight of the divergences, one number or one for each layer with states.
         rho: weight of the squared Frobenius norms, one number or one for each layer.
-        divergence: "tight" (biconvex, zero at the forward pass) or "joint" (jointly convex).
+        divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
+            "multipliers" (states brought to the forward pass; lam is only where damping begins).
         start: "kaiming", "xavier", "normal" (variance 0.1), "variance-scaling", or weights.
-        sweeps: the most sweeps over all blocks.
-        state_passes: visits of the states in one sweep; several solve the states all at once,
-            which is exact where the divergence is joint.
-        tolerance: stop when every block's relative KKT residual is below this.
         solver: "auto", a solver's name, or a solver, for every block.
         seed: of the initial weights.
         dtype: torch.float32 or torch.float64; None takes that of X.
         device: where the model lives, such as "cpu" or "cuda".
         warm_start: whether another `fit` goes on from the weights and states that are there.
-        method: "full" (blocks solved on all samples, with a certificate), "minibatch" (fast on
-            many samples), or a `Minibatch` with numbers of its own.
+        method: "minibatch" or a `Minibatch` with numbers of its own, which measured best; "full" or
+            a `FullBatch` for the paper's algorithm, block after block on all samples; "auto" for
+            minibatches, but where multipliers or a raw divergence need all samples.
         refit_output: whether the last layer is fitted to the forward features at the end.
-        extrapolation: whether the full method goes on along its last move where that is lower.
-        continuation: multiples of lam, such as (0.01, 0.1), that the full method fits first, each
-            from where the last ended: a large lam then ends lower.
-        learn_slopes: whether the full method fits the slope of every leaky ReLU, too.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -75,55 +68,38 @@ class LiftedMLP(FittedNetwork):
         sizes: Sequence[int],
         activations: Activation | Sequence[Activation] | None = None,
         loss: Loss | None = None,
-        lam: float | Sequence[float] = 1.0,
+        lam: float | Sequence[float] = 10.0,
         rho: float | Sequence[float] = 1e-3,
         divergence: str = "tight",
         *,
         start: str | Sequence[Weights] = "kaiming",
-        sweeps: int = 20,
-        state_passes: int = 1,
-        tolerance: float = 1e-4,
         solver: str | Solver[Any, Any, Any] = "auto",
         seed: int = 0,
         dtype: torch.dtype | None = None,
         device: str = "cpu",
         warm_start: bool = False,
-        method: str | Minibatch = "full",
+        method: str | Minibatch | FullBatch = "auto",
         refit_output: bool = False,
-        extrapolation: bool = True,
-        continuation: Sequence[float] = (),
-        learn_slopes: bool = False,
     ) -> None:
         """Check what can be checked before there are data."""
         super().__init__()
         self.loss = CrossEntropy() if loss is None else loss
         activations = ReLU() if activations is None else activations
         self.architecture = design_network(sizes, activations, self.loss, lam, rho, divergence)
-        require_count("sweeps", sweeps, 1)
-        require_count("state_passes", state_passes, 1)
-        require_positive("tolerance", tolerance)
         if dtype is not None:
             require_float("dtype", torch.empty(0, dtype=dtype))
         require_seed(seed)
         require_device(device)
         self.seed, self.dtype, self.device = seed, dtype, device
-        self.sweeps, self.state_passes = sweeps, state_passes
         self.warm_start = warm_start
         self.solver = known_solver(solver)
-        self.method = method_named(method)
-        if self.method is not None:
-            refuse_raw(self.architecture)
+        self.method = method_for(self.architecture, method)
+        self.method.refuse(self.architecture)
         self.refit_output = refit_output
         if refit_output:
             refuse_output_states(self.architecture)
-        self.learn_slopes = learn_slopes
-        if learn_slopes:
-            refuse_fixed_slopes(self.architecture)
         self._declared = self.architecture
-        self.continuation = tuple(continuation)
-        for factor in self.continuation:
-            require_positive("continuation", factor)
-        self._descent = Descent(self.solver, tolerance, extrapolation)
+        self._descent: Descent | None = None
         self._first_weights = first_weights(start, self.architecture.weight_shapes, seed)
         self._steps: BatchSteps | None = None
         self.trace: Trace | None = None
@@ -155,8 +131,8 @@ class LiftedMLP(FittedNetwork):
             SolverError: a block failed or raised the joint objective, or the loss is not finite;
                 the model keeps the last good state.
         """
-        if self.method is None:
-            self._fit_blocks(*self._encoded(X, y), progress, on_step)
+        if isinstance(self.method, FullBatch):
+            self._fit_blocks(*self._encoded(X, y), self.method, progress, on_step)
         else:
             self._fit_batches(X, y, self.method, progress, on_step)
         if self.refit_output:
@@ -180,7 +156,7 @@ class LiftedMLP(FittedNetwork):
             SolverError: the loss is not finite; nothing has changed.
         """
         inputs, target = self._batch(X, y)
-        settings = self.method or Minibatch()
+        settings = self.method if isinstance(self.method, Minibatch) else Minibatch()
         if self._steps is None:
             source = torch.Generator().manual_seed(self.seed)
             weights = [layer.to(inputs) for layer in self._known_weights()]
@@ -218,30 +194,28 @@ class LiftedMLP(FittedNetwork):
         return inputs, encode_part(self.loss, targets, self.architecture.sizes[-1]).to(inputs)
 
     def _fit_blocks(
-        self, inputs: Tensor, target: Tensor, progress: bool, on_step: Callable[[Any], None] | None
+        self,
+        inputs: Tensor,
+        target: Tensor,
+        method: FullBatch,
+        progress: bool,
+        on_step: Callable[[Any], None] | None,
     ) -> None:
         previous, weights = self._blocks if self.warm_start else None, self._start(inputs)
         blocks = blocks_at(
-            self.architecture, weights, inputs, target, self.solver, self.state_passes
+            self.architecture, weights, inputs, target, self.solver, method.state_passes
         )
         if previous is not None and previous.inputs.equal(inputs):
-            blocks.states = previous.states
-        blocks.learn_slopes = self.learn_slopes
+            blocks.take_states(previous)
+        blocks.learn_activations = method.learn_activations
         self._blocks, self._weights, self._steps = blocks, None, None
-        with sweep_progress(self.sweeps, progress, on_step) as report:
-            self._descend(blocks, report)
-
-    def _descend(self, blocks: FeedforwardBlocks, report: Callable[[Any], None] | None) -> None:
-        lam = self.architecture.lam
+        if self._descent is None:
+            self._descent = method.descent(self.solver, self.architecture.multipliers)
         try:
-            for factor in (*self.continuation, 1.0):
-                scaled = tuple(factor * weight for weight in lam)
-                blocks.architecture = blocks.architecture.with_lam(scaled)
-                self.trace = self._descent.run(blocks, self.sweeps, report)
-                if self.trace.ending is Ending.INTERRUPTED:
-                    return
+            with sweep_progress(method.sweeps, progress, on_step) as report:
+                self.trace = method.train(blocks, self._descent, report)
         finally:
-            self.architecture = blocks.architecture = blocks.architecture.with_lam(lam)
+            self.architecture = blocks.architecture
 
     def _fit_batches(
         self,

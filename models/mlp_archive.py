@@ -9,7 +9,7 @@ from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.storage import Archive, describe, rebuild_loss
 
-from .architecture import Architecture
+from .architecture import MULTIPLIERS, Architecture
 from .archived import (
     Layer,
     coupling_name,
@@ -31,6 +31,7 @@ def pack_mlp(model: LiftedMLP) -> Archive:
         NotFittedError: it has no weights yet.
     """
     weights, architecture = model.weights, model.architecture
+    divergences = architecture.divergences
     described, values = pack_layers(_layers(architecture))
     about = {
         "sizes": list(architecture.sizes),
@@ -38,7 +39,7 @@ def pack_mlp(model: LiftedMLP) -> Archive:
         "loss": describe(model.loss),
         "lam": list(architecture.lam),
         "rho": list(architecture.rho),
-        "divergence": coupling_name(architecture.divergences),
+        "divergence": MULTIPLIERS if architecture.multipliers else coupling_name(divergences),
         "dtype": type_name(weights),
     }
     return Archive(LiftedMLP.__name__, about, {**pack_weights(weights), **values})

@@ -12,15 +12,11 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from liftednet.activations import LeakyReLU
-from liftednet.divergences import Tight
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems import Formulation, Measure, Subproblem
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver
-
-from .architecture import Architecture
 
 LEAST_SLOPE = 1e-4
 _TOLERANCE = 1e-8
@@ -121,33 +117,3 @@ class SlopeSolver(Solver[SlopeFit, float, None]):
         return Solution(
             slope, objective, residual, 0, _TOLERANCE, Status.STALLED, seconds, self.name
         )
-
-
-def leaky_layers(architecture: Architecture) -> list[int]:
-    """Return the layers whose slope can be learned: tight, and a leaky ReLU."""
-    return [
-        number
-        for number, divergence in enumerate(architecture.divergences)
-        if isinstance(divergence, Tight) and isinstance(divergence.activation, LeakyReLU)
-    ]
-
-
-def refuse_fixed_slopes(architecture: Architecture) -> None:
-    """Raise `DeclarationError` where no layer has a slope that can be learned."""
-    if not leaky_layers(architecture):
-        raise DeclarationError(
-            'learn_slopes needs a hidden layer with LeakyReLU and divergence="tight"; the joint '
-            f"divergence does not depend on the slope. The layers have {architecture.activations}."
-        )
-
-
-def slope_of(architecture: Architecture, number: int) -> float:
-    """Return the slope of a leaky layer."""
-    activation = architecture.divergences[number].activation
-    assert isinstance(activation, LeakyReLU)  # of leaky_layers
-    return activation.alpha
-
-
-def with_slope(architecture: Architecture, number: int, slope: float) -> Architecture:
-    """Return the architecture with another slope of one layer."""
-    return architecture.with_divergence(number, Tight(LeakyReLU(slope)))

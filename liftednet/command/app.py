@@ -47,6 +47,7 @@ class Coupling(StrEnum):
 
     TIGHT = "tight"
     JOINT = "joint"
+    MULTIPLIERS = "multipliers"
 
 
 class Method(StrEnum):
@@ -87,16 +88,16 @@ def train(
     ] = "ReLU",
     loss: Annotated[str, typer.Option(help="A name from liftednet.losses.")] = "CrossEntropy",
     divergence: Annotated[
-        Coupling, typer.Option(help="Zero at the forward pass, or jointly convex.")
+        Coupling, typer.Option(help="Zero at the forward pass, jointly convex, or held there.")
     ] = Coupling.TIGHT,
-    lam: Annotated[float, typer.Option(help="Weight of the divergences.")] = 0.1,
-    rho: Annotated[float, typer.Option(help="Weight of the squared Frobenius norms.")] = 0.1,
+    lam: Annotated[float, typer.Option(help="Weight of the divergences.")] = 10.0,
+    rho: Annotated[float, typer.Option(help="Weight of the squared Frobenius norms.")] = 1e-3,
     method: Annotated[
-        Method, typer.Option(help="Every block on all samples, or minibatches (fast on many).")
-    ] = Method.FULL,
+        Method, typer.Option(help="Minibatches, or the paper's: every block on all samples.")
+    ] = Method.MINIBATCH,
     sweeps: Annotated[
-        int, typer.Option(min=1, help="Sweeps over all blocks, or epochs of minibatches.")
-    ] = 5,
+        int, typer.Option(min=1, help="Epochs of minibatches, or sweeps over all blocks.")
+    ] = 10,
     held_out: Annotated[float, typer.Option(help="Share of a file's samples kept to test.")] = 0.25,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the split.")] = 0,
     output: Annotated[Path, typer.Option(help="Where the model is saved.")] = Path(

@@ -17,7 +17,7 @@ from liftednet.command.demo_report import draw_curves, sentence, table
 from liftednet.command.named import IMAGES
 from liftednet.data import split
 from liftednet.export import to_torch
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models import FullBatch, LiftedMLP, Minibatch
 from liftednet.reproduce.starts import (
     FITTED_OUTPUT,
     LIFTED,
@@ -42,14 +42,12 @@ class Setting:
     Attributes:
         lam: weight of the divergences.
         rho: weight of the squared Frobenius norms.
-        batches: passes over minibatches, or None to solve every block on all samples.
-        sweeps: over all blocks, where there are no minibatches.
+        method: minibatches, or every block on all samples.
     """
 
     lam: float
     rho: float
-    batches: Minibatch | None = None
-    sweeps: int = 3
+    method: Minibatch | FullBatch
 
     def model(self, task: Task, seed: int) -> LiftedMLP:
         """Return the network before training."""
@@ -58,9 +56,8 @@ class Setting:
             task.activation,
             lam=self.lam,
             rho=self.rho,
-            sweeps=self.sweeps,
             seed=seed,
-            method="full" if self.batches is None else self.batches,
+            method=self.method,
             refit_output=True,
         )
 
@@ -70,9 +67,10 @@ class Setting:
 
     def __str__(self) -> str:
         """Say it in words."""
-        passes = f"full method, sweeps {self.sweeps}"
-        if self.batches is not None:
-            passes = f"minibatch method, epochs {self.batches.epochs}"
+        if isinstance(self.method, FullBatch):
+            passes = f"full method, sweeps {self.method.sweeps}"
+        else:
+            passes = f"minibatch method, epochs {self.method.epochs}"
         return f"{passes}, lam {self.lam:g}, rho {self.rho:g}"
 
 
@@ -97,7 +95,7 @@ PLANS = {
     "digits": Plan(
         50,
         (
-            Setting(0.1, 0.1),
+            Setting(0.1, 0.1, FullBatch(sweeps=3)),
             Setting(0.1, 0.01, Minibatch(epochs=1)),
             Setting(0.1, 0.1, Minibatch(epochs=5)),
             Setting(1.0, 0.1, Minibatch(epochs=5)),

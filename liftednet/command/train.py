@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from liftednet import data
 from liftednet.command.named import IMAGES, activation_from, loss_from
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, Loss
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models import FullBatch, LiftedMLP, Minibatch
 from liftednet.models.storage import save
+
+METHODS: dict[str, Callable[[int], FullBatch | Minibatch]] = {
+    "full": lambda sweeps: FullBatch(sweeps=sweeps),
+    "minibatch": lambda epochs: Minibatch(epochs=epochs),
+}
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,8 @@ def run_train(order: Order) -> None:
         order.lam,
         order.rho,
         order.divergence,
-        sweeps=order.sweeps,
         seed=order.seed,
-        method=Minibatch(epochs=order.sweeps) if order.method == "minibatch" else "full",
+        method=METHODS[order.method](order.sweeps),
     )
     console = Console()
     console.print(f"{' - '.join(map(str, sizes))} units, {len(halves.y_train)} samples")

@@ -13,7 +13,7 @@ from liftednet.check import check_activation
 from liftednet.command.demo import PLANS, Plan, Setting, all_curves, run_demo
 from liftednet.command.demo_activation import SquarePlus
 from liftednet.command.demo_report import draw_curves, sentence, table
-from liftednet.models import Minibatch
+from liftednet.models import FullBatch, Minibatch
 from liftednet.reproduce.starts import (
     FITTED_OUTPUT,
     LIFTED,
@@ -143,7 +143,7 @@ def test_as_many_settings_are_tried_for_the_lifted_start_as_for_the_control() ->
 
 
 def test_the_whole_demo_at_toy_size(tmp_path, capsys) -> None:
-    settings = (Setting(0.1, 0.1, sweeps=1), Setting(1.0, 0.1, Minibatch(epochs=1)))
+    settings = (Setting(0.1, 0.1, FullBatch(sweeps=1)), Setting(1.0, 0.1, Minibatch(epochs=1)))
     plan = Plan(8, settings, (0.1, 1.0), Schedule((1e-2, 1e-3), epochs=1, batch=200))
     run_demo("digits", 2, tmp_path, plan)
     said = capsys.readouterr().out

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from liftednet import Activation, LiftedError, activations, load, losses, save
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import LiftedMLP, LiftedRNN
+from liftednet.models import FullBatch, LiftedMLP, LiftedRNN
 from liftednet.storage import describe, rebuild_activation
 
 SOFTSIGN = torch.nn.functional.softsign
@@ -29,7 +29,7 @@ def data():
 
 def fit(data, *args, **options) -> LiftedMLP:
     x, y = data
-    return LiftedMLP(*args, **{"sweeps": 1, **options}).fit(x, y)
+    return LiftedMLP(*args, **{"method": FullBatch(sweeps=1), **options}).fit(x, y)
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +112,10 @@ def test_a_loaded_recurrent_model_is_the_one_that_was_saved(sizes, options, tmp_
 
 
 def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
-    loaded = load(save(plain, tmp_path / "model"), sweeps=1).fit(*data)
+    loaded = load(save(plain, tmp_path / "model"), method=FullBatch(sweeps=1)).fit(*data)
     assert loaded.trace.start < plain.trace.start / 2
-    fresh = LiftedMLP((5, 6, 3), activations.Tanh(), None, 0.5, 0.01, start=plain.weights, sweeps=1)
+    how = {"start": plain.weights, "method": FullBatch(sweeps=1)}
+    fresh = LiftedMLP((5, 6, 3), activations.Tanh(), None, 0.5, 0.01, **how)
     fresh.fit(*data)
     assert fresh.trace is not None
     assert fresh.trace.start == pytest.approx(loaded.trace.start, rel=1e-6)

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 
 from liftednet import Activation, LiftedError, activations, initialize_, losses, to_torch
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import LiftedMLP
+from liftednet.models import FullBatch, LiftedMLP
 from liftednet.problems import Weights
 
 
@@ -123,7 +123,7 @@ LOSSES = [losses.CrossEntropy(), losses.SimplexCrossEntropy(), losses.SquaredErr
 def fitted(request, data):
     x, labels = data
     y = nn.functional.one_hot(labels).float() if not request.param.probabilistic else labels
-    model = LiftedMLP((5, 6, 3), activations.Tanh(), request.param, sweeps=2)
+    model = LiftedMLP((5, 6, 3), activations.Tanh(), request.param, method=FullBatch(sweeps=2))
     return model.fit(x, y)
 
 

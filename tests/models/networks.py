@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet.losses import CrossEntropy, Loss
-from liftednet.models import LiftedMLP
+from liftednet.models import FullBatch, LiftedMLP
 from liftednet.problems import Weights
 
 
@@ -27,9 +28,15 @@ def targets_for(loss: Loss, labels: Tensor, outputs: int) -> Tensor:
     return labels if isinstance(loss, CrossEntropy) else one_hot
 
 
+def full(sizes: tuple[int, ...], *args: Any, **options: Any) -> LiftedMLP:
+    """Return a network to train on all samples, with numbers of `FullBatch` among the options."""
+    numbers = {f.name: options.pop(f.name) for f in fields(FullBatch) if f.name in options}
+    return LiftedMLP(sizes, *args, method=FullBatch(**numbers), **options)
+
+
 def fitted(x: Tensor, y: Tensor, sizes: tuple[int, ...] = (4, 5, 3), **options: Any) -> LiftedMLP:
-    """Return a fitted network."""
-    return LiftedMLP(sizes, **options).fit(x, y)
+    """Return a network that was fitted on all samples."""
+    return full(sizes, **options).fit(x, y)
 
 
 def bias_of(layer: Weights) -> Tensor:

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftednet import Activation, SolverError, activations, losses
-from liftednet.models import LiftedMLP
 from liftednet.models.descent import Descent, Ending
 from liftednet.models.feedforward import FeedforwardBlocks
 from liftednet.solvers import Solver, named
-from tests.models.networks import fitted, labeled, targets_for
+from tests.models.networks import fitted, full, labeled, targets_for
 
 ACTIVATIONS = [
     activations.ReLU(),
@@ -55,7 +54,7 @@ def test_the_joint_objective_never_rises(
     y = targets_for(loss, labels, 3)
     options = {"dtype": dtype, "sweeps": 4, "state_passes": passes, "tolerance": 1e-12}
     options["extrapolation"] = extrapolation
-    model = LiftedMLP((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
+    model = full((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
     assert model.trace is not None
     rounding = 1e-5 if dtype is torch.float32 else 1e-9
     for before, after in pairwise(model.trace.objectives):
@@ -89,7 +88,7 @@ class _Raising(Solver[Any, Any, Any]):
 
 def test_a_rise_is_an_error_and_the_last_good_state_stays():
     x, y = labeled()
-    model = LiftedMLP((4, 3), solver=_Raising(), sweeps=1, warm_start=True, rho=0.1).fit(x, y)
+    model = full((4, 3), solver=_Raising(), sweeps=1, warm_start=True, rho=0.1).fit(x, y)
     model.fit(x, y)
     before, weights = model.objective(), model.weights
     with pytest.raises(SolverError, match="raised the joint objective") as caught:
@@ -113,7 +112,7 @@ def _interrupt_at(step: int) -> Callable[[object], None]:
 
 def test_an_interrupt_keeps_what_is_done():
     x, y = labeled()
-    model = LiftedMLP((4, 5, 3), sweeps=50, tolerance=1e-12)
+    model = full((4, 5, 3), sweeps=50, tolerance=1e-12)
     model.fit(x, y, on_step=_interrupt_at(4))
     assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
     assert len(model.trace.steps) == 5
@@ -141,7 +140,7 @@ def test_a_budget_of_sweeps_is_kept():
 @pytest.mark.parametrize("divergence", ["tight", "joint"])
 def test_extrapolation_reaches_the_same_point_in_fewer_sweeps(divergence):
     x, y = labeled(samples=10)
-    options = {"divergence": divergence, "sweeps": 1500, "tolerance": 1e-5}
+    options = {"lam": 1.0, "divergence": divergence, "sweeps": 1500, "tolerance": 1e-5}
     plain, ahead = (
         fitted(x, y, (4, 3, 3), activations=activations.Sigmoid(), rho=0.3, **options, **how)
         for how in ({"extrapolation": False}, {"extrapolation": True})
@@ -155,7 +154,7 @@ def test_extrapolation_reaches_the_same_point_in_fewer_sweeps(divergence):
 
 def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch):
     x, y = labeled()
-    model = LiftedMLP((4, 5, 3), sweeps=5, tolerance=1e-12)
+    model = full((4, 5, 3), sweeps=5, tolerance=1e-12)
     extrapolate = FeedforwardBlocks.extrapolate
 
     def interrupted(self, previous, factor):
@@ -181,7 +180,7 @@ def test_continuation_ends_lower():
 
 def test_an_interrupted_continuation_has_the_lam_that_was_asked_for():
     x, y = labeled()
-    model = LiftedMLP((4, 5, 3), lam=2.0, continuation=(0.1,), sweeps=50, tolerance=1e-12)
+    model = full((4, 5, 3), lam=2.0, continuation=(0.1,), sweeps=50, tolerance=1e-12)
     model.fit(x, y, on_step=_interrupt_at(2))
     assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
     assert model._fitted().architecture.lam == (2.0,)

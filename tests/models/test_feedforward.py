@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from liftednet import Activation, activations, losses
-from liftednet.models import LiftedMLP
 from liftednet.problems import Weights
-from tests.models.networks import bias_of, fitted, labeled, targets_for
+from tests.models.networks import bias_of, fitted, full, labeled, targets_for
 
 
 def test_the_feedforward_rule_is_the_recursion_of_equation_1():
@@ -39,9 +38,9 @@ def test_a_warm_start_goes_on_where_it_stopped():
     x, y = labeled()
     options: dict[str, Any] = {"tolerance": 1e-12, "extrapolation": False}
     once = fitted(x, y, sweeps=6, **options)
-    twice = LiftedMLP((4, 5, 3), sweeps=3, warm_start=True, **options).fit(x, y).fit(x, y)
+    twice = full((4, 5, 3), sweeps=3, warm_start=True, **options).fit(x, y).fit(x, y)
     assert twice.objective() == pytest.approx(once.objective(), rel=1e-9)
-    anew = LiftedMLP((4, 5, 3), sweeps=3, **options).fit(x, y).fit(x, y)
+    anew = full((4, 5, 3), sweeps=3, **options).fit(x, y).fit(x, y)
     assert anew.objective() > once.objective()
 
 
@@ -61,7 +60,7 @@ def test_output_states_follow_equation_14(loss):
     x, y = labeled()
     given = (activations.ReLU(), activations.SimplexProjection())
     target = targets_for(loss, y, 3) if isinstance(loss, losses.SquaredError) else y
-    model = LiftedMLP((4, 5, 3), given, loss, lam=0.5, rho=0.05, sweeps=15).fit(x, target)
+    model = full((4, 5, 3), given, loss, lam=0.5, rho=0.05, sweeps=15).fit(x, target)
     outputs = model.states[-1]
     assert torch.allclose(outputs.sum(1), torch.ones(30, dtype=torch.float64))
     assert float(outputs.min()) >= 0
@@ -70,7 +69,7 @@ def test_output_states_follow_equation_14(loss):
 
 def test_max_pooling_trains_on_the_reference_solver():
     x, y = labeled(samples=12)
-    model = LiftedMLP((4, 3, 3), activations.MaxPooling(2), lam=0.5, rho=0.1, sweeps=2).fit(x, y)
+    model = full((4, 3, 3), activations.MaxPooling(2), lam=0.5, rho=0.1, sweeps=2).fit(x, y)
     assert model.weights[0].matrix.shape == (4, 6)
     u = model.weights[0].apply(x)
     assert torch.allclose(model.activations[0].forward(u), u.reshape(12, 3, 2).amax(2))
@@ -105,8 +104,8 @@ def test_an_activation_of_six_lines_trains():
 def test_weights_can_be_given():
     x, y = labeled()
     start = fitted(x, y, sweeps=4).weights
-    model = LiftedMLP((4, 5, 3), start=start, sweeps=1).fit(x, y)
-    anew = LiftedMLP((4, 5, 3), sweeps=1).fit(x, y)
+    model = full((4, 5, 3), start=start, sweeps=1).fit(x, y)
+    anew = full((4, 5, 3), sweeps=1).fit(x, y)
     assert model.trace is not None and anew.trace is not None
     assert model.trace.start < anew.trace.start
 
@@ -114,7 +113,7 @@ def test_weights_can_be_given():
 @pytest.mark.parametrize("start", ["kaiming", "xavier", "normal", "variance-scaling"])
 def test_starts_have_the_variance_they_promise(start):
     shape = (400, 300)
-    model = LiftedMLP((*shape, 2), start=start)
+    model = full((*shape, 2), start=start)
     variance = {
         "kaiming": 2 / 400,
         "xavier": 2 / 700,
@@ -127,7 +126,7 @@ def test_starts_have_the_variance_they_promise(start):
 
 
 def test_the_network_names_itself() -> None:
-    network = LiftedMLP((4, 3, 2), activations.LeakyReLU(0.1), divergence="joint")
+    network = full((4, 3, 2), activations.LeakyReLU(0.1), divergence="joint")
     assert repr(network) == (
         "LiftedMLP((4, 3, 2), [LeakyReLU(alpha=0.1)], CrossEntropy, joint, not fitted)"
     )

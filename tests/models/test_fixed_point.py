@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from liftednet import activations, losses
-from liftednet.models import LiftedMLP
 from liftednet.solvers import solve
-from tests.models.networks import bias_of, fitted, labeled
+from tests.models.networks import bias_of, fitted, full, labeled
 
 
 @pytest.mark.parametrize("divergence", ["tight", "joint"])
@@ -58,7 +57,7 @@ def test_the_gap_of_a_tight_network_closes_as_lam_grows():
 def test_a_linear_network_of_one_layer_is_ridge_regression():
     x, y = labeled()
     target = torch.nn.functional.one_hot(y, 3).double()
-    model = LiftedMLP((4, 3), loss=losses.SquaredError(), rho=0.8, sweeps=3).fit(x, target)
+    model = full((4, 3), loss=losses.SquaredError(), rho=0.8, sweeps=3).fit(x, target)
     centered, shifted = x - x.mean(0), target - target.mean(0)
     system = centered.T @ centered + 1.6 * torch.eye(4, dtype=torch.float64)
     weight = torch.linalg.solve(system, centered.T @ shifted)

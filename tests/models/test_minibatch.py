@@ -18,7 +18,7 @@ from liftednet.models.layer_metric import LayerMetric
 from liftednet.models.minibatch import BatchSteps
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
-from tests.models.networks import bias_of, labeled, targets_for
+from tests.models.networks import bias_of, full, labeled, targets_for
 
 X, Y = labeled(samples=60)
 SHORT = Minibatch(epochs=3, batch_size=10)
@@ -36,7 +36,7 @@ def _steps(network: LiftedMLP, damping: float = 1e12) -> BatchSteps:
 @settings(max_examples=5)
 @given(lam=st.floats(1e4, 1e5), activation=st.sampled_from([activations.Tanh(), activations.ELU()]))
 def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activation):
-    network = LiftedMLP((4, 6, 5, 3), activation, lam=lam, sweeps=1).fit(X, Y)
+    network = full((4, 6, 5, 3), activation, lam=lam, sweeps=1).fit(X, Y)
     leaves = [
         (w.matrix.clone().requires_grad_(), bias_of(w).clone().requires_grad_())
         for w in network.weights
@@ -56,7 +56,7 @@ def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activat
 
 @pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
 def test_the_moved_states_lower_their_state_fit(activation):
-    start = LiftedMLP((4, 6, 3), activation, sweeps=1).fit(X, Y).weights
+    start = full((4, 6, 3), activation, sweeps=1).fit(X, Y).weights
     # Phi is 1-strongly convex here: with this lam the linearized link is an upper bound.
     lam = float(torch.linalg.matrix_norm(start[1].matrix, 2)) ** 2
     network = LiftedMLP((4, 6, 3), activation, lam=lam, start=start, method=Minibatch(epochs=1))
@@ -71,7 +71,7 @@ def test_the_moved_states_lower_their_state_fit(activation):
 
 
 def test_a_small_step_lowers_the_loss_and_a_zero_rate_changes_nothing():
-    network = LiftedMLP((4, 6, 3), lam=10.0, rho=1e-9, sweeps=1).fit(X, Y)
+    network = full((4, 6, 3), lam=10.0, rho=1e-9, sweeps=1).fit(X, Y)
     steps, target = _steps(network), torch.nn.functional.one_hot(Y, 3).double()
     first = steps.step(X, target, 0.0, len(X))
     assert all(
@@ -82,7 +82,7 @@ def test_a_small_step_lowers_the_loss_and_a_zero_rate_changes_nothing():
 
 
 def test_no_step_is_longer_than_the_parabola_allows():
-    network = LiftedMLP((4, 6, 3), lam=10.0, sweeps=1).fit(X, Y)
+    network = full((4, 6, 3), lam=10.0, sweeps=1).fit(X, Y)
     steps, target = _steps(network), torch.nn.functional.one_hot(Y, 3).double()
     found = [steps.step(X, target, 1e9, len(X)) for _ in range(200)]
     assert np.isfinite(found).all()
@@ -141,7 +141,7 @@ def test_every_loss_and_divergence_trains(loss, divergence, activation):
 
 def test_the_output_states_of_a_step_are_those_of_their_fit():
     loss = losses.SimplexCrossEntropy()
-    network = LiftedMLP((4, 6, 3), loss=loss, lam=0.5, sweeps=1).fit(X, Y)
+    network = full((4, 6, 3), loss=loss, lam=0.5, sweeps=1).fit(X, Y)
     target = torch.nn.functional.one_hot(Y, 3).double()
     steps = _steps(network)
     u = steps._forward(X)[1][-1]
@@ -195,7 +195,7 @@ def test_partial_fit_learns_batch_by_batch_and_keeps_what_was_handed_out():
 
 
 def test_partial_fit_goes_on_from_a_fit_and_a_warm_fit_from_partial_fit():
-    model = LiftedMLP((4, 8, 3), sweeps=2, warm_start=True, dtype=torch.float64).fit(X, Y)
+    model = full((4, 8, 3), sweeps=2, warm_start=True, dtype=torch.float64).fit(X, Y)
     fitted = model.weights[0].matrix.clone()
     model.partial_fit(X, Y)
     moved = float((model.weights[0].matrix - fitted).norm() / fitted.norm())
@@ -276,14 +276,14 @@ def test_numbers_out_of_range_are_refused(options, words):
 
 def test_what_does_not_go_together_is_refused():
     loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10)
-    with pytest.raises(DeclarationError, match="'full', 'minibatch'"):
+    with pytest.raises(DeclarationError, match="'auto', 'full', 'minibatch'"):
         LiftedMLP((4, 3), method="batch")
     with pytest.raises(DeclarationError, match=r"MaxPooling.*layer 1"):
         LiftedMLP((4, 5, 3), activations.MaxPooling(2), method="minibatch")
     with pytest.raises(DeclarationError, match="SimplexCrossEntropy"):
         LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
     with pytest.raises(DataError, match="DataLoader"):
-        LiftedMLP((4, 8, 3)).fit(loader)
+        full((4, 8, 3)).fit(loader)
     with pytest.raises(DataError, match="refit_output"):
         LiftedMLP((4, 8, 3), method=SHORT, refit_output=True).fit(loader)
     with pytest.raises(DataError, match="own y"):

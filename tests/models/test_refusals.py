@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from liftednet import DataError, DeclarationError, LiftedError, activations, losses
-from liftednet.models import LiftedMLP
 from liftednet.problems import Weights
-from tests.models.networks import fitted, labeled
+from tests.models.networks import fitted, full, labeled
 
 X, Y = labeled()
 
@@ -40,7 +39,7 @@ def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
     ],
 )
 def test_data_are_refused_before_any_work(x, y, words):
-    model = LiftedMLP((4, 5, 3))
+    model = full((4, 5, 3))
     with pytest.raises(DataError) as caught:
         model.fit(x, y)
     for word in words:
@@ -91,7 +90,7 @@ def test_refused_data_leave_a_fitted_model_as_it_was():
 )
 def test_options_are_refused_at_the_door(options, words):
     with pytest.raises(LiftedError) as caught:
-        LiftedMLP((4, 5, 3), **options)
+        full((4, 5, 3), **options)
     for word in words:
         caught.match(word)
 
@@ -99,17 +98,17 @@ def test_options_are_refused_at_the_door(options, words):
 @pytest.mark.parametrize("sizes", [(4,), (), (4, 0, 3), (4, -1), (4, 2.5, 3), (True, 3)])
 def test_sizes_are_refused(sizes):
     with pytest.raises(DataError, match="sizes"):
-        LiftedMLP(sizes)
+        full(sizes)
 
 
 def test_a_solver_that_does_not_fit_says_what_is_missing():
     with pytest.raises(DeclarationError, match=r"ridge.*joint"):
-        LiftedMLP((4, 3), solver="ridge").fit(X, Y)
+        full((4, 3), solver="ridge").fit(X, Y)
 
 
 def test_an_unfitted_model_says_so():
     with pytest.raises(LiftedError, match="fit"):
-        LiftedMLP((4, 5, 3)).predict(X)
+        full((4, 5, 3)).predict(X)
 
 
 def test_a_loss_without_probabilities_says_so():
