@@ -1,0 +1,136 @@
+"""Every kernel against float64 torch: fresh random inputs, poisoned outputs, awkward sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from benchmarks.gpu.problems import exact, simplex_fit, squared_fit, state_fit
+from benchmarks.gpu.timing import Scale
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import joint, tight
+from liftednet.errors import LiftedError
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, OutputFit, StateFit, WeightFit
+from liftednet.solvers import choose, solve
+
+_RESIDUAL = 1e-5
+_ERROR = 2e-4  # of the largest entry
+
+LAYERS: tuple[Activation, ...] = (
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Clipped(-1.0, 1.0),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Softplus(),
+    activations.ELU(),
+    activations.Arctan(),
+    activations.Sine(),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found.
+
+    Attributes:
+        kernel: name of the solver.
+        problem: what it solved.
+        residual: relative KKT residual, judged in float64.
+        error: largest difference to the float64 solution, over the largest of 1 and its entries.
+        repeats: whether a second run gave the same bits.
+        passed: whether all is within bounds.
+        note: what went wrong.
+    """
+
+    kernel: str
+    problem: str
+    residual: float
+    error: float
+    repeats: bool
+    passed: bool
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem by name, and the kernel that is to serve it."""
+
+    kernel: str
+    name: str
+    build: Callable[[], StateFit | OutputFit]
+
+
+def cases(scale: Scale) -> Iterator[Case]:
+    """Yield the cases, from small to large."""
+    linear, softmax = joint(activations.Identity()), tight(activations.Softmax())
+    relu, device = activations.ReLU(), scale.device
+    many = scale.size(10_007, 33)
+    shapes = [(1, 1, 1), (1, 300, 100), (many, 1, 2), (17, 33, 17), (many, 300, 100)]
+    for m, p, q in [(1, 1, 1), (3, 9, 4), (many, 20, 5)] if scale.toy else shapes:
+        for word, above in (("linear", linear), ("softmax", softmax)):
+            name = f"{m:,} x {p} below {q}, ReLU, {word}"
+            yield Case("fused-states", name, partial(state_fit, m, p, q, relu, above, device))
+    for p, q in () if scale.toy else ((500, 200), (784, 256), (100, 10), (20, 30)):
+        name = f"{many:,} x {p} below {q}, ReLU, linear"
+        yield Case("fused-states", name, partial(state_fit, many, p, q, relu, linear, device))
+    p, q = (6, 3) if scale.toy else (100, 50)
+    for layer in LAYERS:
+        name = f"{many:,} x {p} below {q}, {layer!r}, tight"
+        build = partial(state_fit, many, p, q, layer, tight(layer), device)
+        yield Case("fused-states", name, build)
+        name = f"{many:,} x {p}, {layer!r}"
+        yield Case("fused-closed-form", name, partial(squared_fit, many, p, layer, device))
+    for classes in (2, 10) if scale.toy else (2, 10, 33, 100, 1000, 1024):
+        for soft in (False, True):
+            name = f"{many:,} x {classes}, {'soft' if soft else 'one-hot'}"
+            yield Case("fused-simplex", name, partial(simplex_fit, many, classes, soft, device))
+
+
+def check(case: Case) -> Check:
+    """Solve a case by its kernel, twice, with memory that nobody has written set to NaN."""
+    problem = case.build()
+    try:
+        solver = choose(problem, case.kernel)
+        torch.use_deterministic_algorithms(True, warn_only=True)  # which fills with NaN
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                first, second = (solver.solve(problem).value for _ in range(2))
+        finally:
+            torch.use_deterministic_algorithms(False)
+        expected = solve(exact(problem)).value
+        residual = float(problem.measure(first).residual)
+    except (LiftedError, RuntimeError) as failure:
+        nan = float("nan")
+        return Check(case.kernel, case.name, nan, nan, False, False, str(failure).splitlines()[0])
+    error = float((first - expected).abs().max() / expected.abs().max().clamp(min=1))
+    same = bool(first.equal(second))
+    good = residual <= _RESIDUAL and error <= _ERROR and same
+    return Check(case.kernel, case.name, residual, error, same, good)
+
+
+def gram_check(scale: Scale) -> Check:
+    """Fit ridge weights to float32 inputs of condition number 1e6, against a float64 solution."""
+    m, p, q = scale.size(60_000, 200), scale.size(300, 8), scale.size(100, 3)
+    device = scale.device
+    left = torch.linalg.qr(torch.randn(m, p, device=device, dtype=torch.float64)).Q
+    right = torch.linalg.qr(torch.randn(p, p, device=device, dtype=torch.float64)).Q
+    spectrum = torch.logspace(0, -6, p, device=device, dtype=torch.float64) * m**0.5
+    inputs = ((left * spectrum) @ right.T).float()
+    targets = (inputs.double() @ torch.randn(p, q, device=device, dtype=torch.float64)).float()
+    linear, penalty = joint(activations.Identity()), SquaredFrobenius(1e-9)
+    fit = WeightFit(linear, Design(inputs, False), targets, penalty)
+    twin = WeightFit(linear, Design(inputs.double(), False), targets.double(), penalty)
+    found, wanted = solve(fit).value.matrix, solve(twin).value.matrix
+    error = float((found - wanted).norm() / wanted.norm())
+    name = f"{m:,} x {p} to {q}, condition number 1e6, float32 inputs"
+    residual = float(fit.measure(solve(fit).value).residual)
+    return Check("ridge", name, residual, error, True, error <= 1e-3)

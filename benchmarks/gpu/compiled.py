@@ -1,0 +1,157 @@
+"""Compiles every kernel for compute capability 9.0, on a machine without a GPU.
+
+What a card would refuse shows here: what the compiler cannot read, registers that spill, tiles
+that are larger than shared memory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from liftednet.solvers.kernels import maps
+from liftednet.solvers.kernels.entries import closed_form_entries
+from liftednet.solvers.kernels.simplex import simplex_rows
+from liftednet.solvers.kernels.state_tiles import TileLink, state_tiles
+from liftednet.solvers.kernels.table import padded_width, state_blocks
+from liftednet.solvers.kernels.table import simplex_rows as rows_of
+
+_SHARED = 232_448  # bytes that a block may have on an H100 or H200
+
+
+class _Hopper:
+    """Stands for a driver: names the target, and launches nothing."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A kernel as the compiler made it.
+
+    Attributes:
+        name: with its sizes.
+        shared: bytes of shared memory.
+        usage: registers and stack, by cuobjdump; empty where Triton carries none.
+    """
+
+    name: str
+    shared: int
+    usage: str
+
+
+def compile_all() -> int:
+    """Compile and print; return 1 where a kernel asks for more shared memory than there is."""
+    driver.set_active(_Hopper())
+    worst = 0
+    for kernel in _kernels():
+        worst = max(worst, kernel.shared)
+        print(f"{kernel.name}: shared {kernel.shared:,}, {kernel.usage}", flush=True)
+    print(f"\nThe largest takes {worst:,} of {_SHARED:,} bytes of shared memory.")
+    return int(worst > _SHARED)
+
+
+def _kernels() -> Iterator[Compiled]:
+    x = torch.empty(64, 10)
+    for classes in (10, 1000):
+        kernel = simplex_rows.warmup(
+            x,
+            x,
+            x,
+            64,
+            0.7,
+            CLASSES=classes,
+            ROWS=rows_of(classes),
+            COLUMNS=padded_width(classes),
+            num_warps=4,
+            grid=(1,),
+        )
+        yield _compiled(f"simplex, {classes} classes", kernel)
+    for proximal in ("relu_prox", "sigmoid_prox", "softplus_prox", "arctan_prox", "sine_prox"):
+        kernel = closed_form_entries.warmup(
+            x, x, x, 640, 0.7, 0.0, 0.0, getattr(maps, proximal), 1024, num_warps=4, grid=(1,)
+        )
+        yield _compiled(f"closed form, {proximal}", kernel)
+    for units, widths, proximal, links in (
+        (300, (100,), "relu_prox", ("linear",)),
+        (300, (10,), "relu_prox", ("softmax",)),
+        (500, (200,), "sigmoid_prox", ("sigmoid",)),
+        (20, (20, 5), "tanh_prox", ("tanh", "softmax")),
+        (100, (50,), "relu_prox", ("relu",)),
+        (60, (30,), "identity_prox", ("linear",)),
+    ):
+        yield _state_kernel(units, widths, proximal, links)
+
+
+def _state_kernel(
+    units: int, widths: tuple[int, ...], proximal: str, links: tuple[str, ...]
+) -> Compiled:
+    blocks = state_blocks(sum(widths))
+    padded = -(-units // blocks.columns) * blocks.columns
+    one, x = torch.empty(()), torch.empty(64, units)
+    sides = tuple(
+        TileLink(x, x, torch.empty(width), torch.empty(64, width), width, 1.0, 1.0, 0.0)
+        for width in widths
+    )
+    kernel = state_tiles.warmup(
+        x,
+        x,
+        x,
+        one,
+        one,
+        torch.empty(2, dtype=torch.int32),
+        sides,
+        64,
+        units,
+        100,
+        0.5,
+        0.0,
+        0.0,
+        PROX=getattr(maps, proximal),
+        LINKS=tuple(getattr(maps, link) for link in links),
+        FULL=tuple(False for _ in widths),
+        WIDTHS=tuple(map(padded_width, widths)),
+        ROWS=blocks.rows,
+        DEPTH=blocks.depth,
+        COLUMNS=blocks.columns,
+        PADDED=padded,
+        PRECISION=blocks.precision,
+        ROUGH=blocks.rough,
+        num_warps=blocks.warps,
+        num_stages=blocks.stages,
+        grid=(1,),
+    )
+    return _compiled(f"states, {units} below {widths}, {proximal}, {links}", kernel)
+
+
+def _compiled(name: str, kernel: Any) -> Compiled:
+    return Compiled(name, kernel.metadata.shared, _usage(kernel.asm["cubin"]))
+
+
+def _usage(cubin: bytes) -> str:
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.exists():
+        return ""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [str(tool), "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found = [word for word in text.split() if word.startswith(("REG:", "STACK:"))]
+    return " ".join(found).lower()

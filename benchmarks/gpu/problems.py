@@ -1,0 +1,74 @@
+"""Random subproblems, as they come up in training."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, joint, tight
+from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.problems import Link, OutputFit, StateFit
+
+
+def labels(samples: int, classes: int, soft: bool, device: torch.device) -> Tensor:
+    """Return one-hot rows, or probabilities, (samples, classes)."""
+    if soft:
+        return torch.randn(samples, classes, device=device).softmax(1)
+    y = torch.zeros(samples, classes, device=device)
+    return y.scatter_(1, torch.randint(0, classes, (samples, 1), device=device), 1.0)
+
+
+def state_fit(
+    samples: int,
+    units: int,
+    columns: int,
+    layer: Activation,
+    above: Divergence,
+    device: torch.device,
+) -> StateFit:
+    """Return a state fit below one link; targets are states that the link could have brought."""
+    u = torch.randn(samples, units, device=device)
+    weight = torch.randn(units, columns, device=device) / units**0.5
+    offset = 0.1 * torch.randn(columns, device=device)
+    reached = (
+        layer.forward(u) @ weight + offset + 0.5 * torch.randn(samples, columns, device=device)
+    )
+    target = above.activation.forward(reached)
+    if isinstance(above.activation, activations.Softmax):
+        target = labels(samples, columns, False, device)
+    return StateFit(tight(layer), u, (Link(above, weight, offset, target),), 0.5)
+
+
+def simplex_fit(samples: int, classes: int, soft: bool, device: torch.device) -> OutputFit:
+    """Return an output fit with the cross-entropy on the simplex."""
+    y = labels(samples, classes, soft, device)
+    u = 2 * torch.randn(samples, classes, device=device)
+    return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.7)
+
+
+def squared_fit(
+    samples: int, units: int, activation: Activation, device: torch.device
+) -> OutputFit:
+    """Return an output fit with the squared loss."""
+    y, u = (torch.randn(samples, units, device=device) for _ in range(2))
+    return OutputFit(SquaredError(), y, tight(activation), u, 0.7)
+
+
+def exact(problem: Any) -> Any:
+    """Return the problem in float64."""
+    if isinstance(problem, OutputFit):
+        return replace(
+            problem,
+            target=problem.target.double(),
+            pre_activation=problem.pre_activation.double(),
+        )
+    return replace(
+        problem,
+        pre_activation=problem.pre_activation.double(),
+        links=tuple(link.double() for link in problem.links),
+    )
