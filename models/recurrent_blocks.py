@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -17,30 +17,7 @@ from liftednet.solvers.over_time import forward_states
 from .descent import Block
 from .recurrent_architecture import Cell, RecurrentArchitecture
 from .recurrent_solvers import Solvers
-from .sequence_arrays import Timeline
-
-
-@dataclass(frozen=True, eq=False)
-class Task:
-    """The data of a recurrent training problem.
-
-    Attributes:
-        inputs: X, (steps, samples, features), zero beyond the lengths.
-        timeline: which steps there are.
-        target: encoded y, (steps, samples, outputs); None leaves it free, as prediction does.
-        counted: (steps, samples) booleans, the steps that have a target.
-    """
-
-    inputs: Tensor
-    timeline: Timeline
-    target: Tensor | None
-    counted: Tensor
-
-    def take(self, samples: Tensor) -> Task:
-        """Return the task of some samples."""
-        timeline = replace(self.timeline, lengths=self.timeline.lengths[samples])
-        target = None if self.target is None else self.target[:, samples]
-        return Task(self.inputs[:, samples], timeline, target, self.counted[:, samples])
+from .sequence_arrays import Task, Timeline
 
 
 class RecurrentBlocks:
@@ -93,6 +70,21 @@ class RecurrentBlocks:
             problem = self._over_time(number, self._drive(number, cell), ())
             self.states.append(forward_states(problem))
 
+    def exact(self) -> RecurrentBlocks:
+        """Return the blocks in float64, after a forward pass."""
+        weights = [layer.to(layer.matrix.double()) for layer in self.weights]
+        return RecurrentBlocks(self.architecture, self._task.double(), weights, self._solvers)
+
+    def at(self, weights: Sequence[Weights]) -> RecurrentBlocks:
+        """Return the blocks with other weights, after a forward pass."""
+        return RecurrentBlocks(self.architecture, self._task, weights, self._solvers)
+
+    def take(self, samples: Tensor) -> RecurrentBlocks:
+        """Return the blocks of some samples, with their states."""
+        states = [state[:, samples] for state in self.states]
+        task = self._task.take(samples)
+        return RecurrentBlocks(self.architecture, task, self.weights, self._solvers, states=states)
+
     @property
     def task(self) -> Task:
         """The data."""
@@ -133,7 +125,7 @@ class RecurrentBlocks:
             problem = self._over_time(number, self._drive(number, cell), ())
             total += float(problem.double().values(self.states[number].double()).sum())
         for number, weights in enumerate(self.weights):
-            total += float(self._penalty(number).value(weights.matrix.double()))
+            total += float(self.penalty(number).value(weights.matrix.double()))
         return total + self.loss()
 
     def loss(self) -> float:
@@ -155,7 +147,8 @@ class RecurrentBlocks:
         assert self._readout.bias is not None
         return self._readout.bias
 
-    def _penalty(self, number: int) -> SquaredFrobenius:
+    def penalty(self, number: int) -> SquaredFrobenius:
+        """Return rho |W|_F^2 of a layer's weights."""
         return SquaredFrobenius(self.architecture.rho[number == len(self.architecture.cells)])
 
     def _natural(self, number: int) -> Tensor:
@@ -166,6 +159,18 @@ class RecurrentBlocks:
     def features(self) -> Tensor:
         """Return the states that the output sees, (steps, samples, states)."""
         return torch.cat([self._natural(number) for number in self.architecture.top], -1)
+
+    def rows(self, number: int) -> Tensor:
+        """Return [H_{t-1}, X_t, start] of a cell in its own order, (steps, samples, inputs)."""
+        states = self.states[number]
+        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+        return torch.cat([before, self._inputs(self.architecture.cells[number])], -1)
+
+    def slopes(self, number: int) -> Tensor:
+        """Return phi' of a cell in its own order, 0 beyond the lengths; (steps, samples, units)."""
+        problem = self._over_time(number, self._drive(number, self.architecture.cells[number]), ())
+        slopes = problem.divergence.link_curvature(problem.pre_activation(self.states[number]))
+        return slopes.where(problem.valid.unsqueeze(-1), 0.0)
 
     def _inputs(self, cell: Cell) -> Tensor:
         """Return [X, start] of a cell in its own order, (steps, samples, inputs)."""
@@ -252,15 +257,12 @@ class RecurrentBlocks:
 
     def _recurrent_fit(self, number: int) -> WeightFit:
         cell = self.architecture.cells[number]
-        states = self.states[number]
-        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
         valid = self._task.timeline.own(self._task.timeline.valid, cell.backward)
         valid[: self._task.timeline.early] = True
-        rows = torch.cat([before, self._inputs(cell)], -1)[valid]
         return WeightFit(
             self.architecture.divergence,
-            Design(rows),
-            states[valid],
+            Design(self.rows(number)[valid]),
+            self.states[number][valid],
             self._pulled(number),
             self.architecture.lam,
         )
@@ -275,7 +277,7 @@ class RecurrentBlocks:
     def _pulled(self, number: int) -> SquaredFrobenius:
         """Return rho |W|^2 + proximity |W - previous W|^2, as one square up to a constant."""
         number %= len(self.weights)
-        rho, pull = self._penalty(number).rho, self._proximity
+        rho, pull = self.penalty(number).rho, self._proximity
         if pull is None:
             return SquaredFrobenius(rho)
         return SquaredFrobenius(rho + pull, self.weights[number].matrix * (pull / (rho + pull)))

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from liftednet.errors import DeclarationError, SolverError
+from liftednet.errors import SolverError
 from liftednet.problems import WeightFit, Weights
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.validation import require_positive
 
 from .arrays import require_count
 from .descent import Ending, Step, Trace
-from .recurrent_architecture import RecurrentArchitecture
-from .recurrent_blocks import RecurrentBlocks, Task
+from .progress import Report
+from .recurrent_blocks import RecurrentBlocks
 from .recurrent_solvers import Solvers
+from .sequence_arrays import Task
 
 _MEMORY = 0.95  # of the running Gram matrices
 _SMALLEST_SHARE = 0.02  # of the step, at the end of training
@@ -50,33 +51,14 @@ class SequenceMinibatch:
         require_positive("damping", self.damping)
         require_positive("readout_rate", self.readout_rate)
 
+    @property
+    def rounds(self) -> int:
+        """The epochs."""
+        return self.epochs
 
-def refuse_joint(architecture: RecurrentArchitecture) -> None:
-    """Raise `DeclarationError` unless D vanishes at the forward pass and Newton steps serve."""
-    divergence = architecture.divergence
-    if divergence.quadratic or not divergence.activation.per_unit or not divergence.smoothness:
-        raise DeclarationError(
-            "minibatches start from a forward pass and need divergence='tight', an activation "
-            f"unit by unit, and its Lipschitz constant; got {divergence!r}."
-        )
-
-
-def method_named(
-    method: str | SequenceMinibatch, architecture: RecurrentArchitecture
-) -> SequenceMinibatch | None:
-    """Return the settings of minibatches, or None for the full method.
-
-    Raises:
-        DeclarationError: there is no such method, or minibatches cannot serve the architecture.
-    """
-    if method == "full":
-        return None
-    if not isinstance(method, SequenceMinibatch) and method != "minibatch":
-        raise DeclarationError(
-            f"method must be 'full', 'minibatch' or a SequenceMinibatch, got {method!r}."
-        )
-    refuse_joint(architecture)
-    return method if isinstance(method, SequenceMinibatch) else SequenceMinibatch()
+    def train(self, blocks: RecurrentBlocks, seed: int, report: Report | None) -> Trace:
+        """Change weights and states in place, and return the mean loss of every batch."""
+        return BatchTraining(blocks, self, seed).run(report)
 
 
 class BatchTraining:
@@ -102,7 +84,7 @@ class BatchTraining:
         self._solvers = Solvers(NewtonOverTime(max_iterations=1), "auto", "auto")
         self._metrics: list[Tensor | None] = [None] * len(blocks.weights)
 
-    def run(self, report: Callable[[Step], None] | None) -> Trace:
+    def run(self, report: Report | None) -> Trace:
         """Train for all epochs, and return the mean loss of every batch before its step.
 
         Raises:

@@ -13,9 +13,9 @@ from liftednet.problems import Design, WeightFit, Weights
 
 from .arrays import ArrayLike
 from .recurrent_architecture import RecurrentArchitecture
-from .recurrent_blocks import RecurrentBlocks, Task
+from .recurrent_blocks import RecurrentBlocks
 from .recurrent_solvers import Solvers
-from .sequence_arrays import checked_sequences, checked_timeline, encoded_targets
+from .sequence_arrays import Task, checked_sequences, checked_timeline, encoded_targets
 
 Lengths = ArrayLike | Sequence[int] | None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,35 +10,28 @@ from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
-from liftednet.errors import DeclarationError, NotFittedError
-from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.errors import NotFittedError
+from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver, solve
 from liftednet.validation import require_device, require_float, require_positive, require_seed
 
 from .arrays import ArrayLike, require_count
-from .descent import Descent, Step, Trace, largest_residual
+from .descent import Step, Trace, largest_residual
 from .layer_starts import given_weights
 from .progress import sweep_progress
 from .recurrent_architecture import design_recurrent
-from .recurrent_blocks import RecurrentBlocks, Task
-from .recurrent_minibatch import BatchTraining, SequenceMinibatch, method_named
-from .recurrent_rules import (
-    Lengths,
-    answers,
-    decoded,
-    passed_blocks,
-    readout_fit,
-    training_task,
-)
+from .recurrent_blocks import RecurrentBlocks
+from .recurrent_methods import method_named
+from .recurrent_minibatch import SequenceMinibatch
+from .recurrent_prediction import RecurrentPredictor
+from .recurrent_rules import Lengths, readout_fit, training_task
 from .recurrent_solvers import solvers_for
 from .recurrent_starts import first_weights, refuse_overflow
-from .recurrent_weights import CellWeights, cell_weights, states_one_by_one
-
-_PREDICTION_SWEEPS, _PREDICTION_TOLERANCE = 200, 1e-6
+from .sequence_arrays import Task
 
 
-class LiftedRNN:
+class LiftedRNN(RecurrentPredictor):
     """A recurrent network whose states are variables, trained by convex subproblems.
 
     min over W, U_0, b_0, U_1, b_1, H of lam sum_t D(H_t, H_{t-1} W + X_t U_0 + b_0)
@@ -61,8 +54,9 @@ class LiftedRNN:
         state_solver: "auto" (two Newton steps over all time a sweep), "newton-over-time" (exact),
             "red-black", "cyclic" (the paper), or such a solver with options of its own.
         proximity: weight of a pull of every weight fit to the previous weights, or None.
-        method: "full" (block-coordinate descent), "minibatch" or a `SequenceMinibatch`.
-        sweeps: the most sweeps over all blocks of the full method.
+        method: "full" (block-coordinate descent), "gauss-newton" (weights and states together),
+            "minibatch" or a `SequenceMinibatch`; the last three need divergence="tight".
+        sweeps: the most sweeps over all blocks, or steps of "gauss-newton".
         tolerance: stop when every block's relative KKT residual is below this.
         solver: "auto", a solver's name, or a solver, for the weights.
         seed: of the initial weights.
@@ -120,7 +114,7 @@ class LiftedRNN:
         require_seed(seed)
         require_device(device)
         self.sweeps = sweeps
-        self.method = method_named(method, self.architecture)
+        self.method = method_named(method, self.architecture, sweeps, tolerance)
         self.seed = seed
         self.proximity = proximity
         self.dtype = dtype
@@ -132,7 +126,6 @@ class LiftedRNN:
         self._first_weights = first_weights(self.architecture, start, spectral_radius, seed)
         self._weights: list[Weights] | None = None
         self._blocks: RecurrentBlocks | None = None
-        self._descent = Descent(tolerance=tolerance)
         self._solvers = solvers_for(
             state_solver, solver, self.architecture.divergence, self.loss.divergence, tolerance
         )
@@ -170,12 +163,8 @@ class LiftedRNN:
         refuse_overflow(blocks.states, self._start, self._radius)
         self.per_step = task.counted is task.timeline.valid
         self._blocks, self._weights = blocks, blocks.weights
-        rounds = self.sweeps if self.method is None else self.method.epochs
-        with sweep_progress(rounds, progress, on_step) as report:
-            if self.method is None:
-                self.trace = self._descent.run(blocks, rounds, report)
-            else:
-                self.trace = BatchTraining(blocks, self.method, self.seed).run(report)
+        with sweep_progress(self.method.rounds, progress, on_step) as report:
+            self.trace = self.method.train(blocks, self.seed, report)
         return self
 
     def refit_readout(self, X: ArrayLike, y: ArrayLike, *, lengths: Lengths = None) -> LiftedRNN:
@@ -187,45 +176,6 @@ class LiftedRNN:
         problem = readout_fit(passed, task, self.architecture.rho[1])
         self._fitted()[-1] = solve(problem, self._solvers.readout, self.readout).value
         return self
-
-    def forward(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return outputs (samples, steps, outputs), or (samples, outputs) for one answer each.
-
-        H_t = phi(H_{t-1} W + X_t U_0 + b_0), output phi_1(H_t U_1 + b_1); Lifted Recurrent
-        Neural Networks, section 3.
-        """
-        return answers(self._passed(X, lengths), self.per_step)
-
-    def predict(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return labels, or outputs for a regression; beyond the lengths they mean nothing."""
-        return decoded(self.loss, self.forward(X, lengths=lengths))
-
-    def forward_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return the outputs by the lifted rule, section 4.2: the training problem with y free.
-
-        A pinned loss is zero for the best y: the states minimize the divergences alone.
-        """
-        blocks = self._passed(X, lengths)
-        Descent("auto", _PREDICTION_TOLERANCE).run(blocks, _PREDICTION_SWEEPS)
-        return answers(blocks, self.per_step)
-
-    def predict_lifted(self, X: ArrayLike, *, lengths: Lengths = None) -> Tensor:
-        """Return labels, or outputs for a regression, by the lifted rule of section 4.2."""
-        return decoded(self.loss, self.forward_lifted(X, lengths=lengths))
-
-    def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield outputs (samples, outputs) step by step, by the feedforward rule.
-
-        Args:
-            steps: (samples, inputs) of one step after another; samples must not change.
-
-        Raises:
-            DeclarationError: the network is bidirectional and needs all steps first.
-        """
-        if any(cell.backward for cell in self.architecture.cells):
-            raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
-        for below in states_one_by_one(self.cells, self.activation, steps):
-            yield self.loss.activate(self.readout.apply(below))
 
     def with_weights(self, weights: Sequence[Weights]) -> LiftedRNN:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
@@ -242,31 +192,6 @@ class LiftedRNN:
         return self
 
     @property
-    def weights(self) -> tuple[Weights, ...]:
-        """[W; U_0] and b_0 of every cell, then U_1 and b_1 of the output."""
-        return tuple(self._fitted())
-
-    @property
-    def cells(self) -> tuple[CellWeights, ...]:
-        """The weights of every cell in parts, layer by layer, forward before backward."""
-        return cell_weights(self.architecture, self._fitted())
-
-    @property
-    def readout(self) -> Weights:
-        """U_1 (states, outputs) and b_1 (outputs,)."""
-        return self._fitted()[-1]
-
-    @property
-    def activation(self) -> Activation:
-        """The activation of the recurrent layers."""
-        return self.architecture.divergence.activation
-
-    @property
-    def loss(self) -> PinnedLoss:
-        """The loss."""
-        return self.architecture.loss
-
-    @property
     def states(self) -> tuple[Tensor, ...]:
         """The states of every cell on the data of the last fit, (steps, samples, units)."""
         return tuple(self._trained().states)
@@ -279,18 +204,8 @@ class LiftedRNN:
         """Return the largest relative KKT residual over all blocks at the current point."""
         return largest_residual(self._trained())
 
-    def _passed(self, X: ArrayLike, lengths: Lengths) -> RecurrentBlocks:
-        return passed_blocks(
-            self.architecture, X, lengths, self._fitted(), self._solvers, self.per_step
-        )
-
     def _task(self, X: ArrayLike, y: ArrayLike, lengths: Lengths) -> Task:
         return training_task(self.architecture, X, y, lengths, self.dtype, self.device)
-
-    def _fitted(self) -> list[Weights]:
-        if self._weights is None:
-            raise NotFittedError("this LiftedRNN has not been fitted: call fit(X, y) first.")
-        return self._weights
 
     def _trained(self) -> RecurrentBlocks:
         if self._blocks is None:

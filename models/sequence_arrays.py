@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -63,6 +63,34 @@ class Timeline:
     def natural(self, rows: Tensor, backward: bool) -> Tensor:
         """Return a cell's rows in the order of the data, without the early step."""
         return self.turned(rows[self.early :], backward)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """The data of a recurrent training problem.
+
+    Attributes:
+        inputs: X, (steps, samples, features), zero beyond the lengths.
+        timeline: which steps there are.
+        target: encoded y, (steps, samples, outputs); None leaves it free, as prediction does.
+        counted: (steps, samples) booleans, the steps that have a target.
+    """
+
+    inputs: Tensor
+    timeline: Timeline
+    target: Tensor | None
+    counted: Tensor
+
+    def take(self, samples: Tensor) -> Task:
+        """Return the task of some samples."""
+        timeline = replace(self.timeline, lengths=self.timeline.lengths[samples])
+        target = None if self.target is None else self.target[:, samples]
+        return Task(self.inputs[:, samples], timeline, target, self.counted[:, samples])
+
+    def double(self) -> Task:
+        """Return the task in float64."""
+        target = None if self.target is None else self.target.double()
+        return replace(self, inputs=self.inputs.double(), target=target)
 
 
 def checked_sequences(value: object, features: int, dtype: torch.dtype, device: str) -> Tensor:

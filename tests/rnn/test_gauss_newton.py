@@ -1,0 +1,190 @@
+"""Weights and states together: the quadratic model, its damping, and training by it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import jacrev
+
+from liftednet import activations
+from liftednet.data import running_sum
+from liftednet.errors import DeclarationError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.models import LiftedRNN
+from liftednet.models.descent import Ending
+from liftednet.models.recurrent_architecture import Cell
+from liftednet.models.recurrent_gauss_newton import moved
+from liftednet.models.recurrent_sensitivities import joint_quadratic
+from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt, Quadratic
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"activation": activations.Tanh(), "hidden_size": (3, 2), "bidirectional": True},
+    {"activation": activations.Softplus(), "learn_initial_state": True, "hidden_size": (2, 3)},
+    {"loss": SquaredError(), "bidirectional": True, "learn_initial_state": True},
+    {"loss": BinaryCrossEntropy(), "at_end": True},
+]
+
+
+def small_model(**given: Any) -> LiftedRNN:
+    options: dict[str, Any] = {"hidden_size": 3, "start": "orthogonal", "sweeps": 2, **given}
+    return LiftedRNN(2, output_size=2, divergence="tight", method="gauss-newton", **options)
+
+
+def small_task(model: LiftedRNN, at_end: bool, generator: torch.Generator) -> Any:
+    x = torch.randn(5, 4, 2, generator=generator, dtype=torch.float64)
+    y = torch.randn(5, 4, 2, generator=generator, dtype=torch.float64)
+    if isinstance(model.loss, CrossEntropy):
+        return x, (y[..., 0] > 0).long()
+    if isinstance(model.loss, BinaryCrossEntropy):
+        y = (y > 0).double()
+    return x, y[:, 0] if at_end else y
+
+
+def loss_by_autograd(model: LiftedRNN, x: Tensor, y: Tensor, flat: Tensor) -> Tensor:
+    """Return the loss and the squared norms at weights, from a plain recursion."""
+    blocks = model._trained()
+    stacked = [layer.stacked() for layer in blocks.weights]
+    parts = flat.split([layer.numel() for layer in stacked])
+    weights = [part.view_as(layer) for part, layer in zip(parts, stacked, strict=True)]
+    below = list(x.unbind(1))
+    for layer in range(1 + model.architecture.cells[-1].layer):
+        found = []
+        for cell, weight in zip(model.architecture.cells, weights, strict=False):
+            if cell.layer == layer:
+                found.append(passed(model, cell, weight, below))
+        below = [torch.cat(states, -1) for states in zip(*found, strict=True)]
+    outputs = torch.stack(below, 1) @ weights[-1][:-1] + weights[-1][-1]
+    if y.ndim < x.ndim - isinstance(model.loss, CrossEntropy):
+        outputs = outputs[:, -1]
+    penalty = torch.zeros(()).double()
+    for number, weight in enumerate(weights):
+        penalty = penalty + blocks.penalty(number).rho * weight[:-1].square().sum()
+    if isinstance(model.loss, CrossEntropy):
+        loss = nn.functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="sum")
+    elif isinstance(model.loss, BinaryCrossEntropy):
+        loss = nn.functional.binary_cross_entropy_with_logits(outputs, y, reduction="sum")
+    else:
+        loss = (outputs - y).square().sum() / 2
+    return penalty + loss
+
+
+def passed(model: LiftedRNN, cell: Cell, weight: Tensor, below: list[Tensor]) -> list[Tensor]:
+    states = []
+    steps = below[::-1] if cell.backward else below
+    early = weight[cell.units + cell.inputs : -1].sum(0) + weight[-1]
+    state = torch.zeros(len(below[0]), cell.units, dtype=torch.float64)
+    if model.architecture.learned_start:
+        state = model.activation.forward(early).expand_as(state)
+    for step in steps:
+        inputs = weight[cell.units : cell.units + cell.inputs]
+        state = model.activation.forward(state @ weight[: cell.units] + step @ inputs + weight[-1])
+        states.append(state)
+    return states[::-1] if cell.backward else states
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_gradient_of_the_model_is_that_of_the_feedforward_loss(generator, kind):
+    at_end = kind.get("at_end", False)
+    model = small_model(**{k: v for k, v in kind.items() if k != "at_end"}, rho=(0.3, 0.2))
+    x, y = small_task(model, at_end, generator)
+    blocks = model.fit(x, y)._trained()
+    flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
+    quadratic = joint_quadratic(blocks)
+    expected = jacrev(lambda w: loss_by_autograd(model, x, y, w))(flat)
+    torch.testing.assert_close(quadratic.gradient, expected, atol=1e-8, rtol=1e-6)
+    objective = float(loss_by_autograd(model, x, y, flat))
+    step = torch.randn(len(flat), generator=generator, dtype=torch.float64) / 10
+    moved_on = blocks.at(moved(blocks.weights, step)).objective() - blocks.objective()
+    by_hand = float(loss_by_autograd(model, x, y, flat + step)) - objective
+    assert moved_on == pytest.approx(by_hand, rel=1e-6)
+
+
+def test_the_curvature_is_exact_where_the_network_is_linear(generator):
+    """With squared errors and slopes of one, C differs from the Hessian by the errors alone."""
+    x = torch.rand(4, 3, 2, generator=generator, dtype=torch.float64)
+    model = small_model(loss=SquaredError(), start="identity", sweeps=1, rho=1e-3)
+    model.fit(x, torch.zeros(4, 3, 2, dtype=torch.float64))
+    y = model.forward(x)  # no errors are left, and Gauss-Newton is Newton
+    again = small_model(loss=SquaredError(), sweeps=1, rho=1e-3, start=model.weights)
+    blocks = again.fit(x, y)._trained().at(model.weights)
+    flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
+    expected = torch.autograd.functional.hessian(lambda w: loss_by_autograd(again, x, y, w), flat)
+    torch.testing.assert_close(joint_quadratic(blocks).curvature, expected, atol=1e-8, rtol=1e-6)
+
+
+def test_samples_in_parts_give_the_same_model(generator, monkeypatch):
+    model = small_model()
+    x, y = small_task(model, False, generator)
+    blocks = model.fit(x, y)._trained()
+    whole = joint_quadratic(blocks)
+    monkeypatch.setattr("liftednet.models.recurrent_sensitivities._CHUNK_BYTES", 1)
+    monkeypatch.setattr("liftednet.models.recurrent_sensitivities._ROWS", 3)
+    parts = joint_quadratic(blocks)
+    torch.testing.assert_close(parts.gradient, whole.gradient)
+    torch.testing.assert_close(parts.curvature, whole.curvature)
+
+
+@pytest.mark.parametrize("kind", KINDS[:4], ids=str)
+def test_every_step_lowers_the_joint_objective_and_padding_changes_nothing(generator, kind):
+    model = small_model(**{**kind, "sweeps": 5})
+    x, y = small_task(model, False, generator)
+    lengths = torch.tensor([4, 1, 3, 2, 4])
+    short = model.fit(x, y, lengths=lengths)
+    assert short.trace is not None
+    objectives = short.trace.objectives
+    assert len(objectives) == 6
+    assert all(after < before for before, after in pairwise(objectives))
+    assert short.objective() == pytest.approx(objectives[-1], rel=1e-9)
+    longer = torch.cat([x, torch.full((5, 2, 2), torch.nan).double()], 1)
+    more = torch.cat([y, y[:, :2]], 1)
+    long = small_model(**{**kind, "sweeps": 5}).fit(longer, more, lengths=lengths)
+    for one, other in zip(short.weights, long.weights, strict=True):
+        torch.testing.assert_close(one.matrix, other.matrix, atol=1e-8, rtol=1e-8)
+
+
+def test_it_reaches_a_stationary_point():
+    x, y = running_sum(20, 6, seed=1)
+    model = LiftedRNN(
+        1,
+        4,
+        2,
+        activations.Tanh(),
+        divergence="tight",
+        method="gauss-newton",
+        rho=0.5,
+        sweeps=300,
+        tolerance=1e-6,
+    ).fit(x, y)
+    assert model.trace is not None
+    assert model.trace.ending is Ending.CONVERGED
+    flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
+    gradient = jacrev(lambda w: loss_by_autograd(model, x.double(), y, w))(flat)
+    assert float(gradient.abs().max()) < 1e-3
+
+
+def test_a_running_sum_is_learned():
+    x, y = running_sum(100, 40, seed=3)
+    model = LiftedRNN(1, 5, 2, divergence="tight", method="gauss-newton", sweeps=15).fit(x, y)
+    assert float((model.predict(x) == y).double().mean()) > 0.9
+
+
+def test_a_damped_step_solves_the_damped_system_and_takes_no_rise(generator):
+    root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    model = Quadratic(torch.randn(4, generator=generator, dtype=torch.float64), root @ root.T, 1.0)
+    exact = LevenbergMarquardt(damping=1e-12).descend(model, lambda s: -model.value(s))
+    assert exact is not None
+    torch.testing.assert_close(model.curvature @ exact.step, -model.gradient, atol=1e-6, rtol=1e-6)
+    assert LevenbergMarquardt().descend(model, lambda s: float("nan")) is None
+    short = LevenbergMarquardt().descend(model, lambda s: 1e-3 - float(s.norm()))
+    assert short is not None
+    assert short.attempts > 1
+
+
+def test_it_asks_for_the_tight_divergence():
+    with pytest.raises(DeclarationError, match="tight"):
+        LiftedRNN(2, 3, 2, method="gauss-newton")
