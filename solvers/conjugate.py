@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _SEARCHES = 40  # evaluations of phi in one line search; two are the rule
-_FLAT = 0.3  # a line search ends when the slope has fallen to this share
+_FLAT = 0.5  # a line search ends when every slope has fallen to this share
 _REFRESH = 25  # steps after which rounding in u is cleared
 
 
