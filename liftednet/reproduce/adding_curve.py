@@ -13,8 +13,6 @@ from torch.nn.functional import mse_loss
 from liftednet.data import Sequences, adding
 from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.recurrent_methods import (
-    CLIPPED_RATES,
-    RATES,
     adam,
     frank_wolfe,
     gradient_descent,
@@ -26,6 +24,8 @@ from liftednet.reproduce.training import Budget, Method, Training, outputs_at_en
 
 HIDDEN, BATCH, TRAIN, TEST = 128, 50, 20_000, 1000
 BASELINE = 1 / 6  # variance of the sum of two uniform numbers: the loss of answering 1
+
+RATES, CLIPPED_RATES = (1e-3, 3e-3, 1e-2), (0.03, 0.1, 0.3)
 
 _NETWORK = vanilla(HIDDEN)
 METHODS = (

@@ -146,7 +146,7 @@ def _table(records: Sequence[Record[PixelRun]]) -> Table:
         f"Images of {SIDE} by {SIDE} pixels, so {SIDE * SIDE} steps where the paper has 784: whole "
         f"images have not been run. {HIDDEN} units, batches of {BATCH} of all training images, all "
         "10,000 test images, read once; one seed.",
-        f"Each rate is the best of three on {HELD_OUT} held-out training images, in order, with a "
+        f"Each rate is the better of two on {HELD_OUT} held-out training images, in order, with a "
         f"fifth of the gradients.",
         "The paper trains for hundreds of epochs (400 for the IndRNN; one epoch is 938 such "
         "gradients): this shows where the methods stand after the gradients in the table, not what "

@@ -17,10 +17,10 @@ from liftednet.reproduce.training import MakeNetwork, MakeOptimizer, Method
 from liftednet.solvers.gradient import FrankWolfe
 
 RADIUS = 0.03  # of the inner ball around each weight tensor; found on the training data
-RATES = (3e-4, 1e-3, 3e-3)
-GATED_RATES = (1e-3, 3e-3, 1e-2)
-UNCLIPPED_RATES = (1e-5, 1e-4, 1e-3)  # of plain descent
-CLIPPED_RATES = (0.03, 0.1, 0.3)  # of plain descent, which without clipping diverges at these
+RATES = (5e-4, 2e-3)
+GATED_RATES = (3e-3, 1e-2)
+UNCLIPPED_RATES = (1e-4, 3e-4)  # of plain descent
+CLIPPED_RATES = (0.1, 0.3)  # of plain descent, which without clipping diverges at these
 FORGET_BIAS = 2.0
 LIFTED_SAMPLES, LIFTED_BATCH = 400, 25
 

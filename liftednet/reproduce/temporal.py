@@ -20,7 +20,7 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 40, 8, 40))
+_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 30, 6, 40))
 _QUICK = _Size(100, 20, 200, MusicExtent((50, 100), 2, 1, 2, songs=60))
 
 

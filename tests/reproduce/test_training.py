@@ -15,6 +15,7 @@ from liftednet.errors import DataError
 from liftednet.reproduce import (
     Record,
     activity,
+    activity_tables,
     adding_curve,
     lifted_start,
     music,
@@ -110,9 +111,9 @@ def test_validation_windows_are_those_of_other_persons() -> None:
     persons = torch.tensor([7, 7, 1, 1, 3, 3, 5, 5, 9, 9, 9, 1])
     windows = data.Classification(x, torch.arange(12) % 2, -x, torch.zeros(12).long(), 2)
     parts = activity.persons_apart(windows, persons)
-    assert persons[parts.x_test.flatten().long()].tolist() == [1, 1, 9, 9, 9, 1]
-    assert persons[parts.x_train.flatten().long()].tolist() == [7, 7, 3, 3, 5, 5]
-    assert torch.equal(parts.y_test, windows.y_train[[2, 3, 8, 9, 10, 11]])
+    assert persons[parts.x_test.flatten().long()].tolist() == [7, 7, 1, 1, 1]
+    assert persons[parts.x_train.flatten().long()].tolist() == [3, 3, 5, 5, 9, 9, 9]
+    assert torch.equal(parts.y_test, windows.y_train[[0, 1, 2, 3, 11]])
 
 
 @pytest.mark.parametrize("method", [*temporal_methods.METHODS, *temporal_methods.OPPONENTS])
@@ -147,17 +148,36 @@ def test_norms_vanish_below_radius_one(tmp_path: Path) -> None:
     assert norms_figure(tmp_path / "n.png", 12).read_bytes().startswith(b"\x89PNG")
 
 
-def test_divergence_is_named_in_the_table() -> None:
-    records = [
+def activity_records(
+    accuracies: dict[str, list[float]], noisy: bool = False, loss: float = 0.1
+) -> list[Record[activity.ActivityRun]]:
+    return [
         Record(
-            activity.ActivityRun(method.name, False, 0.1, 0.3, 5, 0),
-            {"accuracy": 0.5, "losses": [math.nan]},
+            activity.ActivityRun(name, noisy, 0.1, 5, seed),
+            {"accuracy": accuracy, "losses": [loss]},
             1.0,
         )
-        for method in METHODS.values()
+        for name, found in accuracies.items()
+        for seed, accuracy in enumerate(found)
     ]
-    table = activity._table(records, list(METHODS.values()), False, activity.Extent(1, 1, 1))
+
+
+def test_aims_and_divergence_are_named_in_the_table() -> None:
+    found = {"SGD": [0.5], "LSTM + Frank-Wolfe": [0.96, 0.94], "IndRNN + Frank-Wolfe": [0.96]}
+    records = activity_records(found, loss=math.nan)
+    table = activity_tables.accuracy_table(records, activity.Extent(1, 1))
     assert "1 diverged" in table.rows[0][2]
+    assert [row[3] for row in table.rows] == ["", "reached", "0.55 short"]
+
+
+def test_an_order_holds_where_every_seed_has_it() -> None:
+    names = {name for pair in activity_tables.PAIRS for name in pair}
+    clean = {name: [0.9, 0.9] for name in names} | {"SGD": [0.8, 0.7], "Truncated": [0.8, 0.95]}
+    noisy = {name: [0.9, 0.9] for name in names} | {"SGD": [0.95, 0.99]}
+    table = activity_tables.order_table(activity_records(clean), activity_records(noisy, True))
+    first, truncated = table.rows[0], table.rows[3]
+    assert first[:5] == ["Frank-Wolfe K = 5", "SGD", "+6.45", "15.00 ± 7.07 (2)", "confirmed"]
+    assert first[7] == "refuted" and truncated[4] == "open"
 
 
 def needs_real_data() -> None:
