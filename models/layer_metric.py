@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Move:
+    """A direction of one layer's weights, and how fast the linearized objective falls along it.
+
+    Attributes:
+        matrix: of W, up to the scale, (inputs, units).
+        bias: of b, (units,).
+        scale: of the matrix.
+        slope: the gradient times the direction.
+    """
+
+    matrix: Tensor
+    bias: Tensor
+    scale: float
+    slope: float
 
 
 class LayerMetric:
@@ -50,12 +69,24 @@ class LayerMetric:
         self._vectors, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
 
-    def direction(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the gradient (inputs, units), (units,) times the inverse metric."""
+    def centered(self, inputs: Tensor) -> Tensor:
+        """Return inputs less their running mean, (samples, inputs)."""
+        return inputs - self._mean
+
+    def move(self, weight: Tensor, bias: Tensor) -> Move:
+        """Return the gradient times the inverse metric; the gradient of W is overwritten.
+
+        Args:
+            weight: the gradient of W on centered inputs, (inputs, units).
+            bias: the gradient of b, (units,).
+        """
         variance = max(self._variance, torch.finfo(weight.dtype).tiny)
-        damped = self._damping * variance
-        centered = torch.addr(weight, self._mean, bias, alpha=-1)
-        shrink = self._values / (self._values + damped)
-        seen = shrink.unsqueeze(1) * (self._vectors.T @ centered)
-        direction = torch.addmm(centered, self._vectors, seen, alpha=-1) / variance
-        return direction, bias / (variance + 1 / self._damping) - self._mean @ direction
+        fall = torch.dot(weight.flatten(), weight.flatten())
+        if len(self._values):
+            seen = self._vectors.T @ weight
+            shrunk = (self._values / (self._values + self._damping * variance))[:, None] * seen
+            fall -= (seen * shrunk).sum()
+            weight.addmm_(self._vectors, shrunk, alpha=-1)
+        shift = bias / (variance + 1 / self._damping)
+        slope = float(fall / variance + shift @ bias)
+        return Move(weight, shift - self._mean @ weight / variance, 1 / variance, slope)

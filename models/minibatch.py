@@ -17,7 +17,7 @@ from liftednet.validation import require_positive
 
 from .architecture import Architecture
 from .arrays import require_count
-from .layer_metric import LayerMetric
+from .layer_metric import LayerMetric, Move
 
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
@@ -157,9 +157,10 @@ class BatchSteps:
             for number, (x, slope) in enumerate(zip(below, gradients, strict=True))
         ]
         longest = 2 * loss / max(sum(move.slope for move in moves), torch.finfo(inputs.dtype).tiny)
+        taken = min(rate, longest)
         for layer, move in zip(self.weights, moves, strict=True):
-            layer.matrix.sub_(move.matrix, alpha=min(rate, longest))
-            _bias(layer).sub_(move.bias, alpha=min(rate, longest))
+            layer.matrix.sub_(move.matrix, alpha=taken * move.scale)
+            _bias(layer).sub_(move.bias, alpha=taken)
         self._taken += 1
         return loss
 
@@ -203,21 +204,12 @@ class BatchSteps:
             for metric, x in zip(self._metrics, below, strict=True):
                 metric.look(x)
 
-    def _move(self, number: int, x: Tensor, slope: Tensor, samples: int) -> _Move:
-        matrix = self.weights[number].matrix
+    def _move(self, number: int, x: Tensor, slope: Tensor, samples: int) -> Move:
+        metric, matrix = self._metrics[number], self.weights[number].matrix
         pull = 2 * self.architecture.rho[number] / samples
-        gradient = torch.addmm(matrix, x.T, slope, beta=pull, alpha=1 / len(x))
-        direction, shift = self._metrics[number].direction(gradient, slope.mean(0))
-        return _Move(direction, shift, float((gradient * direction).sum() + slope.mean(0) @ shift))
-
-
-@dataclass(frozen=True)
-class _Move:
-    """A direction of one layer, and the fall of the linearized objective along it."""
-
-    matrix: Tensor
-    bias: Tensor
-    slope: float
+        mean = slope / len(x)
+        gradient = torch.addmm(matrix, metric.centered(x).T, mean, beta=pull)
+        return metric.move(gradient, mean.sum(0))
 
 
 def copied(layer: Weights) -> Weights:

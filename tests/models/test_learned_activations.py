@@ -81,7 +81,7 @@ def test_the_box_is_the_best_of_a_grid(seed, lam):
     fit = _box_fit(seed, lam)
     found = LimitSolver().solve(fit, fit.box)
     assert found.objective <= fit.value(fit.box)
-    (lower, upper), (lows, highs) = found.value, fit.reach
+    (_, upper), (lows, highs) = found.value, fit.reach
     tops = [fit.value((fit.box[0], h)) for h in torch.linspace(*highs, 30).tolist()]
     ends = [fit.value((x, upper)) for x in torch.linspace(*lows, 30).tolist()]
     slack = 1e-3 * (1 + abs(found.objective))

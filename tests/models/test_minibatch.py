@@ -98,7 +98,7 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     metric = LayerMetric(8, 2, damping, 0.0, generator)
     for _ in range(50):
         metric.look(x)
-    centered = x - x.mean(0)
+    centered = metric.centered(x)
     variance, covariance = centered.square().mean(), centered.T @ centered / 200
     full = torch.zeros(9, 9, dtype=torch.float64)  # [W; b] -> centered inputs, then the metric
     full[:8, :8] = variance * torch.eye(8) + covariance / damping
@@ -107,8 +107,10 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     shift[8, :8] = x.mean(0)  # the bias of centered inputs is b + mean' W
     gradient = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     wanted = torch.linalg.solve(shift.T @ full @ shift, gradient)
-    found = torch.cat([metric.direction(gradient[:8], gradient[8])[0], torch.zeros(1, 3)])
-    found[8] = metric.direction(gradient[:8], gradient[8])[1]
+    centered = gradient[:8] - torch.outer(x.mean(0), gradient[8])
+    move = metric.move(centered.clone(), gradient[8])
+    found = torch.cat([move.scale * move.matrix, move.bias[None]])
+    assert move.slope == pytest.approx(float((gradient * found).sum()))
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-8)
 
 
