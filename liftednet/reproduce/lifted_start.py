@@ -14,12 +14,13 @@ from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import LiftedRNN
 from liftednet.models.networks import SequenceModel
+from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
 from liftednet.reproduce.temporal_methods import HIDDEN, TASKS, Task, network
 from liftednet.reproduce.temporal_tasks import TaskRun, train_network
 
-SAMPLES, SWEEPS, METHOD = 200, 5, "clipped"
+SAMPLES, PASSES, BATCH, METHOD = 1000, 3, 50, "clipped"
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,8 @@ def start_table(store: Path, rate: float, length: int, steps: int, seeds: int) -
         "lifted: best share",
     )
     notes = (
-        f"Clipped descent, rate {rate:g}, otherwise as above. The lifted start is LiftedRNN (joint "
-        f"divergence, tanh, start of radius 1, {SWEEPS} sweeps over {SAMPLES} sequences).",
+        f"Clipped descent, rate {rate:g}, otherwise as above. The lifted start is LiftedRNN (tight "
+        f"divergence, tanh, start of radius 1, {PASSES} passes over {SAMPLES} sequences).",
     )
     return Table("Started from lifted weights", columns, rows, notes)
 
@@ -94,11 +95,12 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
         task.outputs,
         activation=Tanh(),
         loss=loss,
+        divergence="tight",
         start="gaussian",
         spectral_radius=1.0,
-        sweeps=SWEEPS,
+        method=SequenceMinibatch(PASSES, BATCH),
         seed=seed,
-    ).fit(x, y, lengths=lengths)
+    ).fit(x.double(), y.double() if y.is_floating_point() else y, lengths=lengths)
     assert isinstance(model.recurrence, nn.RNN)
     initialize_rnn_(model.recurrence, model.readout, lifted)
 

@@ -226,7 +226,7 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(temporal_opponents, "RESERVOIR", 10)
     monkeypatch.setattr(temporal_opponents, "SEQUENCES", 50)
     monkeypatch.setattr(lifted_start, "SAMPLES", 20)
-    monkeypatch.setattr(lifted_start, "SWEEPS", 1)
+    monkeypatch.setattr(lifted_start, "PASSES", 1)
     extent = music_tables.MusicExtent((50, 100), 1, 1, 1, songs=3)
     small = replace(temporal._QUICK, length=10, steps=5, music=extent)
     monkeypatch.setattr(temporal, "_QUICK", small)
