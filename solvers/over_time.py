@@ -17,6 +17,8 @@ from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
 
+Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
+
 
 @dataclass(frozen=True, eq=False)
 class Order:
@@ -24,11 +26,11 @@ class Order:
 
     Attributes:
         kinds: (steps, samples) int64, of which the groups are made.
-        groups: (steps, samples) booleans, each of one kind.
+        groups: steps and samples of each, of one kind.
     """
 
     kinds: Tensor
-    groups: tuple[Tensor, ...]
+    groups: tuple[Rows, ...]
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
 
     @abstractmethod
     def colors(self, steps: int) -> Iterator[Tensor]:
-        """Yield (steps,) booleans: the steps that are solved together."""
+        """Yield the numbers of the steps that are solved together, (group,) int64."""
 
     def obstacle(self, problem: Subproblem[Any]) -> str | None:
         """Ask for states over time."""
@@ -58,13 +60,14 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
         kinds = problem.kinds()
         if previous is not None and previous.kinds.equal(kinds):
             return previous
-        groups = [
-            color.unsqueeze(1).to(kinds.device) & (kinds == kind)
-            for color in self.colors(problem.steps)
-            for kind in kinds.unique().tolist()
-            if kind > 0
-        ]
-        return Order(kinds, tuple(group for group in groups if bool(group.any())))
+        present = [kind for kind in kinds.unique().tolist() if kind > 0]
+        groups = []
+        for color in self.colors(problem.steps):
+            own = color.to(kinds.device)
+            for kind in present:
+                place, sample = (kinds[own] == kind).nonzero(as_tuple=True)
+                groups.append((own[place], sample))
+        return Order(kinds, tuple(group for group in groups if len(group[0])))
 
     def solve(
         self, problem: StatesOverTime, start: Tensor | None = None, cache: Order | None = None
@@ -83,7 +86,7 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
                 break
         return judged(problem, states, sweeps, started, tolerance, self.name)
 
-    def _step(self, problem: StatesOverTime, states: Tensor, group: Tensor, cache: Any) -> Any:
+    def _step(self, problem: StatesOverTime, states: Tensor, group: Rows, cache: Any) -> Any:
         """Solve one group in place, and return what its solver prepared."""
         from .choice import choose  # whose table has this solver in it
 
@@ -105,7 +108,7 @@ class Cyclic(Sweeps):
 
     def colors(self, steps: int) -> Iterator[Tensor]:
         """Yield each step alone."""
-        yield from torch.eye(steps, dtype=torch.bool)
+        yield from torch.arange(steps).split(1)
 
 
 @dataclass(frozen=True)
@@ -116,9 +119,8 @@ class RedBlack(Sweeps):
 
     def colors(self, steps: int) -> Iterator[Tensor]:
         """Yield the odd steps, then the even ones."""
-        odd = torch.arange(steps) % 2 == 1
-        yield odd
-        yield ~odd
+        yield torch.arange(1, steps, 2)
+        yield torch.arange(0, steps, 2)
 
 
 def forward_states(problem: StatesOverTime) -> Tensor:

@@ -58,8 +58,8 @@ class TimeLink:
         rows = self.lam * slope @ self.weight.T
         return rows.where(self.counted.unsqueeze(-1), 0.0)
 
-    def rows(self, where: Tensor) -> Link:
-        """Return the link of the steps that (steps, samples) booleans name."""
+    def rows(self, where: tuple[Tensor, Tensor]) -> Link:
+        """Return the link of some steps of some samples, (rows,) int64 each."""
         offset = self.offset if self.offset.ndim == 1 else self.offset[where]
         return Link(self.divergence, self.weight, offset, self.target[where], self.lam)
 
@@ -251,19 +251,21 @@ class StatesOverTime:
             kind = kind + (link.counted.long() << number)
         return kind
 
-    def state_fit(self, states: Tensor, where: Tensor) -> StateFit:
+    def state_fit(self, states: Tensor, where: tuple[Tensor, Tensor]) -> StateFit:
         """Return the subproblem of some steps, no two of them neighbors, the others fixed.
 
         Args:
             states: Z, (steps, samples, units).
-            where: (steps, samples) booleans, at least one, all of one kind.
+            where: their steps and samples, (rows,) int64 each, at least one, all of one kind.
         """
         links = [link.rows(where) for link in self.links if bool(link.counted[where][0])]
         if not bool(self.last[where][0]):
-            after = where.roll(1, 0)
+            after = (where[0] + 1, where[1])
             target = states[after]
             links.append(Link(self.divergence, self.recurrent, self.drive[after], target, self.lam))
-        return StateFit(self.divergence, self.pre_activation(states)[where], tuple(links), self.lam)
+        before = states[where[0] - 1, where[1]].where(where[0].unsqueeze(1) > 0, 0.0)
+        u = self.drive[where] + before @ self.recurrent
+        return StateFit(self.divergence, u, tuple(links), self.lam)
 
     def formulate(self) -> Formulation:
         """Refuse: CVXPY states the problem one step at a time (`state_fit`)."""

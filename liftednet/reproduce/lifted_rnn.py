@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.recurrent_rows import TABLES, TEST, TRAIN, Row
+from liftednet.reproduce.recurrent_rows import TABLES, TEST, TRAIN, VALIDATION, Row
 from liftednet.reproduce.recurrent_trainings import (
     ADAM,
     ADAM_IDENTITY,
     ADAM_LIFTED,
-    BATCHES,
     CYCLIC,
     EXACT,
     LIFTED,
@@ -20,6 +21,8 @@ from liftednet.reproduce.recurrent_trainings import (
     PAPER_RATE,
     RATES,
     SGD,
+    START_STEPS,
+    TOGETHER,
     TUNED,
     RecurrentRun,
     best_rate,
@@ -40,10 +43,15 @@ REMARKS = (
     "cyclic pass over the steps in each sweep, started Gaussian with spectral radius 1. "
     '"lifted, exact" takes two Newton steps over all time steps at once in each sweep, from an '
     "orthogonal (echo), identity (sum) or Gaussian (timer) start with lam = 300, 10, 10 and rho = "
-    "1, 0.1, 0.1, found on other sequences, and fits the output weights once more at the end. "
-    '"lifted, minibatch" takes one Newton step over time on batches of 50 sequences, with the '
-    "tight divergence, from an orthogonal (echo, timer) or identity (sum) start with lam = 300, "
-    "10, 10.",
+    "1, 0.1, 0.1, and fits the output weights once more at the end. "
+    '"lifted, together" has the tight divergence and moves weights and states in one step: the '
+    "convex quadratic that the lifted problem is near a forward pass, damped, with the states "
+    "eliminated. As the divergence is zero at every forward pass, it is the Gauss-Newton method "
+    "on the loss of the feedforward rule. It starts orthogonal (echo, sum) or Gaussian (timer), "
+    "with rho = 3, 0.1, 0.1. All these settings were found on sequences of other seeds.",
+    f"The best lifted method of a row is the one with the best mean accuracy on {VALIDATION} "
+    "validation sequences for each seed; its test accuracy counts for the level. The best opponent "
+    "is picked by its test accuracy, which favors it.",
     '"SGD" has the printed learning rate 1e-5, decay and penalty; the paper must have taken many '
     "more steps than here. Adam clips gradients to norm 1; its rate is the best of three on trial "
     "sequences of one row of each table, and the lifted start takes the rate of the plain one.",
@@ -54,24 +62,23 @@ REMARKS = (
 
 @dataclass(frozen=True)
 class _Size:
-    """How much is run: passes of each method, more of them for the short echoes."""
+    """How much is run: passes of each method, more sweeps over the blocks of short echoes."""
 
     cyclic: int
     exact: int
-    batches: int
+    together: int
     gradients: int
     echoes: int
     longest: int
 
     def passes(self, name: str, method: str) -> int:
-        passes = {CYCLIC: self.cyclic, EXACT: self.exact, BATCHES: self.batches}.get(
-            method, self.gradients
-        )
-        return passes * (self.echoes if name == "echo" else 1)
+        more = self.echoes if name == "echo" else 1
+        passes = {CYCLIC: self.cyclic * more, EXACT: self.exact * more, TOGETHER: self.together}
+        return passes.get(method, self.gradients)
 
 
-_FULL = _Size(cyclic=5, exact=15, batches=40, gradients=100, echoes=4, longest=400)
-_QUICK = _Size(cyclic=2, exact=3, batches=3, gradients=10, echoes=1, longest=60)
+_FULL = _Size(cyclic=5, exact=15, together=25, gradients=300, echoes=4, longest=400)
+_QUICK = _Size(cyclic=2, exact=3, together=5, gradients=10, echoes=1, longest=60)
 _TRIAL_SEED = 1000
 _TRIAL_ROW = 1  # the second of each table: hard enough to tell rates apart, short enough to try
 
@@ -125,7 +132,7 @@ def _chosen_rates(store: Path, name: str, row: int, size: _Size) -> dict[str, fl
             for rate in RATES
         ]
         tried = run_all(store, trials, train_row, "choosing rates")
-        rates[method] = best_rate({r.settings.rate: r.outcome["test"] for r in tried})
+        rates[method] = best_rate({r.settings.rate: r.outcome["validation"] for r in tried})
     return {**rates, ADAM_LIFTED: rates[ADAM]}
 
 
@@ -142,11 +149,12 @@ def _table(name: str, records: Sequence[Record[RecurrentRun]]) -> Table:
         cells = [row.label, f"{row.possible:.2f}", f"{row.lifted:g}", f"{row.sgd:g}"]
         for method in METHODS:
             own = _of(records, number, method)
-            seconds = sum(r.outcome["train_seconds"] for r in own) / len(own)
+            seconds = statistics.fmean(r.outcome["train_seconds"] for r in own)
             accuracy = mean_and_spread([r.outcome["test"] for r in own])
             cells.append(f"{accuracy}, {seconds:.0f} s")
-        rows.append([*cells, _level(row, records, number)])
-    columns = ("", "possible", "paper, lifted", "paper, SGD", *METHODS, "level")
+        best = max(LIFTED, key=partial(_mean, records, number, kind="validation"))
+        rows.append([*cells, best, _level(row, records, number, best)])
+    columns = ("", "possible", "paper, lifted", "paper, SGD", *METHODS, "best lifted", "level")
     rates = {r.settings.method: r.settings.rate for r in records if r.settings.rate}
     passes = {r.settings.method: r.settings.passes for r in records}
     notes = (
@@ -154,28 +162,28 @@ def _table(name: str, records: Sequence[Record[RecurrentRun]]) -> Table:
         "lifted method has the paper's lifted figure, 2 where also that of the best opponent, 3 "
         "where also what is possible (0.95 where that is 1), to 0.005; 0 for none.",
         f"Passes: {', '.join(f'{method} {count}' for method, count in passes.items())}; "
-        f'"{ADAM_LIFTED}" has a tenth of them as sweeps before.',
+        f'"{ADAM_LIFTED}" has {START_STEPS} steps of "{TOGETHER}" before.',
         f"Rates: {', '.join(f'{method} {rate:g}' for method, rate in rates.items())}.",
     )
     return Table(name.replace("_", ", by "), columns, rows, notes)
 
 
-def _level(row: Row, records: Sequence[Record[RecurrentRun]], number: int) -> str:
-    """Return how many of the aims the best lifted method has reached, in their order."""
-    best, opponent = (
-        max(_mean(_of(records, number, method)) for method in methods)
-        for methods in (LIFTED, (SGD, ADAM, ADAM_IDENTITY))
-    )
+def _level(row: Row, records: Sequence[Record[RecurrentRun]], number: int, best: str) -> str:
+    """Return how many of the aims a lifted method has reached, in their order."""
+    reached = _mean(records, number, best)
+    opponent = max(_mean(records, number, method) for method in (SGD, ADAM, ADAM_IDENTITY))
     level = 0
     for aim in (row.lifted, opponent, min(row.possible, 0.95)):
-        if best < aim - 0.005:
+        if reached < aim - 0.005:
             break
         level += 1
     return str(level)
 
 
-def _mean(records: Sequence[Record[RecurrentRun]]) -> float:
-    return float(sum(record.outcome["test"] for record in records)) / len(records)
+def _mean(
+    records: Sequence[Record[RecurrentRun]], row: int, method: str, kind: str = "test"
+) -> float:
+    return statistics.fmean(record.outcome[kind] for record in _of(records, row, method))
 
 
 def _picture(path: Path, store: Path, size: _Size, seeds: int) -> Path:
@@ -190,8 +198,8 @@ def _picture(path: Path, store: Path, size: _Size, seeds: int) -> Path:
             Curve("paper, lifted", labels, [TABLES[name][row].lifted for row in rows]),
             Curve("paper, SGD", labels, [TABLES[name][row].sgd for row in rows]),
         ]
-        for method in (CYCLIC, EXACT, BATCHES, ADAM, ADAM_IDENTITY, ADAM_LIFTED):
-            means = [_mean(_of(records, row, method)) for row in rows]
+        for method in (CYCLIC, EXACT, TOGETHER, ADAM, ADAM_IDENTITY, ADAM_LIFTED):
+            means = [_mean(records, row, method) for row in rows]
             curves.append(Curve(method, labels, means))
         title = name.replace("_", ", by ")
         panels.append(Panel(title, TABLES[name][0].label.split()[0], "accuracy", curves))

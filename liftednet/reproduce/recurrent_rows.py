@@ -9,6 +9,7 @@ from torch import Tensor
 from liftednet.data import echo, running_sum, timer
 
 TRAIN, TEST, CLASSES = 200, 1000, 10  # as printed
+VALIDATION = 500
 
 
 @dataclass(frozen=True)

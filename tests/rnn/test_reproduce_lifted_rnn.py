@@ -11,7 +11,7 @@ from liftednet.reproduce import lifted_rnn
 from liftednet.reproduce.recurrent_rows import TABLES, TEST
 from liftednet.reproduce.recurrent_trainings import METHODS, RecurrentRun, train_row
 
-TOY = lifted_rnn._Size(cyclic=1, exact=1, batches=1, gradients=1, echoes=1, longest=10)
+TOY = lifted_rnn._Size(cyclic=1, exact=1, together=1, gradients=1, echoes=1, longest=10)
 
 
 @pytest.fixture
