@@ -12,6 +12,7 @@ from .full_batch import FullBatch
 from .minibatch import Minibatch
 from .mlp import LiftedMLP
 from .recurrent_minibatch import SequenceMinibatch
+from .rescaling import with_one_lam
 from .rnn import LiftedRNN
 from .search import Trial, search
 
@@ -28,4 +29,5 @@ __all__ = [
     "Trace",
     "Trial",
     "search",
+    "with_one_lam",
 ]

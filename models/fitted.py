@@ -41,12 +41,21 @@ class FittedNetwork(Predictor):
         couplings = {type(divergence).__name__.lower() for divergence in architecture.divergences}
         if architecture.multipliers:
             couplings = {MULTIPLIERS}
-        fitted = self._weights is not None or self._blocks is not None
         return (
             f"{type(self).__name__}({architecture.sizes}, [{hidden}], "
             f"{type(architecture.loss).__name__}, {' and '.join(sorted(couplings))}, "
-            f"{'fitted' if fitted else 'not fitted'})"
+            f"{'fitted' if self.is_fitted else 'not fitted'})"
         )
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there are weights."""
+        return self._weights is not None or self._blocks is not None
+
+    @property
+    def first_weights(self) -> tuple[Weights, ...]:
+        """The weights of every layer from which a fit begins."""
+        return tuple(self._first_weights)
 
     @property
     def weights(self) -> tuple[Weights, ...]:
@@ -77,7 +86,7 @@ class FittedNetwork(Predictor):
 
     def _known_weights(self) -> Sequence[Weights]:
         """Return the weights that are there, or else those of the start."""
-        if self._weights is None and self._blocks is None:
+        if not self.is_fitted:
             return self._first_weights
         return self.weights
 

@@ -43,7 +43,8 @@ class LiftedMLP(FittedNetwork):
         activations: one for all hidden layers, or one for each; one more than that gives the
             output states of its own (eq. (14)), which SimplexCrossEntropy has by itself.
         loss: a loss from `liftednet.losses`.
-        lam: weight of the divergences, one number or one for each layer with states.
+        lam: weight of the divergences, one number or one for each layer with states (which are
+            no more than a choice of rho for a ReLU: `with_one_lam`).
         rho: weight of the squared Frobenius norms, one number or one for each layer.
         divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
             "multipliers" (states brought to the forward pass; lam is only where damping begins).
