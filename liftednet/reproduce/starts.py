@@ -6,10 +6,12 @@ whose output layer alone is fitted, by one convex problem.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ from liftednet.models import LiftedMLP
 from liftednet.models.layer_starts import STARTS, draw_weights
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
-from liftednet.solvers import solve
+from liftednet.solvers import Solver, solve
 
 LIFTED = "lifted"
 FITTED_OUTPUT = "Kaiming with fitted output"
@@ -113,6 +115,35 @@ def hits(predicted: Tensor, samples: Samples) -> float:
     return float((predicted == samples.y).double().mean())
 
 
+def drawn_weights(sizes: Sequence[int], name: str, seed: int, bias: float = 0.0) -> list[Weights]:
+    """Return every layer drawn by a distribution of `LiftedMLP`'s starts, with a constant bias."""
+    generator = torch.Generator().manual_seed(seed)
+    return draw_weights(list(pairwise(sizes)), STARTS[name], generator, bias)
+
+
+def fitted_head(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    rho: float,
+    solver: str | Solver[Any, Any, Any] = "auto",
+) -> Weights:
+    """Return the output layer that min over W, b of the cross-entropy + rho |W|_F^2 gives.
+
+    Args:
+        features: what the hidden layers make of the samples, (samples, units).
+        labels: (samples,).
+        classes: outputs.
+        rho: weight of the squared Frobenius norm.
+        solver: of this one convex problem.
+    """
+    loss = CrossEntropy()
+    target = loss.encode(labels, classes).to(features)
+    fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(rho))
+    weights: Weights = solve(fit, solver).value
+    return weights
+
+
 def drawn(name: str) -> Start:
     """Return the start that draws every layer by a distribution of `LiftedMLP`'s starts."""
 
@@ -133,10 +164,7 @@ def fitted_output(rho: float) -> Start:
         hidden = to_torch(Layers(layers.weights[:-1], layers.activations[:-1]))
         with torch.no_grad():
             features = hidden(task.train.x)
-        loss = CrossEntropy()
-        target = loss.encode(task.train.y, task.sizes[-1]).to(features)
-        fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(rho))
-        output = solve(fit).value
+        output = fitted_head(features, task.train.y, task.sizes[-1], rho)
         return to_torch(Layers([*layers.weights[:-1], output], layers.activations), logits=True)
 
     return start
@@ -189,24 +217,32 @@ def start_network(task: Task) -> nn.Sequential:
 
 
 def _drawn_layers(task: Task, name: str, seed: int) -> Layers:
-    generator = torch.Generator().manual_seed(seed)
     activations = [task.activation] * (len(task.sizes) - 2)
-    return Layers(
-        draw_weights(list(pairwise(task.sizes)), STARTS[name], generator),
-        [*activations, Softmax()],
-    )
+    return Layers(drawn_weights(task.sizes, name, seed), [*activations, Softmax()])
 
 
 def _trained(
     network: nn.Sequential, task: Task, rate: float, seed: int, schedule: Schedule
 ) -> tuple[float, ...]:
     optimizer = torch.optim.Adam(network.parameters(), rate)
-    loss, order = nn.CrossEntropyLoss(), torch.Generator().manual_seed(seed)
-    found = [accuracy(network, task.test)]
-    for _ in range(schedule.epochs):
-        for rows in torch.randperm(len(task.train.y), generator=order).split(schedule.batch):
+    epochs = epochs_of(network, task.train, optimizer, nn.CrossEntropyLoss(), schedule.batch, seed)
+    passes = itertools.islice(epochs, schedule.epochs)
+    return (accuracy(network, task.test), *(accuracy(network, task.test) for _ in passes))
+
+
+def epochs_of(
+    network: nn.Module,
+    train: Samples,
+    optimizer: torch.optim.Optimizer,
+    loss: nn.Module,
+    batch: int,
+    seed: int,
+) -> Iterator[None]:
+    """Train without end, in an order that the seed gives; yield after every epoch."""
+    order = torch.Generator().manual_seed(seed)
+    while True:
+        for rows in torch.randperm(len(train.y), generator=order).split(batch):
             optimizer.zero_grad()
-            loss(network(task.train.x[rows]), task.train.y[rows]).backward()
+            loss(network(train.x[rows]), train.y[rows]).backward()
             optimizer.step()
-        found.append(accuracy(network, task.test))
-    return tuple(found)
+        yield

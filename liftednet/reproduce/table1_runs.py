@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from liftednet.data import Classification, digits, mnist, split, subsample
 from liftednet.reproduce.runs import Outcome
+from liftednet.reproduce.starts import Samples, accuracy, epochs_of
 from liftednet.reproduce.table1_starts import (
-    Layers,
     NamedStart,
+    Weighted,
     lifted_network,
     network_from,
     smoothed,
@@ -71,7 +73,7 @@ class Bench:
     starts: Sequence[NamedStart]
     test_samples: int = 10_000
     _data: dict[tuple[str, int, bool], Classification] = field(default_factory=dict)
-    _layers: dict[tuple[object, ...], tuple[Layers, float]] = field(default_factory=dict)
+    _layers: dict[tuple[object, ...], tuple[Weighted, float]] = field(default_factory=dict)
 
     def standalone(self, run: StandaloneRun) -> Outcome:
         """Train a lifted network and read the test set once."""
@@ -97,7 +99,7 @@ class Bench:
             "training": round(time.perf_counter() - started, 2),
         }
 
-    def _begun(self, run: StartRun, data: Classification) -> tuple[Layers, float]:
+    def _begun(self, run: StartRun, data: Classification) -> tuple[Weighted, float]:
         key = (run.data, run.architecture, run.start, run.seed, run.samples, run.held_out)
         if key not in self._layers:
             start = next(named.start for named in self.starts if named.name == run.start)
@@ -166,18 +168,6 @@ def train(
 ) -> list[float]:
     """Train on the cross-entropy at a constant rate; return test accuracies, epochs + 1 numbers."""
     steps, loss = optimizer.make(network, rate), nn.CrossEntropyLoss(reduction=optimizer.reduction)
-    order = torch.Generator().manual_seed(seed)
-    found = [accuracy(network, data.x_test, data.y_test)]
-    for _ in range(epochs):
-        for rows in torch.randperm(len(data.y_train), generator=order).split(BATCH):
-            steps.zero_grad()
-            loss(network(data.x_train[rows]), data.y_train[rows]).backward()
-            steps.step()
-        found.append(accuracy(network, data.x_test, data.y_test))
-    return found
-
-
-@torch.no_grad()
-def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Return the share of samples whose largest output is at their label."""
-    return float((network(x).argmax(-1) == y).double().mean())
+    samples, test = Samples(data.x_train, data.y_train), Samples(data.x_test, data.y_test)
+    passes = itertools.islice(epochs_of(network, samples, steps, loss, BATCH, seed), epochs)
+    return [accuracy(network, test), *(accuracy(network, test) for _ in passes)]

@@ -9,13 +9,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from liftednet.activations import ReLU, Softmax
 from liftednet.data import Classification
-from liftednet.losses import CrossEntropy
+from liftednet.export import to_torch
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
-from liftednet.models.layer_starts import STARTS, draw_weights
-from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design, WeightFit, Weights
+from liftednet.problems import Weights
+from liftednet.reproduce import starts
+from liftednet.reproduce.starts import Layers, drawn_weights
 from liftednet.solvers import GeneralizedLinear
 
 PAPER_BIAS = 0.1  # of every start but the lifted one (Table 1)
@@ -28,33 +29,22 @@ _HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)
 _LSUV_SAMPLES = 1_000
 _SWIM_CANDIDATES = 3  # pairs of samples that are drawn for one unit that is kept
 
-Layers = list[Weights]
-Start = Callable[[Classification, tuple[int, ...], int], Layers]
+Weighted = list[Weights]
+Start = Callable[[Classification, tuple[int, ...], int], Weighted]
 
 
-def network_from(layers: Layers) -> nn.Sequential:
+def network_from(weights: Weighted) -> nn.Sequential:
     """Return the ReLU network with copies of these weights, ending with logits."""
-    modules: list[nn.Module] = []
-    for layer in layers:
-        inputs, units = layer.matrix.shape
-        linear = nn.Linear(inputs, units)
-        assert layer.bias is not None  # every start draws one
-        linear.weight.data, linear.bias.data = layer.matrix.T.clone(), layer.bias.clone()
-        modules += [linear, nn.ReLU()]
-    return nn.Sequential(*modules[:-1])
+    hidden = [ReLU()] * (len(weights) - 1)
+    return to_torch(Layers(weights, [*hidden, Softmax()]), logits=True)
 
 
 def drawn(name: str, bias: float = 0.0) -> Start:
     """Return the start that draws every layer by itself."""
-
-    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
-        generator = torch.Generator().manual_seed(seed)
-        return draw_weights(list(pairwise(sizes)), STARTS[name], generator, bias)
-
-    return start
+    return lambda data, sizes, seed: drawn_weights(sizes, name, seed, bias)
 
 
-def unit_variance(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+def unit_variance(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
     """Return orthogonal layers scaled to outputs of variance 1 (LSUV; Mishkin, Matas, 2016)."""
     generator = torch.Generator().manual_seed(seed)
     x = data.x_train[torch.randperm(len(data.x_train), generator=generator)[:_LSUV_SAMPLES]]
@@ -66,7 +56,7 @@ def unit_variance(data: Classification, sizes: tuple[int, ...], seed: int) -> La
     return layers
 
 
-def fitted_head(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+def fitted_head(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
     """Return Kaiming hidden layers, and the output layer by one convex problem: the control."""
     layers = drawn("kaiming")(data, sizes, seed)
     return [*layers[:-1], _head(data, _features(layers[:-1], data.x_train))]
@@ -75,7 +65,7 @@ def fitted_head(data: Classification, sizes: tuple[int, ...], seed: int) -> Laye
 def trained_as_long(epochs: int) -> Start:
     """Return what Adam makes of Kaiming in as many passes, the rate falling to 0: a control."""
 
-    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
         network = network_from(drawn("kaiming")(data, sizes, seed))
         order, loss = torch.Generator().manual_seed(seed), nn.CrossEntropyLoss()
         batches = ArrayBatches(data.x_train, data.y_train, _CONTROL_BATCH, order)
@@ -96,14 +86,14 @@ def trained_as_long(epochs: int) -> Start:
     return start
 
 
-def sampled_where_it_matters(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+def sampled_where_it_matters(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
     """Return hidden units between pairs of samples (SWIM; Bolager et al., 2023), the head fitted.
 
     A unit is (x_2 - x_1) / |x_2 - x_1|^2 with bias -<w, x_1>; pairs of different classes are drawn
     with a probability that falls with their distance.
     """
     generator = torch.Generator().manual_seed(seed)
-    layers: Layers = []
+    layers: Weighted = []
     for units in sizes[1:-1]:
         layers.append(_between(_features(layers, data.x_train), data.y_train, units, generator))
     return [*layers, _head(data, _features(layers, data.x_train))]
@@ -112,7 +102,7 @@ def sampled_where_it_matters(data: Classification, sizes: tuple[int, ...], seed:
 def lifted(epochs: int) -> Start:
     """Return the start from a lifted network that makes some passes over the data."""
 
-    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Layers:
+    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
         model = lifted_network(sizes, epochs, seed)
         model.fit(data.x_train, smoothed(data.y_train, data.classes))
         return list(model.weights)
@@ -160,17 +150,14 @@ def practical_starts(epochs: int) -> list[NamedStart]:
     ]
 
 
-def _features(layers: Layers, x: Tensor) -> Tensor:
+def _features(layers: Weighted, x: Tensor) -> Tensor:
     for layer in layers:
         x = layer.apply(x).clamp(min=0)
     return x
 
 
 def _head(data: Classification, features: Tensor) -> Weights:
-    loss = CrossEntropy()
-    target = loss.encode(data.y_train, data.classes).to(features)
-    fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(_HEAD_RHO))
-    return _HEAD.solve(fit).value
+    return starts.fitted_head(features, data.y_train, data.classes, _HEAD_RHO, _HEAD)
 
 
 def _between(x: Tensor, labels: Tensor, units: int, generator: torch.Generator) -> Weights:

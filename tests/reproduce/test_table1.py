@@ -9,6 +9,7 @@ import torch
 
 from liftednet.data import digits
 from liftednet.reproduce import table1, table1_runs
+from liftednet.reproduce.starts import Samples, accuracy
 from liftednet.reproduce.table1_extent import QUICK, Comparison
 from liftednet.reproduce.table1_starts import (
     drawn,
@@ -67,9 +68,9 @@ def test_sampled_units_go_from_zero_to_one_between_two_samples_of_different_clas
 
 
 def test_a_fitted_head_and_a_trained_control_are_better_than_a_mere_draw():
-    x, y = DIGITS.x_test, DIGITS.y_test
+    test = Samples(DIGITS.x_test, DIGITS.y_test)
     accuracies = [
-        table1_runs.accuracy(network_from(start(DIGITS, (64, 100, 10), 0)), x, y)
+        accuracy(network_from(start(DIGITS, (64, 100, 10), 0)), test)
         for start in (drawn("kaiming"), fitted_head, trained_as_long(15))
     ]
     assert accuracies[0] < 0.3
