@@ -11,8 +11,9 @@ from liftednet.solution import Solution
 from .base import Solver
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
-from .kernels import FusedClosedForm, FusedSimplex, FusedStates
+from .kernels import FusedClosedForm, FusedRedBlack, FusedSimplex, FusedStates
 from .newton_over_time import NewtonOverTime
+from .newton_states import NewtonStates
 from .output import ClosedForm, SimplexDual
 from .over_time import Cyclic, RedBlack
 from .proximal import Proximal
@@ -25,10 +26,12 @@ _FAST: tuple[AnySolver, ...] = (
     FusedSimplex(),
     FusedClosedForm(),
     FusedStates(),
+    FusedRedBlack(),
     Ridge(),
     GeneralizedLinear(),
     ProximalWeights(),
     Dual(),
+    NewtonStates(),
     Proximal(),
     ClosedForm(),
     SimplexDual(),

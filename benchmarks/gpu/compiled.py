@@ -24,6 +24,7 @@ from liftednet.solvers.kernels.simplex import simplex_rows
 from liftednet.solvers.kernels.state_tiles import TileLink, state_tiles
 from liftednet.solvers.kernels.table import padded_width, state_blocks
 from liftednet.solvers.kernels.table import simplex_rows as rows_of
+from liftednet.solvers.kernels.time_tiles import colored_tiles
 
 _SHARED = 232_448  # bytes that a block may have on an H100 or H200
 
@@ -92,23 +93,22 @@ def _kernels() -> Iterator[Compiled]:
         (300, (100,), "relu_prox", ("linear",)),
         (300, (10,), "relu_prox", ("softmax",)),
         (500, (200,), "sigmoid_prox", ("sigmoid",)),
+        (784, (256, 256), "relu_prox", ("linear", "relu")),
         (20, (20, 5), "tanh_prox", ("tanh", "softmax")),
         (100, (50,), "relu_prox", ("relu",)),
         (60, (30,), "identity_prox", ("linear",)),
     ):
         yield _state_kernel(units, widths, proximal, links)
+    for units, outputs in ((20, 5), (100, 10), (200, 50)):
+        yield _time_kernel(units, outputs)
 
 
 def _state_kernel(
     units: int, widths: tuple[int, ...], proximal: str, links: tuple[str, ...]
 ) -> Compiled:
-    blocks = state_blocks(sum(widths))
-    padded = -(-units // blocks.columns) * blocks.columns
-    one, x = torch.empty(()), torch.empty(64, units)
-    sides = tuple(
-        TileLink(x, x, torch.empty(width), torch.empty(64, width), width, 1.0, 1.0, 0.0)
-        for width in widths
-    )
+    blocks = state_blocks(widths)
+    padded = blocks.padded(units)
+    one, x, sides = torch.empty(()), torch.empty(64, units), _sides(widths, 0)
     kernel = state_tiles.warmup(
         x,
         x,
@@ -126,6 +126,7 @@ def _state_kernel(
         PROX=getattr(maps, proximal),
         LINKS=tuple(getattr(maps, link) for link in links),
         FULL=tuple(False for _ in widths),
+        COUNTED=tuple(False for _ in widths),
         WIDTHS=tuple(map(padded_width, widths)),
         ROWS=blocks.rows,
         DEPTH=blocks.depth,
@@ -138,6 +139,56 @@ def _state_kernel(
         grid=(1,),
     )
     return _compiled(f"states, {units} below {widths}, {proximal}, {links}", kernel)
+
+
+def _time_kernel(units: int, outputs: int) -> Compiled:
+    widths = (units, outputs)
+    blocks, wide = state_blocks(widths), padded_width(units)
+    columns = min(blocks.columns, wide)
+    one, x = torch.empty(()), torch.empty(64, units)
+    kernel = colored_tiles.warmup(
+        x,
+        x,
+        x.char(),
+        x,
+        x,
+        one,
+        one,
+        x,
+        _sides(widths, 8),
+        8,
+        8,
+        units,
+        0,
+        0,
+        100,
+        0.5,
+        0.0,
+        0.0,
+        PROX=maps.tanh_prox,
+        LINKS=(maps.tanh, maps.softmax),
+        FULL=(True, False),
+        COUNTED=(True, True),
+        WIDTHS=tuple(map(padded_width, widths)),
+        ROWS=blocks.rows,
+        DEPTH=min(blocks.depth, wide),
+        COLUMNS=columns,
+        PADDED=-(-units // columns) * columns,
+        WIDTH=wide,
+        PRECISION=blocks.precision,
+        num_warps=blocks.warps,
+        num_stages=blocks.stages,
+        grid=(1,),
+    )
+    return _compiled(f"states over time, {units} units, {outputs} outputs", kernel)
+
+
+def _sides(widths: tuple[int, ...], ahead: int) -> tuple[TileLink, ...]:
+    x = torch.empty(64, 4)
+    return tuple(
+        TileLink(x, x, torch.empty(width), x, x.char(), ahead, width, 1.0, 1.0, 0.0)
+        for width in widths
+    )
 
 
 def _compiled(name: str, kernel: Any) -> Compiled:

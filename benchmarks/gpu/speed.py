@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -83,12 +83,12 @@ def state_problems(scale: Scale) -> Iterator[tuple[str, StateFit]]:
         yield name, state_fit(m, 300, 100, sigmoid, tight(sigmoid), device)
 
 
-def _tabled(scale: Scale, columns: int) -> Iterator[StateBlocks]:
+def _tabled(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
     """Yield the sizes of the table."""
     yield _SMALL if scale.toy else state_blocks(columns)
 
 
-def _others(scale: Scale, columns: int) -> Iterator[StateBlocks]:
+def _others(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
     """Yield other sizes, and other precisions."""
     if scale.toy:
         return
@@ -111,11 +111,11 @@ def block_speeds(scale: Scale, top: Ceilings) -> Iterator[StateSpeed]:
 
 
 def _speeds(
-    scale: Scale, top: Ceilings, candidates: Callable[[Scale, int], Iterator[StateBlocks]]
+    scale: Scale, top: Ceilings, candidates: Callable[[Scale, Sequence[int]], Iterator[StateBlocks]]
 ) -> Iterator[StateSpeed]:
     for name, problem in state_problems(scale):
         torch_time = seconds(partial(Proximal().solve, problem), scale.device, 1.0)
-        columns = sum(link.weight.shape[1] for link in problem.links)
+        columns = [link.weight.shape[1] for link in problem.links]
         for blocks in candidates(scale, columns):
             try:
                 yield _state_speed(scale, top, name, problem, blocks, torch_time)

@@ -7,7 +7,8 @@ tested.
 """
 
 from .outputs import FusedClosedForm, FusedSimplex
+from .over_time import FusedRedBlack
 from .states import FusedStates
 from .table import StateBlocks
 
-__all__ = ["FusedClosedForm", "FusedSimplex", "FusedStates", "StateBlocks"]
+__all__ = ["FusedClosedForm", "FusedRedBlack", "FusedSimplex", "FusedStates", "StateBlocks"]

@@ -22,6 +22,8 @@ class TileLink(NamedTuple):
         adjoint: W', (WIDTH, PADDED).
         offset: C, (samples, width) where it is full, else (width,).
         target: V, (samples, width).
+        counted: (samples,) int8, which samples are linked, where not all of them are.
+        ahead: how many rows later a sample finds its offset and target.
         width: columns of W.
         lam: the weight of the link.
         a: a number of its activation.
@@ -32,6 +34,8 @@ class TileLink(NamedTuple):
     adjoint: Any
     offset: Any
     target: Any
+    counted: Any
+    ahead: int
     width: int
     lam: float
     a: float
@@ -56,6 +60,7 @@ def state_tiles(
     PROX: tl.constexpr,
     LINKS: tl.constexpr,
     FULL: tl.constexpr,
+    COUNTED: tl.constexpr,
     WIDTHS: tl.constexpr,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -87,6 +92,7 @@ def state_tiles(
         PROX: the prox of Phi.
         LINKS: for each link the gradient of R.
         FULL: for each link whether C is full.
+        COUNTED: for each link whether not all samples are linked.
         WIDTHS: for each link its width, rounded up to a power of two.
         ROWS: samples of a tile.
         DEPTH: units in one part of the first product.
@@ -106,7 +112,7 @@ def state_tiles(
         _fetch(u_ptr, z_ptr, scratch, rows, there, units, ROWS, COLUMNS, PADDED)
         here, step = 0, 0
         if ROUGH > 1:
-            here, step = _descend(
+            here, step, _first = descend(
                 scratch,
                 here,
                 step,
@@ -123,6 +129,7 @@ def state_tiles(
                 PROX,
                 LINKS,
                 FULL,
+                COUNTED,
                 WIDTHS,
                 ROWS,
                 DEPTH,
@@ -131,7 +138,7 @@ def state_tiles(
                 "tf32",
                 8,
             )
-        here, step = _descend(
+        here, step, _first = descend(
             scratch,
             here,
             step,
@@ -148,6 +155,7 @@ def state_tiles(
             PROX,
             LINKS,
             FULL,
+            COUNTED,
             WIDTHS,
             ROWS,
             DEPTH,
@@ -156,13 +164,13 @@ def state_tiles(
             PRECISION,
             200,
         )
-        _return(z_ptr, scratch + here, rows, there, units, ROWS, COLUMNS, PADDED)
+        write_back(z_ptr, scratch + here, rows, there, units, ROWS, COLUMNS, PADDED)
         tl.store(steps_ptr + tile, step)
         tl.debug_barrier()
 
 
 @triton.jit
-def _descend(
+def descend(
     scratch,
     here,
     step,
@@ -179,6 +187,7 @@ def _descend(
     PROX: tl.constexpr,
     LINKS: tl.constexpr,
     FULL: tl.constexpr,
+    COUNTED: tl.constexpr,
     WIDTHS: tl.constexpr,
     ROWS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -190,12 +199,13 @@ def _descend(
     """Step until s |Y - Z| is within the goal, or does not fall in PATIENCE steps.
 
     Returns:
-        Where the states stand in the scratch, and the steps so far.
+        Where the states stand in the scratch, the steps so far, and s |Y - Z| at the first one.
     """
     momentum = tl.full([ROWS], 1.0, tl.float32)
     beta = tl.zeros([ROWS], tl.float32)
     waited, going = 0, 1
     earlier = goal + float("inf")
+    first, begun = goal * 0.0, step
     while (going > 0) & (step < limit):
         tl.debug_barrier()
         slopes = ()
@@ -203,7 +213,7 @@ def _descend(
             x = _lifted(
                 scratch, here, beta, links[k].weight, ROWS, DEPTH, PADDED, WIDTHS[k], PRECISION
             )
-            slope = _slope(x, links[k], rows, there, LINKS[k], FULL[k], WIDTHS[k])
+            slope = _slope(x, links[k], rows, there, LINKS[k], FULL[k], COUNTED[k], WIDTHS[k])
             slopes = slopes + (slope,)  # noqa: RUF005 (what the compiler reads)
         tl.debug_barrier()
         turned, violation = _advance(
@@ -232,12 +242,13 @@ def _descend(
         step += 1
         waited += 1
         worst = tl.max(tl.where(there, violation, 0.0), 0)
+        first = tl.where(step == begun + 1, worst, first)
         going = (worst > goal).to(tl.int32)
         if waited >= PATIENCE:
             going = going & (worst < 0.7 * earlier).to(tl.int32)
             earlier, waited = worst, 0
     tl.debug_barrier()
-    return here, step
+    return here, step, first
 
 
 @triton.jit
@@ -267,7 +278,7 @@ def _fetch(
 
 
 @triton.jit
-def _return(
+def write_back(
     z_ptr,
     states,
     rows,
@@ -313,12 +324,24 @@ def _lifted(
 
 
 @triton.jit
-def _slope(x, link, rows, there, LINK: tl.constexpr, FULL: tl.constexpr, WIDTH: tl.constexpr):
-    """Return lam (grad R(x + C) - V), zero beyond the samples and columns, (ROWS, WIDTH)."""
+def _slope(
+    x,
+    link,
+    rows,
+    there,
+    LINK: tl.constexpr,
+    FULL: tl.constexpr,
+    COUNTED: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Return lam (grad R(x + C) - V), zero where nothing is linked, (ROWS, WIDTH)."""
     columns = tl.arange(0, WIDTH)
     valid = (columns < link.width)[None, :]
-    inside = there[:, None] & valid
-    at = rows[:, None] * link.width + columns[None, :]
+    linked = there
+    if COUNTED:
+        linked = there & (tl.load(link.counted + rows, mask=there, other=0) != 0)
+    inside = linked[:, None] & valid
+    at = (rows + link.ahead)[:, None] * link.width + columns[None, :]
     if FULL:
         c = tl.load(link.offset + at, mask=inside, other=0.0)
     else:

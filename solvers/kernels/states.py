@@ -16,14 +16,8 @@ from liftednet.solution import Solution
 
 from ..base import Solver, default_tolerance, judged
 from .device import on_device, processors, refusal, require_room
-from .table import (
-    StateBlocks,
-    link_map,
-    padded_width,
-    proximal_map,
-    state_blocks,
-    too_wide,
-)
+from .sides import Side, link_refusal, side
+from .table import StateBlocks, padded_width, proximal_map, state_blocks, width_refusal
 
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
 _SLACK = 1.001  # of s over the smoothness of the links
@@ -58,7 +52,8 @@ class FusedStates(Solver[StateFit, Tensor, None]):
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
         if not problem.links:
             return "it needs a link"
-        refused = (_refused(link) for link in problem.links)
+        refused = [link_refusal(link.divergence, link.weight) for link in problem.links]
+        refused.append(width_refusal(_columns(problem)))
         return next(filter(None, refused), refusal(problem.pre_activation))
 
     def suits(self, problem: StateFit) -> bool:
@@ -83,8 +78,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
 
     def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
-        blocks = self.blocks or state_blocks(sum(link.weight.shape[1] for link in problem.links))
-        launch = _Launch(problem, blocks)
+        launch = _Launch(problem, self.blocks or state_blocks(_columns(problem)))
         launch.require_room()
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         if start is None:
@@ -99,15 +93,8 @@ def _most(steps: Tensor) -> int:
     return cast(int, most) if formulation.stays_on_device(most) else int(most)
 
 
-def _refused(link: Link) -> str | None:
-    activation, columns = link.divergence.activation, link.weight.shape[1]
-    if link.divergence.smoothness is None:
-        return f"it needs a Lipschitz constant of {activation!r}"
-    if link_map(link.divergence, columns) is None:
-        return f"there is no kernel for a link to {activation!r}"
-    if too_wide(columns):
-        return f"it serves links of at most 256 columns, not {columns}"
-    return None
+def _columns(problem: StateFit) -> list[int]:
+    return [link.weight.shape[1] for link in problem.links]
 
 
 class _Launch:
@@ -118,10 +105,10 @@ class _Launch:
         self.device = problem.pre_activation.device
         self.tiles = -(-problem.samples // blocks.rows)
         self.programs = min(self.tiles, processors(self.device) * blocks.programs)
-        self.padded = -(-problem.units // blocks.columns) * blocks.columns
+        self.padded = blocks.padded(problem.units)
 
     def require_room(self) -> None:
-        widths = sum(padded_width(link.weight.shape[1]) for link in self.problem.links)
+        widths = sum(map(padded_width, _columns(self.problem)))
         fixed = 3 * self.programs * self.blocks.rows + 2 * widths
         row_bytes = 12 * self.problem.units  # the states, and two products while s is found
         require_room(self.problem.samples, row_bytes, 4 * fixed * self.padded, self.device)
@@ -132,7 +119,7 @@ class _Launch:
         problem, blocks = self.problem, self.blocks
         proximal = proximal_map(problem.divergence.activation)
         assert proximal is not None  # asked for by obstacle
-        kinds = [link_map(link.divergence, link.weight.shape[1]) for link in problem.links]
+        sides = [self._side(link) for link in problem.links]
         steps = torch.zeros(self.tiles, dtype=torch.int32, device=self.device)
         with on_device(value):
             state_tiles[(self.programs,)](
@@ -142,7 +129,7 @@ class _Launch:
                 step_size(problem).float(),
                 goal.float(),
                 steps,
-                tuple(self._link(link) for link in problem.links),
+                tuple(side.link for side in sides),
                 problem.samples,
                 problem.units,
                 limit,
@@ -150,9 +137,10 @@ class _Launch:
                 proximal.a,
                 proximal.b,
                 PROX=proximal.load(),
-                LINKS=tuple(kind.load() for kind in kinds if kind is not None),
-                FULL=tuple(link.offset.ndim == 2 for link in problem.links),
-                WIDTHS=tuple(padded_width(link.weight.shape[1]) for link in problem.links),
+                LINKS=tuple(side.gradient for side in sides),
+                FULL=tuple(side.full for side in sides),
+                COUNTED=tuple(side.counted for side in sides),
+                WIDTHS=tuple(side.width for side in sides),
                 ROWS=blocks.rows,
                 DEPTH=blocks.depth,
                 COLUMNS=blocks.columns,
@@ -164,17 +152,8 @@ class _Launch:
             )
         return steps
 
-    def _link(self, link: Link) -> Any:
-        from .state_tiles import TileLink
-
-        units, columns = link.weight.shape
-        kind = link_map(link.divergence, columns)
-        assert kind is not None  # asked for by obstacle
-        weight = link.weight.new_zeros(self.padded, padded_width(columns))
-        weight[:units, :columns] = link.weight
-        adjoint = weight.T.contiguous()
-        offset, target = link.offset.contiguous(), link.target.contiguous()
-        return TileLink(weight, adjoint, offset, target, columns, link.lam, kind.a, kind.b)
+    def _side(self, link: Link) -> Side:
+        return side(link.divergence, link.weight, link.offset, link.target, link.lam, self.padded)
 
 
 def step_size(problem: StateFit) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,13 +102,18 @@ class StateBlocks:
     precision: str = "tf32x3"
     rough: float = 300.0
 
+    def padded(self, units: int) -> int:
+        """Return the units, rounded up to a multiple of columns."""
+        return -(-units // self.columns) * self.columns
 
+
+# By the columns of all links, rounded up; larger ones do not fit the registers and shared memory
+# of an H200 (`python -m benchmarks.gpu --compile`).
 _STATE_BLOCKS = {
-    16: StateBlocks(32, warps=4, programs=3),
-    32: StateBlocks(32, warps=4, programs=3),
-    64: StateBlocks(32, warps=4, programs=2),
+    64: StateBlocks(32, warps=4, programs=3),
     128: StateBlocks(32, programs=2),
-    256: StateBlocks(32, programs=1),
+    256: StateBlocks(32, stages=2),
+    512: StateBlocks(16, columns=32, stages=2),
 }
 
 
@@ -116,14 +122,21 @@ def padded_width(columns: int) -> int:
     return max(16, 1 << (columns - 1).bit_length())
 
 
-def too_wide(columns: int) -> bool:
-    """Say whether a link has more columns than a tile can hold."""
-    return padded_width(columns) > _WIDEST
+def width_refusal(columns: Sequence[int]) -> str | None:
+    """Return why links with so many columns each cannot be served, or None."""
+    widths = [padded_width(number) for number in columns]
+    if max(widths) > _WIDEST or sum(widths) > max(_STATE_BLOCKS):
+        return (
+            f"it serves links of at most {_WIDEST} columns each and {max(_STATE_BLOCKS)} together, "
+            f"not {', '.join(map(str, columns))}"
+        )
+    return None
 
 
-def state_blocks(columns: int) -> StateBlocks:
-    """Return the sizes for links with so many columns together."""
-    return _STATE_BLOCKS[min(padded_width(columns), _WIDEST)]
+def state_blocks(columns: Iterable[int]) -> StateBlocks:
+    """Return the sizes for links with so many columns each."""
+    total = sum(map(padded_width, columns))
+    return next(blocks for width, blocks in _STATE_BLOCKS.items() if total <= width)
 
 
 def simplex_rows(classes: int) -> int:

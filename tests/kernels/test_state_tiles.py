@@ -123,7 +123,7 @@ def test_float64_is_left_to_torch(generator: torch.Generator) -> None:
 
 def test_a_link_that_is_too_wide_is_left_to_torch(generator: torch.Generator) -> None:
     problem = fit(2, 3, 257, generator)
-    assert "at most 256 columns" in (FusedStates().obstacle(problem) or "")
+    assert "at most 256 columns each" in (FusedStates().obstacle(problem) or "")
 
 
 def test_the_interpreter_is_not_chosen_by_itself(generator: torch.Generator) -> None:

@@ -1,0 +1,200 @@
+"""States over time on the device: red-black sweeps, one launch for each color."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from liftednet.problems import StatesOverTime, Subproblem, formulation
+from liftednet.problems.design_matrix import squared_norm_on
+from liftednet.solution import Solution
+
+from ..base import Solver, default_tolerance, judged
+from ..over_time import forward_states
+from .device import on_device, processors, refusal, require_room
+from .sides import Side, link_refusal, padded, side
+from .table import StateBlocks, padded_width, proximal_map, state_blocks, width_refusal
+
+_SHARE = 0.3  # of the tolerance, at which steps end
+_SLACK = 1.001  # of s over the smoothness of the links
+
+
+@dataclass(frozen=True)
+class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
+    """Solves all odd steps in one launch, then all even steps in another.
+
+    The sweeps of `RedBlack`, each step by the accelerated proximal gradient of `FusedStates`. All
+    sweeps are handed on at once; when one has met no violation, those after it do nothing.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-5.
+        max_sweeps: passes over all steps.
+        step_limit: proximal steps of a tile in one visit.
+        blocks: sizes of the kernel; None takes them from a table.
+    """
+
+    tolerance: float | None = None
+    max_sweeps: int = 200
+    step_limit: int = 100
+    blocks: StateBlocks | None = None
+    name: str = field(default="fused-red-black", init=False)
+
+    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+        """Ask for states over time in float32 on a GPU, whose maps all have Triton functions."""
+        if not isinstance(problem, StatesOverTime):
+            return "it solves states over time alone"
+        if proximal_map(problem.divergence.activation) is None:
+            return f"there is no kernel for the prox of {problem.divergence.activation!r}"
+        refused = [link_refusal(problem.divergence, problem.recurrent)]
+        refused += [link_refusal(link.divergence, link.weight) for link in problem.links]
+        refused.append(width_refusal(_columns(problem)))
+        return next(filter(None, refused), refusal(problem.drive))
+
+    def suits(self, problem: StatesOverTime) -> bool:
+        """Say no: Newton steps over time are exact, and go first where they can."""
+        return False
+
+    def prepare(self, problem: StatesOverTime, previous: None = None) -> None:
+        """Return nothing: what is shared is made anew without waiting for the device."""
+
+    def solve(
+        self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the states after as many sweeps as the tolerance or the limit asks for.
+
+        Raises:
+            SolverError: the states do not fit on the device.
+        """
+        started = time.perf_counter()
+        tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
+        begin = forward_states(problem) if start is None else start
+        states = begin.clone(memory_format=torch.contiguous_format)
+        terms = problem.terms(states)
+        largest = torch.stack([term.abs().max() for term in terms]).max().clamp(min=problem.lam)
+        launch = _Launch(problem, self.blocks or _blocks(problem), self.step_limit)
+        worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
+        used = (worst[1:] > 0).sum()
+        sweeps = cast(int, used) if formulation.stays_on_device(used) else int(used)
+        return judged(problem, states, sweeps, started, tolerance, self.name)
+
+
+def _columns(problem: StatesOverTime) -> list[int]:
+    return [problem.drive.shape[2], *(link.weight.shape[1] for link in problem.links)]
+
+
+def _blocks(problem: StatesOverTime) -> StateBlocks:
+    columns = _columns(problem)
+    blocks, width = state_blocks(columns), padded_width(columns[0])
+    return replace(blocks, depth=min(blocks.depth, width), columns=min(blocks.columns, width))
+
+
+class _Launch:
+    """What the launches of a solve share."""
+
+    def __init__(self, problem: StatesOverTime, blocks: StateBlocks, limit: int) -> None:
+        self.problem, self.blocks, self.limit = problem, blocks, limit
+        steps, samples, units = problem.drive.shape
+        self.padded = blocks.padded(units)
+        tiles = -(-(-(-steps // 2) * samples) // blocks.rows)
+        self.programs = min(tiles, processors(problem.drive.device) * blocks.programs)
+        self.scratch = 3 * self.programs * blocks.rows * self.padded
+        room = steps * samples, 4 * units
+        require_room(*room, 4 * self.scratch, problem.drive.device)
+
+    def run(self, states: Tensor, goal: Tensor, sweeps: int) -> Tensor:
+        """Sweep in place; return the largest violation that each sweep met, infinity first."""
+        worst = states.new_zeros(sweeps + 1)
+        worst[0] = torch.inf
+        shared = self._arguments(states, goal, worst)
+        with on_device(states):
+            for sweep in range(sweeps):
+                for color in (1, 0):
+                    self._color(shared, color, sweep)
+        return worst
+
+    def _arguments(self, states: Tensor, goal: Tensor, worst: Tensor) -> tuple[Any, ...]:
+        problem = self.problem
+        return (
+            problem.drive.contiguous(),
+            states,
+            problem.valid.char().contiguous(),
+            padded(problem.recurrent, self.padded),
+            states.new_empty(self.scratch),
+            self._step_size().float(),
+            goal.float(),
+            worst,
+            self._sides(states),
+        )
+
+    def _color(self, shared: tuple[Any, ...], color: int, sweep: int) -> None:
+        from .time_tiles import colored_tiles
+
+        problem, blocks, sides = self.problem, self.blocks, shared[-1]
+        proximal = proximal_map(problem.divergence.activation)
+        assert proximal is not None  # asked for by obstacle
+        steps, samples, units = problem.drive.shape
+        colored_tiles[(self.programs,)](
+            *shared[:-1],
+            tuple(side.link for side in sides),
+            steps,
+            samples,
+            units,
+            color,
+            sweep,
+            self.limit,
+            problem.lam,
+            proximal.a,
+            proximal.b,
+            PROX=proximal.load(),
+            LINKS=tuple(side.gradient for side in sides),
+            FULL=tuple(side.full for side in sides),
+            COUNTED=tuple(side.counted for side in sides),
+            WIDTHS=tuple(side.width for side in sides),
+            ROWS=blocks.rows,
+            DEPTH=blocks.depth,
+            COLUMNS=blocks.columns,
+            PADDED=self.padded,
+            WIDTH=padded_width(units),
+            PRECISION=blocks.precision,
+            num_warps=blocks.warps,
+            num_stages=blocks.stages,
+        )
+
+    def _sides(self, states: Tensor) -> list[Side]:
+        """Return the link to the next step, whose target are the states themselves, and others."""
+        problem, samples = self.problem, states.shape[1]
+        follows = problem.valid & ~problem.last
+        sides = [
+            side(
+                problem.divergence,
+                problem.recurrent,
+                problem.drive.flatten(0, 1),
+                states.flatten(0, 1),
+                problem.lam,
+                self.padded,
+                follows.flatten(),
+                samples,
+            )
+        ]
+        for link in problem.links:
+            offset = link.offset if link.offset.ndim == 1 else link.offset.flatten(0, 1)
+            target, counted = link.target.flatten(0, 1), link.counted.flatten()
+            args = (link.divergence, link.weight, offset, target, link.lam, self.padded, counted)
+            sides.append(side(*args))
+        return sides
+
+    def _step_size(self) -> Tensor:
+        problem = self.problem
+        total = _smoothness(problem.divergence.smoothness, problem.recurrent, problem.lam)
+        for link in problem.links:
+            total = total + _smoothness(link.divergence.smoothness, link.weight, link.lam)
+        return (_SLACK * total).clamp(min=1e-3 * problem.lam)
+
+
+def _smoothness(smoothness: float | None, weight: Tensor, lam: float) -> Tensor:
+    assert smoothness is not None  # asked for by obstacle
+    return lam * smoothness * squared_norm_on(weight)

@@ -1,0 +1,91 @@
+"""Red-black sweeps by kernels, under the interpreter, against the torch sweeps in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, joint, tight
+from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.problems.states_over_time import StatesOverTime, TimeLink
+from liftednet.solution import Status
+from liftednet.solvers import choose, solve
+from liftednet.solvers.kernels import FusedRedBlack, StateBlocks
+from liftednet.solvers.over_time import RedBlack
+
+SMALL = StateBlocks(16, depth=16, columns=16)
+FUSED = FusedRedBlack(1e-4, blocks=SMALL)
+
+
+def problem(
+    generator: torch.Generator,
+    divergence: Divergence,
+    above: Divergence,
+    at_end: bool = False,
+    full: bool = False,
+    steps: int = 4,
+    lengths: tuple[int, ...] = (4, 1, 3),
+    units: int = 3,
+) -> StatesOverTime:
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    samples, ends = len(lengths), torch.tensor(lengths)
+    time = torch.arange(steps)[:, None]
+    counted = time == ends - 1 if at_end else time < ends
+    target = above.activation.forward(draw(steps, samples, 2))
+    offset = draw(steps, samples, 2) if full else draw(2)
+    link = TimeLink(above, draw(units, 2), offset, target, counted)
+    recurrent = 0.3 * draw(units, units) / units**0.5
+    return StatesOverTime(divergence, draw(steps, samples, units), recurrent, (link,), ends, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("activation", "coupling", "loss"),
+    [
+        (activations.ReLU(), joint, CrossEntropy()),
+        (activations.Sigmoid(), tight, SquaredError()),
+    ],
+)
+def test_sweeps_are_those_of_torch(
+    activation: Activation, coupling, loss, generator: torch.Generator
+) -> None:
+    fit = problem(generator, coupling(activation), loss.divergence, at_end=coupling is tight)
+    solution = solve(fit, FUSED)
+    expected = RedBlack().solve(fit.double())
+    assert solution.status is Status.SOLVED
+    assert 1 < solution.iterations < 200
+    torch.testing.assert_close(solution.value.double(), expected.value, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("steps", "lengths"), [(1, (1,)), (6, (3, 6, 1, 2))])
+def test_any_number_of_steps(
+    steps: int, lengths: tuple[int, ...], generator: torch.Generator
+) -> None:
+    relu, linear = joint(activations.ReLU()), joint(activations.Identity())
+    fit = problem(generator, relu, linear, full=True, steps=steps, lengths=lengths, units=17)
+    solution = solve(fit, FUSED)
+    expected = RedBlack().solve(fit.double())
+    torch.testing.assert_close(solution.value.double(), expected.value, atol=1e-3, rtol=1e-3)
+    assert solution.status is Status.SOLVED
+    beyond = ~fit.valid
+    assert not solution.value[beyond].any()
+
+
+def test_sweeps_after_the_last_do_nothing(generator: torch.Generator) -> None:
+    fit = problem(generator, joint(activations.ReLU()), joint(activations.Identity()))
+    first = solve(fit, FUSED)
+    again = solve(fit, replace(FUSED, max_sweeps=3), first.value)
+    assert again.iterations == 1
+    torch.testing.assert_close(again.value, first.value, atol=1e-3, rtol=1e-3)
+
+
+def test_newton_steps_over_time_go_first(generator: torch.Generator) -> None:
+    fit = problem(generator, joint(activations.ReLU()), joint(activations.Identity()))
+    assert choose(fit).name == "newton-over-time"
+    assert FUSED.obstacle(fit) is None
+    assert "float32 alone" in (FUSED.obstacle(fit.double()) or "")
