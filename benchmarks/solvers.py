@@ -1,8 +1,8 @@
 """Subproblem solvers against what a user would pick instead, on the same data to one residual.
 
-Run it with `python -m benchmarks.solvers [states|outputs|weights ...] [--quick]`; the data folder
-of MNIST stands in LIFTEDNET_DATA. Without --quick the table and the figures are written to
-benchmarks/results/solvers.md and solvers.json.
+Run it with `python -m benchmarks.solvers [outputs|weights|states|tight-states ...] [--quick]`; the
+data folder of MNIST stands in LIFTEDNET_DATA. Without --quick the table and the figures are written
+to benchmarks/results/solvers.md and solvers.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import torch
 
-from benchmarks.subproblems import outputs, states, weights
+from benchmarks.subproblems import outputs, states, tight_states, weights
 from benchmarks.subproblems.harness import Row, cells, measure, show
 
 RESULTS = Path(__file__).parent / "results"
@@ -28,6 +28,7 @@ PROBLEMS = {
     "outputs": outputs.comparisons,
     "weights": weights.comparisons,
     "states": states.comparisons,
+    "tight-states": tight_states.comparisons,
 }
 ROUNDS = 3
 

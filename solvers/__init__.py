@@ -14,6 +14,7 @@ from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
 from .newton_over_time import NewtonOverTime
+from .newton_states import NewtonStates
 from .output import ClosedForm, SimplexDual
 from .over_time import Cyclic, RedBlack
 from .proximal import Proximal
@@ -30,6 +31,7 @@ __all__ = [
     "FrankWolfe",
     "GeneralizedLinear",
     "NewtonOverTime",
+    "NewtonStates",
     "Proximal",
     "ProximalWeights",
     "RedBlack",

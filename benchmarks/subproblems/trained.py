@@ -37,11 +37,15 @@ def digits() -> tuple[Tensor, Tensor]:
 
 
 @cache
-def trained(units: int, above: int) -> Trained:
+def network(units: int, above: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     torch.manual_seed(0)
     x, y = digits()
     net = nn.Sequential(
-        nn.Linear(784, units), nn.ReLU(), nn.Linear(units, above), nn.ReLU(), nn.Linear(above, 10)
+        nn.Linear(784, units),
+        activation(),
+        nn.Linear(units, above),
+        activation(),
+        nn.Linear(above, 10),
     )
     optimizer = torch.optim.Adam(net.parameters(), _RATE)
     for first in range(0, _DIGITS, _BATCH):
@@ -49,6 +53,13 @@ def trained(units: int, above: int) -> Trained:
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x[part]), y[part]).backward()
         optimizer.step()
+    return net
+
+
+@cache
+def trained(units: int, above: int) -> Trained:
+    x, y = digits()
+    net = network(units, above)
     with torch.no_grad():
         inner = net[0](x)
         outer = net[:4](x).double()

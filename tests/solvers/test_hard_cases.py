@@ -86,6 +86,27 @@ def test_states_at_any_weight(solver: str, units: int, above: int, ratio: float,
     assert solution.objective <= least + 1e-6 * (1 + abs(least))
 
 
+@pytest.mark.parametrize("activation", [activations.ReLU(), activations.Tanh()], ids=repr)
+@given(
+    units=SIZES,
+    above=SIZES,
+    kind=KINDS,
+    ratio=st.sampled_from([1e-8, 1e-4, 1.0, 1e2]),
+    hard=st.booleans(),
+    seed=SEEDS,
+)
+def test_states_below_a_cross_entropy_reach_stationarity(
+    activation: Any, units: int, above: int, kind: str, ratio: float, hard: bool, seed: int
+) -> None:
+    u, v = 2 * draw(seed + 1, 5, units), (3 * draw(seed + 2, 5, above)).softmax(-1)
+    v = torch.eye(above, dtype=torch.float64)[v.argmax(-1)] if hard else v
+    weight, offset = matrix(kind, seed, units, above), draw(seed + 3, above)
+    link = Link(CrossEntropy().divergence, weight, offset, v, ratio)
+    solution = solve(StateFit(tight(activation), u, (link,)), "newton")
+    assert solution.status is Status.SOLVED
+    assert solution.residual <= 1e-8
+
+
 @given(
     samples=SIZES, inputs=SIZES, units=SIZES, kind=KINDS, rho=SCALES, bias=st.booleans(), seed=SEEDS
 )
