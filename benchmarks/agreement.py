@@ -39,6 +39,7 @@ class Row:
 
 WAYS = (
     *(Row(f"tight, lam {lam:g}", {"lam": lam}, FullBatch(SWEEPS)) for lam in (0.1, 1.0, 10.0)),
+    Row(f"tight, lam 1, {2 * SWEEPS} sweeps", {"lam": 1.0}, FullBatch(2 * SWEEPS)),
     Row(
         "tight, lam 0.1, 1, 10 in turn",
         {"lam": 10.0},
@@ -56,10 +57,13 @@ WAYS = (
         )
         for lam in (0.1, 1.0, 10.0)
     ),
-    Row(
-        f"multipliers, from lam 1, {4 * SWEEPS} sweeps",
-        {"lam": 1.0, "divergence": "multipliers"},
-        FullBatch(4 * SWEEPS),
+    *(
+        Row(
+            f"multipliers, from lam 1, {times * SWEEPS} sweeps",
+            {"lam": 1.0, "divergence": "multipliers"},
+            FullBatch(times * SWEEPS),
+        )
+        for times in (2, 4)
     ),
 )
 

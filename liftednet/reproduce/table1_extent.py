@@ -64,7 +64,7 @@ class Extent:
 
 
 _RATES = (
-    *(("Adam", rate) for rate in (1e-5, 1e-4, 3e-4, 1e-3, 3e-3)),
+    *(("Adam", rate) for rate in (1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)),
     *(("SGD", rate) for rate in (1e-3, 1e-2, 1e-1, 3e-1)),
 )
 FULL = Extent(
@@ -79,6 +79,7 @@ FULL = Extent(
     compared=(
         Comparison("mnist", "300", 10),
         Comparison("mnist", "400-200-100-50", 10),
+        Comparison("mnist", "10 x 100", 10),
         Comparison("digits", "300", 100),
     ),
     epochs=17,
