@@ -33,6 +33,7 @@ LAYERS: tuple[Activation, ...] = (
     activations.ELU(),
     activations.Arctan(),
     activations.Sine(),
+    Activation.from_function(torch.nn.functional.softsign),
 )
 
 

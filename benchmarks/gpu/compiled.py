@@ -18,7 +18,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from liftednet.activation import Activation
 from liftednet.solvers.kernels import maps
+from liftednet.solvers.kernels.declared import functions
 from liftednet.solvers.kernels.entries import closed_form_entries
 from liftednet.solvers.kernels.simplex import simplex_rows
 from liftednet.solvers.kernels.state_tiles import TileLink, state_tiles
@@ -99,6 +101,11 @@ def _kernels() -> Iterator[Compiled]:
         (60, (30,), "identity_prox", ("linear",)),
     ):
         yield _state_kernel(units, widths, proximal, links)
+    softsign = functions(Activation.from_function(torch.nn.functional.softsign))
+    kernel = closed_form_entries.warmup(
+        x, x, x, 640, 0.7, 0.0, 0.0, softsign.prox, 1024, num_warps=4, grid=(1,)
+    )
+    yield _compiled("closed form, a declared softsign", kernel)
     for units, outputs in ((20, 5), (100, 10), (200, 50)):
         yield _time_kernel(units, outputs)
 

@@ -230,7 +230,7 @@ def root_prox(
 
 @triton.jit
 def softmax(x, a, b):
-    """Return exp(x) / sum exp(x) per row; entries beyond the classes are minus infinity."""
+    """Return exp(x) / sum exp(x) per row; entries beyond the classes are -1e30."""
     e = tl.exp(x - tl.max(x, 1)[:, None])
     return e / tl.sum(e, 1)[:, None]
 
@@ -239,3 +239,25 @@ def softmax(x, a, b):
 def linear(x, a, b):
     """Return a x + b, the gradient of a quadratic remainder."""
     return a * x + b
+
+
+@triton.jit
+def log1p(x):
+    """Return log(1 + x), exact for small x."""
+    one = 1.0 + x
+    rounded = one - 1.0
+    safe = tl.where(rounded == 0, 1.0, rounded)
+    return tl.where(rounded == 0, x, tl.log(one) * (x / safe))
+
+
+@triton.jit
+def expm1(x):
+    """Return exp(x) - 1, by its series for small x."""
+    series = x * (1.0 + x * (0.5 + x * (0.16666667 + x * 0.041666667)))
+    return tl.where(tl.abs(x) < 0.03, series, tl.exp(x) - 1.0)
+
+
+@triton.jit
+def sign(x):
+    """Return the sign of x, 0 at 0."""
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0))

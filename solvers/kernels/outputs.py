@@ -105,9 +105,11 @@ class FusedClosedForm(Solver[OutputFit, Tensor, None]):
             return "it solves output fits alone"
         if not isinstance(problem.loss, SquaredError):
             return f"it needs the loss SquaredError, not {type(problem.loss).__name__}"
+        if refused := refusal(problem.pre_activation):
+            return refused
         if proximal_map(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
-        return refusal(problem.pre_activation)
+        return None
 
     def suits(self, problem: OutputFit) -> bool:
         """Say whether the data are on a GPU; the interpreter is for tests."""

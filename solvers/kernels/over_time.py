@@ -47,12 +47,13 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         """Ask for states over time in float32 on a GPU, whose maps all have Triton functions."""
         if not isinstance(problem, StatesOverTime):
             return "it solves states over time alone"
+        if refused := refusal(problem.drive) or width_refusal(_columns(problem)):
+            return refused
         if proximal_map(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
-        refused = [link_refusal(problem.divergence, problem.recurrent)]
-        refused += [link_refusal(link.divergence, link.weight) for link in problem.links]
-        refused.append(width_refusal(_columns(problem)))
-        return next(filter(None, refused), refusal(problem.drive))
+        links = [link_refusal(problem.divergence, problem.recurrent)]
+        links += [link_refusal(link.divergence, link.weight) for link in problem.links]
+        return next(filter(None, links), None)
 
     def suits(self, problem: StatesOverTime) -> bool:
         """Say no: Newton steps over time are exact, and go first where they can."""

@@ -347,7 +347,7 @@ def _slope(
     else:
         c = tl.load(link.offset + columns, mask=columns < link.width, other=0.0)[None, :]
     v = tl.load(link.target + at, mask=inside, other=0.0)
-    push = LINK(tl.where(valid, x + c, float("-inf")), link.a, link.b)
+    push = LINK(tl.where(valid, x + c, -1e30), link.a, link.b)
     return tl.where(inside, link.lam * (push - v), 0.0)
 
 

@@ -48,13 +48,14 @@ class FusedStates(Solver[StateFit, Tensor, None]):
             return "it solves state fits alone"
         if isinstance(problem.divergence, Raw):
             return f"{problem.divergence.activation!r} is a raw divergence"
-        if proximal_map(problem.divergence.activation) is None:
-            return f"there is no kernel for the prox of {problem.divergence.activation!r}"
         if not problem.links:
             return "it needs a link"
-        refused = [link_refusal(link.divergence, link.weight) for link in problem.links]
-        refused.append(width_refusal(_columns(problem)))
-        return next(filter(None, refused), refusal(problem.pre_activation))
+        if refused := refusal(problem.pre_activation) or width_refusal(_columns(problem)):
+            return refused
+        if proximal_map(problem.divergence.activation) is None:
+            return f"there is no kernel for the prox of {problem.divergence.activation!r}"
+        links = (link_refusal(link.divergence, link.weight) for link in problem.links)
+        return next(filter(None, links), None)
 
     def suits(self, problem: StateFit) -> bool:
         """Say whether the data are on a GPU; the interpreter is for tests."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from liftednet import activations as catalogue
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Joint
+
+from .declared import functions
 
 _WIDEST = 256  # columns of a link whose gradient stays in registers
 
@@ -18,20 +21,22 @@ class DeviceMap:
     """A Triton function with the two numbers that it takes.
 
     Attributes:
-        function: of `maps`, by name, so that Triton is not imported before it is needed.
+        function: its name, so that Triton is not imported before it is needed.
         a: a number of the activation.
         b: another one.
+        written: the module of a declared activation, or None for `maps`.
     """
 
     function: str
     a: float = 0.0
     b: float = 0.0
+    written: ModuleType | None = None
 
     def load(self) -> Any:
         """Return the Triton function."""
         from . import maps
 
-        return getattr(maps, self.function)
+        return getattr(self.written or maps, self.function)
 
 
 def _numbers(activation: Activation) -> tuple[float, float]:
@@ -62,7 +67,7 @@ _PROXIMAL[catalogue.Sign] = "sign_prox"
 def proximal_map(activation: Activation) -> DeviceMap | None:
     """Return the prox of an activation on the device, or None where there is none."""
     name = _PROXIMAL.get(type(activation))
-    return None if name is None else DeviceMap(name, *_numbers(activation))
+    return _written("prox", activation) if name is None else _catalogued(name, activation)
 
 
 def link_map(divergence: Divergence, units: int) -> DeviceMap | None:
@@ -75,7 +80,19 @@ def link_map(divergence: Divergence, units: int) -> DeviceMap | None:
     if type(activation) is catalogue.Softmax:
         return DeviceMap("softmax")
     name = _PER_UNIT.get(type(activation))
-    return None if name is None else DeviceMap(name, *_numbers(activation))
+    return _written("forward", activation) if name is None else _catalogued(name, activation)
+
+
+def _catalogued(name: str, activation: Activation) -> DeviceMap:
+    return DeviceMap(name, *_numbers(activation))
+
+
+def _written(name: str, activation: Activation) -> DeviceMap | None:
+    """Return a function of a declared activation, which is one of its forward map alone."""
+    if not activation.per_unit or type(activation) in _PROXIMAL:
+        return None
+    module = functions(activation)
+    return None if module is None else DeviceMap(name, written=module)
 
 
 @dataclass(frozen=True)
