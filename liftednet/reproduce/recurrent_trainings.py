@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch.nn.functional import cross_entropy
 from liftednet import starts
 from liftednet.export_recurrent import initialize_rnn_
 from liftednet.models import LiftedRNN
-from liftednet.models.descent import Step
 from liftednet.models.networks import PlainRNN
 from liftednet.reproduce.recurrent_rows import TABLES, TEST, TRAIN, VALIDATION, Row
 from liftednet.reproduce.runs import Outcome
@@ -37,14 +36,22 @@ _CHOSEN_TOGETHER = {
     "timer": ("gaussian", 0.1),
 }
 START_STEPS = 5  # of the lifted start
+SHORTEST, LATER_STEPS = 50, 10  # steps of the shortest prefix, and passes over longer ones
 
 CYCLIC, EXACT, TOGETHER = "lifted, cyclic", "lifted, exact", "lifted, together"
 LIFTED = (CYCLIC, EXACT, TOGETHER)
 SGD = "SGD, printed rate"
 ADAM, ADAM_IDENTITY = "Adam", "Adam, identity"
-ADAM_LIFTED = "Adam, lifted start"
+ADAM_GROWING, ADAM_LIFTED = "Adam, growing", "Adam, lifted start"
 TUNED = (ADAM, ADAM_IDENTITY)
-METHODS = (*LIFTED, SGD, ADAM, ADAM_IDENTITY, ADAM_LIFTED)
+OPPONENTS = (SGD, ADAM, ADAM_IDENTITY, ADAM_GROWING)
+METHODS = (*LIFTED, *OPPONENTS, ADAM_LIFTED)
+
+
+def methods_for(length: int) -> tuple[str, ...]:
+    """Return the methods of a row: growing is for sequences that can be halved."""
+    growing = len(prefixes(length)) > 1
+    return tuple(method for method in METHODS if growing or method != ADAM_GROWING)
 
 
 @dataclass(frozen=True)
@@ -95,18 +102,38 @@ def lifted(
 ) -> tuple[LiftedRNN, list[float]]:
     """Return a lifted network, and the joint objective after every pass."""
     x, y = train
-    curve: dict[int, float] = {}
-
-    def watch(step: Step) -> None:
-        curve[step.sweep] = step.objective
-
     classes = 10 if row.table == "echo" else 2
     options = {"seed": run.seed, **_options(row, run)}
-    model = LiftedRNN(x.shape[2], row.hidden, classes, **options)
-    model.fit(x, y, on_step=watch)
+    curve: list[float] = []
+    for steps, passes in lifted_stages(row, run):
+        model = LiftedRNN(x.shape[2], row.hidden, classes, **{**options, "sweeps": passes})
+        model.fit(x[:, :steps], y[:, :steps])
+        options["start"] = model.weights
+        curve += _after_sweeps(model)
     if run.method == EXACT:
         model.refit_readout(x, y)
-    return model, list(curve.values())
+    return model, curve
+
+
+def _after_sweeps(model: LiftedRNN) -> list[float]:
+    assert model.trace is not None  # it has been fitted
+    return list({step.sweep: step.objective for step in model.trace.steps}.values())
+
+
+def lifted_stages(row: Row, run: RecurrentRun) -> list[tuple[int, int]]:
+    """Return how many first steps of the sequences are fitted in turn, and in how many passes."""
+    if run.method != TOGETHER:
+        return [(row.length, run.passes)]
+    first, *longer = prefixes(row.length)
+    return [(first, run.passes), *((steps, LATER_STEPS) for steps in longer)]
+
+
+def prefixes(length: int) -> list[int]:
+    """Return a length and what halving leaves of it down to 50, the shortest first."""
+    found = [length]
+    while found[0] >= 2 * SHORTEST:
+        found.insert(0, (found[0] + 1) // 2)
+    return found
 
 
 def _options(row: Row, run: RecurrentRun) -> dict[str, Any]:
@@ -116,12 +143,12 @@ def _options(row: Row, run: RecurrentRun) -> dict[str, Any]:
         # The paper's |.|^2 and lambda_0 = 10 are twice our divergence, 20; its start is not said.
         solver = Cyclic(1e-4, max_sweeps=1)
         known = {"start": "gaussian", "lam": 20.0, "rho": 0.1}
-        return {**known, "state_solver": solver, "sweeps": run.passes}
+        return {**known, "state_solver": solver}
     if run.method == TOGETHER:
         named = dict(zip(("start", "rho"), _CHOSEN_TOGETHER[task], strict=True))
-        return {**named, "divergence": "tight", "method": "gauss-newton", "sweeps": run.passes}
+        return {**named, "divergence": "tight", "method": "gauss-newton"}
     named = dict(zip(("start", "lam", "rho"), _CHOSEN[task], strict=True))
-    return {**named, "state_solver": NewtonOverTime(1e-4, max_iterations=2), "sweeps": run.passes}
+    return {**named, "state_solver": NewtonOverTime(1e-4, max_iterations=2)}
 
 
 class Network(nn.Module):
@@ -156,9 +183,11 @@ def by_gradients(
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000, decay)
     order = torch.Generator().manual_seed(run.seed)
     losses = []
-    for _ in range(run.passes):
+    for number in range(run.passes):
+        steps = _seen(row, run, number)
         for part in torch.randperm(len(x), generator=order).split(BATCH):
-            loss = cross_entropy(network(x[part]).flatten(0, 1), y[part].flatten())
+            logits = network(x[part, :steps]).flatten(0, 1)
+            loss = cross_entropy(logits, y[part, :steps].flatten())
             optimizer.zero_grad()
             loss.backward()
             if run.method != SGD:
@@ -170,13 +199,19 @@ def by_gradients(
     return network, [float(span.mean()) for span in spans if len(span)]
 
 
+def _seen(row: Row, run: RecurrentRun, number: int) -> int:
+    """Return how many first steps a pass is trained on."""
+    lengths = prefixes(row.length) if run.method == ADAM_GROWING else [row.length]
+    return lengths[number * len(lengths) // run.passes]
+
+
 def _start(network: Network, row: Row, run: RecurrentRun, train: tuple[Tensor, Tensor]) -> None:
     if run.method == ADAM_IDENTITY:
         with torch.no_grad():
             network.recurrence.get_parameter("weight_hh_l0").copy_(starts.identity(row.hidden))
     if run.method == ADAM_LIFTED:
         before = RecurrentRun(run.table, run.row, TOGETHER, START_STEPS, 0.0, run.seed)
-        model, _ = lifted(row, before, train)
+        model, _ = lifted(replace(row, length=prefixes(row.length)[0]), before, train)
         initialize_rnn_(network.recurrence, network.readout, model)
 
 

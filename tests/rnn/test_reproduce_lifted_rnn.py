@@ -7,16 +7,24 @@ import csv
 import pytest
 import torch
 
-from liftednet.reproduce import lifted_rnn
+from liftednet.reproduce import lifted_rnn, recurrent_trainings
 from liftednet.reproduce.recurrent_rows import TABLES, TEST
-from liftednet.reproduce.recurrent_trainings import METHODS, RecurrentRun, train_row
+from liftednet.reproduce.recurrent_trainings import (
+    ADAM_GROWING,
+    METHODS,
+    RecurrentRun,
+    methods_for,
+    prefixes,
+    train_row,
+)
 
-TOY = lifted_rnn._Size(cyclic=1, exact=1, together=1, gradients=1, echoes=1, longest=10)
+TOY = lifted_rnn._Size(cyclic=1, exact=1, together=1, sgd=1, gradients=1, echoes=1, longest=10)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(lifted_rnn, "_QUICK", TOY)
+    monkeypatch.setattr(recurrent_trainings, "START_STEPS", 1)
     return tmp_path / "lifted-rnn"
 
 
@@ -61,3 +69,10 @@ def test_a_run_repeats_itself():
     first, second = train_row(run), train_row(run)
     assert first["test"] == second["test"]
     assert first["curve"] == second["curve"]
+
+
+def test_long_sequences_are_halved_and_short_ones_are_not():
+    assert prefixes(400) == [50, 100, 200, 400]
+    assert prefixes(75) == [75]
+    assert ADAM_GROWING in methods_for(100)
+    assert ADAM_GROWING not in methods_for(75)
