@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet.data.checks import sequence_lengths
 from liftednet.errors import DataError
 from liftednet.losses import Loss
+from liftednet.problems.states_over_time import steps_before
 from liftednet.validation import require_finite, require_float
 
 from .arrays import as_tensor
@@ -33,20 +34,17 @@ class Timeline:
     @cached_property
     def valid(self) -> Tensor:
         """(steps, samples) booleans, true where a sequence has the step."""
-        return self._step < self.lengths
+        return steps_before(self.steps, self.lengths)
 
     @cached_property
     def last(self) -> Tensor:
         """(steps, samples) booleans, true at the last step of each sequence."""
-        return self._step == self.lengths - 1
-
-    @cached_property
-    def _step(self) -> Tensor:
-        return torch.arange(self.steps, device=self.lengths.device)[:, None]
+        return self.valid & ~steps_before(self.steps, self.lengths - 1)
 
     @cached_property
     def _mirror(self) -> Tensor:
-        return torch.where(self.valid, self.lengths - 1 - self._step, self._step)
+        step = torch.arange(self.steps, device=self.lengths.device)[:, None]
+        return torch.where(self.valid, self.lengths - 1 - step, step)
 
     def turned(self, rows: Tensor, backward: bool) -> Tensor:
         """Return (steps, samples, ...) with each sequence in reverse where `backward`."""

@@ -18,6 +18,11 @@ from liftednet.problems.state_fit import Link, StateFit
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 
 
+def steps_before(steps: int, lengths: Tensor) -> Tensor:
+    """Return (steps, samples) booleans, true before (samples,) lengths."""
+    return torch.arange(steps, device=lengths.device)[:, None] < lengths
+
+
 @dataclass(frozen=True, eq=False)
 class TimeLink:
     """What a layer above asks of the states Z at some steps: lam [R(Z W + C) - <Z W + C, V>].
@@ -137,16 +142,12 @@ class StatesOverTime:
     @cached_property
     def valid(self) -> Tensor:
         """(steps, samples) booleans, true where a sequence has the step."""
-        return self._step < self.lengths
+        return steps_before(self.steps, self.lengths)
 
     @cached_property
     def last(self) -> Tensor:
         """(steps, samples) booleans, true at the last step of each sequence."""
-        return self._step == self.lengths - 1
-
-    @property
-    def _step(self) -> Tensor:
-        return torch.arange(self.steps, device=self.drive.device)[:, None]
+        return self.valid & ~steps_before(self.steps, self.lengths - 1)
 
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where the data have NaN or infinite entries."""
