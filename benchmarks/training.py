@@ -33,7 +33,7 @@ from liftednet.reproduce.table1_starts import LAM, RHO, smoothed
 GOAL = 0.97
 SIZES = (784, 300, 10)
 CHECK_EVERY = 2_000
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,12 @@ def _grid(
 
 
 METHODS = (
-    Method("lifted minibatches", lifted, _grid((50, 100), (0.3, 0.5, 0.8), (0.3, 0.45, 0.75))),
-    Method("Adam", adam(centered=False), _grid((100, 200), (4e-3, 8e-3, 1.6e-2), (0.5, 1, 2))),
+    Method("lifted minibatches", lifted, _grid((50, 100), (0.3, 0.4, 0.6), (0.5, 0.6, 0.75))),
+    Method("Adam", adam(centered=False), _grid((100, 200), (4e-3, 8e-3, 1.6e-2), (0.5, 0.75, 1))),
     Method(
         "Adam, centered and smoothed",
         adam(centered=True),
-        _grid((100, 200), (4e-3, 8e-3, 1.6e-2), (0.5, 1, 2)),
+        _grid((100, 200), (4e-3, 8e-3, 1.6e-2), (0.5, 0.75, 1)),
     ),
 )
 
@@ -146,21 +146,36 @@ def seconds_to_goal(method: Method, data: Classification, setting: Setting, seed
     return float("inf")
 
 
+def _row(name: str, setting: Setting, tried: float, found: Sequence[float]) -> list[str]:
+    chosen = f"batch {setting.batch}, rate {setting.rate:g}, {setting.epochs} epochs"
+    return [name, mean_and_spread(found, 2), chosen, f"{tried:.2f}"]
+
+
 def main(folder: Path) -> None:
     """Choose on held-out digits, time on the test set, write the table."""
     torch.set_num_threads(1)
     data = mnist()
     held = Classification(*split(data.x_train, data.y_train, 1 / 6, 0), data.classes)
-    rows = []
+    best, tried = {}, {}
     for method in METHODS:
-        tried = {s: seconds_to_goal(method, held, s, 0) for s in method.settings}
-        best = min(tried, key=lambda setting: tried[setting])
-        found = [seconds_to_goal(method, data, best, seed) for seed in SEEDS]
-        chosen = f"batch {best.batch}, rate {best.rate:g}, {best.epochs} epochs"
-        rows.append([method.name, mean_and_spread(found, 2), chosen, f"{tried[best]:.2f}"])
-        print(rows[-1], flush=True)
+        found = {s: seconds_to_goal(method, held, s, 0) for s in method.settings}
+        best[method.name] = min(found, key=lambda setting: found[setting])
+        tried[method.name] = found[best[method.name]]
+    seconds: dict[str, list[float]] = {method.name: [] for method in METHODS}
+    for seed in SEEDS:  # the methods in turn, so that what else the machine does meets all alike
+        for method in METHODS:
+            seconds[method.name].append(seconds_to_goal(method, data, best[method.name], seed))
+    rows = [_row(name, setting, tried[name], seconds[name]) for name, setting in best.items()]
     columns = ("method", "CPU seconds to 0.97 (seeds)", "chosen", "held-out digits, seed 0")
-    notes = (f"{len(METHODS[0].settings)} settings were tried for each method.",)
+    mean = {name: sum(found) / len(found) for name, found in seconds.items()}
+    notes = (
+        f"{len(METHODS[0].settings)} settings were tried for each method.",
+        *(
+            f"Lifted minibatches take {mean[METHODS[0].name] / mean[other.name]:.2f} of the "
+            f"seconds of {other.name} (the aim against Adam: at most 0.5)."
+            for other in METHODS[1:]
+        ),
+    )
     table = Table("Seconds to 0.97 test accuracy on MNIST, one thread", columns, rows, notes)
     write_report(folder, "Time to accuracy", [("time_to_accuracy", table)])
 
