@@ -30,8 +30,8 @@ _MEASURES = (
     "Negative log-likelihood in nats, summed over the 88 notes. Per step: mean over all steps; "
     "per song: mean over songs of the mean over their steps, the average of eq. 4.2.",
     f"Adam, rate falling linearly to 0, windows of {WINDOW} steps, batches of {BATCH}, norm "
-    f"clipped at {CLIP:g}; the epoch is the best on the validation songs, and the test songs are "
-    "read once.",
+    f"clipped at {CLIP:g}; the epoch is the best on the validation songs, and the test songs "
+    "decide nothing.",
 )
 
 

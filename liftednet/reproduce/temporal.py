@@ -20,7 +20,7 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 30, 6, 40))
+_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 20, 6, 30))
 _QUICK = _Size(100, 20, 200, MusicExtent((50, 100), 2, 1, 2, songs=60))
 
 
@@ -43,7 +43,7 @@ def run(folder: Path, quick: bool = False, seeds: int = 2) -> Path:
     figure = norms_figure(folder / "temporal_norms.png", size.figure_length)
     tasks, rates = success_table(store, size.length, size.steps, seeds)
     lifted = start_table(store, rates[METHOD], size.length, size.steps, seeds)
-    opponents = opponents_table(store, size.length, size.steps, seeds)
+    opponents = opponents_table(store, rates[METHOD], size.length, size.steps, seeds)
     music, curves = muse_report(folder, store, size.music)
     jsb = jsb_table(store, size.music)
     title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")

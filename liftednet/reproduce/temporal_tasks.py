@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -102,7 +102,13 @@ def success_table(
         steps: most steps of a run.
         seeds: of each cell of the table.
     """
-    rates = chosen_rates(store, METHODS, length, steps)
+    trials = [
+        TaskRun(TUNED_ON, method, 1.0, rate, steps, length, seed=1000)
+        for method in METHODS
+        for rate in RATES
+    ]
+    tried = run_all(store, trials, train_task, "choosing rates")
+    rates = {method: _best_rate(tried, method) for method in METHODS}
     settings = [
         TaskRun(task, method, radius, rates[method], steps, length, seed)
         for seed in range(seeds)
@@ -112,24 +118,6 @@ def success_table(
     ]
     records = run_all(store, settings, train_task, "artificial tasks")
     return _table(records, rates, length, steps), rates
-
-
-def chosen_rates(store: Path, methods: Iterable[str], length: int, steps: int) -> dict[str, float]:
-    """Return the rate of each method that does best on `TUNED_ON`.
-
-    Args:
-        store: the file of finished runs.
-        methods: their names.
-        length: least length of a sequence.
-        steps: most steps of a run.
-    """
-    trials = [
-        TaskRun(TUNED_ON, method, 1.0, rate, steps, length, seed=1000)
-        for method in methods
-        for rate in RATES
-    ]
-    tried = run_all(store, trials, train_task, "choosing rates")
-    return {method: _best_rate(tried, method) for method in methods}
 
 
 def _best_rate(tried: Sequence[Record[TaskRun]], method: str) -> float:
