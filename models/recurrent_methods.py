@@ -15,6 +15,9 @@ from .recurrent_gauss_newton import GaussNewtonTraining
 from .recurrent_minibatch import SequenceMinibatch
 
 
+_MOST_WEIGHTS = 10_000  # whose square matrix is 0.8 GB in float64
+
+
 class RecurrentMethod(Protocol):
     """A way to train the blocks of a recurrent network."""
 
@@ -76,6 +79,8 @@ def method_named(
         )
     if method != "full":
         _refuse_joint(architecture)
+    if isinstance(found, Together):
+        _refuse_many_weights(architecture)
     return found
 
 
@@ -86,4 +91,13 @@ def _refuse_joint(architecture: RecurrentArchitecture) -> None:
         raise DeclarationError(
             "a method that starts from forward passes needs divergence='tight', an activation "
             f"unit by unit, and its Lipschitz constant; got {divergence!r}."
+        )
+
+
+def _refuse_many_weights(architecture: RecurrentArchitecture) -> None:
+    weights = sum((rows + 1) * units for rows, units in architecture.weight_shapes)
+    if weights > _MOST_WEIGHTS:
+        raise DeclarationError(
+            f"method 'gauss-newton' factors a square matrix in all weights, and {weights:,} are "
+            f"more than {_MOST_WEIGHTS:,}: use fewer units, or method='minibatch'."
         )

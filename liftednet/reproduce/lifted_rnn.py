@@ -87,7 +87,7 @@ class _Size:
         return {**blocks, TOGETHER: self.together, SGD: self.sgd}.get(method, self.gradients)
 
 
-_FULL = _Size(cyclic=5, exact=15, together=25, sgd=100, gradients=300, echoes=4, longest=400)
+_FULL = _Size(cyclic=5, exact=15, together=20, sgd=100, gradients=300, echoes=4, longest=400)
 _QUICK = _Size(cyclic=2, exact=3, together=5, sgd=10, gradients=10, echoes=1, longest=60)
 _TRIAL_SEED = 1000
 _TRIAL_ROW = 1  # the second of each table: hard enough to tell rates apart, short enough to try

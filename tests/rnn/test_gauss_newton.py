@@ -188,3 +188,8 @@ def test_a_damped_step_solves_the_damped_system_and_takes_no_rise(generator):
 def test_it_asks_for_the_tight_divergence():
     with pytest.raises(DeclarationError, match="tight"):
         LiftedRNN(2, 3, 2, method="gauss-newton")
+
+
+def test_it_refuses_more_weights_than_a_square_matrix_can_hold():
+    with pytest.raises(DeclarationError, match="10,502"):
+        LiftedRNN(2, 100, 2, divergence="tight", method="gauss-newton")
