@@ -14,7 +14,6 @@ from .recurrent_blocks import RecurrentBlocks
 from .recurrent_gauss_newton import GaussNewtonTraining
 from .recurrent_minibatch import SequenceMinibatch
 
-
 _MOST_WEIGHTS = 10_000  # whose square matrix is 0.8 GB in float64
 
 
