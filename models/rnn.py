@@ -44,7 +44,7 @@ class LiftedRNN(RecurrentPredictor):
         output_size: units of the output.
         activation: of the recurrent layers, acting unit by unit.
         loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
-        lam: weight of the divergences.
+        lam: weight of the divergences, which "gauss-newton" keeps at zero.
         rho: weight of the squared Frobenius norms, one number or (recurrent, output).
         divergence: "joint" (states convex over time) or "tight" (zero at the forward pass).
         start: recurrent weights "identity", "orthogonal" or "gaussian".
