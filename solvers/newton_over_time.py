@@ -15,9 +15,11 @@ from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
+from .kernels.elimination import eliminated, serves
 from .over_time import forward_states
 
 _CHUNK_BYTES = 2**28  # of factors at a time
+_CHUNK_BYTES_ON_GPU = 2**32
 _RIGID = 1e-10  # a state whose prox has a smaller slope, relative to lam, is held
 _HALVINGS = 20
 
@@ -64,7 +66,8 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         states = forward_states(problem) if start is None else start.clone()
         exact, steps = problem.double(), 0
         units = problem.drive.shape[2]
-        size = max(1, _CHUNK_BYTES // (16 * units * (units + 1) * problem.steps))
+        room = _CHUNK_BYTES_ON_GPU if states.is_cuda else _CHUNK_BYTES
+        size = max(1, room // (16 * units * (units + 1) * problem.steps))
         for part in torch.arange(states.shape[1], device=states.device).split(size):
             value, taken = self._newton(exact.take(part), states[:, part].double(), tolerance)
             states[:, part] = value.to(states)
@@ -171,21 +174,27 @@ class System:
             product += ((held @ link.weight).unsqueeze(-2) @ curved).squeeze(-2) @ link.weight.T
         return product
 
-    def block(self, step: int) -> Tensor:
-        """Return the diagonal block of a step, (samples, units, units), held states masked."""
-        problem, weight = self.problem, self.problem.recurrent
-        total = torch.diag_embed(torch.zeros_like(self.curvature[step]))
-        if step + 1 < problem.steps:
-            total = (weight * self.bend[step + 1].unsqueeze(1)) @ weight.T
+    def blocks(self, steps: slice) -> Tensor:
+        """Return the diagonal blocks of some steps, (steps, samples, units, units).
+
+        Rows and columns of states that are held are masked.
+        """
+        weight, free = self.problem.recurrent, self.free[steps]
+        after = torch.zeros_like(self.bend[steps])
+        bend = self.bend[steps.start + 1 : steps.stop + 1]
+        after[: len(bend)] = bend
+        total = (weight * after.unsqueeze(-2)) @ weight.T
         for link, curved in self.links:
-            total = total + link.weight @ curved[step] @ link.weight.T
-        both = self.free[step].unsqueeze(2) & self.free[step].unsqueeze(1)
-        total = torch.where(both, total, 0.0)
-        total.diagonal(dim1=1, dim2=2).add_(self.curvature[step])
+            total = total + link.weight @ curved[steps] @ link.weight.T
+        total = torch.where(free.unsqueeze(-1) & free.unsqueeze(-2), total, 0.0)
+        total.diagonal(dim1=-2, dim2=-1).add_(self.curvature[steps])
         return total
 
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution, (steps, samples, units); right is zero where states are held."""
+        if serves(right):
+            blocks = self.blocks(slice(0, self.problem.steps))
+            return eliminated(blocks, self.coupling, self.free, right)
         lowers, gains, halves = self._eliminate(right)
         solution = torch.empty_like(right)
         behind = halves[0]
@@ -204,7 +213,8 @@ class System:
         update: Tensor | float = 0.0
         carried = right[-1].unsqueeze(-1)
         for step in reversed(range(steps)):
-            lower = torch.linalg.cholesky(self.block(step) - update)
+            (block,) = self.blocks(slice(step, step + 1))
+            lower = torch.linalg.cholesky(block - update)
             both = torch.cat([self._between(step), carried], dim=2)
             solved = torch.linalg.solve_triangular(lower, both, upper=False)
             gain, half = solved[..., :-1], solved[..., -1:]
@@ -218,7 +228,12 @@ class System:
         """Return the block of rows `step` and columns `step - 1`, (samples, units, units)."""
         before = self.free[max(step - 1, 0)]
         both = self.free[step].unsqueeze(2) & before.unsqueeze(1)
-        return torch.where(both, -self.problem.lam * self.problem.recurrent.T, 0.0)
+        return torch.where(both, self.coupling, 0.0)
+
+    @property
+    def coupling(self) -> Tensor:
+        """The block of a step and the one before where no state is held, -lam W'."""
+        return -self.problem.lam * self.problem.recurrent.T
 
 
 def hessian(link: TimeLink, states: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,18 +96,25 @@ def cases(scale: Scale) -> Iterator[Case]:
             yield Case("fused-simplex", name, partial(simplex_fit, many, classes, soft, device))
 
 
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Have torch fill every new tensor with NaN until something is written to it."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def check(case: Case) -> Check:
     """Solve a case by its kernel, twice, with memory that nobody has written set to NaN."""
     problem = case.build()
     try:
         solver = choose(problem, case.kernel)
-        torch.use_deterministic_algorithms(True, warn_only=True)  # which fills with NaN
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                first, second = (solver.solve(problem).value for _ in range(2))
-        finally:
-            torch.use_deterministic_algorithms(False)
+        with poisoned():
+            first, second = (solver.solve(problem).value for _ in range(2))
         expected = solve(exact(problem)).value
         residual = float(problem.measure(first).residual)
     except (LiftedError, RuntimeError) as failure:

@@ -27,6 +27,7 @@ from liftednet.solvers.kernels.state_tiles import TileLink, state_tiles
 from liftednet.solvers.kernels.table import padded_width, state_blocks
 from liftednet.solvers.kernels.table import simplex_rows as rows_of
 from liftednet.solvers.kernels.time_tiles import colored_tiles
+from liftednet.solvers.kernels.tridiagonal import eliminate
 
 _SHARED = 232_448  # bytes that a block may have on an H100 or H200
 
@@ -106,6 +107,12 @@ def _kernels() -> Iterator[Compiled]:
         x, x, x, 640, 0.7, 0.0, 0.0, softsign.prox, 1024, num_warps=4, grid=(1,)
     )
     yield _compiled("closed form, a declared softsign", kernel)
+    for units, warps in ((16, 2), (32, 4), (64, 8)):
+        y, flags = x.double(), x.char()
+        kernel = eliminate.warmup(
+            y, y, flags, y, y, 9, 9, units, UNITS=units, num_warps=warps, grid=(1,)
+        )
+        yield _compiled(f"block-tridiagonal, {units} units", kernel)
     for units, outputs in ((20, 5), (100, 10), (200, 50)):
         yield _time_kernel(units, outputs)
 

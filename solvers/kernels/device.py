@@ -14,7 +14,8 @@ from liftednet.errors import SolverError
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Say whether Triton is installed."""
     return find_spec("triton") is not None
 
 
@@ -29,7 +30,7 @@ def refusal(tensor: Tensor) -> str | None:
         return f"it serves torch.float32 alone, not {tensor.dtype}"
     if not tensor.is_cuda and not interpreting():
         return f"it needs tensors on a GPU, not on {tensor.device}"
-    if not _has_triton():
+    if not has_triton():
         return "it needs Triton, which is not installed: pip install 'liftednet[gpu]'"
     return None
 

@@ -15,7 +15,9 @@ from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
 from liftednet.solvers.kernels import FusedRedBlack, StateBlocks
-from liftednet.solvers.over_time import RedBlack
+from liftednet.solvers.kernels.elimination import eliminated
+from liftednet.solvers.newton_over_time import System
+from liftednet.solvers.over_time import RedBlack, forward_states
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FUSED = FusedRedBlack(1e-4, blocks=SMALL)
@@ -89,3 +91,20 @@ def test_newton_steps_over_time_go_first(generator: torch.Generator) -> None:
     assert choose(fit).name == "newton-over-time"
     assert FUSED.obstacle(fit) is None
     assert "float32 alone" in (FUSED.obstacle(fit.double()) or "")
+
+
+@pytest.mark.parametrize("units", [1, 3, 17])
+def test_the_block_tridiagonal_system_is_solved_exactly(
+    units: int, generator: torch.Generator
+) -> None:
+    relu, linear = joint(activations.ReLU()), joint(activations.Identity())
+    fit = problem(generator, relu, linear, steps=5, lengths=(5, 2, 3), units=units).double()
+    states = forward_states(fit)
+    free = (torch.rand(states.shape, generator=generator) > 0.3) & fit.valid.unsqueeze(-1)
+    slope = free.double()
+    system = System(fit, states, slope, free, torch.where(free, 3.0, 1.0).double())
+    right = torch.randn(states.shape, generator=generator, dtype=torch.float64) * slope
+    found = eliminated(system.blocks(slice(0, 5)), system.coupling, free, right)
+    torch.testing.assert_close(found, system.solve(right), atol=1e-10, rtol=1e-10)
+    back = system.coupled(found) + system.curvature * found
+    torch.testing.assert_close(back.where(free, 0.0), right, atol=1e-10, rtol=1e-10)

@@ -140,7 +140,7 @@ def test_without_the_interpreter_the_processor_is_refused(
 def test_without_triton_torch_serves_and_nothing_warns(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    monkeypatch.setattr(device, "_has_triton", lambda: False)
+    monkeypatch.setattr(device, "has_triton", lambda: False)
     problem = fit(4, 3, 2, generator)
     assert "liftednet[gpu]" in (FusedStates().obstacle(problem) or "")
     assert solve(problem).status is Status.SOLVED
