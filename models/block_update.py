@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.errors import SolverError
-from liftednet.problems import Weights, formulation
+from liftednet.problems import Weights
 from liftednet.problems.formulation import Measure
 from liftednet.solution import Solution
 
@@ -42,7 +43,7 @@ class Update:
     @property
     def on_device(self) -> bool:
         """Whether reading the numbers would wait for a GPU."""
-        return formulation.stays_on_device(self.solution.objective)
+        return deferred.stays_on_device(self.solution.objective)
 
     def decrease(self) -> float:
         """Return by how much the kept value lowers the objective.
@@ -72,8 +73,10 @@ class Update:
 
 
 def _where(lower: Tensor, new: Any, old: Any) -> Any:
-    if not isinstance(new, Weights):
+    if isinstance(new, Tensor):
         return torch.where(lower, new, old)
+    if not isinstance(new, Weights):  # numbers that a solver has read already
+        return new if lower else old
     bias = None if new.bias is None else torch.where(lower, new.bias, old.bias)
     return Weights(torch.where(lower, new.matrix, old.matrix), bias)
 

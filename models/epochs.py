@@ -96,7 +96,10 @@ class EpochRun:
         for (inputs, target), rate in zip(self.batches, rates, strict=False):
             total += len(inputs) * self.steps.step(inputs, target, rate, self.batches.samples)
             seen += len(inputs)
-        return total / seen
+        mean = float(total / seen)
+        if not mean < float("inf"):  # on a GPU, where no step has looked at it
+            raise SolverError(f"the loss of epoch {epoch + 1} is {mean}: lower the rate.")
+        return mean
 
     def _rates(self, first: int, batches: int) -> Iterator[float]:
         for number in range(first, batches):

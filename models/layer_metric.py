@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from liftednet.deferred import at_least, reported
+
 
 @dataclass(frozen=True)
 class Move:
@@ -62,7 +64,7 @@ class LayerMetric:
         share = 1 / self._looks
         self._mean = self._mean.lerp(inputs.mean(0), share)
         centered = inputs - self._mean
-        spread = float(centered.square().mean())
+        spread = reported(centered.square().mean())
         self._variance += share * (spread - self._variance)
         moved = centered.T @ (centered @ self._vectors) / len(inputs)
         mixed = (1 - share) * self._vectors * self._values + share * moved
@@ -80,7 +82,7 @@ class LayerMetric:
             weight: the gradient of W on centered inputs, (inputs, units).
             bias: the gradient of b, (units,).
         """
-        variance = max(self._variance, torch.finfo(weight.dtype).tiny)
+        variance = at_least(self._variance, torch.finfo(weight.dtype).tiny)
         fall = torch.dot(weight.flatten(), weight.flatten())
         if len(self._values):
             seen = self._vectors.T @ weight
@@ -88,5 +90,5 @@ class LayerMetric:
             fall -= (seen * shrunk).sum()
             weight.addmm_(self._vectors, shrunk, alpha=-1)
         shift = bias / (variance + 1 / self._damping)
-        slope = float(fall / variance + shift @ bias)
+        slope = reported(fall / variance + shift @ bias)
         return Move(weight, shift - self._mean @ weight / variance, 1 / variance, slope)

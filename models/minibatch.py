@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from liftednet import deferred
+from liftednet.deferred import at_least, at_most, reported, subtract_
 from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import OutputLoss, PinnedLoss
@@ -139,28 +141,26 @@ class BatchSteps:
             samples: of all data, over which the penalty on the weights is shared.
 
         Returns:
-            The mean loss of the batch before the step.
+            The mean loss of the batch before the step; on a GPU it stays there until it is read.
 
         Raises:
-            SolverError: the loss is not finite; the weights are as they were.
+            SolverError: the loss is not finite; the weights are as they were, on a GPU too, where
+                whoever reads the loss must look.
         """
         below, above = self._forward(inputs)
         loss, gradients = self._gradients(above, target)
-        if not loss < float("inf"):
-            raise SolverError(
-                f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), "
-                "or scale the inputs."
-            )
+        if not deferred.stays_on_device(loss):
+            refuse_infinite(loss, self._taken, rate)
         self._look(below)
         moves = [
             self._move(number, x, slope, samples)
             for number, (x, slope) in enumerate(zip(below, gradients, strict=True))
         ]
-        longest = 2 * loss / max(sum(move.slope for move in moves), torch.finfo(inputs.dtype).tiny)
-        taken = min(rate, longest)
+        slope = at_least(sum(move.slope for move in moves), torch.finfo(inputs.dtype).tiny)
+        taken, finite = at_most(2 * loss / slope, rate), loss < float("inf")
         for layer, move in zip(self.weights, moves, strict=True):
-            layer.matrix.sub_(move.matrix, alpha=taken * move.scale)
-            _bias(layer).sub_(move.bias, alpha=taken)
+            subtract_(layer.matrix, move.matrix, taken * move.scale, finite)
+            subtract_(_bias(layer), move.bias, taken, finite)
         self._taken += 1
         return loss
 
@@ -194,10 +194,10 @@ class BatchSteps:
             divergence, lam = self.architecture.divergences[-1], self.architecture.lam[-1]
             states = solve(OutputFit(loss, target, divergence, u, lam)).value
             value = loss.output_value(target, states) + lam * divergence.value(states, u)
-            return float(value) / len(u), lam * (divergence.link_gradient(u) - states)
+            return reported(value) / len(u), lam * (divergence.link_gradient(u) - states)
         assert isinstance(loss, PinnedLoss)
         value = loss.divergence.value(target, u)
-        return float(value) / len(u), loss.divergence.link_gradient(u) - target
+        return reported(value) / len(u), loss.divergence.link_gradient(u) - target
 
     def _look(self, below: list[Tensor]) -> None:
         if self._taken % self._refresh == 0 or self._taken < _FIRST_LOOKS:
@@ -210,6 +210,15 @@ class BatchSteps:
         mean = slope / len(x)
         gradient = torch.addmm(matrix, metric.centered(x).T, mean, beta=pull)
         return metric.move(gradient, mean.sum(0))
+
+
+def refuse_infinite(loss: float, batch: int, rate: float) -> None:
+    """Raise `SolverError` where the loss of a batch is not finite."""
+    if not loss < float("inf"):
+        raise SolverError(
+            f"the loss of batch {batch} is {float(loss)}: lower the rate ({rate:.3g} now), or "
+            "scale the inputs."
+        )
 
 
 def copied(layer: Weights) -> Weights:

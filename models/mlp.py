@@ -27,7 +27,7 @@ from .fitted import FittedNetwork
 from .forward_pass import blocks_at, mean_objective, refitted_output, refuse_output_states
 from .full_batch import FullBatch, method_for
 from .layer_starts import first_weights, given_weights
-from .minibatch import BatchSteps, Minibatch, copied
+from .minibatch import BatchSteps, Minibatch, copied, refuse_infinite
 from .prediction import known_solver
 from .progress import epoch_progress, sweep_progress
 
@@ -162,7 +162,8 @@ class LiftedMLP(FittedNetwork):
             source = torch.Generator().manual_seed(self.seed)
             weights = [layer.to(inputs) for layer in self._known_weights()]
             self._steps = BatchSteps(self.architecture, weights, settings, source)
-        self._steps.step(inputs, target, settings.rate, len(inputs))
+        loss = self._steps.step(inputs, target, settings.rate, len(inputs))
+        refuse_infinite(loss, 0, settings.rate)
         self._settle([copied(layer) for layer in self._steps.weights])
         self._data = inputs, target
         return self

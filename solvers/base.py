@@ -8,7 +8,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from liftednet.problems import Subproblem, formulation
+from liftednet import deferred
+from liftednet.problems import Subproblem
 from liftednet.solution import Solution, Status
 
 Problem = TypeVar("Problem", bound=Subproblem[Any])
@@ -78,4 +79,4 @@ def judged(
     solution = Solution(
         value, objective, residual, iterations, tolerance, unfinished, seconds, solver
     )
-    return solution if formulation.stays_on_device(objective) else solution.require_usable()
+    return solution if deferred.stays_on_device(objective) else solution.require_usable()

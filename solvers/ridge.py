@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design, Subproblem, WeightFit, Weights, formulation
+from liftednet.problems import Design, Subproblem, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
@@ -65,7 +66,7 @@ def factor(design: Design, curvature: float, rho: float, previous: Factor | None
         system = curvature * design.gram
         system.diagonal()[: design.features] += 2 * rho
     lower, info = torch.linalg.cholesky_ex(system)
-    if not formulation.stays_on_device(info) and int(info) != 0:  # else the objective tells
+    if not deferred.stays_on_device(info) and int(info) != 0:  # else the objective tells
         raise SolverError(
             f"the ridge system with {design.features} inputs is singular in float64 (leading "
             f"minor {int(info)}): raise rho = {rho:.3g} or scale the inputs."
@@ -124,7 +125,7 @@ def _from_features(problem: WeightFit, system: Factor) -> Tensor:
     left = torch.addmm(right, problem.design.gram, value, alpha=-curvature)
     left[: problem.design.features] -= 2 * rho * value[: problem.design.features]
     exact = left.abs().max() <= _ROUNDING * right.abs().max()
-    if not formulation.stays_on_device(exact) and bool(exact):
+    if not deferred.stays_on_device(exact) and bool(exact):
         return value
     return value + system.solve(left)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ _SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per
 
 
 class Measure(NamedTuple):
-    """How good a value is; on a GPU both numbers stay there until they are read (`reported`).
+    """How good a value is; on a GPU both numbers stay there until they are read.
 
     Attributes:
         objective: the objective of the problem, in float64.
@@ -32,19 +32,6 @@ class Measure(NamedTuple):
 
     objective: float
     residual: float
-
-
-def stays_on_device(value: object) -> bool:
-    """Say whether reading a number would wait for a GPU."""
-    return isinstance(value, Tensor) and value.is_cuda
-
-
-def reported(value: Tensor) -> float:
-    """Return a scalar as a number; from a GPU the 0-d tensor itself.
-
-    It acts as a number, and is waited for when it is read.
-    """
-    return cast(float, value) if stays_on_device(value) else float(value)
 
 
 @dataclass(frozen=True)

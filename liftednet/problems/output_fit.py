@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.chunks import row_chunks
-from liftednet.problems.formulation import Formulation, Measure, reported, to_numpy
+from liftednet.problems.formulation import Formulation, Measure, to_numpy
 from liftednet.validation import (
     require_finite,
     require_like,

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.chunks import row_chunks
@@ -17,7 +18,6 @@ from liftednet.problems.formulation import (
     Formulation,
     Measure,
     exact_target,
-    reported,
     require_bounded,
     to_numpy,
 )

@@ -10,10 +10,11 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
+from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.problems.design_matrix import squared_norm_on
-from liftednet.problems.formulation import Formulation, Measure, reported
+from liftednet.problems.formulation import Formulation, Measure
 from liftednet.problems.state_fit import Link, StateFit
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 

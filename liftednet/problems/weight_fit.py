@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Joint
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
@@ -18,7 +19,6 @@ from liftednet.problems.formulation import (
     Formulation,
     Measure,
     exact_target,
-    reported,
     require_bounded,
     to_numpy,
 )

@@ -9,7 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from liftednet.problems import StatesOverTime, Subproblem, formulation
+from liftednet import deferred
+from liftednet.problems import StatesOverTime, Subproblem
 from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.solution import Solution
 
@@ -79,7 +80,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         launch = _Launch(problem, self.blocks or _blocks(problem), self.step_limit)
         worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
         used = (worst[1:] > 0).sum()
-        sweeps = cast(int, used) if formulation.stays_on_device(used) else int(used)
+        sweeps = cast(int, used) if deferred.stays_on_device(used) else int(used)
         return judged(problem, states, sweeps, started, tolerance, self.name)
 
 

@@ -9,8 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.divergences import Raw
-from liftednet.problems import Link, StateFit, Subproblem, formulation
+from liftednet.problems import Link, StateFit, Subproblem
 from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.solution import Solution
 
@@ -91,7 +92,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
 
 def _most(steps: Tensor) -> int:
     most = steps.max()
-    return cast(int, most) if formulation.stays_on_device(most) else int(most)
+    return cast(int, most) if deferred.stays_on_device(most) else int(most)
 
 
 def _columns(problem: StateFit) -> list[int]:

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from liftednet import activations
+from liftednet import activations, deferred
 from liftednet.divergences import joint, tight
 from liftednet.errors import SolverError
+from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.block_update import readable, updated
 from liftednet.models.descent import Block, Descent
-from liftednet.problems import Design, Link, StateFit, WeightFit, Weights, formulation
+from liftednet.models.minibatch import BatchSteps
+from liftednet.problems import Design, Link, StateFit, WeightFit, Weights
 from liftednet.problems.design_matrix import dominant_eigenvalue
 from liftednet.solvers import Ridge, solve
 from liftednet.solvers.kernels import FusedStates, StateBlocks
@@ -39,7 +41,7 @@ class Readings(TorchDispatchMode):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(formulation, "stays_on_device", lambda value: isinstance(value, Tensor))
+    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
     yield
 
 
@@ -102,7 +104,7 @@ def test_numbers_left_on_the_device_make_the_same_descent(
         here.states,
     )
     expected = Descent().run(here, 3)
-    monkeypatch.setattr(formulation, "stays_on_device", lambda value: isinstance(value, Tensor))
+    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
     found = Descent().run(there, 3)
     assert there.states.equal(here.states)
     assert there.weights.matrix.equal(here.weights.matrix)
@@ -153,3 +155,36 @@ def test_the_norm_where_eigenvalues_are_equal_or_zero() -> None:
     for size in (0.0, 1e-30, 3.0):
         gram = size * torch.eye(4, dtype=torch.float64)
         assert float(dominant_eigenvalue(gram)) == pytest.approx(size)
+
+
+def minibatches(generator: torch.Generator) -> tuple[BatchSteps, Tensor, Tensor]:
+    model = LiftedMLP((6, 5, 3), activations.ReLU(), lam=0.5, rho=0.1)
+    weights = [layer.to(torch.empty(0)) for layer in model._first_weights]
+    x = torch.randn(20, 6, generator=generator)
+    target = torch.eye(3)[torch.arange(20) % 3]
+    source = torch.Generator().manual_seed(1)
+    return BatchSteps(model.architecture, weights, Minibatch(rank=0), source), x, target
+
+
+def test_a_step_on_a_minibatch_reads_nothing(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, x, target = minibatches(generator)
+    there, _, _ = minibatches(generator)
+    losses = [here.step(x, target, 0.3, 20) for _ in range(3)]
+    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
+    with Readings() as readings:
+        found = [there.step(x, target, 0.3, 20) for _ in range(3)]
+    assert readings.names == []
+    assert [float(loss) for loss in found] == pytest.approx(losses)
+    for one, other in zip(here.weights, there.weights, strict=True):
+        torch.testing.assert_close(one.matrix, other.matrix)
+
+
+def test_a_lost_batch_on_a_device_leaves_the_weights(
+    generator: torch.Generator, as_on_a_gpu: None
+) -> None:
+    steps, x, target = minibatches(generator)
+    before = [layer.matrix.clone() for layer in steps.weights]
+    assert not float(steps.step(x * float("nan"), target, 0.3, 20)) < float("inf")
+    assert all(layer.matrix.equal(old) for layer, old in zip(steps.weights, before, strict=True))
