@@ -53,8 +53,8 @@ REMARKS = (
     "convex quadratic that the lifted problem is near a forward pass, damped, with the states "
     "eliminated. As the divergence is zero at every forward pass, it is the Gauss-Newton method "
     "on the loss of the feedforward rule. It starts orthogonal (echo, sum) or Gaussian (timer), "
-    "with rho = 3, 0.1, 0.1; of three timer starts the one with the lowest objective counts, all "
-    "three in the seconds. Where sequences have 100 steps or more, it is fitted to their "
+    "with rho = 3, 0.1, 0.1; of two timer starts the one with the lower objective counts, and "
+    "both in the seconds. Where sequences have 100 steps or more, it is fitted to their "
     f"first steps before: the length halved down to {SHORTEST} or more, {LATER_STEPS} passes over "
     "each length but the first. All these settings were found on sequences of other seeds.",
     f"The best lifted method of a row is the one with the best mean accuracy on {VALIDATION} "

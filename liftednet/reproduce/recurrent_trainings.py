@@ -35,7 +35,7 @@ _CHOSEN_TOGETHER = {
     "sum": ("orthogonal", 0.1),
     "timer": ("gaussian", 0.1),
 }
-_STARTS = {"echo": 1, "sum": 1, "timer": 3}  # of which the lowest objective goes on
+_STARTS = {"echo": 1, "sum": 1, "timer": 2}  # of which the lowest objective goes on
 _NEXT_START = 100_000  # beyond the seeds of rows
 START_STEPS = 5  # of the lifted start
 SHORTEST, LATER_STEPS = 50, 10  # steps of the shortest prefix, and passes over longer ones
