@@ -11,7 +11,7 @@ from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.runs import Record, run_all
 from liftednet.reproduce.table1_extent import FULL, QUICK, Comparison, Extent
 from liftednet.reproduce.table1_printed import PRINTED, PRINTED_ALONE
-from liftednet.reproduce.table1_runs import Bench, StandaloneRun, StartRun
+from liftednet.reproduce.table1_runs import SOURCES, Bench, StandaloneRun, StartRun
 from liftednet.reproduce.table1_starts import paper_starts
 from liftednet.reproduce.tables import Table, mean_and_spread, write_report
 
@@ -46,6 +46,8 @@ def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
 
 def report(folder: Path, extent: Extent, quick: bool = False) -> Path:
     """Run what is missing to an extent, and write the report; return its path."""
+    for name in dict.fromkeys(["mnist", *(compared.data for compared in extent.compared)]):
+        SOURCES[name].load()  # what is not there is missed before hours of work
     tables = [("standalone", standalone_table(folder, extent))]
     paper, curves = paper_table(folder, extent)
     tables.append(("paper_protocol", paper))

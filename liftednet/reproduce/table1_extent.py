@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from liftednet.reproduce.table1_printed import PRINTED_ALONE
-from liftednet.reproduce.table1_starts import NamedStart, practical_starts
+from liftednet.reproduce.table1_starts import RATE, NamedStart, practical_starts
 
 
 @dataclass(frozen=True)
@@ -13,20 +13,22 @@ class Comparison:
     """Data, hidden layers, the passes of the lifted start, and what it is compared with.
 
     Attributes:
-        data: "mnist" or "digits".
+        data: "mnist", "digits" or "har".
         architecture: of the hidden layers.
         start_epochs: passes of the lifted start over the data.
         starts: names of those that are run, or None for all.
+        start_rate: of the lifted start's minibatches.
     """
 
     data: str
     architecture: str
     start_epochs: int
     starts: tuple[str, ...] | None = None
+    start_rate: float = RATE
 
     def chosen(self) -> list[NamedStart]:
         """Return the starts that are run."""
-        every = practical_starts(self.start_epochs)
+        every = practical_starts(self.start_epochs, self.start_rate)
         return [start for start in every if self.starts is None or start.name in self.starts]
 
 
@@ -81,6 +83,7 @@ FULL = Extent(
         Comparison("mnist", "400-200-100-50", 10),
         Comparison("mnist", "10 x 100", 10),
         Comparison("digits", "300", 100),
+        Comparison("har", "300", 30, start_rate=1.0),
     ),
     epochs=17,
     seeds=5,

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from liftednet.data import Classification, digits, mnist, split, subsample
+from liftednet.data import (
+    Classification,
+    digits,
+    har,
+    har_subjects,
+    mnist,
+    split,
+    subsample,
+)
 from liftednet.reproduce.runs import Outcome
 from liftednet.reproduce.starts import Samples, accuracy, epochs_of
 from liftednet.reproduce.table1_starts import (
@@ -116,15 +124,51 @@ class Bench:
 
 
 def _loaded(name: str, samples: int, test_samples: int, held_out: bool) -> Classification:
-    data = DATA[name]()
+    source = SOURCES[name]
+    data = source.load()
     if samples < len(data.x_train):
         data = subsample(data, samples, min(test_samples, len(data.x_test)), seed=0)
-    if held_out:
-        data = Classification(*split(data.x_train, data.y_train, 1 / 6, 0), data.classes)
-    return data
+    return source.hold_out(data) if held_out else data
 
 
-DATA: dict[str, Callable[[], Classification]] = {"mnist": mnist, "digits": digits}
+def _random_part(data: Classification) -> Classification:
+    return Classification(*split(data.x_train, data.y_train, 1 / 6, 0), data.classes)
+
+
+def _windows() -> Classification:
+    """Return the windows of HAR as rows, every channel with mean 0 and variance 1."""
+    data = har()
+    mean, deviation = data.x_train.mean((0, 1)), data.x_train.std((0, 1))
+    train, test = (((x - mean) / deviation).flatten(1) for x in (data.x_train, data.x_test))
+    return Classification(train, data.y_train, test, data.y_test, data.classes)
+
+
+def _four_persons(data: Classification) -> Classification:
+    """Hold out persons: neighboring windows overlap, so that random ones would tell nothing."""
+    persons = har_subjects()
+    held = torch.isin(persons, persons.unique()[2::5])
+    x, y = data.x_train, data.y_train
+    return Classification(x[~held], y[~held], x[held], y[held], data.classes)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data by name.
+
+    Attributes:
+        load: returns all of them.
+        hold_out: returns a part of the training data with another part as its test data.
+    """
+
+    load: Callable[[], Classification]
+    hold_out: Callable[[Classification], Classification] = _random_part
+
+
+SOURCES = {
+    "mnist": Source(mnist),
+    "digits": Source(digits),
+    "har": Source(_windows, _four_persons),
+}
 
 
 def _sizes(data: Classification, architecture: str) -> tuple[int, ...]:

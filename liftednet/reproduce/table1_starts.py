@@ -23,6 +23,7 @@ PAPER_BIAS = 0.1  # of every start but the lifted one (Table 1)
 SMOOTHING = 0.1  # of the labels that the lifted network is fitted to
 LAM = 10.0
 RHO = 1e-6
+RATE = Minibatch().rate
 _CONTROL_BATCH, _CONTROL_RATE = 100, 1e-3
 _HEAD_RHO = 1.0  # on the sum of the losses
 _HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)
@@ -99,20 +100,21 @@ def sampled_where_it_matters(data: Classification, sizes: tuple[int, ...], seed:
     return [*layers, _head(data, _features(layers, data.x_train))]
 
 
-def lifted(epochs: int) -> Start:
+def lifted(epochs: int, rate: float = RATE) -> Start:
     """Return the start from a lifted network that makes some passes over the data."""
 
     def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
-        model = lifted_network(sizes, epochs, seed)
+        model = lifted_network(sizes, epochs, seed, rate)
         model.fit(data.x_train, smoothed(data.y_train, data.classes))
         return list(model.weights)
 
     return start
 
 
-def lifted_network(sizes: tuple[int, ...], epochs: int, seed: int) -> LiftedMLP:
+def lifted_network(sizes: tuple[int, ...], epochs: int, seed: int, rate: float = RATE) -> LiftedMLP:
     """Return the lifted network of every table here, not yet fitted."""
-    return LiftedMLP(sizes, lam=LAM, rho=RHO, method=Minibatch(epochs=epochs), seed=seed)
+    method = Minibatch(epochs=epochs, rate=rate)
+    return LiftedMLP(sizes, lam=LAM, rho=RHO, method=method, seed=seed)
 
 
 def smoothed(labels: Tensor, classes: int) -> Tensor:
@@ -138,7 +140,7 @@ def paper_starts(epochs: int) -> list[NamedStart]:
     ]
 
 
-def practical_starts(epochs: int) -> list[NamedStart]:
+def practical_starts(epochs: int, rate: float = RATE) -> list[NamedStart]:
     """Return what a practitioner would use, the controls, and the lifted start."""
     return [
         NamedStart("Kaiming", drawn("kaiming")),
@@ -146,7 +148,7 @@ def practical_starts(epochs: int) -> list[NamedStart]:
         NamedStart("Kaiming, fitted head", fitted_head),
         NamedStart("SWIM", sampled_where_it_matters),
         NamedStart("Kaiming, Adam as long", trained_as_long(epochs)),
-        NamedStart("lifted", lifted(epochs)),
+        NamedStart("lifted", lifted(epochs, rate)),
     ]
 
 

@@ -93,7 +93,7 @@ def test_biases_are_those_of_the_paper():
 
 
 def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
-    monkeypatch.setitem(table1_runs.DATA, "mnist", digits)
+    monkeypatch.setitem(table1_runs.SOURCES, "mnist", table1_runs.Source(digits))
     extent = replace(
         QUICK,
         samples=300,
