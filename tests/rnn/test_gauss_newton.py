@@ -15,7 +15,7 @@ from liftednet.data import running_sum
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import LiftedRNN
-from liftednet.models.descent import Ending
+from liftednet.models.descent import Ending, Step
 from liftednet.models.recurrent_architecture import Cell
 from liftednet.models.recurrent_gauss_newton import moved
 from liftednet.models.recurrent_sensitivities import joint_quadratic
@@ -193,3 +193,20 @@ def test_it_asks_for_the_tight_divergence():
 def test_it_refuses_more_weights_than_a_square_matrix_can_hold():
     with pytest.raises(DeclarationError, match="10,502"):
         LiftedRNN(2, 100, 2, divergence="tight", method="gauss-newton")
+
+
+def test_an_interrupt_keeps_the_last_step(generator):
+    model = small_model(sweeps=5, dtype=torch.float32)
+    x, y = small_task(model, False, generator)
+
+    def interrupt(step: Step) -> None:
+        if step.sweep == 1:
+            raise KeyboardInterrupt
+
+    model.fit(x, y, on_step=interrupt)
+    assert model.trace is not None
+    assert model.trace.ending is Ending.INTERRUPTED
+    assert len(model.trace.steps) == 2
+    assert model.objective() == pytest.approx(model.trace.objectives[-1], rel=1e-4)
+    assert "not fitted" not in repr(model)
+    assert repr(small_model()) == "LiftedRNN(2, [3], 2, ReLU(), CrossEntropy, tight, not fitted)"
