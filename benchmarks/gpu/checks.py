@@ -15,7 +15,6 @@ from benchmarks.gpu.timing import Scale
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
-from liftednet.errors import LiftedError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
@@ -117,7 +116,7 @@ def check(case: Case) -> Check:
             first, second = (solver.solve(problem).value for _ in range(2))
         expected = solve(exact(problem)).value
         residual = float(problem.measure(first).residual)
-    except (LiftedError, RuntimeError) as failure:
+    except Exception as failure:  # whatever a kernel or a card may do: it is a failed check
         nan = float("nan")
         return Check(case.kernel, case.name, nan, nan, False, False, str(failure).splitlines()[0])
     error = float((first - expected).abs().max() / expected.abs().max().clamp(min=1))

@@ -25,12 +25,12 @@ _LIMIT = 450.0  # seconds
 
 
 def run(device: torch.device, folder: Path) -> int:
-    """Run every part, and return 0 where every kernel is right."""
+    """Run every part, and return 0 where every kernel is right and every part ran."""
     scale, deadline = Scale(device, device.type != "cuda"), time.perf_counter() + _LIMIT
-    report = Report(_heading(scale))
+    report, failed = Report(_heading(scale)), list[str]()
     print(report.heading)
     checks = report.add("Correctness", map(check, cases(scale)), folder)
-    checks += report.add("Over time", _until(deadline, time_checks(scale)), folder)
+    checks += report.add("Over time", _until(deadline, time_checks(scale), failed), folder)
     checks += report.add("Gram matrices", [gram_check(scale)], folder)
     wrong = [one for one in checks if not one.passed]
     print(f"\n{len(checks) - len(wrong)} of {len(checks)} checks passed.")
@@ -43,13 +43,15 @@ def run(device: torch.device, folder: Path) -> int:
         f"Time to {GOAL} test accuracy, {data.name}": finishes(scale, data),
         "State fits, other block sizes": block_speeds(scale, top),
     }
-    found = [report.add(title, _until(deadline, rows), folder) for title, rows in parts.items()]
+    found = [
+        report.add(title, _until(deadline, rows, failed), folder) for title, rows in parts.items()
+    ]
     report.add("Aims", aims(*found[:3]), folder)
     print(f"\nwritten to {folder / 'gpu.json'} and {folder / 'gpu.md'}")
-    return 1 if wrong else 0
+    return 1 if wrong or failed else 0
 
 
-def _until(deadline: float, rows: Iterable[Any]) -> Iterator[Any]:
+def _until(deadline: float, rows: Iterable[Any], failed: list[str]) -> Iterator[Any]:
     """Yield rows until the time is up; a part that fails is named and does not stop the others."""
     try:
         for row in rows:
@@ -58,7 +60,8 @@ def _until(deadline: float, rows: Iterable[Any]) -> Iterator[Any]:
                 print("  the time is up: the rest is left out")
                 return
     except Exception as error:  # whatever a card may do: the other parts still count
-        print(f"  this part failed: {type(error).__name__}: {error}")
+        failed.append(f"{type(error).__name__}: {error}")
+        print(f"  this part failed: {failed[-1]}")
 
 
 def _heading(scale: Scale) -> dict[str, str]:

@@ -148,7 +148,7 @@ class _Launch:
             color,
             sweep,
             self.limit,
-            problem.lam,
+            float(problem.lam),
             proximal.a,
             proximal.b,
             PROX=proximal.load(),

@@ -85,7 +85,7 @@ def side(
         flags,
         ahead,
         columns,
-        lam,
+        float(lam),
         kind.a,
         kind.b,
     )

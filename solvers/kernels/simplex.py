@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["samples"])
 def simplex_rows(
     y_ptr,
     u_ptr,

@@ -42,7 +42,7 @@ class TileLink(NamedTuple):
     b: float
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["samples", "limit"])  # one kernel for any of them
 def state_tiles(
     u_ptr,
     z_ptr,

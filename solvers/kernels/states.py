@@ -135,7 +135,7 @@ class _Launch:
                 problem.samples,
                 problem.units,
                 limit,
-                problem.lam,
+                float(problem.lam),
                 proximal.a,
                 proximal.b,
                 PROX=proximal.load(),

@@ -42,9 +42,9 @@ class DeviceMap:
 def _numbers(activation: Activation) -> tuple[float, float]:
     match activation:
         case catalogue.LeakyReLU(alpha=alpha):
-            return alpha, 0.0
+            return float(alpha), 0.0
         case catalogue.Clipped(lower=lower, upper=upper):
-            return lower, upper
+            return float(lower), float(upper)
     return 0.0, 0.0
 
 
@@ -76,7 +76,7 @@ def link_map(divergence: Divergence, units: int) -> DeviceMap | None:
     if isinstance(divergence, Joint):
         offset = activation.offset(units).numpy()  # made on the CPU: nothing waits for the device
         even = bool((offset == offset[0]).all())
-        return DeviceMap("linear", divergence.smoothness, float(offset[0])) if even else None
+        return DeviceMap("linear", float(divergence.smoothness), float(offset[0])) if even else None
     if type(activation) is catalogue.Softmax:
         return DeviceMap("softmax")
     name = _PER_UNIT.get(type(activation))

@@ -8,7 +8,8 @@ import triton.language as tl
 from .state_tiles import descend, write_back
 
 
-@triton.jit
+# Numbers that change from launch to launch must not each ask for a kernel of their own.
+@triton.jit(do_not_specialize=["steps", "color", "sweep", "limit"])
 def colored_tiles(
     drive_ptr,
     z_ptr,

@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["steps", "samples", "units"])
 def eliminate(
     block_ptr,
     between_ptr,
