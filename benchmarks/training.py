@@ -172,7 +172,7 @@ def main(folder: Path) -> None:
         f"{len(METHODS[0].settings)} settings were tried for each method.",
         *(
             f"Lifted minibatches take {mean[METHODS[0].name] / mean[other.name]:.2f} of the "
-            f"seconds of {other.name} (the aim against Adam: at most 0.5)."
+            f"seconds of {other.name}."
             for other in METHODS[1:]
         ),
     )
