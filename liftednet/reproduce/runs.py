@@ -68,6 +68,21 @@ def run_all(
     ]
 
 
+def finished(store: Path, settings: Sequence[Settings]) -> list[Record[Settings]]:
+    """Return the records of those settings that are in the store, and run nothing.
+
+    Args:
+        store: a JSON-lines file.
+        settings: frozen dataclasses of JSON values.
+
+    Raises:
+        DataError: a line of the store cannot be read.
+    """
+    done = _read(store)
+    found = [(s, done[_key(s)]) for s in settings if _key(s) in done]
+    return [Record(s, line["outcome"], line["seconds"]) for s, line in found]
+
+
 def _named(settings: Any) -> dict[str, Any]:
     return {"kind": type(settings).__name__, **asdict(settings)}
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.runs import Record, run_all
+from liftednet.reproduce.runs import Outcome, Record, Settings, finished, run_all
 from liftednet.reproduce.table1_extent import FULL, QUICK, Comparison, Extent
 from liftednet.reproduce.table1_printed import PRINTED, PRINTED_ALONE
 from liftednet.reproduce.table1_runs import SOURCES, Bench, StandaloneRun, StartRun
@@ -44,6 +44,19 @@ def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
     return report(folder, replace(extent, seeds=seeds), quick)
 
 
+def _records(
+    extent: Extent,
+    store: Path,
+    settings: Sequence[Settings],
+    run: Callable[[Settings], Outcome],
+    title: str,
+) -> list[Record[Settings]]:
+    """Return all records, running what is missing, or those that are stored."""
+    if extent.stored_only:
+        return finished(store, settings)
+    return run_all(store, settings, run, title)
+
+
 def report(folder: Path, extent: Extent, quick: bool = False) -> Path:
     """Run what is missing to an extent, and write the report; return its path."""
     for name in dict.fromkeys(["mnist", *(compared.data for compared in extent.compared)]):
@@ -67,7 +80,8 @@ def standalone_table(folder: Path, extent: Extent) -> Table:
         for seed in range(extent.alone_seeds)
     ]
     bench = Bench([], extent.test_samples)
-    records = run_all(folder / "standalone.jsonl", settings, bench.standalone, "standalone")
+    store = folder / "standalone.jsonl"
+    records = _records(extent, store, settings, bench.standalone, "standalone")
     rows = []
     for architecture in (*extent.architectures, "10 x 100"):
         own = [record for record in records if record.settings.architecture == architecture]
@@ -106,7 +120,8 @@ def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:
         for rate in PRINTED
     ]  # fmt: skip
     bench = Bench(starts, extent.test_samples)
-    records = run_all(folder / "paper_protocol.jsonl", settings, bench.from_start, "the paper's")
+    store = folder / "paper_protocol.jsonl"
+    records = _records(extent, store, settings, bench.from_start, "the paper's")
     rows = [
         _paper_row([r for r in records if _is(r, rate, architecture)], rate, architecture)
         for rate in PRINTED
@@ -148,7 +163,7 @@ def _paper_row(records: Sequence[Record[StartRun]], rate: float, architecture: s
         f"{mean_and_spread(found)} ({paper:.3f})"
         for found, paper in zip(finals.values(), printed, strict=True)
     ]
-    first = max(finals, key=lambda name: sum(finals[name]))
+    first = max(finals, key=lambda name: statistics.fmean(finals[name]))
     return [f"{rate:g}", architecture, *cells, first]
 
 
@@ -172,7 +187,8 @@ def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Tabl
         for optimizer, rate in extent.rates
     ]  # fmt: skip
     about = f"{compared.data}, {compared.architecture}"
-    tried = run_all(store, trials, bench.from_start, f"rates, {about}")
+    tried = _records(extent, store, trials, bench.from_start, f"rates, {about}")
+    starts = [start for start in starts if _count(tried, start.name) == len(extent.rates)]
     shown = [epoch for epoch in SHOWN_EPOCHS if epoch <= extent.epochs]
     chosen = {
         (start.name, epoch): _best(tried, start.name, epoch) for start in starts for epoch in shown
@@ -183,14 +199,21 @@ def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Tabl
         for seed in range(extent.seeds)
         for found in dict.fromkeys(chosen[start.name, epoch] for epoch in shown)
     ]
-    records = run_all(store, finals, bench.from_start, about)
+    records = _records(extent, store, finals, bench.from_start, about)
+    starts = [
+        start for start in starts if _count(records, start.name) == _count(finals, start.name)
+    ]
     rows = [
         [start.name, *(_cell(records, chosen[start.name, epoch], epoch) for epoch in shown),
          _seconds(records, start.name)]
         for start in starts
     ]  # fmt: skip
     columns = ("start", *(f"after {epoch}" for epoch in shown), "seconds before + an epoch")
-    cells = {key: _accuracies(records, settings, key[1]) for key, settings in chosen.items()}
+    cells = {
+        (start.name, epoch): _accuracies(records, chosen[start.name, epoch], epoch)
+        for start in starts
+        for epoch in shown
+    }
     notes = (
         *(_lead(cells, epoch) for epoch in shown if epoch),
         "Test accuracy, mean ± deviation (seeds); each cell at the optimizer and rate that are "
@@ -201,6 +224,11 @@ def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Tabl
         "to 0.",
     )
     return Table(f"Best rates, {about}", columns, rows, notes)
+
+
+def _count(runs: Sequence[Record[StartRun]] | Sequence[StartRun], start: str) -> int:
+    settings = (run.settings if isinstance(run, Record) else run for run in runs)
+    return sum(run.start == start for run in settings)
 
 
 def _best(tried: Sequence[Record[StartRun]], start: str, epoch: int) -> StartRun:
@@ -250,11 +278,10 @@ def _seconds(records: Sequence[Record[StartRun]], start: str) -> str:
 
 def _remarks(extent: Extent) -> list[str]:
     return [
-        f"Run: {extent.paper_seeds} seeds of the paper's protocol (the paper: 5) with "
-        f"{len(extent.paper_architectures)} of its 5 networks, "
-        f"{extent.alone_seeds} of the standalone networks, {extent.seeds} of the comparison at "
-        f"best rates, there {extent.epochs} epochs. One thread; seconds are wall time on a "
-        "machine that did other work at the same time.",
+        f"The number of seeds stands in brackets: at most {extent.paper_seeds} of the paper's "
+        f"protocol (the paper: 5), {extent.alone_seeds} of the standalone networks, "
+        f"{extent.seeds} of the comparison at best rates, there {extent.epochs} epochs. One "
+        "thread; seconds are wall time on a machine that did other work at the same time.",
         "Lifted networks: tight divergences, lam = 10, rho = 1e-6, minibatches of 100, labels "
         "smoothed by 0.1; these were chosen on 10,000 held-out training samples.",
     ]

@@ -49,6 +49,7 @@ class Extent:
         epochs: passes of every torch network there.
         seeds: runs of every row there.
         rates: (optimizer, rate) that every start may choose from.
+        stored_only: whether the report is of the runs that are there, and nothing is run.
     """
 
     samples: int
@@ -63,6 +64,7 @@ class Extent:
     epochs: int
     seeds: int
     rates: tuple[tuple[str, float], ...]
+    stored_only: bool = False
 
 
 _RATES = (

@@ -20,6 +20,7 @@ from liftednet.reproduce import (
     write_report,
 )
 from liftednet.reproduce.curves import figure_of
+from liftednet.reproduce.runs import finished
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert [r.settings for r in records] == SETTINGS
     assert [r.outcome["score"] for r in records] == [0.5, 1.5, 0.5, 1.5]
     assert run_all(store, SETTINGS[::-1], resumed)[0].settings == SETTINGS[-1]
+    assert finished(store, [*SETTINGS, Setting("c", 0)]) == records
     assert len(again) == 2 and len(store.read_text().splitlines()) == 4
 
 

@@ -114,3 +114,12 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
     assert (tmp_path / "curves.png").stat().st_size > 0
     table1.report(tmp_path, extent)
     assert stores == {path: path.read_text() for path in tmp_path.glob("*.jsonl")}
+    (tmp_path / "best_rates.jsonl").write_text(
+        "".join(
+            line + "\n"
+            for line in stores[tmp_path / "best_rates.jsonl"].splitlines()
+            if '"start": "LSUV"' not in line or '"held_out": true' in line
+        )
+    )
+    partial = table1.report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
+    assert "| SWIM |" in partial and "| LSUV |" not in partial
