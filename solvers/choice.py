@@ -6,7 +6,7 @@ from typing import Any
 
 from liftednet.errors import DeclarationError
 from liftednet.problems import Subproblem
-from liftednet.solution import Solution
+from liftednet.solution import Solution, Status
 
 from .base import Solver
 from .dual import Dual
@@ -68,6 +68,16 @@ def named(name: str) -> AnySolver:
     )
 
 
+def _serving(problem: Subproblem[Any]) -> list[AnySolver]:
+    return [fast for fast in _FAST if fast.obstacle(problem) is None]
+
+
+def _best(problem: Subproblem[Any], serving: list[AnySolver]) -> AnySolver:
+    """Return the first that suits the problem, else the first, else the reference."""
+    best = [fast for fast in serving if fast.suits(problem)]
+    return next(iter(best or serving), None) or _reference()
+
+
 def choose(problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySolver:
     """Return the solver that suits a problem best, or the one that is asked for.
 
@@ -75,9 +85,7 @@ def choose(problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySol
         DeclarationError: the solver that is asked for cannot serve the problem.
     """
     if solver == "auto":
-        fits = [fast for fast in _FAST if fast.obstacle(problem) is None]
-        best = [fast for fast in fits if fast.suits(problem)]
-        return next(iter(best or fits), None) or _reference()
+        return _best(problem, _serving(problem))
     chosen = named(solver) if isinstance(solver, str) else solver
     obstacle = chosen.obstacle(problem)
     if obstacle is not None:
@@ -106,4 +114,14 @@ def solve(
     problem.refuse_bad_values()
     if start is not None:
         problem.refuse_bad_start(start)
-    return chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
+    solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
+    return _finished(problem, solution) if solver == "auto" else solution
+
+
+def _finished(problem: Subproblem[Any], solution: Solution[Any]) -> Solution[Any]:
+    """Return the solution, finished in torch where float32 steps in a kernel did not end it."""
+    if solution.solver != FusedStates.name or solution.status is Status.SOLVED:
+        return solution
+    slower = [other for other in _serving(problem) if not isinstance(other, FusedStates)]
+    other = _best(problem, slower)
+    return other.solve(problem, solution.value, other.prepare(problem)).require_usable()

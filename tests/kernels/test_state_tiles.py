@@ -13,7 +13,7 @@ from liftednet.divergences import joint, tight
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
-from liftednet.solvers import choose, solve
+from liftednet.solvers import choice, choose, solve
 from liftednet.solvers.kernels import FusedStates, StateBlocks, device
 
 SMALL = StateBlocks(16, depth=16, columns=16)
@@ -161,3 +161,17 @@ def test_states_that_do_not_fit_name_bytes_and_a_chunk(
         links=tuple(replace(link, target=link.target[:chunk]) for link in problem.links),
     )
     assert solve(part, FusedStates(blocks=SMALL, max_iterations=1)).value.shape == (chunk, 5)
+
+
+def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = fit(20, 30, 15, generator)
+    hasty = FusedStates(max_iterations=2, blocks=SMALL)
+    monkeypatch.setattr(FusedStates, "suits", lambda self, problem: True)
+    monkeypatch.setattr(choice, "_FAST", (hasty, *choice._FAST))
+    assert choose(problem) is hasty
+    assert hasty.solve(problem).status is Status.ITERATION_LIMIT
+    solution = solve(problem)
+    assert solution.status is Status.SOLVED
+    assert not solution.solver.startswith("fused")
