@@ -87,7 +87,7 @@ def passed(model: LiftedRNN, cell: Cell, weight: Tensor, below: list[Tensor]) ->
     return states[::-1] if cell.backward else states
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_of_the_model_is_that_of_the_feedforward_loss(generator, kind):
     at_end = kind.get("at_end", False)
     model = small_model(**{k: v for k, v in kind.items() if k != "at_end"}, rho=(0.3, 0.2))
@@ -129,7 +129,7 @@ def test_samples_in_parts_give_the_same_model(generator, monkeypatch):
     torch.testing.assert_close(parts.curvature, whole.curvature)
 
 
-@pytest.mark.parametrize("kind", KINDS[:4], ids=str)
+@pytest.mark.parametrize("kind", KINDS[:4])
 def test_every_step_lowers_the_joint_objective_and_padding_changes_nothing(generator, kind):
     model = small_model(**{**kind, "sweeps": 5})
     x, y = small_task(model, False, generator)
