@@ -20,7 +20,7 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 20, 6, 30))
+_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 20, 6, 15))
 _QUICK = _Size(100, 20, 200, MusicExtent((50, 100), 2, 1, 2, songs=60))
 
 
