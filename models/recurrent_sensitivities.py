@@ -76,8 +76,12 @@ def _loss_quadratic(blocks: RecurrentBlocks) -> tuple[Tensor, Tensor]:
         hessian(link, features),
     )
     slices = zip(*(part[task.counted].split(_ROWS) for part in parts), strict=True)
-    gradients, curvatures = zip(*(_contributions(*rows) for rows in slices), strict=True)
-    return sum(gradients), sum(curvatures)
+    contributions = (_contributions(*rows) for rows in slices)
+    gradient, curvature = next(contributions)
+    for sloped, curved in contributions:
+        gradient += sloped
+        curvature += curved
+    return gradient, curvature
 
 
 def _contributions(
