@@ -12,6 +12,7 @@ from torch import Tensor
 from liftednet.validation import require_matrix
 
 _CHUNK_ENTRIES = 1_000_000  # of float64 at a time: 8 MB, which caches hold
+_CHUNK_ENTRIES_ON_GPU = 1 << 27  # 1 GB, in few launches
 _SQUARE_BLOCK = 96  # rows of a Gram matrix at a time: what a product of matrices is fast at
 _SQUARINGS = 24
 
@@ -89,7 +90,8 @@ class Design:
 
         A chunk of float32 stands in one place with the next: it is good until that is asked for.
         """
-        step = min(self.samples, max(1, _CHUNK_ENTRIES // (self.features + 1)))
+        entries = _CHUNK_ENTRIES_ON_GPU if self.inputs.is_cuda else _CHUNK_ENTRIES
+        step = min(self.samples, max(1, entries // (self.features + 1)))
         single = self.inputs.dtype is not torch.float64
         buffer = self.inputs.new_empty(step if single else 0, self.features, dtype=torch.float64)
         for first in range(0, self.samples, step):
@@ -142,15 +144,21 @@ class Design:
 
 def _add_upper_square(square: Tensor, chunk: Tensor) -> None:
     """Add X'X on and above the diagonal: half of the products, for many inputs."""
-    for first in range(0, len(square), _SQUARE_BLOCK):
-        part = slice(first, first + _SQUARE_BLOCK)
+    block = _square_block(square)
+    for first in range(0, len(square), block):
+        part = slice(first, first + block)
         square[part, first:].addmm_(chunk[:, part].T, chunk[:, first:])
+
+
+def _square_block(square: Tensor) -> int:
+    return len(square) if square.is_cuda else _SQUARE_BLOCK  # a GPU is fast at large products
 
 
 def _mirror(square: Tensor) -> None:
     """Copy what is above the diagonal to below it."""
-    for first in range(0, len(square), _SQUARE_BLOCK):
-        part, after = slice(first, first + _SQUARE_BLOCK), first + _SQUARE_BLOCK
+    block = _square_block(square)
+    for first in range(0, len(square), block):
+        part, after = slice(first, first + block), first + block
         square[after:, part] = square[part, after:].T
 
 

@@ -125,10 +125,11 @@ class StateBlocks:
 
 
 # By the columns of all links, rounded up; larger ones do not fit the registers and shared memory
-# of an H200 (`python -m benchmarks.gpu --compile`).
+# of an H200 (`python -m benchmarks.gpu --compile`). As many programs as its registers hold at
+# once; with few columns the products are too small for TF32 to matter.
 _STATE_BLOCKS = {
-    64: StateBlocks(32, warps=4, programs=3),
-    128: StateBlocks(32, programs=2),
+    64: StateBlocks(32, warps=4, programs=2, rough=1.0),
+    128: StateBlocks(32),
     256: StateBlocks(32, stages=2),
     512: StateBlocks(16, columns=32, stages=2),
 }
