@@ -13,7 +13,7 @@ import torch
 from benchmarks.gpu.timing import Scale, wait
 from benchmarks.gpu.training_data import Images
 from liftednet.activations import ReLU
-from liftednet.models import LiftedMLP
+from liftednet.models import FullBatch, LiftedMLP
 from liftednet.models.descent import Trace
 
 
@@ -75,9 +75,7 @@ def _fit(
         lam=0.1,
         rho=0.1,
         divergence=divergence,
-        sweeps=sweeps,
-        tolerance=1e-12,
-        extrapolation=False,
+        method=FullBatch(sweeps=sweeps, tolerance=1e-12, extrapolation=False),
         dtype=torch.float32,
         device=str(scale.device),
     )

@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from benchmarks.gpu.checks import cases, check, gram_check
+from benchmarks.gpu.race import finishes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.speed import output_speeds
+from benchmarks.gpu.sweeps import sweep_speeds
 from benchmarks.gpu.time_checks import time_checks
 from benchmarks.gpu.timing import Ceilings, Scale
+from benchmarks.gpu.training_data import images
 
 ROOT = Path(__file__).parents[2]
 TOY = Scale(torch.device("cpu"), True)
@@ -58,6 +61,15 @@ def test_its_checks_pass_under_the_interpreter() -> None:
         assert check(case).passed
     assert gram_check(TOY).passed
     assert all(found.passed for found in time_checks(TOY))
+
+
+def test_its_trainings_run_under_the_interpreter() -> None:
+    data = images(TOY)
+    sweep = next(iter(sweep_speeds(TOY, data)))
+    assert list(sweep.objectives) == sorted(sweep.objectives, reverse=True)
+    assert [finish.method.split()[0] for finish in finishes(TOY, data)] == ["lifted"] * 2 + [
+        "Adam"
+    ] * 2
 
 
 def test_a_check_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
