@@ -178,17 +178,17 @@ def _panel(records: Sequence[Record[StartRun]], architecture: str) -> Panel:
 
 def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Table:
     """Run every start at the rates that are best for it on held-out training data."""
-    starts = compared.chosen()
+    starts, rates = compared.chosen(), compared.rates or extent.rates
     bench, store = Bench(starts, extent.test_samples), folder / "best_rates.jsonl"
     trials = [
         StartRun(compared.data, compared.architecture, start.name, optimizer, rate, extent.epochs,
                  0, extent.samples, True)
         for start in starts
-        for optimizer, rate in extent.rates
+        for optimizer, rate in rates
     ]  # fmt: skip
     about = f"{compared.data}, {compared.architecture}"
     tried = _records(extent, store, trials, bench.from_start, f"rates, {about}")
-    starts = [start for start in starts if _count(tried, start.name) == len(extent.rates)]
+    starts = [start for start in starts if _count(tried, start.name) == len(rates)]
     shown = [epoch for epoch in SHOWN_EPOCHS if epoch <= extent.epochs]
     chosen = {
         (start.name, epoch): _best(tried, start.name, epoch) for start in starts for epoch in shown
@@ -218,7 +218,7 @@ def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Tabl
         *(_lead(cells, epoch) for epoch in shown if epoch),
         "Test accuracy, mean ± deviation (seeds); each cell at the optimizer and rate that are "
         "best for this start and this number of epochs on a sixth of the training data, among "
-        f"{', '.join(f'{optimizer} {rate:g}' for optimizer, rate in extent.rates)}.",
+        f"{', '.join(f'{optimizer} {rate:g}' for optimizer, rate in rates)}.",
         f"Before the first epoch the lifted start has made {compared.start_epochs} passes over the "
         "data; Kaiming, Adam as long has made as many, by Adam at a rate that falls from 1e-3 "
         "to 0.",

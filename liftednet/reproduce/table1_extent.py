@@ -18,6 +18,7 @@ class Comparison:
         start_epochs: passes of the lifted start over the data.
         starts: names of those that are run, or None for all.
         start_rate: of the lifted start's minibatches.
+        rates: (optimizer, rate) to choose from, or None for those of the extent.
     """
 
     data: str
@@ -25,6 +26,7 @@ class Comparison:
     start_epochs: int
     starts: tuple[str, ...] | None = None
     start_rate: float = RATE
+    rates: tuple[tuple[str, float], ...] | None = None
 
     def chosen(self) -> list[NamedStart]:
         """Return the starts that are run."""
