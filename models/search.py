@@ -77,13 +77,7 @@ def search(
     done: list[Trial] = []
     try:
         for _ in range(trials):
-            asked = study.ask()
-            pair = (
-                asked.suggest_float("lam", *lam, log=True),
-                asked.suggest_float("rho", *rho, log=True),
-            )
-            done.append(Trial(*pair, _error(build(*pair), kept, held)))
-            study.tell(asked, done[-1].error)
+            done.append(_trial(study, build, (lam, rho), kept, held))
             if on_trial is not None:
                 on_trial(done[-1])
     except KeyboardInterrupt:
@@ -96,6 +90,23 @@ def search(
 class _Samples:
     x: Tensor
     y: Tensor
+
+
+def _trial(
+    study: Any,
+    build: Callable[[float, float], LiftedMLP],
+    ranges: tuple[Range, Range],
+    kept: _Samples,
+    held: _Samples,
+) -> Trial:
+    asked = study.ask()
+    lam, rho = (
+        asked.suggest_float(name, *limits, log=True)
+        for name, limits in zip(("lam", "rho"), ranges, strict=True)
+    )
+    trial = Trial(lam, rho, _error(build(lam, rho), kept, held))
+    study.tell(asked, trial.error)
+    return trial
 
 
 def _split(x: Tensor, y: Tensor, validation: float, seed: int) -> tuple[_Samples, _Samples]:
