@@ -1,12 +1,7 @@
 """States over time: exact Newton steps against cyclic and red-black sweeps, by sequence length.
 
-Run it with `python benchmarks/recurrent_states.py [longest] [--json]`; with --json the table is
-also written to benchmarks/results/recurrent_states.json. One thread, processor seconds; 200 running
-sums, 10 ReLU units that start as the identity, joint divergence, lam = 10, from the states of a
-forward pass to a KKT residual of 1e-6. Sweeps stop after the seconds of the exact solve, and
-what they have reached by then is shown. One iteration is what a training sweep spends
-on the states: two Newton steps, or one sweep. Every cell runs in a process of its own, whose peak
-memory is that of the whole interpreter.
+Run it with `python -m benchmarks.recurrent_states [longest] [--json]`; with --json the table is
+also written to benchmarks/results/recurrent_states.json and .md.
 """
 
 from __future__ import annotations
@@ -19,18 +14,26 @@ import sys
 import time
 from pathlib import Path
 
+import rich.table
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from liftednet.data import running_sum
 from liftednet.models import LiftedRNN
+from liftednet.reproduce.tables import Table, provenance
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.solvers.over_time import Cyclic, RedBlack, forward_states
 
 SAMPLES, UNITS, TOLERANCE = 200, 10, 1e-6
 LENGTHS = (10, 50, 100, 400, 1000, 4000)
 SOLVERS = ("exact", "cyclic", "red-black")  # the exact one first: it sets the limit
+NOTES = (
+    "One thread, processor seconds; 200 running sums, 10 ReLU units that start as the identity, "
+    "joint divergence, lam = 10, from the states of a forward pass.",
+    "Sweeps stop after the seconds of the exact solve, and what they have reached by then is shown.",
+    "One iteration is what a training sweep spends on the states: two Newton steps, or one sweep.",
+    "Every cell runs in a process of its own, whose peak memory is that of the interpreter.",
+)
 ITERATION = {
     "exact": NewtonOverTime(TOLERANCE, max_iterations=2),
     "cyclic": Cyclic(TOLERANCE, max_sweeps=1),
@@ -91,9 +94,9 @@ def main() -> None:
             limit = limit or cells[-1]["seconds"]
             if "--json" in sys.argv:
                 write(cells)
-    table = Table(*cells[0], title="States over time, to a residual of 1e-6")
+    table = rich.table.Table(*cells[0], title="States over time, to a residual of 1e-6")
     for cell in cells:
-        table.add_row(*(v if isinstance(v, str) else f"{v:.3g}" for v in cell.values()))
+        table.add_row(*map(shown, cell.values()))
     Console(width=140).print(table)
 
 
@@ -102,6 +105,14 @@ def write(cells: list[dict[str, float]]) -> None:
     path.parent.mkdir(exist_ok=True)
     machine = {"processor": processor(), "torch": torch.__version__, "threads": 1}
     path.write_text(json.dumps({"machine": machine, "cells": cells}, indent=1) + "\n")
+    rows = [[shown(value) for value in cell.values()] for cell in cells]
+    columns = [name.replace("_", " ") for name in cells[0]]
+    table = Table("States over time, to a residual of 1e-6", columns, rows, NOTES)
+    path.with_suffix(".md").write_text(f"{provenance()}\n\n{table.markdown()}")
+
+
+def shown(value: str | float) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def processor() -> str:
