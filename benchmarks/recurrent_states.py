@@ -30,7 +30,7 @@ SOLVERS = ("exact", "cyclic", "red-black")  # the exact one first: it sets the l
 NOTES = (
     "One thread, processor seconds; 200 running sums, 10 ReLU units that start as the identity, "
     "joint divergence, lam = 10, from the states of a forward pass.",
-    "Sweeps stop after the seconds of the exact solve, and what they have reached by then is shown.",
+    "Sweeps stop after the seconds of the exact solve; what they have reached by then is shown.",
     "One iteration is what a training sweep spends on the states: two Newton steps, or one sweep.",
     "Every cell runs in a process of its own, whose peak memory is that of the interpreter.",
 )
