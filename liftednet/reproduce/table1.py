@@ -215,7 +215,7 @@ def best_rates_table(folder: Path, extent: Extent, compared: Comparison) -> Tabl
         for epoch in shown
     }
     notes = (
-        *(_lead(cells, epoch) for epoch in shown if epoch),
+        *(_lead(cells, epoch) for epoch in shown if epoch and ("lifted", epoch) in cells),
         "Test accuracy, mean ± deviation (seeds); each cell at the optimizer and rate that are "
         "best for this start and this number of epochs on a sixth of the training data, among "
         f"{', '.join(f'{optimizer} {rate:g}' for optimizer, rate in rates)}.",
