@@ -23,9 +23,10 @@ from liftednet.solvers.kernels import maps
 from liftednet.solvers.kernels.declared import functions
 from liftednet.solvers.kernels.entries import closed_form_entries
 from liftednet.solvers.kernels.simplex import simplex_rows
-from liftednet.solvers.kernels.state_tiles import TileLink, state_tiles
+from liftednet.solvers.kernels.state_tiles import state_tiles
 from liftednet.solvers.kernels.table import padded_width, state_blocks
 from liftednet.solvers.kernels.table import simplex_rows as rows_of
+from liftednet.solvers.kernels.tile_steps import TileLink
 from liftednet.solvers.kernels.time_tiles import colored_tiles
 from liftednet.solvers.kernels.tridiagonal import eliminate
 

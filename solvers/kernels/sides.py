@@ -71,7 +71,7 @@ def side(
         counted: (samples,) booleans, which samples are linked; None for all.
         ahead: how many rows later a sample finds its offset and target.
     """
-    from .state_tiles import TileLink
+    from .tile_steps import TileLink
 
     columns = weight.shape[1]
     kind = link_map(divergence, columns)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .state_tiles import descend, write_back
+from .state_tiles import write_back
+from .tile_steps import descend
 
 
 # Numbers that change from launch to launch must not each ask for a kernel of their own.
