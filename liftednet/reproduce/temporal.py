@@ -11,13 +11,12 @@ from liftednet.reproduce.tables import write_report
 from liftednet.reproduce.temporal_opponents import opponents_table
 from liftednet.reproduce.temporal_tasks import norms_figure, success_table
 
-
 REMARKS = (
     "The runs of the table of tasks, and those of the column 'radius 1' of the one below it, were "
     "made when plain networks still ran as loops of cells; the scan that runs them now gives the "
     "same but for rounding.",
-    "MuseData: the rate, chosen with 100 units, is too large for 200 and 300. A trial with 300 units "
-    "at 0.01 and batches of 16 was at 6.99 per song after five epochs. All losses are still "
+    "MuseData: the rate, chosen with 100 units, is too large for 200 and 300. A trial with 300 "
+    "units at 0.01 and batches of 16 was at 6.99 per song after five epochs. All losses are still "
     "falling at the last epoch.",
 )
 
