@@ -130,12 +130,15 @@ def _checked_activations(
 ) -> tuple[Activation, ...]:
     if isinstance(activations, Activation):
         activations = (activations,) * hidden
-    given = tuple(activations) if isinstance(activations, Sequence) else (activations,)
+    if isinstance(activations, str) or not isinstance(activations, Sequence):
+        given = (activations,)
+    else:
+        given = tuple(activations)
     for activation in given:
         if not isinstance(activation, Activation):
             raise DeclarationError(
-                f"activations must be Activation objects, got {activation!r}; a function becomes "
-                "one by Activation.from_function."
+                "activations must be Activation objects such as liftednet.activations.ReLU(), got "
+                f"{activation!r}; a function becomes one by Activation.from_function."
             )
     if isinstance(loss, OutputLoss):
         if len(given) == hidden and not isinstance(loss, PinnedLoss):
