@@ -41,9 +41,9 @@ def require_float(name: str, value: Tensor) -> None:
 
 def require_finite(name: str, value: Tensor) -> None:
     """Raise `DataError` where value has NaN or infinite entries, naming the first."""
+    if value.numel() == 0 or bool(torch.stack(torch.aminmax(value)).isfinite().all()):
+        return  # decided without a temporary of the value's size
     finite = value.isfinite()
-    if bool(finite.all()):
-        return
     where = tuple(int(i) for i in (~finite).nonzero()[0])
     count = int((~finite).sum())
     raise DataError(
