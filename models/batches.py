@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 import torch
@@ -77,7 +78,8 @@ class LoaderBatches:
         """Take the loader, and what checks and encodes a batch.
 
         Raises:
-            DataError: y or a validation share stands beside it, or it does not know its length.
+            DataError: y or a validation share stands beside it, it does not know its length, or
+                has no batches.
         """
         if y is not None or method.validation > 0:
             raise DataError(
@@ -93,10 +95,31 @@ class LoaderBatches:
                 "a DataLoader must know its length, so that the rate can fall to zero at the end; "
                 "for endless data call partial_fit with every batch."
             ) from error
+        if self._length == 0:
+            raise DataError(
+                f"the DataLoader has no batches of its {self.samples} samples: give it samples, or "
+                "a batch_size that they fill where drop_last is set."
+            )
+        self._begun: Iterable[Any] | None = None
+        self._like: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
         return self._length
+
+    def like(self) -> Tensor:
+        """Return X of the first batch, whose type all others take.
+
+        The first pass goes on from there: nothing is loaded twice, no order is drawn twice.
+
+        Raises:
+            DataError: the first batch is not a pair (X, y), or a bad one.
+        """
+        pairs = iter(self._loader)
+        first = next(pairs, None)
+        self._begun = chain([first], pairs)
+        self._like = self._prepared(first)[0]
+        return self._like
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of one pass, checked and encoded.
@@ -104,10 +127,15 @@ class LoaderBatches:
         Raises:
             DataError: the loader yields something other than pairs (X, y), or bad ones.
         """
-        for pair in self._loader:
-            if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise DataError(f"a DataLoader must yield pairs (X, y), got {type(pair).__name__}.")
-            yield self._prepare(*pair)
+        pairs, self._begun = self._begun or self._loader, None
+        yield from map(self._prepared, pairs)
+
+    def _prepared(self, pair: object) -> Batch:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise DataError(f"a DataLoader must yield pairs (X, y), got {type(pair).__name__}.")
+        inputs, target = self._prepare(*pair)
+        like = inputs if self._like is None else self._like
+        return inputs.to(like), target.to(like)
 
 
 def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:

@@ -11,7 +11,7 @@ from liftednet.problems import Weights
 
 from .batches import Batches
 from .descent import Ending
-from .minibatch import BatchSteps, Minibatch, copied
+from .minibatch import BatchSteps, Minibatch, are_finite, copied
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class EpochRun:
         """Train, and return the history; an interrupt keeps the weights as they are.
 
         Raises:
-            SolverError: the loss is not finite; the weights are those after the last good epoch.
+            SolverError: the loss or the weights are not finite; the weights are those after the
+                last good epoch.
         """
         trace = EpochTrace()
         best = _Best(self.settings.patience)
@@ -83,6 +84,8 @@ class EpochRun:
                     break
         except KeyboardInterrupt:
             trace.ending = Ending.INTERRUPTED
+            if not are_finite(self.steps.weights):
+                self._restore(last)
         except SolverError as error:
             self._restore(last)
             raise SolverError(f"{error} The model keeps the last good epoch.", last) from error
@@ -99,6 +102,11 @@ class EpochRun:
         mean = float(total / seen)
         if not mean < float("inf"):  # on a GPU, where no step has looked at it
             raise SolverError(f"the loss of epoch {epoch + 1} is {mean}: lower the rate.")
+        if not are_finite(self.steps.weights):  # no loss has seen the last step
+            raise SolverError(
+                f"epoch {epoch + 1} made weights NaN or infinite: lower the rate, or scale the "
+                "inputs."
+            )
         return mean
 
     def _rates(self, first: int, batches: int) -> Iterator[float]:

@@ -221,6 +221,15 @@ def refuse_infinite(loss: float, batch: int, rate: float) -> None:
         )
 
 
+def are_finite(weights: Sequence[Weights]) -> bool:
+    """Return whether no weight is NaN or infinite."""
+    return all(
+        bool(torch.stack(torch.aminmax(part)).isfinite().all())
+        for layer in weights
+        for part in (layer.matrix, _bias(layer))
+    )
+
+
 def copied(layer: Weights) -> Weights:
     """Return weights of one's own, in rows as the gradients are."""
     matrix = layer.matrix.clone(memory_format=torch.contiguous_format)

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
-from liftednet.errors import DataError
+from liftednet.errors import DataError, SolverError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver
@@ -27,7 +27,7 @@ from .fitted import FittedNetwork
 from .forward_pass import blocks_at, mean_objective, refitted_output, refuse_output_states
 from .full_batch import FullBatch, method_for
 from .layer_starts import first_weights, given_weights
-from .minibatch import BatchSteps, Minibatch, copied, refuse_infinite
+from .minibatch import BatchSteps, Minibatch, are_finite, copied, refuse_infinite
 from .prediction import known_solver
 from .progress import epoch_progress, sweep_progress
 
@@ -129,8 +129,8 @@ class LiftedMLP(FittedNetwork):
 
         Raises:
             DataError: X or y cannot be used; nothing has changed.
-            SolverError: a block failed or raised the joint objective, or the loss is not finite;
-                the model keeps the last good state.
+            SolverError: a block failed or raised the joint objective, or the loss or the weights
+                are not finite; the model keeps the last good state.
         """
         if isinstance(self.method, FullBatch):
             self._fit_blocks(*self._encoded(X, y), self.method, progress, on_step)
@@ -154,9 +154,10 @@ class LiftedMLP(FittedNetwork):
         Raises:
             DataError: X or y cannot be used; nothing has changed.
             DeclarationError: an activation is a raw divergence.
-            SolverError: the loss is not finite; nothing has changed.
+            SolverError: the loss or the weights are not finite; the weights have not changed.
         """
-        inputs, target = self._batch(X, y)
+        steps = self._steps
+        inputs, target = self._batch(X, y, steps.weights[0].matrix.dtype if steps else self.dtype)
         settings = self.method if isinstance(self.method, Minibatch) else Minibatch()
         if self._steps is None:
             source = torch.Generator().manual_seed(self.seed)
@@ -164,6 +165,9 @@ class LiftedMLP(FittedNetwork):
             self._steps = BatchSteps(self.architecture, weights, settings, source)
         loss = self._steps.step(inputs, target, settings.rate, len(inputs))
         refuse_infinite(loss, 0, settings.rate)
+        if not are_finite(self._steps.weights):
+            self._steps = None  # its running statistics are spoiled, too
+            raise SolverError("the step made weights NaN or infinite: scale the inputs.")
         self._settle([copied(layer) for layer in self._steps.weights])
         self._data = inputs, target
         return self
@@ -189,8 +193,7 @@ class LiftedMLP(FittedNetwork):
         targets = checked_targets(y, inputs.shape[0])
         return inputs, self.loss.encode(targets, self.architecture.sizes[-1]).to(inputs)
 
-    def _batch(self, X: object, y: object) -> Batch:
-        dtype = self.dtype if self._steps is None else self._steps.weights[0].matrix.dtype
+    def _batch(self, X: object, y: object, dtype: torch.dtype | None) -> Batch:
         inputs = checked_inputs(X, self.architecture.sizes[0], dtype, self.device)
         targets = checked_targets(y, inputs.shape[0])
         return inputs, encode_part(self.loss, targets, self.architecture.sizes[-1]).to(inputs)
@@ -233,17 +236,21 @@ class LiftedMLP(FittedNetwork):
         if isinstance(X, DataLoader):
             if self.refit_output:
                 raise DataError("refit_output needs all samples: give X and y as arrays.")
-            batches = LoaderBatches(X, y, method, self._batch)
-            like = torch.empty(0, dtype=self.dtype or torch.get_default_dtype())
+            batches = LoaderBatches(X, y, method, partial(self._batch, dtype=self.dtype))
+            like = batches.like()
         else:
             like, target = data = self._encoded(X, y)
             batches, held = hold_out(like, target, method, source)
             validate = held and partial(mean_objective, self.architecture, self.solver, *held)
         steps = BatchSteps(self.architecture, self._start(like), method, source)
-        self._steps = None
         try:
             with epoch_progress(method.epochs, progress, on_step) as report:
                 self.epochs = EpochRun(steps, method, batches, validate).run(report)
-        finally:
-            self._settle(steps.weights)
-            self._data = data
+        except (KeyboardInterrupt, SolverError):  # of any other error the model knows nothing
+            self._take(steps.weights, data)
+            raise
+        self._take(steps.weights, data)
+
+    def _take(self, weights: list[Weights], data: Batch | None) -> None:
+        self._settle(weights)
+        self._data, self._steps = data, None

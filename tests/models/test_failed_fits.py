@@ -1,0 +1,113 @@
+"""Fits that fail leave the model as it was, and say why."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from liftednet import DataError, SolverError
+from liftednet.models import LiftedMLP, Minibatch
+from tests.models.networks import labeled
+
+X, Y = labeled(samples=60)
+SHORT = Minibatch(epochs=3, batch_size=10)
+
+
+def _model(**options) -> LiftedMLP:
+    return LiftedMLP((4, 8, 3), method=SHORT, **options)
+
+
+def _loader(x: Tensor = X, size: int = 10, **options) -> DataLoader:
+    return DataLoader(TensorDataset(x, Y[: len(x)]), batch_size=size, **options)
+
+
+def _spoiled() -> Tensor:
+    x = X.clone()
+    x[15, 2] = float("nan")  # in the second batch
+    return x
+
+
+def _same(found, wanted) -> bool:
+    return all(a.matrix.equal(b.matrix) for a, b in zip(found, wanted, strict=True))
+
+
+def test_a_bad_batch_of_a_loader_leaves_a_fitted_model_as_it_was():
+    model = _model().fit(X, Y).partial_fit(X, Y)
+    weights, steps, objective = model.weights, model._steps, model.objective()
+    with pytest.raises(DataError, match="NaN"):
+        model.fit(_loader(_spoiled()))
+    assert _same(model.weights, weights)
+    assert model._steps is steps
+    assert model.objective() == objective
+
+
+def test_a_bad_batch_of_a_loader_leaves_an_unfitted_model_unfitted():
+    model = _model()
+    with pytest.raises(DataError, match="NaN"):
+        model.fit(_loader(_spoiled()))
+    assert not model.is_fitted
+    assert model.epochs is None
+
+
+def test_an_error_of_the_listener_leaves_the_model_as_it_was():
+    def fail(_: object) -> None:
+        raise RuntimeError("full disk")
+
+    model = _model().fit(X, Y)
+    weights = model.weights
+    with pytest.raises(RuntimeError, match="full disk"):
+        model.fit(X, Y, on_step=fail)
+    assert _same(model.weights, weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_loader_gives_its_type_to_the_model(dtype):
+    model = _model().fit(_loader(X.to(dtype)))
+    assert {layer.matrix.dtype for layer in model.weights} == {dtype}
+    declared = _model(dtype=torch.float32).fit(_loader(X.to(dtype)))
+    assert declared.weights[0].matrix.dtype == torch.float32
+
+
+def test_the_type_of_a_loader_is_found_without_a_draw_or_a_load_of_its_own():
+    class Counted(TensorDataset):
+        loads = 0
+
+        def __getitem__(self, index):
+            Counted.loads += 1
+            return super().__getitem__(index)
+
+    data = Counted(X, Y)
+    source = torch.Generator().manual_seed(0)
+    model = _model().fit(DataLoader(data, batch_size=10, shuffle=True, generator=source))
+    assert Counted.loads == 3 * len(X)
+    again = torch.Generator().manual_seed(0)
+    for _ in range(3):  # the same draws as three plain passes
+        list(DataLoader(TensorDataset(X, Y), batch_size=10, shuffle=True, generator=again))
+    assert source.get_state().equal(again.get_state())
+    assert model.is_fitted
+
+
+def test_a_loader_without_batches_is_refused():
+    model = _model()
+    with pytest.raises(DataError, match="no batches of its 60 samples"):
+        model.fit(_loader(size=61, drop_last=True))
+    assert not model.is_fitted
+
+
+def test_a_step_to_weights_that_are_not_finite_is_an_error_and_changes_nothing():
+    model = _model(dtype=torch.float32).fit(X, Y)
+    weights = model.weights
+    with pytest.raises(SolverError, match="scale the inputs"):
+        model.partial_fit(X * 1e20, Y)
+    assert _same(model.weights, weights)
+    assert all(bool(w.matrix.isfinite().all()) for w in model.partial_fit(X, Y).weights)
+
+
+def test_an_epoch_that_ends_in_weights_that_are_not_finite_is_an_error():
+    one_batch = Minibatch(epochs=1, batch_size=60)  # nothing looks at a loss after its step
+    model = LiftedMLP((4, 8, 3), dtype=torch.float32, method=one_batch)
+    with pytest.raises(SolverError, match="last good epoch"):
+        model.fit(X * 1e20, Y)
+    assert _same(model.weights, [w.to(model.weights[0].matrix) for w in model.first_weights])
