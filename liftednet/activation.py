@@ -232,8 +232,7 @@ class FunctionActivation(Activation):
         self.function = forward
         refuse_bad_map(forward)
         if lipschitz is not None:
-            require_positive("lipschitz", lipschitz)
-            self.lipschitz = lipschitz
+            self.lipschitz = require_positive("lipschitz", lipschitz)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return the declared map of u."""

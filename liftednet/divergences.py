@@ -241,6 +241,15 @@ class Raw(Divergence):
         )
 
 
+def require_divergence(where: str, value: object) -> None:
+    """Raise `DeclarationError` where value is no divergence, such as a bare activation."""
+    if not isinstance(value, Divergence):
+        raise DeclarationError(
+            f"{where} needs a divergence, got {value!r}: wrap the activation, as in tight(ReLU()) "
+            "or joint(ReLU()) from liftednet.divergences."
+        )
+
+
 def tight(activation: Activation) -> Divergence:
     """Return the tight divergence; a raw one stays raw, and for the identity the two agree."""
     if isinstance(activation, DivergenceActivation):

@@ -192,6 +192,8 @@ def initialize_rnn_(recurrence: nn.RNN, readout: nn.Linear, model: Recurrent) ->
         DataError: the first difference between the two.
         NotFittedError: the model has no weights yet.
     """
+    if not isinstance(recurrence, nn.RNN):
+        raise DataError(f"the torch module must be an nn.RNN, got {type(recurrence).__name__}.")
     cells = list(model.cells)
     expected = _TORCH_NAMES.get(type(model.activation))
     if recurrence.nonlinearity != expected:

@@ -71,7 +71,7 @@ class Weighted(Penalty):
 
     def __post_init__(self) -> None:
         """Refuse a rho that is not positive."""
-        require_positive("rho", self.rho)
+        object.__setattr__(self, "rho", require_positive("rho", self.rho))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +89,7 @@ class Bounded(Penalty):
 
     def __post_init__(self) -> None:
         """Refuse a bound that is not positive."""
-        require_positive("bound", self.bound)
+        object.__setattr__(self, "bound", require_positive("bound", self.bound))
 
     def expression(self, weight: Expression) -> Expression:
         """Return 0."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
@@ -48,7 +48,7 @@ class Solution(Generic[Value]):
         solver: name of the solver that was used.
     """
 
-    value: Value = field(repr=False)
+    value: Value
     objective: float
     residual: float
     iterations: int
@@ -61,6 +61,14 @@ class Solution(Generic[Value]):
     def status(self) -> Status:
         """How the solve ended."""
         return Status.SOLVED if self.residual <= self.tolerance else self.unfinished
+
+    def __repr__(self) -> str:
+        """Return how the solve ended and its figures, without the value."""
+        return (
+            f"Solution(status={self.status.name}, objective={float(self.objective)!r}, "
+            f"residual={float(self.residual):.2e}, tolerance={self.tolerance:.0e}, "
+            f"iterations={self.iterations}, seconds={self.seconds:.3g}, solver={self.solver!r})"
+        )
 
     def require_usable(self) -> Solution[Value]:
         """Return self, or raise `SolverError` where the objective is not finite."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ def require_matrix(name: str, value: object) -> Tensor:
     """
     if not isinstance(value, Tensor):
         raise DataError(f"{name} must be a torch tensor, got {type(value).__name__}.")
+    if value.layout is not torch.strided:
+        raise DataError(f"{name} must be dense, got {value.layout}: convert it with .to_dense().")
     if value.ndim != 2:
         raise DataError(
             f"{name} must have two dimensions (samples, units), got shape {tuple(value.shape)}."
@@ -58,12 +61,22 @@ def require_shape(name: str, value: Tensor, shape: tuple[int, ...], because: str
         raise DataError(f"{name} must have shape {shape} {because}, got {tuple(value.shape)}.")
 
 
-def require_positive(name: str, value: float) -> None:
-    """Raise `DataError` unless value is a positive finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"{name} must be a number, got {value!r}.")
+def is_number(value: object) -> bool:
+    """Say whether value is a real number, Python's or numpy's, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def require_positive(name: str, value: float) -> float:
+    """Return value as a float where it is a positive finite number, numpy's included.
+
+    Raises:
+        DataError: it is not.
+    """
+    if not is_number(value):
+        raise DataError(f"{name} must be a real number, got {value!r}.")
     if not (value > 0 and math.isfinite(value)):
         raise DataError(f"{name} must be positive and finite, got {value}.")
+    return float(value)
 
 
 def require_like(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
@@ -75,16 +88,23 @@ def require_like(name: str, value: Tensor, other_name: str, other: Tensor) -> No
         )
 
 
-def require_seed(value: object) -> None:
-    """Raise `DataError` unless value is an integer that torch takes as a seed."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+def require_seed(value: object) -> int:
+    """Return value as an int where it is an integer that torch takes as a seed.
+
+    Raises:
+        DataError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**63:
         raise DataError(f"seed must be an integer from 0 on, got {value!r}.")
+    return int(value)
 
 
 def require_device(name: str) -> None:
     """Raise `DataError` unless torch can put a tensor on the device of that name."""
     try:
-        torch.empty(0, device=name)
-    except (AssertionError, RuntimeError) as error:  # a torch without CUDA asserts
+        found = torch.empty(0, device=name)
+    except (AssertionError, RuntimeError, TypeError) as error:  # a torch without CUDA asserts
         reason = str(error).splitlines()[0]
         raise DataError(f"the device {name!r} cannot be used here: {reason}") from error
+    if found.is_meta:
+        raise DataError("the device 'meta' cannot be used: tensors on it hold no numbers.")

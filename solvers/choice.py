@@ -87,6 +87,10 @@ def choose(problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySol
     if solver == "auto":
         return _best(problem, _serving(problem))
     chosen = named(solver) if isinstance(solver, str) else solver
+    if not isinstance(chosen, Solver):
+        raise DeclarationError(
+            f"solver must be 'auto', a solver's name or a Solver object, got {solver!r}."
+        )
     obstacle = chosen.obstacle(problem)
     if obstacle is not None:
         raise DeclarationError(
@@ -110,6 +114,10 @@ def solve(
         DeclarationError: the solver cannot serve the problem; the message names what is missing.
         SolverError: nothing usable was reached.
     """
+    if not isinstance(problem, Subproblem):
+        raise DeclarationError(
+            f"solve needs a WeightFit, a StateFit or an OutputFit, got {type(problem).__name__}."
+        )
     chosen = choose(problem, solver)
     problem.refuse_bad_values()
     if start is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import is_number
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -121,11 +122,11 @@ class LeakyReLU(Activation):
 
     def __init__(self, alpha: float = 0.01) -> None:
         """Keep the slope alpha of the negative half."""
-        if not 0 < alpha <= 1:
+        if not is_number(alpha) or not 0 < alpha <= 1:
             raise DeclarationError(
-                f"LeakyReLU needs 0 < alpha <= 1, got alpha = {alpha}; alpha = 0 is ReLU()."
+                f"LeakyReLU needs 0 < alpha <= 1, got alpha = {alpha!r}; alpha = 0 is ReLU()."
             )
-        self.alpha = alpha
+        self.alpha = float(alpha)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return max(u, alpha u)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ class Formulation:
     variables: dict[str, cp.Variable]
 
 
+@runtime_checkable
 class Subproblem(Protocol[Value]):
     """Frozen data of one convex problem; no solver judges itself."""
 

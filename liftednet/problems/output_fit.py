@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from liftednet.deferred import reported
-from liftednet.divergences import Divergence, Raw
+from liftednet.divergences import Divergence, Raw, require_divergence
+from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.chunks import row_chunks
@@ -50,7 +51,13 @@ class OutputFit:
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
-        require_positive("lam", self.lam)
+        object.__setattr__(self, "lam", require_positive("lam", self.lam))
+        if not isinstance(self.loss, OutputLoss):
+            raise DeclarationError(
+                "an OutputFit needs a loss of output states, SquaredError() or "
+                f"SimplexCrossEntropy(); got {self.loss!r}, which holds the outputs at the data."
+            )
+        require_divergence("an OutputFit", self.divergence)
         require_matrix("the pre-activation U", self.pre_activation)
         require_matrix("the target Y", self.target)
         require_shape(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from liftednet.deferred import reported
-from liftednet.divergences import Divergence, Raw
+from liftednet.divergences import Divergence, Raw, require_divergence
+from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.chunks import row_chunks
 from liftednet.problems.design_matrix import squared_norm_on
@@ -85,6 +86,7 @@ class StateFit:
 
     Raises:
         DataError: shapes, types or lam do not fit.
+        DeclarationError: no divergence, or links that are no tuple of links.
     """
 
     divergence: Divergence
@@ -94,13 +96,21 @@ class StateFit:
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
-        require_positive("lam", self.lam)
+        object.__setattr__(self, "lam", require_positive("lam", self.lam))
+        require_divergence("a StateFit", self.divergence)
         require_matrix("the pre-activation U", self.pre_activation)
+        if not isinstance(self.links, tuple | list):
+            raise DeclarationError(
+                f"links must be a tuple, as in links=(link,); got {type(self.links).__name__}."
+            )
         for number, link in enumerate(self.links):
             self._require_link(f"of link {number}", link)
 
     def _require_link(self, which: str, link: Link) -> None:
         samples, units = self.samples, self.units
+        if not isinstance(link, Link):
+            raise DeclarationError(f"links hold Link(...) objects, got {type(link).__name__}.")
+        require_divergence("a Link", link.divergence)
         require_positive(f"lam {which}", link.lam)
         require_matrix(f"the weight W {which}", link.weight)
         outputs = link.weight.shape[1]

@@ -115,7 +115,7 @@ class StatesOverTime:
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
-        require_positive("lam", self.lam)
+        object.__setattr__(self, "lam", require_positive("lam", self.lam))
         require_matrix("the recurrent weight", self.recurrent)
         if self.drive.ndim != 3:
             raise DataError(

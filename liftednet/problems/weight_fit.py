@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from liftednet.deferred import reported
-from liftednet.divergences import Divergence, Joint
-from liftednet.errors import DataError
+from liftednet.divergences import Divergence, Joint, require_divergence
+from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
 from liftednet.problems.design_matrix import Design, Weights, sum_of
@@ -47,6 +47,7 @@ class WeightFit:
 
     Raises:
         DataError: shapes, types or lam do not fit.
+        DeclarationError: no divergence, no `Design`, or no penalty.
     """
 
     divergence: Divergence
@@ -57,7 +58,10 @@ class WeightFit:
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
-        require_positive("lam", self.lam)
+        object.__setattr__(self, "lam", require_positive("lam", self.lam))
+        require_divergence("a WeightFit", self.divergence)
+        _require_kind("design", self.design, Design, "Design(X)")
+        _require_kind("penalty", self.penalty, Penalty, "SquaredFrobenius(rho)")
         require_matrix("the targets V", self.targets)
         require_like("the targets V", self.targets, "the inputs X", self.design.inputs)
         if self.targets.shape[0] != self.design.samples:
@@ -211,3 +215,10 @@ class WeightFit:
             for part, chunk in self.design.rows()
         )
         return self.lam * sum_of(values)
+
+
+def _require_kind(name: str, value: object, kind: type, example: str) -> None:
+    if not isinstance(value, kind):
+        raise DeclarationError(
+            f"{name} must be a {kind.__name__}, such as {example}; got {type(value).__name__}."
+        )

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
+from liftednet.validation import is_number
+
+from .gradients import positive
 
 
 @dataclass(frozen=True)
@@ -29,10 +32,9 @@ class Ball:
 
     def __post_init__(self) -> None:
         """Refuse what is no ball."""
-        if not self.p >= 1:
+        if not is_number(self.p) or not self.p >= 1:
             raise DataError(f"p must be at least 1; it is {self.p!r}.")
-        if not (math.isfinite(self.radius) and self.radius > 0):
-            raise DataError(f"The radius must be positive; it is {self.radius!r}.")
+        positive("The radius", self.radius)
 
     def norm(self, tensors: Sequence[Tensor]) -> float:
         """Return the p-norm of all entries together."""

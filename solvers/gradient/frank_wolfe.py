@@ -79,7 +79,7 @@ class FrankWolfe(Optimizer):
             DataError: settings that cannot be used.
         """
         merged = {**self.defaults, **param_group}
-        positive("lr", float(merged["lr"]))
+        start_lr = positive("lr", merged["lr"])
         Ball(merged["p"], merged["radius"])
         steps = merged["inner_steps"]
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
@@ -87,7 +87,7 @@ class FrankWolfe(Optimizer):
         if self.param_groups and steps != self.param_groups[0]["inner_steps"]:
             raise DataError("inner_steps must be the same in all groups: they share the closure.")
         super().add_param_group(param_group)
-        self.param_groups[-1].setdefault("start_lr", float(merged["lr"]))
+        self.param_groups[-1].setdefault("start_lr", start_lr)
         if hasattr(self, "outer"):
             self.outer.add_param_group(self.param_groups[-1])
 

@@ -9,19 +9,23 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, SolverError
+from liftednet.validation import is_number
 
 Closure = Callable[[], Tensor]
 
 
-def positive(name: str, value: float) -> float:
-    """Return `value` if it is positive and finite.
+def positive(name: str, value: float | Tensor) -> float:
+    """Return `value` as a float if it is a positive finite number, or a tensor of one.
 
     Raises:
         DataError: it is not.
     """
-    if not (math.isfinite(value) and value > 0):
+    number = value.item() if isinstance(value, Tensor) and value.numel() == 1 else value
+    if not is_number(number):
+        raise DataError(f"{name} must be a number; it is {value!r}.")
+    if not (math.isfinite(number) and number > 0):
         raise DataError(f"{name} must be positive; it is {value!r}.")
-    return value
+    return float(number)
 
 
 def needs_closure(method: str, closure: Closure | None) -> Closure:

@@ -27,14 +27,15 @@ class TemporalSimplexDescent(Optimizer):
 
     Args:
         params: parameters, those of the cell among them, in one group.
-        cell: the module that the model applies once a time step.
+        cell: the module that the model applies once a time step, such as `nn.RNNCell`; an
+            `nn.RNN` takes a sequence in one call, so that its gradient has one part.
         lr: mu, the step length factor.
         threshold: c, the norm of d beyond which the step has length lr.
         generator: of the simplex weights.
 
     Raises:
-        DataError: lr or threshold not positive, several groups, or parameters of the cell that
-            are not among `params`.
+        DataError: lr or threshold not positive, no generator, several groups, or parameters of
+            the cell that are not among `params`.
     """
 
     def __init__(
@@ -49,6 +50,8 @@ class TemporalSimplexDescent(Optimizer):
         """Check the settings."""
         positive("lr", lr)
         positive("threshold", threshold)
+        if not isinstance(generator, torch.Generator):
+            raise DataError(f"generator must be a torch.Generator; it is {generator!r}.")
         super().__init__(params, {"lr": lr, "threshold": threshold})
         if len(self.param_groups) != 1:
             raise DataError("TemporalSimplexDescent takes one group: the step has one norm.")
@@ -71,7 +74,8 @@ class TemporalSimplexDescent(Optimizer):
             The loss before the step.
 
         Raises:
-            DataError: no closure, a closure that never calls the cell, or sparse gradients.
+            DataError: no closure, a closure that never calls the cell or calls a whole recurrence
+                such as `nn.RNN` once, or sparse gradients.
             SolverError: gradients that are NaN or infinite; the weights are as they were.
         """
         closure = torch.enable_grad()(needs_closure("TemporalSimplexDescent", closure))
@@ -81,6 +85,11 @@ class TemporalSimplexDescent(Optimizer):
             loss = closure()
         if parts.steps == 0:
             raise DataError(f"The closure never called the cell {type(self._cell).__name__}.")
+        if parts.steps == 1 and isinstance(self._cell, nn.RNNBase):
+            raise DataError(
+                f"The closure called {type(self._cell).__name__} once, for a whole sequence: its "
+                "gradient has no parts in time. Apply a cell such as nn.RNNCell step by step."
+            )
         self._set_direction(mixture)
         group = self.param_groups[0]
         moved = [w for w in group["params"] if w.grad is not None]

@@ -51,6 +51,9 @@ def test_a_users_own_rnn_takes_the_weights():
     initialize_rnn_(recurrence, readout, model)
     outputs = readout(recurrence(x)[0]).double().softmax(-1)
     torch.testing.assert_close(outputs, model.forward(x), atol=1e-5, rtol=1e-5)
+    other: Any = nn.LSTM(3, 4)
+    with pytest.raises(DataError, match=r"nn\.RNN, got LSTM"):
+        initialize_rnn_(other, readout, model)
     with pytest.raises(DataError, match="nonlinearity"):
         initialize_rnn_(nn.RNN(3, 4), readout, model)
     with pytest.raises(DataError, match="bias_hh_l0"):
