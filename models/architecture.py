@@ -12,6 +12,8 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
 from liftednet.validation import require_positive
 
+from .arrays import is_integer
+
 MULTIPLIERS = "multipliers"  # joint divergences, and what holds the states at the forward pass
 COUPLINGS: dict[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 
@@ -116,13 +118,12 @@ def design_network(
 
 def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
     units = tuple(sizes) if isinstance(sizes, Sequence) else ()
-    whole = all(isinstance(size, int) and not isinstance(size, bool) for size in units)
-    if len(units) < 2 or not whole or min(units) < 1:
+    if len(units) < 2 or not all(map(is_integer, units)) or min(units) < 1:
         raise DataError(
             "sizes must be at least two positive integers (inputs, hidden layers, outputs), got "
             f"{sizes!r}."
         )
-    return units
+    return tuple(int(size) for size in units)
 
 
 def _checked_activations(
@@ -160,4 +161,4 @@ def _per_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[
         raise DataError(f"{name} needs one number, or one for each of {layers}; got {value!r}.")
     for number in values:
         require_positive(name, number)
-    return values
+    return tuple(float(number) for number in values)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from numbers import Integral
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ def as_tensor(name: str, value: object) -> Tensor:
     if isinstance(value, np.ndarray):
         try:
             return torch.from_numpy(np.ascontiguousarray(value))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:  # ValueError: bytes in the other order
             raise DataError(f"{name} cannot be used: {error}") from error
     raise DataError(f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}.")
 
@@ -63,8 +64,13 @@ def checked_targets(value: object, samples: int) -> Tensor:
     return targets
 
 
+def is_integer(value: object) -> TypeGuard[int]:
+    """Return whether value is an integer, of numpy too, but not a boolean."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def require_count(name: str, value: object, least: int) -> None:
     """Raise `DataError` unless value is an integer of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if not is_integer(value) or value < least:
         kind = {0: "an integer that is not negative", 1: "a positive integer"}[least]
         raise DataError(f"{name} must be {kind}, got {value!r}.")

@@ -41,9 +41,10 @@ class FittedNetwork(Predictor):
         couplings = {type(divergence).__name__.lower() for divergence in architecture.divergences}
         if architecture.multipliers:
             couplings = {MULTIPLIERS}
+        coupled = f"{' and '.join(sorted(couplings))}, " if couplings else ""
         return (
             f"{type(self).__name__}({architecture.sizes}, [{hidden}], "
-            f"{type(architecture.loss).__name__}, {' and '.join(sorted(couplings))}, "
+            f"{type(architecture.loss).__name__}, {coupled}"
             f"{'fitted' if self.is_fitted else 'not fitted'})"
         )
 
@@ -101,7 +102,12 @@ class FittedNetwork(Predictor):
 
     def _fitted(self) -> FeedforwardBlocks:
         if self._blocks is None:
-            if self._weights is None or self._data is None:
+            if self._weights is None:
                 raise NotFittedError("this LiftedMLP has not been fitted: call fit(X, y) first.")
+            if self._data is None:
+                raise NotFittedError(
+                    "this LiftedMLP holds weights but no data (they were given, loaded, or fitted "
+                    "from a DataLoader): fit on arrays for states, objective, residual and gap."
+                )
             self._blocks = blocks_at(self.architecture, self._weights, *self._data, self.solver)
         return self._blocks

@@ -93,11 +93,18 @@ def given_weights(weights: Sequence[Weights], shapes: Shapes) -> list[Weights]:
     """Return given weights, refused where a shape is not the network's.
 
     Raises:
-        DataError: the first mismatch, with both shapes.
+        DataError: something else than `Weights`, or the first mismatch, with both shapes.
     """
-    if len(weights) != len(shapes):
-        raise DataError(f"{len(shapes)} layers need as many start weights, got {len(weights)}.")
-    for number, (layer, shape) in enumerate(zip(weights, shapes, strict=True)):
+    given = list(weights) if isinstance(weights, Sequence) else [weights]
+    for layer in given:
+        if not isinstance(layer, Weights):
+            raise DataError(
+                "start must be a name, or liftednet.problems.Weights(W, b) of every layer, got "
+                f"{type(layer).__name__}."
+            )
+    if len(given) != len(shapes):
+        raise DataError(f"{len(shapes)} layers need as many start weights, got {len(given)}.")
+    for number, (layer, shape) in enumerate(zip(given, shapes, strict=True)):
         if tuple(layer.matrix.shape) != shape:
             raise DataError(
                 f"the start weight of layer {number} must have shape {shape}, got "
@@ -108,4 +115,4 @@ def given_weights(weights: Sequence[Weights], shapes: Shapes) -> list[Weights]:
             raise DataError(
                 f"the start bias of layer {number} must have shape ({shape[1]},), got {found}."
             )
-    return list(weights)
+    return given

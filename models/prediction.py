@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.errors import DataError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Loss
 from liftednet.problems import Design, Weights
 from liftednet.solvers import Solver, named
@@ -106,6 +106,10 @@ def known_solver(solver: str | Solver[Any, Any, Any]) -> str | Solver[Any, Any, 
     """Return the solver, a name looked up so that an unknown one is refused at once.
 
     Raises:
-        DeclarationError: there is no solver of that name.
+        DeclarationError: there is no solver of that name, or it is something else.
     """
+    if not isinstance(solver, str | Solver):
+        raise DeclarationError(
+            f'solver must be "auto", a name or a Solver of liftednet.solvers, got {solver!r}.'
+        )
     return named(solver) if isinstance(solver, str) and solver != "auto" else solver

@@ -12,6 +12,7 @@ from liftednet.losses import Loss, PinnedLoss
 from liftednet.validation import require_positive
 
 from .architecture import COUPLINGS
+from .arrays import is_integer
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,9 @@ def design_recurrent(
         DataError: sizes, lam or rho are not positive, or not as many as they should be.
         DeclarationError: activation, loss and divergence do not fit together.
     """
-    hidden = (hidden_size,) if isinstance(hidden_size, int) else tuple(hidden_size)
+    hidden = tuple(hidden_size) if isinstance(hidden_size, Sequence) else (hidden_size,)
     for size in (input_size, *hidden, output_size):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not is_integer(size) or size < 1:
             raise DataError(
                 "sizes must be positive integers, got "
                 f"{input_size!r}, {hidden_size!r} and {output_size!r}."
@@ -114,7 +115,7 @@ def design_recurrent(
     if not hidden:
         raise DataError("hidden_size names no layer.")
     require_positive("lam", lam)
-    rhos = (rho, rho) if isinstance(rho, int | float) else tuple(rho)
+    rhos = tuple(rho) if isinstance(rho, Sequence) else (rho, rho)
     if len(rhos) != 2:
         raise DataError(f"rho must be one number, or two (recurrent, output); got {rho!r}.")
     for value in rhos:
@@ -125,8 +126,11 @@ def design_recurrent(
             f"a recurrent network needs a loss on its last pre-activation, such as CrossEntropy; "
             f"{type(loss).__name__} has output states of its own."
         )
-    cells = _cells(input_size, hidden, bidirectional)
-    return RecurrentArchitecture(cells, output_size, coupled, loss, lam, rhos, learned_start)
+    cells = _cells(int(input_size), tuple(int(units) for units in hidden), bidirectional)
+    recurrent, output = map(float, rhos)
+    return RecurrentArchitecture(
+        cells, int(output_size), coupled, loss, float(lam), (recurrent, output), learned_start
+    )
 
 
 def _coupled(activation: Activation, divergence: str) -> Divergence:
@@ -140,10 +144,11 @@ def _coupled(activation: Activation, divergence: str) -> Divergence:
             f"divergence must be one of {', '.join(map(repr, COUPLINGS))}, got {divergence!r}."
         )
     coupled = COUPLINGS[divergence](activation)
-    if not isinstance(coupled, Tight | Joint) or activation.pre_units(1) != 1:
+    per_unit = activation.per_unit and activation.pre_units(1) == 1
+    if not isinstance(coupled, Tight | Joint) or not per_unit:
         raise DeclarationError(
             f"{activation!r} cannot be the activation of a recurrent layer: it needs a potential "
-            "or a forward map, and one pre-activation for each state."
+            "or a forward map, and must act unit by unit, on one pre-activation for each state."
         )
     return coupled
 

@@ -12,6 +12,8 @@ from liftednet.solvers import GeneralizedLinear, Solver
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.solvers.over_time import Cyclic, RedBlack
 
+from .prediction import known_solver
+
 AnySolver = Solver[Any, Any, Any]
 _STEPS_A_SWEEP = 2  # Newton steps between weight fits; more of them bring no better weights
 _STATE_SOLVERS: dict[str, Callable[[float], AnySolver]] = {
@@ -57,9 +59,10 @@ def solvers_for(
 
 def _state_solver(solver: str | AnySolver, divergence: Divergence, tolerance: float) -> AnySolver:
     if not isinstance(solver, str):
+        known_solver(solver)
         return solver
     if solver == "auto":
-        if divergence.activation.per_unit and divergence.smoothness is not None:
+        if divergence.smoothness is not None:
             return NewtonOverTime(tolerance / 10, _STEPS_A_SWEEP)
         return RedBlack(tolerance / 10)
     if solver not in _STATE_SOLVERS:
@@ -77,6 +80,7 @@ def _weight_solver(
 
     Quadratic fits are exact whatever the tolerance.
     """
+    solver = known_solver(solver)
     if solver != "auto" or divergence.quadratic or divergence.smoothness is None:
         return solver
     return GeneralizedLinear(tolerance / 10)

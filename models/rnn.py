@@ -107,9 +107,9 @@ class LiftedRNN(RecurrentPredictor):
             learn_initial_state,
         )
         require_count("sweeps", sweeps, 1)
-        for name, number in (("tolerance", tolerance), ("proximity", proximity)):
-            if number is not None:
-                require_positive(name, number)
+        require_positive("tolerance", tolerance)
+        if proximity is not None:
+            require_positive("proximity", proximity)
         require_float("dtype", torch.empty(0, dtype=dtype))
         require_seed(seed)
         require_device(device)
