@@ -56,7 +56,7 @@ class Activation:
             lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
 
         Raises:
-            DeclarationError: phi is not finite, decreases, or returns another shape.
+            DeclarationError: phi is not finite, decreases, couples units, or is not torch's.
             DataError: lipschitz is not positive.
         """
         return FunctionActivation(forward, lipschitz)

@@ -73,7 +73,7 @@ def increasing_root(
 
 
 def refuse_bad_map(forward: Map) -> None:
-    """Check on a grid that a map is elementwise in shape, finite and nondecreasing.
+    """Check on a grid that a map is elementwise, torch's own, finite and nondecreasing.
 
     Raises:
         DeclarationError: it is not; the message names the first point that shows it.
@@ -93,6 +93,8 @@ def refuse_bad_map(forward: Map) -> None:
             f"an elementwise map keeps the shape {tuple(u.shape)}; {forward!r} returned {found}."
         )
     phi = phi.detach()
+    _refuse_other_than_torch(forward)
+    _refuse_coupled_entries(forward)
     if not bool(phi.isfinite().all()):
         bad = ~phi.isfinite()
         raise DeclarationError(
@@ -107,6 +109,35 @@ def refuse_bad_map(forward: Map) -> None:
         )
     if float(phi[0, 0]) == float(phi[0, -1]):
         raise DeclarationError(f"{forward!r} returns {float(phi[0, 0]):.4g} whatever its input.")
+
+
+def _refuse_coupled_entries(forward: Map) -> None:
+    if not _maps_each_entry_alone(forward):
+        raise DeclarationError(
+            f"{forward!r} is not elementwise: an entry of its result changes with the entries "
+            "beside it. Units that are coupled need an Activation with `per_unit = False`."
+        )
+
+
+def _maps_each_entry_alone(forward: Map) -> bool:
+    pair = torch.tensor([[-1.5, 0.5], [0.25, 2.0]], dtype=torch.float64)
+    together = forward(pair)
+    try:
+        alone = torch.cat([forward(entry.reshape(1, 1)) for entry in pair.flatten()])
+        return torch.allclose(together, alone.reshape(2, 2), equal_nan=True)
+    except Exception:  # a map that needs more than one entry
+        return False
+
+
+def _refuse_other_than_torch(forward: Map) -> None:
+    try:
+        with torch.enable_grad():
+            forward(torch.zeros(1, 2, dtype=torch.float64, requires_grad=True))
+    except Exception as error:  # whatever a user's map may raise
+        raise DeclarationError(
+            f"{forward!r} cannot be differentiated by torch ({error}): write it in torch, as "
+            "torch.tanh is."
+        ) from error
 
 
 class ScalarMap:

@@ -111,6 +111,26 @@ def test_from_function_refuses_a_map_that_is_not_finite(function):
         Activation.from_function(function)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda u: u.softmax(-1),
+        lambda u: u.cumsum(-1) if u.shape[1] < 9 else u,
+        lambda u: u + u.max(0).values,
+        lambda u: u + 0 * u[:, :2].sum() + u[:, min(1, u.shape[1])].mean(),
+    ],
+)
+def test_from_function_refuses_a_map_that_couples_entries(function):
+    with pytest.raises(DeclarationError, match="not elementwise"):
+        Activation.from_function(function)
+
+
+@pytest.mark.parametrize("function", [np.tanh, lambda u: torch.from_numpy(np.tanh(u.numpy()))])
+def test_from_function_refuses_a_map_of_numpy(function):
+    with pytest.raises(DeclarationError, match=r"write it in torch"):
+        Activation.from_function(function)
+
+
 def test_from_function_refuses_other_shapes_and_constants():
     with pytest.raises(DeclarationError, match="shape"):
         Activation.from_function(lambda u: u.sum(-1))
