@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from liftednet.errors import DataError as DataError
     from liftednet.errors import DeclarationError as DeclarationError
     from liftednet.errors import LiftedError as LiftedError
+    from liftednet.errors import NotFittedError as NotFittedError
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import initialize_ as initialize_
     from liftednet.export import to_torch as to_torch
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from liftednet.problems import OutputFit as OutputFit
     from liftednet.problems import StateFit as StateFit
     from liftednet.problems import WeightFit as WeightFit
+    from liftednet.problems import Weights as Weights
     from liftednet.solution import Solution as Solution
     from liftednet.solution import Status as Status
 
@@ -60,12 +62,14 @@ _HOMES = {
     "DeclarationError": "errors",
     "LiftedError": "errors",
     "Link": "problems",
+    "NotFittedError": "errors",
     "OutputFit": "problems",
     "Solution": "solution",
     "SolverError": "errors",
     "StateFit": "problems",
     "Status": "solution",
     "WeightFit": "problems",
+    "Weights": "problems",
     "check_activation": "check",
     "initialize_": "export",
     "initialize_rnn_": "export_recurrent",

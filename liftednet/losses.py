@@ -47,6 +47,10 @@ class Loss(ABC):
     def decode(self, output: Tensor) -> Tensor:
         """Return predictions from outputs (samples, outputs): labels, or the outputs."""
 
+    def __repr__(self) -> str:
+        """Name the class."""
+        return f"{type(self).__name__}()"
+
 
 class PinnedLoss(Loss):
     """A loss that is a divergence D(y, u) of an activation."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from liftednet import __version__
 from liftednet.errors import LiftedError
 
 
@@ -33,6 +34,22 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"liftednet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _every_command(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 class Images(StrEnum):
@@ -98,7 +115,10 @@ def train(
     sweeps: Annotated[
         int, typer.Option(min=1, help="Epochs of minibatches, or sweeps over all blocks.")
     ] = 10,
-    held_out: Annotated[float, typer.Option(help="Share of a file's samples kept to test.")] = 0.25,
+    held_out: Annotated[
+        float | None,
+        typer.Option(help="Share of a file's samples kept to test; 0.25 if not given."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the initial weights and the split.")] = 0,
     output: Annotated[Path, typer.Option(help="Where the model is saved.")] = Path(
         "model.safetensors"

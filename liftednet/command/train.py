@@ -18,6 +18,8 @@ from liftednet.losses import BinaryCrossEntropy, Loss
 from liftednet.models import FullBatch, LiftedMLP, Minibatch
 from liftednet.models.storage import save
 
+_HELD_OUT = 0.25  # of a file's samples, where the user names no share
+
 METHODS: dict[str, Callable[[int], FullBatch | Minibatch]] = {
     "full": lambda sweeps: FullBatch(sweeps=sweeps),
     "minibatch": lambda epochs: Minibatch(epochs=epochs),
@@ -37,7 +39,7 @@ class Order:
     lam: float
     rho: float
     sweeps: int
-    held_out: float
+    held_out: float | None
     seed: int
     output: Path
 
@@ -102,8 +104,10 @@ def _score(loss: Loss, predicted: Tensor, y: Tensor) -> str:
 
 
 def _hidden(text: str) -> tuple[int, ...]:
+    if not text.strip():
+        return ()
     try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
+        return tuple(int(part) for part in text.split(","))
     except ValueError as error:
         raise DataError(f"--hidden needs integers, as in 100,50; got {text!r}.") from error
 
@@ -114,15 +118,29 @@ def _outputs(halves: Halves, loss: Loss) -> int:
         return y.shape[1]
     if isinstance(loss, BinaryCrossEntropy) or not loss.probabilistic:
         return 1
+    if y.is_floating_point():
+        raise DataError(
+            f"{type(loss).__name__} needs integer labels, and y holds real numbers: for a "
+            "regression take --loss SquaredError."
+        )
+    first = int(min(y.min(), halves.y_test.min()))
+    if first > 0:
+        raise DataError(
+            f"labels count the classes from 0, and the smallest one here is {first}: subtract "
+            f"{first} from y."
+        )
     return int(max(y.max(), halves.y_test.max())) + 1
 
 
 def _samples(order: Order) -> Halves:
     if order.data in IMAGES:
+        if order.held_out is not None:
+            raise DataError(f"--held-out is for files: {order.data} has test samples of its own.")
         found = IMAGES[order.data]()
         return Halves(found.x_train, found.y_train, found.x_test, found.y_test)
     x, y = _read(Path(order.data))
-    return Halves(*data.split(x, y, order.held_out, order.seed))
+    share = _HELD_OUT if order.held_out is None else order.held_out
+    return Halves(*data.split(x, y, share, order.seed))
 
 
 def _read(path: Path) -> tuple[Tensor, Tensor]:

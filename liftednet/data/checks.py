@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 from torch import Tensor
 
@@ -76,6 +78,6 @@ def generator(seed: int) -> torch.Generator:
     Raises:
         DataError: `seed` is not an integer.
     """
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
         raise DataError(f"seed must be an integer; it is {seed!r}.")
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator().manual_seed(int(seed))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from liftednet import activations, load
+from liftednet import __version__, activations, load
 from liftednet.command import app
 from liftednet.command.reproduce import REPRODUCTIONS
 
@@ -53,6 +53,7 @@ def here(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     x, y = generator.normal(size=(60, 4)), np.arange(60) % 3
     np.savez(tmp_path / "data.npz", X=x + 2 * np.eye(4)[y], y=y)
+    np.savez(tmp_path / "from_one.npz", X=x, y=y % 2 + 1)
     np.savez(tmp_path / "line.npz", X=x, y=x[:, 0] + 1)
     np.savez(tmp_path / "other.npz", a=x)
     np.savez(tmp_path / "yes.npz", X=x, y=x[:, 0] > 0)
@@ -139,17 +140,35 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
         (["words.npz"], "integer labels or real numbers"),
         (["data.npz", "--hidden", "5,x"], "needs integers"),
         (["data.npz", "--hidden", "0"], "positive integers"),
+        (["data.npz", "--hidden", "100,,50"], "needs integers"),
+        (["digits", "--held-out", "3"], "--held-out is for files"),
+        (["from_one.npz"], "subtract 1"),
         (["data.npz", "--activation", "relu"], "there are ELU, Arctan"),
         (["data.npz", "--loss", "hinge"], "there are CrossEntropy"),
         (["data.npz", "--lam", "-1"], "lam must be positive"),
         (["data.npz", "--held-out", "2"], "strictly between 0 and 1"),
         (["data.npz", "--output", "nowhere/m.st"], "folder nowhere"),
-        (["line.npz"], "CrossEntropy needs"),
+        (["line.npz"], "CrossEntropy needs integer labels, and y holds real numbers"),
+        (["line.npz"], "--loss SquaredError"),
     ],
 )
 def test_train_refuses_in_one_line(here, arguments, message) -> None:
     assert message in refused("train", *arguments)
     assert not (here / "model.safetensors").exists()
+
+
+def test_train_refuses_targets_before_it_names_the_network(here) -> None:
+    assert call("train", "line.npz").stdout == ""
+
+
+def test_the_version_is_told() -> None:
+    assert call("--version").stdout == f"liftednet {__version__}\n"
+
+
+def test_the_package_runs_as_a_module() -> None:
+    line = [sys.executable, "-m", "liftednet", "--version"]
+    found = subprocess.run(line, capture_output=True, text=True, check=True)
+    assert found.stdout == f"liftednet {__version__}\n"
 
 
 def test_every_listed_reproduction_is_there() -> None:

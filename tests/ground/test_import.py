@@ -42,6 +42,10 @@ def test_public_name_is_there(name: str) -> None:
     assert name in dir(liftednet)
 
 
+def test_names_of_the_docstrings_are_public() -> None:
+    assert {"NotFittedError", "Weights"} <= set(dir(liftednet))
+
+
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse((ROOT / "liftednet" / "__init__.py").read_text(encoding="utf-8"))
     seen = {

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
-ROOF = ("liftednet.command", "liftednet.reproduce")
+ROOF = ("liftednet.__main__", "liftednet.command", "liftednet.reproduce")
 HEAVY = frozenset({"cvxpy", "matplotlib", "optuna", "pooch", "sklearn", "triton"})
 KERNELS = "liftednet.solvers.kernels"
 

@@ -209,3 +209,8 @@ def test_the_example_of_the_invalid_bound_is_solved(dtype):
     half = (x0.double() - 0.5) / 2
     right = half + (half.square() + y.double() / 2).sqrt()
     torch.testing.assert_close(z.double(), right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [SquaredError, CrossEntropy, SimplexCrossEntropy])
+def test_a_loss_shows_how_it_is_made(loss):
+    assert repr(loss()) == f"{loss.__name__}()"
