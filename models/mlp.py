@@ -47,7 +47,7 @@ class LiftedMLP(FittedNetwork):
             no more than a choice of rho for a ReLU: `with_one_lam`).
         rho: weight of the squared Frobenius norms, one number or one for each layer.
         divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
-            "multipliers" (states brought to the forward pass; lam is only where damping begins).
+            "multipliers" (at rest the states are the forward pass; lam is where damping begins).
         start: "kaiming", "xavier", "normal" (variance 0.1), "variance-scaling", or weights.
         solver: "auto", a solver's name, or a solver, for every block.
         seed: of the initial weights.

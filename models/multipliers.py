@@ -50,7 +50,11 @@ class MultiplierBlocks(FeedforwardBlocks):
 
     The damping falls by a fifth after a sweep that lowered the network's objective. After one
     that raised it, the weights go back, the states to their forward pass, and lam rises fourfold,
-    as in the method of Levenberg and Marquardt.
+    as in the method of Levenberg and Marquardt. So the network's objective falls in every sweep
+    that is kept, and the gap does not: a low damping makes long moves, after which the states are
+    off the forward pass by up to a tenth. Wide ReLU layers may not be at rest after a hundred
+    sweeps. A damping that rises where the gap has grown keeps the gap small, and slows training:
+    results/training/NOTES.md.
 
     Attributes:
         damping: factor of the architecture's lam.
