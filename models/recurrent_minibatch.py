@@ -16,6 +16,7 @@ from liftednet.validation import require_positive
 
 from .arrays import require_count
 from .descent import Ending, Step, Trace
+from .minibatch import are_finite
 from .progress import Report
 from .recurrent_blocks import RecurrentBlocks
 from .recurrent_solvers import Solvers
@@ -88,7 +89,8 @@ class BatchTraining:
         """Train for all epochs, and return the mean loss of every batch before its step.
 
         Raises:
-            SolverError: the loss is not finite; the weights are those before that batch.
+            SolverError: the loss or the weights are not finite; the weights are those before that
+                batch.
         """
         blocks = self._blocks
         trace = Trace(blocks.loss() / int(blocks.task.counted.sum()))
@@ -130,11 +132,14 @@ class BatchTraining:
         batch.move_states()
         fits = [*batch.weight_fits()[:-1], passed[-1]]
         rates = [1.0] * (len(fits) - 1) + [self._settings.readout_rate * share]
-        for number, rate in enumerate(rates):
+        moved = []
+        for number, (layer, rate) in enumerate(zip(self._blocks.weights, rates, strict=True)):
             change = self._change(number, passed[number], fits[number], batches)
-            layer = self._blocks.weights[number]
-            moved = layer.stacked() + rate * change.to(layer.matrix)
-            self._blocks.weights[number] = Weights(moved[:-1], moved[-1])
+            stacked = layer.stacked() + rate * change.to(layer.matrix)
+            moved.append(Weights(stacked[:-1], stacked[-1]))
+        if not are_finite(moved):
+            raise SolverError("a batch made weights NaN or infinite: scale the inputs.")
+        self._blocks.weights[:] = moved
         return loss
 
     def _change(self, number: int, passed: WeightFit, moved: WeightFit, batches: float) -> Tensor:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, SolverError
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet import DataError, SolverError, activations
+from liftednet.models import LiftedMLP, LiftedRNN, Minibatch, SequenceMinibatch
 from tests.models.networks import labeled
 
 X, Y = labeled(samples=60)
@@ -111,3 +111,12 @@ def test_an_epoch_that_ends_in_weights_that_are_not_finite_is_an_error():
     with pytest.raises(SolverError, match="last good epoch"):
         model.fit(X * 1e20, Y)
     assert _same(model.weights, [w.to(model.weights[0].matrix) for w in model.first_weights])
+
+
+def test_a_recurrent_batch_to_weights_that_are_not_finite_is_an_error_and_keeps_those_before():
+    method = SequenceMinibatch(epochs=1, batch_size=60)
+    model = LiftedRNN(4, 5, 3, activations.Tanh(), divergence="tight", method=method)
+    first = [layer.to(X) for layer in model._first_weights]
+    with pytest.raises(SolverError, match="scale the inputs"):
+        model.fit(X[:, None] * 1e200, Y)  # whose Gram matrix overflows; the loss does not
+    assert _same(model.weights, first)
