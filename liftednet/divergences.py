@@ -250,15 +250,33 @@ def require_divergence(where: str, value: object) -> None:
         )
 
 
+def _require_activation(value: object) -> None:
+    if not isinstance(value, Activation):
+        raise DeclarationError(
+            "a divergence needs an activation, such as ReLU() from liftednet.activations; got "
+            f"{value!r}."
+        )
+
+
 def tight(activation: Activation) -> Divergence:
-    """Return the tight divergence; a raw one stays raw, and for the identity the two agree."""
+    """Return the tight divergence; a raw one stays raw, and for the identity the two agree.
+
+    Raises:
+        DeclarationError: it is no activation.
+    """
+    _require_activation(activation)
     if isinstance(activation, DivergenceActivation):
         return Raw(activation)
     return Joint(activation) if isinstance(activation, Identity) else Tight(activation)
 
 
 def joint(activation: Activation) -> Divergence:
-    """Return the joint divergence; a raw one stays raw."""
+    """Return the joint divergence; a raw one stays raw.
+
+    Raises:
+        DeclarationError: it is no activation, or one without a Lipschitz constant.
+    """
+    _require_activation(activation)
     if isinstance(activation, DivergenceActivation):
         return Raw(activation)
     return Joint(activation)

@@ -33,13 +33,15 @@ def require_matrix(name: str, value: object) -> Tensor:
     return value
 
 
-def require_float(name: str, value: Tensor) -> None:
-    """Raise `DataError` unless value is float32 or float64."""
-    if value.dtype not in FLOATS:
+def require_float(name: str, value: Tensor | torch.dtype) -> None:
+    """Raise `DataError` unless value is float32 or float64, a tensor or a type itself."""
+    if isinstance(value, Tensor) and value.dtype not in FLOATS:
         raise DataError(
             f"{name} must be torch.float32 or torch.float64, got {value.dtype}: "
             "convert it with .float() or .double()."
         )
+    if not isinstance(value, Tensor) and value not in FLOATS:
+        raise DataError(f"{name} must be torch.float32 or torch.float64, got {value!r}.")
 
 
 def require_finite(name: str, value: Tensor) -> None:
@@ -66,6 +68,11 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def is_integer(value: object) -> bool:
+    """Say whether value is an integer, Python's or numpy's, and no truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def require_positive(name: str, value: float) -> float:
     """Return value as a float where it is a positive finite number, numpy's included.
 
@@ -88,13 +95,13 @@ def require_like(name: str, value: Tensor, other_name: str, other: Tensor) -> No
         )
 
 
-def require_seed(value: object) -> int:
+def require_seed(value: int) -> int:
     """Return value as an int where it is an integer that torch takes as a seed.
 
     Raises:
         DataError: it is not.
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or not 0 <= int(value) < 2**63:
+    if not is_integer(value) or not 0 <= value < 2**63:
         raise DataError(f"seed must be an integer from 0 on, got {value!r}.")
     return int(value)
 

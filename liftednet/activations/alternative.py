@@ -10,6 +10,7 @@ from torch import Tensor
 from liftednet.activation import DivergenceActivation
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import is_number
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -25,9 +26,11 @@ class LeakyReLUHalfSpace(DivergenceActivation):
 
     def __init__(self, alpha: float = 0.5) -> None:
         """Keep alpha."""
-        if not 0 < alpha < 1:
-            raise DeclarationError(f"LeakyReLUHalfSpace needs 0 < alpha < 1, got alpha = {alpha}.")
-        self.alpha = alpha
+        if not is_number(alpha) or not 0 < alpha < 1:
+            raise DeclarationError(
+                f"LeakyReLUHalfSpace needs 0 < alpha < 1, got alpha = {alpha!r}."
+            )
+        self.alpha = float(alpha)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return max(u / alpha, u)."""

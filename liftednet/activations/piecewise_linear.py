@@ -171,12 +171,13 @@ class Clipped(Activation):
 
     def __init__(self, lower: float = 0.0, upper: float = 1.0) -> None:
         """Keep the box."""
-        if not -math.inf < lower < upper < math.inf:
+        numbers = is_number(lower) and is_number(upper)
+        if not numbers or not -math.inf < lower < upper < math.inf:
             raise DeclarationError(
-                f"Clipped needs finite lower < upper, got lower = {lower}, upper = {upper}."
+                f"Clipped needs finite lower < upper, got lower = {lower!r}, upper = {upper!r}."
             )
-        self.lower = lower
-        self.upper = upper
+        self.lower = float(lower)
+        self.upper = float(upper)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return u clipped to the box."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from liftednet.activation import DivergenceActivation
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import is_integer, is_number
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -25,13 +26,14 @@ class MaxPooling(DivergenceActivation):
 
     def __init__(self, block: int = 2, weight: float = 0.5) -> None:
         """Keep the block length and the weight on 1'v."""
-        if block < 2 or not 0 < weight < 1:
+        numbers = is_integer(block) and is_number(weight)
+        if not numbers or block < 2 or not 0 < weight < 1:
             raise DeclarationError(
-                f"MaxPooling needs block >= 2 and 0 < weight < 1, got block = {block}, "
-                f"weight = {weight}."
+                "MaxPooling needs an integer block >= 2 and 0 < weight < 1, got "
+                f"block = {block!r}, weight = {weight!r}."
             )
-        self.block = block
-        self.weight = weight
+        self.block = int(block)
+        self.weight = float(weight)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return the block maxima, (samples, block * units) to (samples, units)."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
+from liftednet.validation import is_integer, is_number
 
 
 def positive_integer(name: str, value: int, least: int = 1) -> int:
@@ -16,9 +15,9 @@ def positive_integer(name: str, value: int, least: int = 1) -> int:
     Raises:
         DataError: `value` is not an integer, or too small.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if not is_integer(value) or value < least:
         raise DataError(f"{name} must be an integer of at least {least}; it is {value!r}.")
-    return value
+    return int(value)
 
 
 def fraction(name: str, value: float) -> float:
@@ -27,7 +26,7 @@ def fraction(name: str, value: float) -> float:
     Raises:
         DataError: `value` is no number between 0 and 1.
     """
-    if not 0.0 < float(value) < 1.0:
+    if not is_number(value) or not 0.0 < value < 1.0:
         raise DataError(f"{name} must lie strictly between 0 and 1; it is {value!r}.")
     return float(value)
 
@@ -78,6 +77,6 @@ def generator(seed: int) -> torch.Generator:
     Raises:
         DataError: `seed` is not an integer.
     """
-    if isinstance(seed, bool) or not isinstance(seed, Integral):
+    if not is_integer(seed):
         raise DataError(f"seed must be an integer; it is {seed!r}.")
     return torch.Generator().manual_seed(int(seed))

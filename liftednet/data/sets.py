@@ -222,11 +222,11 @@ def split(
     from sklearn.model_selection import train_test_split
 
     same_rows(x, y)
-    fraction("The held-out share", held_out)
+    share = fraction("The held-out share", held_out)
     strata = y.numpy() if y.ndim == 1 and not y.is_floating_point() else None
     try:
         kept, held = train_test_split(
-            np.arange(len(x)), test_size=held_out, random_state=seed, stratify=strata
+            np.arange(len(x)), test_size=share, random_state=seed, stratify=strata
         )
     except ValueError as error:
         raise DataError(f"{len(x)} samples cannot be split: {error}") from error

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Raw, require_divergence
-from liftednet.errors import DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.chunks import row_chunks
 from liftednet.problems.design_matrix import squared_norm_on
@@ -115,6 +115,9 @@ class StateFit:
         require_matrix(f"the weight W {which}", link.weight)
         outputs = link.weight.shape[1]
         require_shape(f"the weight W {which}", link.weight, (units, outputs), f"for {units} units")
+        if not isinstance(link.offset, Tensor):
+            kind = type(link.offset).__name__
+            raise DataError(f"the offset C {which} must be a torch tensor, got {kind}.")
         rows = (outputs,) if link.offset.ndim == 1 else (samples, outputs)
         require_shape(f"the offset C {which}", link.offset, rows, "beside its weight")
         require_matrix(f"the target V {which}", link.target)

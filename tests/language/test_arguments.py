@@ -8,14 +8,23 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import DataError, DeclarationError, Link, OutputFit, StateFit, WeightFit, losses
-from liftednet.activations import LeakyReLU, ReLU
+from liftednet import (
+    DataError,
+    DeclarationError,
+    Link,
+    OutputFit,
+    StateFit,
+    WeightFit,
+    data,
+    losses,
+)
+from liftednet.activations import Clipped, LeakyReLU, LeakyReLUHalfSpace, MaxPooling, ReLU
 from liftednet.divergences import joint, tight
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design
 from liftednet.solvers import solve
 from liftednet.solvers.dual import Dual
-from liftednet.validation import require_device, require_positive, require_seed
+from liftednet.validation import require_device, require_float, require_positive, require_seed
 
 U = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(4, 3)
 
@@ -43,7 +52,7 @@ def test_numbers_of_numpy_become_numbers_of_python() -> None:
     assert problem.lam == 0.5
     assert type(SquaredFrobenius(untyped(np.float32(0.5))).rho) is float
     assert type(require_positive("x", untyped(np.int64(3)))) is float
-    assert type(require_seed(np.int64(1))) is int
+    assert type(require_seed(untyped(np.int64(1)))) is int
 
 
 @pytest.mark.parametrize("value", [True, "1", None, 1j, np.bool_(True)])
@@ -104,3 +113,41 @@ def test_sparse_data_and_devices_without_numbers_are_refused() -> None:
 def test_a_slope_that_is_none_is_refused(alpha) -> None:
     with pytest.raises(DeclarationError, match="0 < alpha <= 1"):
         LeakyReLU(alpha)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Clipped(untyped("a"), 1.0),
+        lambda: LeakyReLUHalfSpace(untyped("a")),
+        lambda: MaxPooling(untyped("2")),
+        lambda: MaxPooling(2, untyped(None)),
+        lambda: tight(untyped("relu")),
+        lambda: joint(untyped("relu")),
+        lambda: tight(untyped(ReLU)),
+    ],
+)
+def test_parameters_of_another_kind_are_refused(build) -> None:
+    with pytest.raises(DeclarationError, match=r"needs.*got"):
+        build()
+
+
+@pytest.mark.parametrize("dtype", ["float32", np.float64, torch.int64, None])
+def test_a_type_of_another_library_is_refused(dtype) -> None:
+    with pytest.raises(DataError, match=r"dtype must be torch\.float32"):
+        require_float("dtype", dtype)
+
+
+def test_data_take_numbers_of_numpy_and_name_what_is_none() -> None:
+    x, y = torch.ones(8, 2), torch.arange(8) % 2
+    assert len(data.split(x, y, untyped(np.float32(0.25)), 0)[0]) == 6
+    with pytest.raises(DataError, match="between 0 and 1"):
+        data.split(x, y, untyped("a"), 0)
+    found = data.echo(4, 6, lag=untyped(np.int64(1)), classes=3, seed=untyped(np.int64(2)))
+    torch.testing.assert_close(found, data.echo(4, 6, lag=1, classes=3, seed=2))
+
+
+def test_an_offset_that_is_no_tensor_is_refused() -> None:
+    link = Link(joint(ReLU()), torch.eye(3, dtype=torch.float64), untyped(0.0), U)
+    with pytest.raises(DataError, match="offset C of link 0 must be a torch tensor"):
+        StateFit(joint(ReLU()), U, (link,))
