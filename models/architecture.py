@@ -10,9 +10,7 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
-from liftednet.validation import require_positive
-
-from .arrays import is_integer
+from liftednet.validation import is_integer, require_positive
 
 MULTIPLIERS = "multipliers"  # joint divergences, and what holds the states at the forward pass
 COUPLINGS: dict[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
@@ -101,7 +99,7 @@ def design_network(
             f"loss must be a loss object, such as liftednet.losses.CrossEntropy(); got {loss!r}."
         )
     multipliers = divergence == MULTIPLIERS
-    if divergence not in COUPLINGS and not multipliers:
+    if divergence not in tuple(COUPLINGS) and not multipliers:
         names = ", ".join(map(repr, (*COUPLINGS, MULTIPLIERS)))
         raise DeclarationError(f"divergence must be one of {names}, got {divergence!r}.")
     declared = _checked_activations(activations, len(units) - 2, loss)

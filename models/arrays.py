@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from numbers import Integral
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
-from liftednet.validation import require_finite, require_matrix
+from liftednet.validation import FLOATS, is_integer, require_finite, require_matrix
 
 ArrayLike = Tensor | np.ndarray[Any, Any]
 
@@ -64,12 +63,13 @@ def checked_targets(value: object, samples: int) -> Tensor:
     return targets
 
 
-def is_integer(value: object) -> TypeGuard[int]:
-    """Return whether value is an integer, of numpy too, but not a boolean."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
+def require_dtype(value: object) -> None:
+    """Raise `DataError` unless value is torch.float32 or torch.float64."""
+    if value not in FLOATS:
+        raise DataError(f"dtype must be torch.float32 or torch.float64, got {value!r}.")
 
 
-def require_count(name: str, value: object, least: int) -> None:
+def require_count(name: str, value: int, least: int) -> None:
     """Raise `DataError` unless value is an integer of at least `least`."""
     if not is_integer(value) or value < least:
         kind = {0: "an integer that is not negative", 1: "a positive integer"}[least]

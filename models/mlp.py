@@ -16,10 +16,10 @@ from liftednet.errors import DataError, SolverError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver
-from liftednet.validation import require_device, require_float, require_seed
+from liftednet.validation import require_device, require_seed
 
 from .architecture import design_network
-from .arrays import ArrayLike, checked_inputs, checked_targets
+from .arrays import ArrayLike, checked_inputs, checked_targets, require_dtype
 from .batches import Batch, Batches, LoaderBatches, encode_part, hold_out
 from .descent import Descent, Trace
 from .epochs import EpochRun, EpochTrace
@@ -88,10 +88,10 @@ class LiftedMLP(FittedNetwork):
         activations = ReLU() if activations is None else activations
         self.architecture = design_network(sizes, activations, self.loss, lam, rho, divergence)
         if dtype is not None:
-            require_float("dtype", torch.empty(0, dtype=dtype))
-        require_seed(seed)
+            require_dtype(dtype)
+        self.seed = require_seed(seed)
         require_device(device)
-        self.seed, self.dtype, self.device = seed, dtype, device
+        self.dtype, self.device = dtype, device
         self.warm_start = warm_start
         self.solver = known_solver(solver)
         self.method = method_for(self.architecture, method)
@@ -101,7 +101,7 @@ class LiftedMLP(FittedNetwork):
             refuse_output_states(self.architecture)
         self._declared = self.architecture
         self._descent: Descent | None = None
-        self._first_weights = first_weights(start, self.architecture.weight_shapes, seed)
+        self._first_weights = first_weights(start, self.architecture.weight_shapes, self.seed)
         self._steps: BatchSteps | None = None
         self.trace: Trace | None = None
         self.epochs: EpochTrace | None = None

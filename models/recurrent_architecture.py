@@ -9,10 +9,9 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Loss, PinnedLoss
-from liftednet.validation import require_positive
+from liftednet.validation import is_integer, require_positive
 
 from .architecture import COUPLINGS
-from .arrays import is_integer
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _coupled(activation: Activation, divergence: str) -> Divergence:
             f"activation must be an Activation, got {activation!r}; a function becomes one by "
             "Activation.from_function."
         )
-    if divergence not in COUPLINGS:
+    if divergence not in tuple(COUPLINGS):
         raise DeclarationError(
             f"divergence must be one of {', '.join(map(repr, COUPLINGS))}, got {divergence!r}."
         )

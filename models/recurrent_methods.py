@@ -65,12 +65,13 @@ def method_named(
     Raises:
         DeclarationError: there is no such method, or it cannot serve the architecture.
     """
-    named: dict[object, RecurrentMethod] = {
+    named: dict[str, RecurrentMethod] = {
         "full": BlockByBlock(sweeps, Descent(tolerance=tolerance)),
         "gauss-newton": Together(sweeps, tolerance),
         "minibatch": SequenceMinibatch(),
     }
-    found = method if isinstance(method, SequenceMinibatch) else named.get(method)
+    by_name = named.get(method) if isinstance(method, str) else None
+    found = method if isinstance(method, SequenceMinibatch) else by_name
     if found is None:
         raise DeclarationError(
             "method must be 'full', 'gauss-newton', 'minibatch' or a SequenceMinibatch, got "

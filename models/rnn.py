@@ -14,9 +14,9 @@ from liftednet.errors import NotFittedError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
 from liftednet.solvers import Solver, solve
-from liftednet.validation import require_device, require_float, require_positive, require_seed
+from liftednet.validation import require_device, require_positive, require_seed
 
-from .arrays import ArrayLike, require_count
+from .arrays import ArrayLike, require_count, require_dtype
 from .descent import Step, Trace, largest_residual
 from .layer_starts import given_weights
 from .progress import sweep_progress
@@ -110,12 +110,11 @@ class LiftedRNN(RecurrentPredictor):
         require_positive("tolerance", tolerance)
         if proximity is not None:
             require_positive("proximity", proximity)
-        require_float("dtype", torch.empty(0, dtype=dtype))
-        require_seed(seed)
+        require_dtype(dtype)
+        self.seed = require_seed(seed)
         require_device(device)
         self.sweeps = sweeps
         self.method = method_named(method, self.architecture, sweeps, tolerance)
-        self.seed = seed
         self.proximity = proximity
         self.dtype = dtype
         self.device = device
@@ -123,7 +122,7 @@ class LiftedRNN(RecurrentPredictor):
         self.per_step = True
         self._start = "given" if not isinstance(start, str) else start
         self._radius = spectral_radius
-        self._first_weights = first_weights(self.architecture, start, spectral_radius, seed)
+        self._first_weights = first_weights(self.architecture, start, spectral_radius, self.seed)
         self._weights: list[Weights] | None = None
         self._blocks: RecurrentBlocks | None = None
         self._solvers = solvers_for(

@@ -22,7 +22,7 @@ PAIRS = [(torch.zeros(4, 3), torch.zeros(3))]
 
 def test_numbers_of_numpy_are_numbers():
     counts: dict[str, Any] = {"epochs": np.int64(2), "batch_size": np.int32(20)}
-    numbers: dict[str, Any] = {"lam": np.float32(2.0), "rho": np.float64(0.5)}
+    numbers: dict[str, Any] = {"lam": np.float32(2.0), "rho": np.float64(0.5), "seed": np.int64(0)}
     sizes: Any = 4, np.int64(5), np.int32(3)
     wanted = Minibatch(epochs=2, batch_size=20)
     model = LiftedMLP(sizes, **numbers, method=Minibatch(**counts)).fit(X, Y)
@@ -34,7 +34,7 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_numbers_of_numpy_are_numbers_of_a_recurrent_network():
     sizes: Any = np.int64(4), np.int64(5), np.int32(3)
-    numbers: dict[str, Any] = {"rho": np.float32(0.5), "sweeps": np.int64(2)}
+    numbers: dict[str, Any] = {"rho": np.float32(0.5), "sweeps": np.int64(2), "seed": np.int64(0)}
     model = LiftedRNN(*sizes, **numbers).fit(X[:, None], Y)
     plain = LiftedRNN(4, 5, 3, rho=0.5, sweeps=2).fit(X[:, None], Y)
     assert model.weights[0].matrix.equal(plain.weights[0].matrix)
@@ -49,6 +49,9 @@ def test_numbers_of_numpy_are_numbers_of_a_recurrent_network():
         ({"solver": None}, "solver.*None"),
         ({"solver": 3}, "solver.*3"),
         ({"rho": None}, "rho.*None"),
+        ({"dtype": "float32"}, "dtype.*float32"),
+        ({"divergence": []}, r"divergence.*\[\]"),
+        ({"method": []}, r"method.*\[\]"),
     ],
 )
 @pytest.mark.parametrize("build", [partial(LiftedMLP, (4, 3)), partial(LiftedRNN, 4, 5, 3)])
