@@ -23,6 +23,11 @@ def reported(value: Tensor) -> float:
     return cast(float, value) if stays_on_device(value) else float(value)
 
 
+def counted(value: Tensor) -> int:
+    """Return a whole scalar as a number; from a GPU the 0-d tensor itself."""
+    return cast(int, value) if stays_on_device(value) else int(value)
+
+
 def at_least(value: float, floor: float) -> float:
     """Return the larger of two numbers, of which the first may stay on a device."""
     return cast(float, value.clamp(min=floor)) if isinstance(value, Tensor) else max(value, floor)

@@ -70,19 +70,31 @@ def dense_scan(drive: Tensor, weight: Tensor, start: Tensor, activation: Element
     return states
 
 
+def _run(
+    ctx: Any,
+    drive: Tensor,
+    weight: Tensor,
+    start: Tensor,
+    activation: Elementwise,
+    add_product: Callable[..., Tensor],
+) -> Tensor:
+    """Return all states, and keep what the way back needs."""
+    states = torch.empty_like(drive)
+    previous = start
+    for driven, state in zip(drive.unbind(0), states.unbind(0), strict=True):
+        add_product(driven, previous, weight, out=state)
+        previous = activation.apply(state)
+    ctx.save_for_backward(states, weight, start)
+    ctx.activation = activation
+    return states
+
+
 class _IndependentScan(Function):
     @staticmethod
     def forward(
         ctx: Any, drive: Tensor, weight: Tensor, start: Tensor, activation: Elementwise
     ) -> Tensor:
-        states = torch.empty_like(drive)
-        previous = start
-        for driven, state in zip(drive.unbind(0), states.unbind(0), strict=True):
-            torch.addcmul(driven, weight, previous, out=state)
-            previous = activation.apply(state)
-        ctx.save_for_backward(states, weight, start)
-        ctx.activation = activation
-        return states
+        return _run(ctx, drive, weight, start, activation, torch.addcmul)
 
     @staticmethod
     @once_differentiable
@@ -106,14 +118,7 @@ class _DenseScan(Function):
     def forward(
         ctx: Any, drive: Tensor, weight: Tensor, start: Tensor, activation: Elementwise
     ) -> Tensor:
-        states = torch.empty_like(drive)
-        previous = start
-        for driven, state in zip(drive.unbind(0), states.unbind(0), strict=True):
-            torch.addmm(driven, previous, weight, out=state)
-            previous = activation.apply(state)
-        ctx.save_for_backward(states, weight, start)
-        ctx.activation = activation
-        return states
+        return _run(ctx, drive, weight, start, activation, torch.addmm)
 
     @staticmethod
     @once_differentiable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -79,8 +79,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         largest = torch.stack([term.abs().max() for term in terms]).max().clamp(min=problem.lam)
         launch = _Launch(problem, self.blocks or _blocks(problem), self.step_limit)
         worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
-        used = (worst[1:] > 0).sum()
-        sweeps = cast(int, used) if deferred.stays_on_device(used) else int(used)
+        sweeps = deferred.counted((worst[1:] > 0).sum())
         return judged(problem, states, sweeps, started, tolerance, self.name)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value, steps = self.states(problem, start)
-        return judged(problem, value, _most(steps), started, tolerance, self.name)
+        return judged(problem, value, deferred.counted(steps.max()), started, tolerance, self.name)
 
     def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
@@ -88,11 +88,6 @@ class FusedStates(Solver[StateFit, Tensor, None]):
         value = start.clone(memory_format=torch.contiguous_format)
         goal = _SHARE * tolerance * largest_term_on(problem)
         return value, launch.run(value, goal, self.max_iterations)
-
-
-def _most(steps: Tensor) -> int:
-    most = steps.max()
-    return cast(int, most) if deferred.stays_on_device(most) else int(most)
 
 
 def _columns(problem: StateFit) -> list[int]:
