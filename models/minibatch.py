@@ -15,7 +15,7 @@ from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import OutputLoss, PinnedLoss
 from liftednet.problems import OutputFit, Weights
 from liftednet.solvers import solve
-from liftednet.validation import require_positive
+from liftednet.validation import is_number, require_positive
 
 from .architecture import Architecture
 from .arrays import require_count
@@ -63,7 +63,7 @@ class Minibatch:
             require_count(name, getattr(self, name), least)
         require_positive("rate", self.rate)
         require_positive("damping", self.damping)
-        if not 0 <= self.validation < 1:
+        if not is_number(self.validation) or not 0 <= self.validation < 1:
             raise DataError(f"validation must be a share in [0, 1), got {self.validation!r}.")
         if self.patience is not None and self.validation == 0:
             raise DataError("patience needs a validation share; validation is 0.")

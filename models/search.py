@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, LiftedError, SolverError
-from liftednet.validation import require_positive
+from liftednet.validation import is_number, require_positive
 
 from .arrays import ArrayLike, as_tensor, require_count
 from .mlp import LiftedMLP
@@ -110,7 +110,7 @@ def _trial(
 
 
 def _split(x: Tensor, y: Tensor, validation: float, seed: int) -> tuple[_Samples, _Samples]:
-    held = round(validation * len(x)) if 0 < validation < 1 else 0
+    held = round(validation * len(x)) if is_number(validation) and 0 < validation < 1 else 0
     if not 0 < held < len(x):
         raise DataError(
             f"validation must hold out some of the samples and keep some; a share of "

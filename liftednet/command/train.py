@@ -123,13 +123,18 @@ def _outputs(halves: Halves, loss: Loss) -> int:
             f"{type(loss).__name__} needs integer labels, and y holds real numbers: for a "
             "regression take --loss SquaredError."
         )
-    first = int(min(y.min(), halves.y_test.min()))
-    if first > 0:
+    found = torch.cat((y, halves.y_test)).unique()
+    if not torch.equal(found, torch.arange(len(found))):
         raise DataError(
-            f"labels count the classes from 0, and the smallest one here is {first}: subtract "
-            f"{first} from y."
+            "labels must count the classes from 0 without gaps, and these are "
+            f"{_some(found.tolist())}: numpy.unique(y, return_inverse=True)[1] numbers them so."
         )
-    return int(max(y.max(), halves.y_test.max())) + 1
+    return len(found)
+
+
+def _some(labels: list[int]) -> str:
+    shown = ", ".join(map(str, labels[:5]))
+    return shown if len(labels) <= 5 else f"{shown}, ..., {labels[-1]}"
 
 
 def _samples(order: Order) -> Halves:

@@ -54,6 +54,7 @@ def here(tmp_path, monkeypatch):
     x, y = generator.normal(size=(60, 4)), np.arange(60) % 3
     np.savez(tmp_path / "data.npz", X=x + 2 * np.eye(4)[y], y=y)
     np.savez(tmp_path / "from_one.npz", X=x, y=y % 2 + 1)
+    np.savez(tmp_path / "gap.npz", X=x, y=y % 2 * 2)
     np.savez(tmp_path / "line.npz", X=x, y=x[:, 0] + 1)
     np.savez(tmp_path / "other.npz", a=x)
     np.savez(tmp_path / "yes.npz", X=x, y=x[:, 0] > 0)
@@ -142,7 +143,8 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
         (["data.npz", "--hidden", "0"], "positive integers"),
         (["data.npz", "--hidden", "100,,50"], "needs integers"),
         (["digits", "--held-out", "3"], "--held-out is for files"),
-        (["from_one.npz"], "subtract 1"),
+        (["from_one.npz"], "these are 1, 2: numpy.unique"),
+        (["gap.npz"], "these are 0, 2: numpy.unique"),
         (["data.npz", "--activation", "relu"], "there are ELU, Arctan"),
         (["data.npz", "--loss", "hinge"], "there are CrossEntropy"),
         (["data.npz", "--lam", "-1"], "lam must be positive"),

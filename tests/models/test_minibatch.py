@@ -267,6 +267,7 @@ def test_refitting_the_output_is_the_convex_problem_on_forward_features():
         ({"rank": -1}, "rank"),
         ({"refresh": 0}, "refresh"),
         ({"validation": 1.0}, "validation"),
+        ({"validation": "a"}, "validation"),
         ({"patience": 2}, "validation"),
         ({"patience": 0, "validation": 0.1}, "patience"),
     ],
