@@ -21,8 +21,9 @@ from rich.console import Console
 from liftednet.data import running_sum
 from liftednet.models import LiftedRNN
 from liftednet.reproduce.tables import Table, provenance
+from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.newton_over_time import NewtonOverTime
-from liftednet.solvers.over_time import Cyclic, RedBlack, forward_states
+from liftednet.solvers.over_time import Cyclic, RedBlack
 
 SAMPLES, UNITS, TOLERANCE = 200, 10, 1e-6
 LENGTHS = (10, 50, 100, 400, 1000, 4000)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
-
-    from liftednet.activation import Activation
 
 _QUADRATIC = {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 20_000, "polishing": False}
 _CONIC = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-11}
@@ -61,7 +60,18 @@ def _number(value: Any) -> float:
     return math.nan if value is None else float(np.asarray(value).reshape(()))
 
 
-def conjugate_at_zero(activation: Activation) -> float:
+class _Declared(Protocol):
+    """An activation, as far as its value at zero needs it."""
+
+    def declares(self, method: str) -> bool: ...
+    def forward(self, u: Tensor) -> Tensor: ...
+    def potential_value(self, v: Tensor) -> Tensor: ...
+    def conjugate_value(self, u: Tensor) -> Tensor: ...
+    def potential(self, v: Expression) -> Expression: ...
+    def conjugate(self, u: Expression) -> Expression: ...
+
+
+def conjugate_at_zero(activation: _Declared) -> float:
     """Return Phi*(0) per unit from the first of Phi* and Phi that is declared, else 0."""
     zero = torch.zeros(1, 1, dtype=torch.float64)
     if activation.declares("conjugate_value"):

@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
-from liftednet.solvers.over_time import forward_states
+from liftednet.solvers.forward_over_time import forward_states
 
 from .descent import Block
 from .recurrent_architecture import Cell, RecurrentArchitecture

@@ -15,8 +15,8 @@ from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
+from .forward_over_time import forward_states
 from .kernels.elimination import eliminated, serves
-from .over_time import forward_states
 
 _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32

@@ -16,6 +16,8 @@ from liftednet.problems.states_over_time import StatesOverTime
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
+from .forward_over_time import forward_states
+from .state_solvers import STATE_SOLVERS
 
 Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
 
@@ -88,10 +90,8 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
 
     def _step(self, problem: StatesOverTime, states: Tensor, group: Rows, cache: Any) -> Any:
         """Solve one group in place, and return what its solver prepared."""
-        from .choice import choose  # whose table has this solver in it
-
         fit = problem.state_fit(states, group)
-        solver = choose(fit, self.step_solver)
+        solver = STATE_SOLVERS.choose(fit, self.step_solver)
         cache = solver.prepare(fit, cache)
         states[group] = solver.solve(fit, states[group], cache).value
         return cache
@@ -121,14 +121,3 @@ class RedBlack(Sweeps):
         """Yield the odd steps, then the even ones."""
         yield torch.arange(1, steps, 2)
         yield torch.arange(0, steps, 2)
-
-
-def forward_states(problem: StatesOverTime) -> Tensor:
-    """Return the states of a forward pass, (steps, samples, units), 0 beyond the lengths."""
-    states = torch.zeros_like(problem.drive)
-    previous = torch.zeros_like(states[0])
-    for step, drive in enumerate(problem.drive):
-        driven = torch.addmm(drive, previous, problem.recurrent)
-        previous = problem.divergence.activation.forward(driven)
-        states[step] = previous
-    return states.where(problem.valid.unsqueeze(-1), 0.0)

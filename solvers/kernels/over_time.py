@@ -15,7 +15,7 @@ from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.solution import Solution
 
 from ..base import Solver, default_tolerance, judged
-from ..over_time import forward_states
+from ..forward_over_time import forward_states
 from .device import on_device, processors, refusal, require_room
 from .sides import Side, link_refusal, padded, side
 from .table import StateBlocks, padded_width, proximal_map, state_blocks, width_refusal

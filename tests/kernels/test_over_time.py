@@ -14,10 +14,11 @@ from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
+from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack, StateBlocks
 from liftednet.solvers.kernels.elimination import eliminated
 from liftednet.solvers.newton_over_time import System
-from liftednet.solvers.over_time import RedBlack, forward_states
+from liftednet.solvers.over_time import RedBlack
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FUSED = FusedRedBlack(1e-4, blocks=SMALL)

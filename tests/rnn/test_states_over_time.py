@@ -18,8 +18,9 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
+from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.newton_over_time import NewtonOverTime, Point, System
-from liftednet.solvers.over_time import Cyclic, RedBlack, forward_states
+from liftednet.solvers.over_time import Cyclic, RedBlack
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])

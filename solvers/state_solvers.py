@@ -1,0 +1,11 @@
+"""The solvers of state fits: of a network's layer, and of the steps of a recurrent one."""
+
+from __future__ import annotations
+
+from .dual import Dual
+from .kernels import FusedStates
+from .newton_states import NewtonStates
+from .proximal import Proximal
+from .solver_table import SolverTable
+
+STATE_SOLVERS = SolverTable((FusedStates(), Dual(), NewtonStates(), Proximal()))
