@@ -125,9 +125,6 @@ class LimitSolver(Solver[LimitFit, Limits, None]):
         """Ask for a limit fit."""
         return None if isinstance(problem, LimitFit) else "it solves limit fits alone"
 
-    def prepare(self, problem: LimitFit, previous: None = None) -> None:
-        """Return nothing."""
-
     def solve(
         self, problem: LimitFit, start: Limits | None = None, cache: None = None
     ) -> Solution[Limits]:

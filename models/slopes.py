@@ -101,9 +101,6 @@ class SlopeSolver(Solver[SlopeFit, float, None]):
         """Ask for a slope fit."""
         return None if isinstance(problem, SlopeFit) else "it solves slope fits alone"
 
-    def prepare(self, problem: SlopeFit, previous: None = None) -> None:
-        """Return nothing."""
-
     def solve(
         self, problem: SlopeFit, start: float | None = None, cache: None = None
     ) -> Solution[float]:

@@ -41,13 +41,13 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
         """Say whether it is the fastest for a problem that it serves, as benchmarks have it."""
         return True
 
-    @abstractmethod
-    def prepare(self, problem: Problem, previous: Cache | None = None) -> Cache:
-        """Return what problems of this structure share: a compiled problem, a factor.
+    def prepare(self, problem: Problem, previous: Cache | None = None) -> Cache | None:
+        """Return what problems of this structure share: a compiled problem, a factor, or nothing.
 
         `previous` is returned as it is where it still serves, so that a factor outlives changes
         that it does not depend on.
         """
+        return None
 
     @abstractmethod
     def solve(

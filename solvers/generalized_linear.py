@@ -52,9 +52,6 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
             return "it needs the penalty SquaredFrobenius"
         return None
 
-    def prepare(self, problem: WeightFit, previous: None = None) -> None:
-        """Return nothing: the curvature depends on the weights."""
-
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
     ) -> Solution[Weights]:

@@ -54,9 +54,6 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
             return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
         return None
 
-    def prepare(self, problem: StatesOverTime, previous: None = None) -> None:
-        """Return nothing: every active set has factors of its own."""
-
     def solve(
         self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:

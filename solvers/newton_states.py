@@ -71,9 +71,6 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         columns = sum(link.weight.shape[1] for link in problem.links)
         return columns <= _FEW or not problem.divergence.activation.declares("prox")
 
-    def prepare(self, problem: StateFit, previous: None = None) -> None:
-        """Return nothing."""
-
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:

@@ -43,9 +43,6 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
             return f"it needs `prox` of {activation!r}"
         return None
 
-    def prepare(self, problem: OutputFit, previous: None = None) -> None:
-        """Return nothing."""
-
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:
@@ -76,9 +73,6 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         if not isinstance(problem.loss, SimplexCrossEntropy):
             return f"it needs the loss SimplexCrossEntropy, not {type(problem.loss).__name__}"
         return None
-
-    def prepare(self, problem: OutputFit, previous: None = None) -> None:
-        """Return nothing."""
 
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None

@@ -43,9 +43,6 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             return f"it needs `prox` of {type(problem.penalty).__name__}"
         return None
 
-    def prepare(self, problem: WeightFit, previous: None = None) -> None:
-        """Return nothing: the design keeps its Gram matrix."""
-
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: None = None
     ) -> Solution[Weights]:

@@ -6,11 +6,25 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from liftednet.errors import SolverError
+from liftednet.problems import OutputFit, StateFit
+
+from ..base import Solver
+
+Fit = TypeVar("Fit", OutputFit, StateFit)
+
+
+class Kernel(Solver[Fit, Tensor, None]):
+    """A solver of one launch, which makes what is shared anew rather than wait for the device."""
+
+    def suits(self, problem: Fit) -> bool:
+        """Say whether the data are on a GPU; the interpreter is for tests."""
+        return problem.pre_activation.is_cuda
 
 
 @cache

@@ -13,8 +13,8 @@ from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import OutputFit, Subproblem
 from liftednet.solution import Solution, Status
 
-from ..base import Solver, default_tolerance, judged
-from .device import on_device, refusal, require_room
+from ..base import default_tolerance, judged
+from .device import Kernel, on_device, refusal, require_room
 from .table import DeviceMap, padded_width, proximal_map, simplex_rows
 
 _MOST_CLASSES = 1024
@@ -22,7 +22,7 @@ _BLOCK = 1024  # entries of a program in a closed form
 
 
 @dataclass(frozen=True)
-class FusedSimplex(Solver[OutputFit, Tensor, None]):
+class FusedSimplex(Kernel[OutputFit]):
     """Solves the cross-entropy on the simplex in one launch, up to 1,024 classes.
 
     Lifted Neural Networks, appendix A, as `SimplexDual` does: Newton's method for the multiplier
@@ -44,13 +44,6 @@ class FusedSimplex(Solver[OutputFit, Tensor, None]):
         if problem.target.shape[1] > _MOST_CLASSES:
             return f"it serves at most {_MOST_CLASSES} classes, not {problem.target.shape[1]}"
         return refusal(problem.pre_activation)
-
-    def suits(self, problem: OutputFit) -> bool:
-        """Say whether the data are on a GPU; the interpreter is for tests."""
-        return problem.pre_activation.is_cuda
-
-    def prepare(self, problem: OutputFit, previous: None = None) -> None:
-        """Return nothing."""
 
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None
@@ -91,7 +84,7 @@ class FusedSimplex(Solver[OutputFit, Tensor, None]):
 
 
 @dataclass(frozen=True)
-class FusedClosedForm(Solver[OutputFit, Tensor, None]):
+class FusedClosedForm(Kernel[OutputFit]):
     """Solves an output fit with the squared loss in one launch: Z = prox_{lam Phi}(Y + lam U).
 
     Lifted Neural Networks, section 6.2, for activations that act unit by unit.
@@ -110,13 +103,6 @@ class FusedClosedForm(Solver[OutputFit, Tensor, None]):
         if proximal_map(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
         return None
-
-    def suits(self, problem: OutputFit) -> bool:
-        """Say whether the data are on a GPU; the interpreter is for tests."""
-        return problem.pre_activation.is_cuda
-
-    def prepare(self, problem: OutputFit, previous: None = None) -> None:
-        """Return nothing."""
 
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None

@@ -15,8 +15,8 @@ from liftednet.problems import Link, StateFit, Subproblem
 from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.solution import Solution
 
-from ..base import Solver, default_tolerance, judged
-from .device import on_device, processors, refusal, require_room
+from ..base import default_tolerance, judged
+from .device import Kernel, on_device, processors, refusal, require_room
 from .sides import Side, link_refusal, side
 from .table import StateBlocks, padded_width, proximal_map, state_blocks, width_refusal
 
@@ -26,7 +26,7 @@ _LEAST = 1e-3  # of s over lam, for links that are all but zero
 
 
 @dataclass(frozen=True)
-class FusedStates(Solver[StateFit, Tensor, None]):
+class FusedStates(Kernel[StateFit]):
     """Solves a state fit by accelerated proximal gradient steps, all in one launch.
 
     The steps of `Proximal`, a tile of samples at a time; a tile ends by its own certificate. Its
@@ -57,13 +57,6 @@ class FusedStates(Solver[StateFit, Tensor, None]):
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
         links = (link_refusal(link.divergence, link.weight) for link in problem.links)
         return next(filter(None, links), None)
-
-    def suits(self, problem: StateFit) -> bool:
-        """Say whether the data are on a GPU; the interpreter is for tests."""
-        return problem.pre_activation.is_cuda
-
-    def prepare(self, problem: StateFit, previous: None = None) -> None:
-        """Return nothing: what is shared is made anew without waiting for the device."""
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: None = None
