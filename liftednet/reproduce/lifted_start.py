@@ -18,7 +18,7 @@ from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
 from liftednet.reproduce.temporal_methods import HIDDEN, TASKS, Task, network
-from liftednet.reproduce.temporal_tasks import TaskRun, train_network
+from liftednet.reproduce.temporal_tasks import Rates, TaskRun, train_network
 
 SAMPLES, PASSES, BATCH, METHOD = 1000, 3, 50, "clipped"
 
@@ -35,18 +35,18 @@ class StartRun:
     seed: int
 
 
-def start_table(store: Path, rate: float, length: int, steps: int, seeds: int) -> Table:
+def start_table(store: Path, rates: Rates, length: int, steps: int, seeds: int) -> Table:
     """Run what is missing and return both starts of every task beside each other.
 
     Args:
         store: the file of finished runs.
-        rate: learning rate of clipped descent.
+        rates: learning rates by task and method; those of clipped descent are used.
         length: least length of a sequence.
         steps: most steps of a run.
         seeds: of each row.
     """
     settings = [
-        StartRun(task, lifted, rate, steps, length, seed)
+        StartRun(task, lifted, rates[task, METHOD], steps, length, seed)
         for task in TASKS
         for lifted in (False, True)
         for seed in range(seeds)
@@ -61,8 +61,9 @@ def start_table(store: Path, rate: float, length: int, steps: int, seeds: int) -
         "lifted: best share",
     )
     notes = (
-        f"Clipped descent, rate {rate:g}, otherwise as above. The lifted start is LiftedRNN (tight "
-        f"divergence, tanh, start of radius 1, {PASSES} passes over {SAMPLES} sequences).",
+        "Clipped descent at the rate of each task, otherwise as above. The lifted start is "
+        f"LiftedRNN (tight divergence, tanh, start of radius 1, {PASSES} passes over {SAMPLES} "
+        "sequences).",
     )
     return Table("Started from lifted weights", columns, rows, notes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from liftednet.reproduce.lifted_start import METHOD, start_table
+from liftednet.reproduce.lifted_start import start_table
 from liftednet.reproduce.music_tables import MusicExtent, jsb_table, muse_report
 from liftednet.reproduce.tables import write_report
 from liftednet.reproduce.temporal_opponents import opponents_table
@@ -51,8 +51,8 @@ def run(folder: Path, quick: bool = False, seeds: int = 2) -> Path:
     store = folder / "runs.jsonl"
     figure = norms_figure(folder / "temporal_norms.png", size.figure_length)
     tasks, rates = success_table(store, size.length, size.steps, seeds)
-    lifted = start_table(store, rates[METHOD], size.length, size.steps, seeds)
-    opponents = opponents_table(store, rates[METHOD], size.length, size.steps, seeds)
+    lifted = start_table(store, rates, size.length, size.steps, seeds)
+    opponents = opponents_table(store, rates, size.length, size.steps, seeds)
     music, curves = muse_report(folder, store, size.music)
     jsb = jsb_table(store, size.music)
     title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")

@@ -12,7 +12,7 @@ from liftednet.models.networks import EchoStateNetwork
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
 from liftednet.reproduce.temporal_methods import OMEGA, OPPONENTS, TASKS
-from liftednet.reproduce.temporal_tasks import TEST, TaskRun, cell_text, train_task
+from liftednet.reproduce.temporal_tasks import TEST, Rates, TaskRun, cell_text, train_task
 
 RESERVOIR, SEQUENCES, RADII = 300, 5000, (0.8, 0.95, 1.1)
 COMPARED = ("temporal order, 2 symbols", "temporal order, 3 symbols")
@@ -35,18 +35,18 @@ class EchoTask:
     seed: int
 
 
-def opponents_table(store: Path, rate: float, length: int, steps: int, seeds: int) -> Table:
+def opponents_table(store: Path, rates: Rates, length: int, steps: int, seeds: int) -> Table:
     """Run what is missing and return Omega, a GRU and echo-state networks on two tasks.
 
     Args:
         store: the file of finished runs.
-        rate: learning rate of clipped descent, which the others take over.
+        rates: learning rates by task and method; the opponents take over those of clipped descent.
         length: least length of a sequence.
         steps: most steps of a run.
         seeds: of each cell.
     """
     settings = [
-        TaskRun(task, method, 1.0, rate, steps, length, seed)
+        TaskRun(task, method, 1.0, rates[task, "clipped"], steps, length, seed)
         for seed in range(seeds)
         for task in COMPARED
         for method in OPPONENTS
@@ -58,7 +58,7 @@ def opponents_table(store: Path, rate: float, length: int, steps: int, seeds: in
         for radius in RADII
         for seed in range(seeds)
     ]
-    return _table(trained, run_all(store, fitted, fit_task, "echo-state networks"), rate)
+    return _table(trained, run_all(store, fitted, fit_task, "echo-state networks"))
 
 
 def fit_task(run: EchoTask) -> Outcome:
@@ -80,7 +80,6 @@ def fit_task(run: EchoTask) -> Outcome:
 def _table(
     trained: Sequence[Record[TaskRun]],
     fitted: Sequence[Record[EchoTask]],
-    rate: float,
 ) -> Table:
     rows = []
     for task in COMPARED:
@@ -88,8 +87,8 @@ def _table(
         rows.append([task, *cells, _fitted_cell(fitted, task)])
     columns = ("task", *OPPONENTS)
     notes = (
-        f"Radius 1, rate {rate:g} as for clipped descent, otherwise as above. Omega (eq. 2.18) has "
-        f"weight {OMEGA:g}.",
+        "Radius 1, the rates of clipped descent, otherwise as above. Omega (eq. 2.18) has weight "
+        f"{OMEGA:g}.",
         f"Echo-state networks of {RESERVOIR} units, a ridge readout fitted to {SEQUENCES} "
         f"sequences: mean share of right answers, the radius of the reservoir (in brackets) the "
         f"best of {', '.join(f'{radius:g}' for radius in RADII)} on {TEST} other sequences.",
