@@ -1,16 +1,25 @@
-"""Numbers that stay on a GPU until they are read.
+"""Numbers that stay on a GPU until they are read, or are read late.
 
-Reading a number from a GPU waits until it has done all that was handed to it. A 0-d tensor acts as
-a number in arithmetic, so that objectives, residuals and step lengths can be worked with there, and
-read when somebody asks for them.
+Reading a number from a GPU waits until it has done all that was handed to it, and then it has
+nothing to do. A 0-d tensor acts as a number in arithmetic, so that objectives, residuals and step
+lengths can be worked with there, and read when somebody asks for them. Where a loop must know a
+number to go on, `Late` reads that of some rounds before.
 """
 
 from __future__ import annotations
 
-from typing import cast
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+Beside = TypeVar("Beside")
+
+_LAG = 2  # rounds of a loop that a device has at hand while the host reads a number
 
 
 def stays_on_device(value: object) -> bool:
@@ -40,7 +49,40 @@ def at_most(value: float, ceiling: float) -> float:
     return min(value, ceiling)
 
 
-def subtract_(target: Tensor, move: Tensor, length: float, allowed: object = True) -> None:
+def largest(terms: Sequence[Tensor], floor: float) -> float:
+    """Return the largest absolute value of an entry, at least a floor; on a GPU it stays there."""
+    sizes = [term.abs().max() for term in terms]
+    if stays_on_device(sizes[0]):
+        return cast(float, torch.stack([size.double() for size in sizes]).max().clamp(min=floor))
+    return max(floor, *map(float, sizes))
+
+
+def positive(value: float) -> float:
+    """Return a number that is not negative, with 1 in place of 0; it may stay on a device."""
+    if isinstance(value, Tensor):
+        return cast(float, torch.where(value > 0, value, 1.0))
+    return value or 1.0
+
+
+def chosen(condition: Tensor, one: float, other: float) -> float:
+    """Return one number where a condition holds, else the other; on a GPU it stays there."""
+    if stays_on_device(condition):
+        numbers = (
+            x if isinstance(x, Tensor) else condition.new_full((), x, dtype=torch.float64)
+            for x in (one, other)
+        )
+        return cast(float, torch.where(condition, *numbers))
+    return one if condition else other
+
+
+def sent(value: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor in the type and on the device of another; to a GPU without waiting for it."""
+    if like.is_cuda and not value.is_cuda:
+        return value.to(like.dtype).pin_memory().to(like.device, non_blocking=True)
+    return value.to(like)
+
+
+def subtract_(target: Tensor, move: Tensor, length: float, allowed: bool | Tensor) -> None:
     """Subtract length times a move in place, where it is allowed.
 
     Args:
@@ -49,7 +91,70 @@ def subtract_(target: Tensor, move: Tensor, length: float, allowed: object = Tru
         length: a number, which may stay on a device.
         allowed: a boolean, which may stay on a device; elsewhere it is true.
     """
-    if isinstance(length, Tensor):
-        target.copy_(torch.where(torch.as_tensor(allowed), target - length * move, target))
+    if isinstance(allowed, Tensor):
+        target.copy_(torch.where(allowed, target - length * move, target))
     else:
         target.sub_(move, alpha=length)
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """A scalar on its way to the host.
+
+    Attributes:
+        value: in pinned memory, where a copy that nobody waits for can go.
+        arrived: what a GPU records behind the copy.
+    """
+
+    value: Tensor
+    arrived: torch.cuda.Event | None
+
+    def read(self) -> float:
+        """Return the number as soon as it is there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        return float(self.value.numpy())
+
+
+def _copied(value: Tensor) -> _Copied:
+    there = value.detach().to("cpu", non_blocking=True)
+    if not value.is_cuda:
+        return _Copied(there, None)
+    arrived = torch.cuda.Event()
+    arrived.record(torch.cuda.current_stream(value.device))
+    return _Copied(there, arrived)
+
+
+class Late(Generic[Beside]):
+    """The numbers by which a loop decides, one in every round.
+
+    On a CPU each is read at once. From a GPU it is copied behind the work that makes it, and the
+    host reads the one of `lag` rounds before, while the device works on those between: it never
+    waits for the host. How late a number is read does not depend on how fast they are, so that
+    a loop takes the same course every time. It has gone `lag` rounds too far when it ends.
+    """
+
+    def __init__(self, lag: int = _LAG) -> None:
+        """Begin without numbers.
+
+        Args:
+            lag: rounds.
+        """
+        self._lag, self._rounds = lag, deque[tuple[_Copied, Beside]]()
+
+    def seen(self, value: Tensor, beside: Beside) -> tuple[float, Beside | None]:
+        """Return this scalar, or that of `lag` rounds before, and what stood beside it then.
+
+        Where there was no such round they are infinity and None.
+        """
+        if not stays_on_device(value):
+            return float(value), beside
+        self._rounds.append((_copied(value), beside))
+        if len(self._rounds) <= self._lag:
+            return math.inf, None
+        copied, then = self._rounds.popleft()
+        return copied.read(), then
+
+    def some(self, going: Tensor) -> bool:
+        """Return whether any of these booleans is, or was `lag` rounds before, true."""
+        return self.seen(going.any(), cast(Beside, None))[0] > 0

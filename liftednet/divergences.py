@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liftednet.activation import Activation, DivergenceActivation
 from liftednet.activations.piecewise_linear import Identity
+from liftednet.deferred import sent
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 
@@ -191,7 +192,7 @@ class Joint(_Split):
 
 
 def _offset(activation: Activation, u: Tensor) -> Tensor:
-    return activation.offset(u.shape[-1]).to(u)
+    return sent(activation.offset(u.shape[-1]), u)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,17 @@ class IntegralTable:
         self.phi = self._values(self.x)
         self.middle = int(torch.searchsorted(self.x, 0.0))
         self._integral = self._integrate()
+        self._elsewhere: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
         self.infimum, self.supremum = self._limits()
+
+    def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Return x, phi and the integral on a device, where they are kept."""
+        here = (self.x, self.phi, self._integral)
+        if device == self.x.device:
+            return here
+        if device not in self._elsewhere:
+            self._elsewhere[device] = (here[0].to(device), here[1].to(device), here[2].to(device))
+        return self._elsewhere[device]
 
     def _values(self, x: Tensor) -> Tensor:
         return self._forward(x).detach().to(torch.float64)
@@ -75,13 +85,13 @@ class IntegralTable:
 
     def _integral_at(self, u: Tensor) -> Tensor:
         u = u.to(torch.float64).contiguous()
-        x = self.x.to(u.device)
+        x, _, _ = self._on(u.device)
         cell = (torch.searchsorted(x, u, right=True) - 1).clamp_(0, len(x) - 2)
         return self._cubic(u, cell)
 
     def _cubic(self, u: Tensor, cell: Tensor) -> Tensor:
         """Return the interpolated integral at u, which lies in the given cells."""
-        x, phi, integral = (y.to(u.device) for y in (self.x, self.phi, self._integral))
+        x, phi, integral = self._on(u.device)
         following = cell + 1
         left, start, low, high = x[cell], integral[cell], phi[cell], phi[following]
         width = x[following] - left
@@ -110,7 +120,7 @@ class IntegralTable:
 
     def _maximizer(self, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the u nearest to 0 with phi(u) = v, on the chord of its cell, and the cell."""
-        x, phi = self.x.to(v.device), self.phi.to(v.device)
+        x, phi, _ = self._on(v.device)
         above = torch.searchsorted(phi, v) - 1
         below = torch.searchsorted(phi, v, right=True) - 1
         cell = torch.where(v < phi[self.middle], below, above).clamp_(0, len(x) - 2)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet.deferred import at_least
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.validation import require_positive
@@ -52,7 +53,7 @@ class Penalty(ABC):
         The prox-gradient mapping s (W - prox_{pi / s}(W - gradient / s)) with s the smoothness of
         the rest of the objective.
         """
-        step = 1 / max(smoothness, torch.finfo(weight.dtype).tiny)
+        step = 1 / at_least(smoothness, torch.finfo(weight.dtype).tiny)
         return (weight - self.prox(weight - step * gradient, step)) / step
 
 

@@ -87,11 +87,15 @@ def updated(block: str, before: Measure, solution: Solution[Any]) -> Update:
 
 
 def readable(updates: Iterable[Update]) -> Iterator[Update]:
-    """Yield each update as it comes; those on a GPU together after the last."""
+    """Yield each update as it comes; those on a GPU together after the last, or an interrupt."""
     held: list[Update] = []
-    for update in updates:
-        held.append(update)
-        if not update.on_device:
-            yield from held
-            held.clear()
+    try:
+        for update in updates:
+            held.append(update)
+            if not update.on_device:
+                yield from held
+                held.clear()
+    except KeyboardInterrupt:
+        yield from held
+        raise
     yield from held

@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from liftednet.deferred import Late
+
 _SEARCHES = 40  # evaluations of phi in one line search; two are the rule
 _FLAT = 0.5  # a line search ends when every slope has fallen to this share
 _REFRESH = 25  # steps after which rounding in u is cleared
@@ -142,7 +144,7 @@ def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tu
         v = problem.forward(torch.addcmul(at.u, step, change))
         return v, linear + step * curvature + problem.inner(v, change)
 
-    low, low_slope = torch.zeros_like(initial), initial
+    low, low_slope, short = torch.zeros_like(initial), initial, Late[None](lag=1)
     high = torch.full_like(initial, torch.inf)
     step = at.step
     v, slope = slope_at(step)
@@ -156,6 +158,6 @@ def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tu
         following = torch.where((following > low) & (following < high), following, middle)
         step = torch.where(slope.abs() <= 1e-3 * initial.abs(), step, following)
         v, slope = slope_at(step)
-        if not bool((slope.abs() > _FLAT * initial.abs()).any()):
+        if not short.some(slope.abs() > _FLAT * initial.abs()):
             break
     return step, v

@@ -7,6 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from liftednet import deferred
+from liftednet.deferred import Late
 from liftednet.problems import WeightFit
 from liftednet.problems.chunks import row_chunks
 
@@ -24,8 +26,11 @@ def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point,
     Softmax fits that all but interpolate their labels have curvatures of any size, which only the
     whole Hessian follows: a step then divides the violation by e at least.
     """
-    steps = 0
-    while steps < _STEPS and float(descent.violation(at.gradient)) > goal:
+    steps, looks = 0, Late[Point]()
+    while steps < _STEPS:
+        share, then = looks.seen(descent.violation(at.gradient) / goal, at)
+        if then is not None and share <= 1:
+            return then, steps
         steps += 1
         descent, at = _stepped(descent, replace(at, direction=_direction(descent, at)))
     return at, steps
@@ -36,9 +41,14 @@ def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
     whole = descent.anchored(replace(at, y=at.y + at.direction))
     before = descent.inner(at.gradient, at.direction).abs()
     after = descent.inner(whole[1].gradient, at.direction).abs()
-    if bool((after <= before / 2).all()):
+    halves = (after <= before / 2).all()
+    on_device = deferred.stays_on_device(halves)
+    if not on_device and bool(halves):
         return whole
-    return descent.anchored(moved(descent, replace(at, step=torch.ones_like(at.step))))
+    searched = moved(descent, replace(at, step=torch.ones_like(at.step)))
+    if on_device:
+        searched.y = torch.where(halves, whole[1].y, searched.y)
+    return descent.anchored(searched)
 
 
 def is_small(problem: WeightFit) -> bool:
@@ -56,7 +66,8 @@ def _direction(descent: WeightDescent, at: Point) -> Tensor:
 def _hessian(descent: WeightDescent, u: Tensor) -> Tensor:
     """Return sum_i x_i x_i' (x) phi'(u_i), ((inputs + 1) units) squared, in float64."""
     design, units = descent.problem.design, u.shape[1]
-    features, identity = design.features + design.bias, torch.eye(units).to(u)
+    features = design.features + design.bias
+    identity = torch.eye(units, dtype=u.dtype, device=u.device)
     total = u.new_zeros(features, units * units * features, dtype=torch.float64)
     for part, x in design.rows():
         for some in row_chunks(len(x), units * units * features):
@@ -74,6 +85,6 @@ def _slopes(descent: WeightDescent, u: Tensor) -> Tensor:
         return torch.diag_embed(divergence.link_curvature(u))
     columns = [
         torch.func.jvp(descent.forward, (u,), (unit.expand_as(u),))[1]
-        for unit in torch.eye(u.shape[1]).to(u)
+        for unit in torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
     ]
     return torch.stack(columns, -1)

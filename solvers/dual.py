@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
 from liftednet.problems.chunks import row_chunks
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
-from .conjugate import advance, moved, starting_point
+from .conjugate import Point, advance, moved, starting_point
 from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
+from .unfinished import Unfinished, unfinished
 
 _PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
 _NEWTON_STEPS = 150
 _RESISTANCE = 30  # Newton steps in which the largest violation must fall
 _COARSE = 7e-6  # relative violation that float32 reaches without trouble
+
+
+@dataclass
+class _Place:
+    """Where conjugate gradients stand, and the violation by which they are patient."""
+
+    point: Point
+    earlier: Tensor
+
+    def rows(self, keep: Tensor) -> _Place:
+        return _Place(self.point.rows(keep), self.earlier[keep])
+
+
+_Batch = Unfinished[DualRows, _Place]
 
 
 @dataclass(frozen=True)
@@ -83,78 +99,102 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         for part in row_chunks(problem.samples, problem.units, value.device):
             rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
             begin = None if start is None else start[part]
-            value[part], used = self._states(rows, begin, tolerance * scale, _COARSE * scale)
+            rough = max(tolerance, _COARSE) * scale
+            value[part], used = self._states(rows, begin, tolerance * scale, rough)
             steps = max(steps, used)
         return judged(problem, value, steps, started, tolerance, self.name)
 
     def _states(
-        self, rows: DualRows, start: Tensor | None, goal: float, coarse: float
+        self, rows: DualRows, start: Tensor | None, goal: float, rough: float
     ) -> tuple[Tensor, int]:
         """Return the states of these samples, and the steps taken."""
-        quick, exact, steps = rows.to(torch.float32), rows.to(torch.float64), 0
-        y = (quick if start is None else exact).multipliers(start)
-        if start is None or self._is_late(exact, y, goal):
-            y, _, steps = self._descend(quick, y.float(), max(goal, coarse))
-        y, u, more = self._descend(exact, y.double(), goal)
-        if exact.activation.per_unit:
-            u, last = self._finish(exact, y, u, goal)
+        exact = rows.to(torch.float64)
+        y, steps = self._begun(rows.to(torch.float32), exact, start, goal, rough)
+        batch, more = self._descend(exact, y.double(), goal)
+        y, u = batch.results()
+        if exact.activation.per_unit and not batch.all_solved:
+            u, last = _finished(exact, y, u, goal)
             more += last
         return exact.forward(u).to(rows.u), steps + more
 
-    def _finish(self, rows: DualRows, y: Tensor, u: Tensor, goal: float) -> tuple[Tensor, int]:
-        """Return u - y A' with the samples that conjugate gradients left over solved by Newton."""
-        violation, most = rows.violation(rows.gradient(y, u)), 0
-        late = (violation > goal).nonzero()[:, 0]
-        for part in row_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1])):
-            some = late[part]
-            u[some], steps = _newton(rows.rows(some), y[some], goal)
-            most = max(most, steps)
-        return u, most
+    def _begun(
+        self, quick: DualRows, exact: DualRows, start: Tensor | None, goal: float, rough: float
+    ) -> tuple[Tensor, int]:
+        """Return the multipliers that float32 leads to, or those of a start that is good enough."""
+        if start is None:
+            return self._led(quick, quick.multipliers(None), rough)
+        y = exact.multipliers(start)
+        late = exact.violation(exact.gradient(y, exact.pre_activation(y))) > goal
+        if deferred.stays_on_device(late):
+            near, steps = self._led(quick, y.float(), rough)
+            return torch.where(late.unsqueeze(1), near.double(), y), steps
+        return self._led(quick, y.float(), rough) if bool(late.any()) else (y, 0)
 
-    def _is_late(self, rows: DualRows, y: Tensor, goal: float) -> bool:
-        return bool((rows.violation(rows.gradient(y, rows.pre_activation(y))) > goal).any())
+    def _led(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
+        batch, steps = self._descend(rows, y, goal)
+        return batch.results()[0], steps
 
-    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, Tensor, int]:
-        """Return y and u - y A' where the violation is within the goal, or no longer falls."""
-        at, left = starting_point(rows, y), torch.arange(len(y), device=y.device)
-        earlier = torch.full_like(at.decrease[:, 0], torch.inf)
-        y, u, steps = at.y.clone(), at.u.clone(), 0
+    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[_Batch, int]:
+        """Return the batch where violations are within the goal, or no longer fall."""
+        begin = starting_point(rows, y)
+        place = _Place(begin, torch.full_like(begin.decrease[:, 0], torch.inf))
+        batch, steps = unfinished(rows, place, lambda place: (place.point.y, place.point.u)), 0
         while True:
-            violation = rows.violation(at.gradient)
-            unfinished = violation > goal
+            place = batch.at
+            violation = batch.problem.violation(place.point.gradient)
+            going = late = violation > goal
             if steps % _PATIENCE[y.dtype] == 0:
-                unfinished &= violation < 0.7 * earlier
-                earlier = violation
-            count = int(unfinished.sum())
-            if count < 0.75 * len(left) or steps == self.max_iterations:
-                y[left], u[left] = at.y, at.u
-                rows, at, left = rows.rows(unfinished), at.rows(unfinished), left[unfinished]
-                earlier = earlier[unfinished]
-            if count == 0 or steps == self.max_iterations:
-                return y, u, steps
+                going = late & (violation < 0.7 * place.earlier)
+                place.earlier = violation
+            if not batch.release(going, late) or steps == self.max_iterations:
+                return batch, steps
             steps += 1
-            at = advance(rows, at, steps)
+            place = batch.at
+            place.point = advance(batch.problem, place.point, steps)
+            place.point.direction = batch.resting(place.point.direction)
+
+
+def _finished(rows: DualRows, y: Tensor, u: Tensor, goal: float) -> tuple[Tensor, int]:
+    """Return u - y A' with the samples that conjugate gradients left over solved by Newton."""
+    late = rows.violation(rows.gradient(y, u)) > goal
+    if not deferred.stays_on_device(late):
+        return _resisting(rows, y, u, goal, late.nonzero()[:, 0])
+    found, steps = _resisting(rows, y, u.clone(), goal, torch.arange(len(u), device=u.device))
+    return torch.where(late.unsqueeze(1), found, u), steps
+
+
+def _resisting(
+    rows: DualRows, y: Tensor, u: Tensor, goal: float, late: Tensor
+) -> tuple[Tensor, int]:
+    """Solve some samples by Newton's method, in u, and return it with the most steps taken."""
+    most = 0
+    for part in row_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1]), u.device):
+        some = late[part]
+        u[some], steps = _newton(rows.rows(some), y[some], goal)
+        most = max(most, steps)
+    return u, most
 
 
 def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
     """Return u - y A' after semismooth Newton steps with an exact line search."""
-    at, best, steps = starting_point(rows, y), torch.inf, 0
+    at, best, steps, looks = starting_point(rows, y), torch.inf, 0, deferred.Late[Point]()
     while steps < _NEWTON_STEPS:
-        worst = float(rows.violation(at.gradient).max())
-        if worst <= goal or (steps % _RESISTANCE == 0 and worst > 0.9 * best):
+        worst, then = looks.seen(rows.violation(at.gradient).max() / goal, at)
+        if then is not None and worst <= 1:
+            return then.u, steps
+        if steps % _RESISTANCE == 0 and worst > 0.9 * best:
             break
         best = worst if steps % _RESISTANCE == 0 else best
         steps += 1
-        at.direction = rows.newton_direction(at.u, at.gradient)
-        at.step = torch.ones_like(at.step)
-        at = moved(rows, at)
+        direction = rows.newton_direction(at.u, at.gradient)
+        at = moved(rows, replace(at, direction=direction, step=torch.ones_like(at.step)))
     return at.u, steps
 
 
 def largest_term(problem: StateFit, part: slice) -> float:
     """Return the largest entry of U and of the links' V W' / lam for these samples, and 1."""
-    scale = max(1.0, float(problem.pre_activation[part].abs().max()))
-    for link in problem.links:
-        pull = link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)
-        scale = max(scale, float(pull.abs().max()))
-    return scale
+    pulls = [
+        link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)
+        for link in problem.links
+    ]
+    return deferred.largest([problem.pre_activation[part], *pulls], 1.0)

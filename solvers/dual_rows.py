@@ -2,60 +2,131 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
 
+from .link_weights import LinkWeights, link_weights
+
 
 @dataclass(frozen=True)
-class SharedMap:
-    """The links' weights as one map A, in coordinates where its Gram matrix is diagonal.
+class SharedMap(ABC):
+    """The links' weights as one map A.
 
     Attributes:
         weights: the weights W_k it was made of.
         scales: lam_k L_k / lam.
-        turn: the rotation E of the stacked columns, (r, r).
-        map: A = [sqrt(scale_k) W_k] E, (units, r).
+        map: A = [sqrt(scale_k) W_k], (units, r).
         adjoint: A', (r, units), contiguous.
-        spectrum: the diagonal of A'A, (r,).
     """
 
-    weights: tuple[Tensor, ...]
+    weights: LinkWeights
     scales: tuple[float, ...]
-    turn: Tensor
     map: Tensor
     adjoint: Tensor
-    spectrum: Tensor
 
     def serves(self, problem: StateFit) -> bool:
         """Say whether the problem has these weights and these scales."""
-        weights = [link.weight for link in problem.links]
-        return self.scales == scales_of(problem) and all(
-            old.dtype == new.dtype and old.shape == new.shape and torch.equal(old, new)
-            for old, new in zip(self.weights, weights, strict=True)
-        )
+        return self.scales == scales_of(problem) and self.weights.are_those_of(problem)
 
-    def to(self, dtype: torch.dtype) -> SharedMap:
+    def to(self, dtype: torch.dtype) -> Self:
         """Return the map in another precision."""
-        names = ("turn", "map", "adjoint", "spectrum")
-        return replace(self, **{name: getattr(self, name).to(dtype) for name in names})
+        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
+        tensors: dict[str, Any] = {n: x.to(dtype) for n, x in parts if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
+    @abstractmethod
+    def wanted(self, h: Tensor) -> Tensor:
+        """Return targets of Z A, (samples, r), from those of the links side by side."""
+
+    @abstractmethod
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
+
+    @abstractmethod
+    def length(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample."""
+
+
+@dataclass(frozen=True)
+class TurnedMap(SharedMap):
+    """The map in coordinates where its Gram matrix is diagonal.
+
+    Attributes:
+        turn: the rotation of the stacked columns, (r, r), which A contains.
+        spectrum: the diagonal of A'A, (r,).
+        lipschitz: L.
+    """
+
+    turn: Tensor
+    spectrum: Tensor
+    lipschitz: float
+
+    def wanted(self, h: Tensor) -> Tensor:
+        """Return targets in these coordinates."""
+        return h @ self.turn.to(h)
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return the gradient, divided entry by entry."""
+        return gradient / (1 + self.lipschitz / 2 * self.spectrum)
+
+    def length(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample."""
+        return (gradient.square() @ self.spectrum).sqrt()
+
+
+@dataclass(frozen=True)
+class PlainMap(SharedMap):
+    """The map as it is, for a GPU, which an eigenvalue solver would have to be waited for.
+
+    Attributes:
+        inverse: (I + A'A L / 2)^-1, (r, r).
+    """
+
+    inverse: Tensor
+
+    def wanted(self, h: Tensor) -> Tensor:
+        """Return the targets."""
+        return h
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return the product with the inverse."""
+        return gradient @ self.inverse
+
+    def length(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample."""
+        return (gradient @ self.adjoint).square().sum(1).sqrt()
 
 
 def shared_map(problem: StateFit) -> SharedMap:
-    """Return the links' weights, scaled, side by side and rotated, in float64."""
-    weights, scales = tuple(link.weight.clone() for link in problem.links), scales_of(problem)
+    """Return the links' weights, scaled and side by side, in float64."""
+    weights, scales = link_weights(problem), scales_of(problem)
+    lipschitz = problem.divergence.activation.lipschitz
+    assert lipschitz is not None  # asked for by the solver
     stacked = torch.cat(
-        [scale**0.5 * weight.double() for weight, scale in zip(weights, scales, strict=True)], 1
+        [
+            scale**0.5 * link.weight.double()
+            for link, scale in zip(problem.links, scales, strict=True)
+        ],
+        1,
     )
+    if deferred.stays_on_device(stacked):
+        system = lipschitz / 2 * (stacked.T @ stacked)
+        system.diagonal().add_(1)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(system).L)
+        return PlainMap(weights, scales, stacked, stacked.T.contiguous(), inverse)
     spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
-    turned = stacked @ turn
-    return SharedMap(weights, scales, turn, turned, turned.T.contiguous(), spectrum.clamp(min=0))
+    turned, spectrum = stacked @ turn, spectrum.clamp(min=0)
+    return TurnedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
 
 
 def scales_of(problem: StateFit) -> tuple[float, ...]:
@@ -135,9 +206,7 @@ class DualRows:
 
     def precondition(self, gradient: Tensor) -> Tensor:
         """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
-        lipschitz = self.activation.lipschitz
-        assert lipschitz is not None  # asked for by the solver
-        return gradient / (1 + lipschitz / 2 * self.shared.spectrum)
+        return self.shared.precondition(gradient)
 
     def gradient(self, y: Tensor, u: Tensor) -> Tensor:
         """Return the gradient at y, where u = u - y A'."""
@@ -148,18 +217,18 @@ class DualRows:
         curved = self.activation.slope(u).unsqueeze(-1) * self.shared.map
         hessian = self.shared.adjoint @ curved
         hessian.diagonal(dim1=-2, dim2=-1).add_(1)
-        direction: Tensor = torch.linalg.solve(hessian, -gradient)
-        return direction
+        direction: Tensor = torch.linalg.solve_ex(hessian, -gradient).result
+        return direction  # without a look at its success, for which a GPU would be waited for
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""
-        return (gradient.square() @ self.shared.spectrum).sqrt()
+        return self.shared.length(gradient)
 
 
 def dual_rows(problem: StateFit, shared: SharedMap, part: slice) -> DualRows:
     """Return the dual for the samples of a slice."""
     u = problem.pre_activation[part]
-    h = torch.cat(list(_wanted(problem, shared, part)), 1) @ shared.turn.to(u)
+    h = shared.wanted(torch.cat(list(_wanted(problem, shared, part)), 1))
     return DualRows(problem.divergence.activation, shared.to(u.dtype), u, h)
 
 

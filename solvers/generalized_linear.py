@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from liftednet import deferred
+from liftednet.deferred import Late
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Subproblem, WeightFit, Weights
 from liftednet.solution import Solution, Status
@@ -59,30 +61,60 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         descent = weight_descent(problem, start or problem.zeros())
-        goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
-        at, steps = self._descend(descent, goal)
+        goal = tolerance * deferred.positive(deferred.reported(problem.cross.abs().max()))
+        stand, steps, reached = self._descend(descent, goal)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        if steps < self.max_iterations and is_small(problem):
-            at, more = dense_newton(*descent.anchored(at), goal)
+        at = stand.at
+        if not reached and steps < self.max_iterations and is_small(problem):
+            at, more = dense_newton(*stand.descent.anchored(at), goal)
             steps += more
         value = problem.design.split(at.y)
         return judged(problem, value, steps, started, tolerance, self.name, unfinished)
 
-    def _descend(self, descent: WeightDescent, goal: float) -> tuple[Point, int]:
-        at, steps, best, since = descent.starting_point(), 0, torch.inf, 0
-        last = float(descent.violation(at.gradient))
+    def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:
+        """Return where the descent ends, its steps, and whether it is known to be at its goal."""
+        stand, steps = _Stand(descent, descent.starting_point(), exact=True), 0
+        looks, best, since, last = Late[_Stand](), torch.inf, 0, 0.0
         while steps < self.max_iterations:
-            violation = float(descent.violation(at.gradient))
+            share, then = looks.seen(descent.violation(stand.at.gradient) / goal, stand)
+            last = share if then is not None and then.exact else last
             halted = (steps - since) % _HALT == _HALT - 1
-            if halted or violation <= max(goal, _DRIFT * last):
-                descent, at = descent.anchored(at)
-                last = violation = float(descent.violation(at.gradient))
-            if violation < 0.9 * best:
-                best, since = violation, steps
-            if violation <= goal or steps - since > _PATIENCE:
+            if _is_newest(then, stand) and (halted or share <= max(1, _DRIFT * last)):
+                stand = _Stand(*stand.descent.anchored(stand.at), exact=True)
+                continue
+            if then is not None and then.exact and share <= 1:
+                return then, steps, True
+            if share < 0.9 * best:
+                best, since = share, steps
+            if steps - since > _PATIENCE:
                 break
             steps += 1
-            at = advance(descent, at, steps)
-            if steps == _EARLY or steps % _RENEWAL == 0:
-                descent, at = descent.renewed(at)
-        return at, steps
+            stand = stand.moved(steps)
+        return stand, steps, False
+
+
+@dataclass(frozen=True)
+class _Stand:
+    """Where the descent stands.
+
+    Attributes:
+        descent: with its last anchor and preconditioner.
+        at: the point.
+        exact: whether the anchor is there.
+    """
+
+    descent: WeightDescent
+    at: Point
+    exact: bool
+
+    def moved(self, steps: int) -> _Stand:
+        """Return where a step leads; now and then the curvature is measured anew there."""
+        at = advance(self.descent, self.at, steps)
+        if steps == _EARLY or steps % _RENEWAL == 0:
+            return _Stand(*self.descent.renewed(at), exact=False)
+        return _Stand(self.descent, at, exact=False)
+
+
+def _is_newest(then: _Stand | None, stand: _Stand) -> bool:
+    """Say whether what was seen is not exact, and of the anchor that is still the last."""
+    return then is not None and not then.exact and then.descent.anchor is stand.descent.anchor

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.divergences import Divergence, Joint
 from liftednet.problems import Subproblem
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
@@ -75,6 +76,8 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         self, problem: StatesOverTime, states: Tensor, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the states of some samples, dropping each sample when it is done."""
+        if deferred.stays_on_device(states):
+            return self._newton_of_all(problem, states, tolerance)
         left = torch.arange(states.shape[1], device=states.device)
         open_problem, steps = problem, 0
         for steps in range(self.max_iterations + 1):
@@ -86,8 +89,21 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
                 left = left[going]
                 open_problem = problem.take(left)
                 point = Point(open_problem, states[:, left])
-            states[:, left] = point.improved()
+            states[:, left] = point.improved(going[going])
         return states, steps
+
+    def _newton_of_all(
+        self, problem: StatesOverTime, states: Tensor, tolerance: float
+    ) -> tuple[Tensor, int]:
+        """Return the states of some samples, on a GPU, where a sample that is done rests."""
+        looks = deferred.Late[None]()
+        for step in range(self.max_iterations):
+            point = Point(problem, states)
+            going = point.residual > 0.5 * tolerance * point.scale
+            if not looks.some(going):
+                return states, step
+            states = torch.where(going[:, None], point.improved(going), states)
+        return states, self.max_iterations
 
 
 class Point:
@@ -98,8 +114,8 @@ class Point:
         self.problem, self.states = problem, states
         lam, activation = problem.lam, problem.divergence.activation
         terms = problem.terms(states)
-        self.scale = max(lam, *(float(term.abs().max()) for term in terms))
-        self.inertia = lam + (problem.smoothness or 0.0)
+        self.scale = deferred.largest(terms, lam)
+        self.inertia = lam + cast(float, problem.smoothness)
         shifted = states - sum(terms) / self.inertia
         proximal = activation.prox(shifted, lam / self.inertia)
         self.valid = problem.valid.unsqueeze(-1)
@@ -108,19 +124,23 @@ class Point:
         self.moved = self.proximal - states
         self.residual = self.inertia * self.moved.abs().amax((0, 2))
 
-    def improved(self) -> Tensor:
-        """Return states whose objective is lower for every sample, as far as rounding allows."""
+    def improved(self, going: Tensor) -> Tensor:
+        """Return states whose objective is lower, as far as rounding allows.
+
+        Args:
+            going: the samples to move, (samples,) booleans; others may come to anything.
+        """
         step = self._direction()
         before = self.problem.values(self.states)
         slack = 1e-13 * (1 + before.abs())
-        best, todo = self.proximal.clone(), torch.ones_like(before, dtype=torch.bool)
+        best, todo, some = self.proximal.clone(), going, deferred.Late[None](lag=1)
         for _ in range(_HALVINGS):
             trial = self.problem.divergence.activation.project(self.states + step)
             trial = torch.where(self.valid, trial, 0.0)
             better = todo & (self.problem.values(trial) <= before + slack)
             best = torch.where(better[:, None], trial, best)
-            todo &= ~better
-            if not bool(todo.any()):
+            todo = todo & ~better
+            if not some.some(todo):
                 break
             step = step / 2
         return best
@@ -211,7 +231,7 @@ class System:
         carried = right[-1].unsqueeze(-1)
         for step in reversed(range(steps)):
             (block,) = self.blocks(slice(step, step + 1))
-            lower = torch.linalg.cholesky(block - update)
+            lower = torch.linalg.cholesky_ex(block - update).L  # if it failed, the step is refused
             both = torch.cat([self._between(step), carried], dim=2)
             solved = torch.linalg.solve_triangular(lower, both, upper=False)
             gain, half = solved[..., :-1], solved[..., -1:]

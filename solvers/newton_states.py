@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.activations import Softmax
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
@@ -19,11 +21,14 @@ from .base import Solver, default_tolerance, judged
 from .dual import largest_term
 from .link_rows import LinkRows, LinkState, link_rows
 from .proximal import Proximal
+from .unfinished import Unfinished, unfinished
 
 _FEW = 32  # columns above up to which the steps pay for any activation
 _FORCING = 0.02  # relative residual of the linear system of a step
 _INNER = 50  # conjugate gradient steps for one step
 _HALVINGS = 10
+
+_Batch = Unfinished[LinkRows, LinkState]
 
 
 @dataclass(frozen=True)
@@ -80,62 +85,59 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
         value = value if start is None else start.clone()
         steps = 0
-        for part in row_chunks(problem.samples, problem.units):
+        for part in row_chunks(problem.samples, problem.units, value.device):
             goal = 0.5 * tolerance * largest_term(problem, part)
-            rows = link_rows(problem, part)
-            left, used = self._descend(rows, value[part], goal)
-            late = torch.arange(problem.samples, device=left.device)[part][left]
-            if len(late):
-                value[late], more = self._finish(problem, late, value[late], tolerance)
-                used += more
-            steps = max(steps, used)
+            batch, used = self._descend(link_rows(problem, part), value[part], goal)
+            finish = partial(_finished, _of(problem, part), value[part].clone(), tolerance)
+            value[part], more = batch.finish(batch.results()[0], finish)
+            steps = max(steps, used + more)
         return judged(problem, value, steps, started, tolerance, self.name)
 
-    def _finish(
-        self, problem: StateFit, late: Tensor, states: Tensor, tolerance: float
-    ) -> tuple[Tensor, int]:
-        """Return the states of samples that Newton's steps left over, by proximal steps."""
-        few = replace(
-            problem,
-            pre_activation=problem.pre_activation[late],
-            links=tuple(link.rows(late) for link in problem.links),
-        )
-        solution = Proximal(tolerance).solve(few, states)
-        return solution.value, solution.iterations
-
-    def _descend(self, rows: LinkRows, states: Tensor, goal: float) -> tuple[Tensor, int]:
-        """Write states that are done in place; return which are left over, and the steps."""
-        at, left, steps = rows.state(rows.seen(states)), torch.arange(len(states)), 0
-        left = left.to(states.device)
-        stuck = left[:0]
+    def _descend(self, rows: LinkRows, states: Tensor, goal: float) -> tuple[_Batch, int]:
+        """Return the batch where samples are solved, or their steps no longer lower |F|."""
+        at, steps = rows.state(rows.seen(states)), 0
+        batch = unfinished(rows, at, lambda at: (at.states,), share=1.0)
         while True:
-            unfinished = rows.violation(at) > goal
-            states[left[~unfinished]] = at.states[~unfinished]
-            if not bool(unfinished.any()) or steps == self.max_iterations:
-                return torch.cat([stuck, left[unfinished]]), steps
-            rows, at, left = rows.rows(unfinished), at.rows(unfinished), left[unfinished]
+            late = batch.problem.violation(batch.at) > goal
+            if not batch.release(late, late) or steps == self.max_iterations:
+                return batch, steps
             steps += 1
-            at, lower = _advance(rows, at)
-            stuck = torch.cat([stuck, left[~lower]])
-            rows, at, left = rows.rows(lower), at.rows(lower), left[lower]
+            batch.at, lower = _advance(batch)
+            batch.release(lower, ~lower)
 
 
-def _advance(rows: LinkRows, at: LinkState) -> tuple[LinkState, Tensor]:
+def _finished(
+    problem: StateFit, states: Tensor, tolerance: float, late: Tensor | slice
+) -> tuple[Tensor, int]:
+    """Return the states of samples that Newton's steps left over, by proximal steps."""
+    solution = Proximal(tolerance).solve(_of(problem, late), states[late])
+    return solution.value, solution.iterations
+
+
+def _of(problem: StateFit, some: Tensor | slice) -> StateFit:
+    """Return the fit of some of the samples."""
+    links = tuple(link.rows(some) for link in problem.links)
+    return replace(problem, pre_activation=problem.pre_activation[some], links=links)
+
+
+def _advance(batch: _Batch) -> tuple[LinkState, Tensor]:
     """Return the samples after a step along which F falls, and which of them found one."""
-    direction = _direction(rows, at)
+    rows, at, some = batch.problem, batch.at, deferred.Late[None](lag=1)
+    direction = _direction(batch)
     length = torch.ones_like(at.gap[:, :1])
     before = at.gap.norm(dim=1, keepdim=True)
     for _ in range(_HALVINGS):
         to = rows.state(at.seen + length * direction)
         falls = to.gap.norm(dim=1, keepdim=True) <= (1 - 1e-4 * length) * before
-        if bool(falls.all()):
+        if not some.some(batch.others(falls)):
             break
         length = torch.where(falls, length, length / 2)
     return to, falls[:, 0]
 
 
-def _direction(rows: LinkRows, at: LinkState) -> Tensor:
+def _direction(batch: _Batch) -> Tensor:
     """Return (I + B J)^-1 F: x from (I + M'B M) x = M'F with J = M M', then F - B M x."""
+    rows, at, some = batch.problem, batch.at, deferred.Late[None](lag=1)
     curved = rows.curvature(at)
     residual = curved.transposed(at.gap)
     x, towards = torch.zeros_like(residual), residual
@@ -146,7 +148,7 @@ def _direction(rows: LinkRows, at: LinkState) -> Tensor:
         length = size / (towards * image).sum(1, keepdim=True).clamp(min=tiny)
         x, residual = x + length * towards, residual - length * image
         following = residual.square().sum(1, keepdim=True)
-        if bool((following <= goal).all()):
+        if not some.some(batch.others(following <= goal)):
             break
         towards, size = residual + following / size.clamp(min=tiny) * towards, following
     return at.gap - rows.through(at, curved.root(x))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.deferred import Late
 from liftednet.divergences import Raw
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import OutputFit, Subproblem
@@ -81,7 +82,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         started = time.perf_counter()
         value = torch.empty_like(problem.pre_activation)
         steps = 0
-        for part in row_chunks(*value.shape):
+        for part in row_chunks(len(value), value.shape[1], value.device):
             y, u = problem.target[part].T.contiguous(), problem.pre_activation[part].T.contiguous()
             states, used = _simplex_columns(y, u, problem.lam)
             value[part] = states.T
@@ -130,12 +131,13 @@ class _Columns:
 
     def newton(self, nu: Tensor, lower: Tensor, settled: float) -> tuple[Tensor, Tensor, int]:
         """Return nu, its states over their sum, and the steps to where the sums are all but 1."""
-        steps = 0
+        steps, looks = 0, Late[None]()
         while True:
             steps += 1
             total = self.states_of(nu).sum(0)
             excess = total - 1
-            if steps == _NEWTON_STEPS or float(excess.abs().max()) <= settled:
+            worst, _ = looks.seen(excess.abs().max(), None)
+            if steps == _NEWTON_STEPS or worst <= settled:
                 return nu, self.states.div_(total), steps
             slope = torch.div(self.states, self.root, out=self.shifted).sum(0)
             least = torch.finfo(slope.dtype).tiny

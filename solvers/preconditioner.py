@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
 
@@ -63,7 +64,8 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     It is nonnegative for every monotone map, and needs no derivative; kept from 0, where a
     direction would have no length.
     """
-    signs = torch.randint(0, 2, u.shape, generator=_generator()).to(u) * 2 - 1
+    drawn = torch.randint(0, 2, u.shape, generator=_generator(u.device), device=u.device)
+    signs = drawn.to(u) * 2 - 1
     slope = problem.divergence.link_gradient
     change = slope(u + _PROBE * signs) - slope(u)
     return (signs * change).mean(-1).clamp(min=LEAST_CURVATURE) / _PROBE
@@ -79,10 +81,8 @@ def _sampled(inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     count = rows_used(samples, inputs.shape[1] + 1)
     if samples == count:
         return inputs, weights.to(inputs)
-    total = weights.double().sum()
-    chance = 0.5 * weights.double() / total + 0.5 / samples if total > 0 else weights + 1.0
-    drawn = torch.multinomial(chance.cpu(), count, replacement=True, generator=_generator())
-    drawn = drawn.to(inputs.device)
+    chance = 0.5 * weights.double() / weights.double().sum() + 0.5 / samples
+    drawn = _drawn(chance, count)
     return inputs[drawn], (weights / chance).to(inputs)[drawn] / count
 
 
@@ -90,17 +90,42 @@ def jittered_cholesky(system: Tensor) -> Tensor:
     """Return the Cholesky factor of a system that rounding may have made singular.
 
     Raises:
-        SolverError: it is far from positive semidefinite.
+        SolverError: it is far from positive semidefinite; on a GPU the factor is NaN there.
     """
+    if deferred.stays_on_device(system):
+        return _first_factor(system)
     for jitter in _JITTERS:
-        shifted = system.clone()
-        shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
-        lower: Tensor
-        lower, info = torch.linalg.cholesky_ex(shifted)
+        lower, info = _factored(system, jitter)
         if int(info) == 0:
             return lower
     raise SolverError("the system of a weight fit is not positive definite: scale the inputs.")
 
 
-def _generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)  # the same rows every time: a solve is repeatable
+def _factored(system: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    shifted = system.clone()
+    shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
+    factor = torch.linalg.cholesky_ex(shifted)
+    return factor.L, factor.info
+
+
+def _first_factor(system: Tensor) -> Tensor:
+    """Return the factor of the first jitter that succeeds, without a look at which it is."""
+    found = torch.full_like(system, torch.nan)
+    for jitter in reversed(_JITTERS):
+        lower, info = _factored(system, jitter)
+        found = torch.where(info == 0, lower, found)
+    return found
+
+
+def _drawn(chance: Tensor, count: int) -> Tensor:
+    """Return numbers of samples, (count,), each drawn with its chance."""
+    generator = _generator(chance.device)
+    if not deferred.stays_on_device(chance):
+        return torch.multinomial(chance, count, replacement=True, generator=generator)
+    uniform = torch.rand(count, generator=generator, dtype=chance.dtype, device=chance.device)
+    bounds = chance.cumsum(0)  # not multinomial, in which a NaN ends the process on a GPU
+    return torch.searchsorted(bounds, uniform * bounds[-1]).clamp_(max=len(chance) - 1)
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(0)  # the same rows every time, so that it repeats

@@ -8,8 +8,12 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
+from liftednet.deferred import largest, reported
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
+from liftednet.problems.design_matrix import largest_eigenvalue
+
+from .link_weights import LinkWeights, link_weights
 
 
 @dataclass(frozen=True)
@@ -23,29 +27,24 @@ class SharedQuadratic:
         smoothness: its largest eigenvalue.
     """
 
-    weights: tuple[Tensor, ...]
+    weights: LinkWeights
     curvatures: tuple[float, ...]
     hessian: Tensor
     smoothness: float
 
     def serves(self, problem: StateFit) -> bool:
         """Say whether the problem has these weights and curvatures."""
-        weights = [link.weight for link in problem.links]
-        return self.curvatures == _curvatures(problem) and all(
-            old.dtype == new.dtype and old.shape == new.shape and torch.equal(old, new)
-            for old, new in zip(self.weights, weights, strict=True)
-        )
+        return self.curvatures == _curvatures(problem) and self.weights.are_those_of(problem)
 
 
 def shared_quadratic(problem: StateFit) -> SharedQuadratic:
     """Return H of quadratic links; formed in float64."""
-    weights, curvatures = tuple(link.weight.clone() for link in problem.links), _curvatures(problem)
-    hessian = torch.zeros(problem.units, problem.units, dtype=torch.float64)
-    hessian = hessian.to(problem.pre_activation.device)
-    for weight, curvature in zip(weights, curvatures, strict=True):
-        hessian += curvature * weight.double() @ weight.double().T
-    smoothness = float(torch.linalg.eigvalsh(hessian)[-1].clamp(min=0))
-    return SharedQuadratic(weights, curvatures, hessian.to(problem.pre_activation), smoothness)
+    u, curvatures = problem.pre_activation, _curvatures(problem)
+    hessian = u.new_zeros(problem.units, problem.units, dtype=torch.float64)
+    for link, curvature in zip(problem.links, curvatures, strict=True):
+        hessian += curvature * link.weight.double() @ link.weight.double().T
+    smoothness = reported(largest_eigenvalue(hessian))
+    return SharedQuadratic(link_weights(problem), curvatures, hessian.to(u), smoothness)
 
 
 def _curvatures(problem: StateFit) -> tuple[float, ...]:
@@ -96,7 +95,7 @@ class PrimalRows:
         terms = [self.pull]
         for link in self.links:
             terms.append(link.lam * (link.target @ link.weight.T))
-        return max(self.lam, *(float(term.abs().max()) for term in terms))
+        return largest(terms, self.lam)
 
 
 def primal_rows(

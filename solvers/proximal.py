@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.divergences import Raw
 from liftednet.problems import StateFit, Subproblem
 from liftednet.problems.chunks import row_chunks
@@ -16,9 +17,12 @@ from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
 from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
+from .unfinished import unfinished
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _CHECK = 4  # steps between two looks at which samples are done
+_SLACK = 1.001  # of s over a smoothness that is found without an eigenvalue solver
+_LEAST = 1e-3  # of such an s, in units of lam
 
 
 @dataclass
@@ -84,8 +88,11 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         shared = self.prepare(problem, cache)
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
-        step = shared.smoothness if shared is not None else problem.smoothness or 0.0
-        if step == 0.0:
+        step = shared.smoothness if shared is not None else problem.smoothness
+        assert step is not None  # asked for by obstacle
+        if isinstance(step, Tensor):
+            step = deferred.at_least(_SLACK * step, _LEAST * problem.lam)
+        elif step == 0.0:
             return judged(problem, value, 0, started, tolerance, self.name)
         value = value if start is None else start.clone()
         steps = 0
@@ -97,28 +104,22 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
 
     def _descend(self, rows: PrimalRows, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
         """Return the states where their movement is within the tolerance, or no longer falls."""
-        left, result, steps = torch.arange(len(start), device=start.device), start.clone(), 0
-        one = start.new_ones(len(start), 1)
-        at = _Walk(start, start, one, torch.inf * one, torch.inf * one)
+        one, steps = start.new_ones(len(start), 1), 0
+        begin = _Walk(start, start, one, torch.inf * one, torch.inf * one)
+        batch = unfinished(rows, begin, lambda at: (at.states,))
         goal = tolerance * rows.scale(start)
         while steps < self.max_iterations:
             steps += 1
-            at = _advance(rows, at)
+            at = batch.at = _advance(batch.problem, batch.at)
             if steps % _CHECK not in (0, 1):
                 continue
-            unfinished = rows.step * at.moved > goal
+            going = late = rows.step * at.moved > goal
             if steps % _PATIENCE == 0:
-                unfinished &= at.moved < 0.7 * at.earlier
+                going = late & (at.moved < 0.7 * at.earlier)
                 at.earlier = at.moved
-            keep = unfinished[:, 0]
-            count = int(keep.sum())
-            if count < 0.75 * len(left):
-                result[left] = at.states
-                rows, at, left = rows.rows(keep), at.rows(keep), left[keep]
-            if count == 0:
+            if not batch.release(going[:, 0], late[:, 0]):
                 break
-        result[left] = at.states
-        return result, steps
+        return batch.results()[0], steps
 
 
 def _advance(rows: PrimalRows, at: _Walk) -> _Walk:

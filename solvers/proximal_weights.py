@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.problems import Subproblem, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
@@ -56,23 +57,24 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
-        smoothness = problem.smoothness or 1.0
+        smoothness = deferred.positive(cast(float, problem.smoothness))
         value, ahead, momentum = start, start, 1.0
-        steps, best, since = 0, torch.inf, 0
+        steps, best, since, looks = 0, torch.inf, 0, deferred.Late[Tensor]()
         while steps < self.max_iterations and steps - since <= _PATIENCE:
             steps += 1
             gradient, scale = problem.gradient(ahead)
             following = _prox(problem, ahead - gradient / smoothness, 1 / smoothness)
             moved, change = ahead - following, following - value
-            momentum = 1.0 if float((moved * change).sum()) > 0 else momentum
+            momentum = deferred.chosen((moved * change).sum() > 0, 1.0, momentum)
             larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
             ahead = following + (momentum - 1) / larger * change
             value, momentum = following, larger
-            violation = smoothness * float(moved.abs().max())
-            if violation <= goal * scale:
-                break
-            if violation < 0.9 * best:
-                best, since = violation, steps
+            violation = smoothness * moved.abs().max() / deferred.positive(scale)
+            share, then = looks.seen(violation, following)
+            if then is not None and share <= goal:
+                return then, steps
+            if share < 0.9 * best:
+                best, since = share, steps
         return value, steps
 
 

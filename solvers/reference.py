@@ -114,7 +114,7 @@ class Reference(Solver[Subproblem[Any], Any, Compiled]):
         if any(variable.value is None for variable in formulation.variables.values()):
             raise SolverError(f"the reference solver has no solution: {failure}.")
         value = problem.read(formulation)
-        objective, residual = problem.measure(value)
+        objective, residual = map(float, problem.measure(value))
         if np.isnan(residual):
             residual = dual_residual(statement)
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.activation import Activation
+from liftednet.deferred import Late
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
@@ -91,7 +93,8 @@ class Softmax(_OnSimplex):
         t is a number or (samples, 1).
         """
         rows = _ROWS // w.shape[-1] + 1 if w.device.type == "cpu" else max(len(w), 1)
-        weights = torch.as_tensor(t, dtype=w.dtype, device=w.device).expand(len(w), 1)
+        weights = t.to(w) if isinstance(t, Tensor) else w.new_full((), t)
+        weights = weights.expand(len(w), 1)
         parts = zip(w.split(rows), weights.split(rows), strict=True)
         return torch.cat([_entropic_states(part, weight) for part, weight in parts])
 
@@ -103,7 +106,7 @@ def _entropic_states(w: Tensor, t: Tensor) -> Tensor:
     from below one step could overshoot by far.
     """
     settled = torch.finfo(w.dtype).eps ** 0.75
-    x = _start(w, t)
+    x, looks = _start(w, t), Late[None]()
     v = x.exp()
     nu = ((w - v - t * x) * v).sum(-1, keepdim=True) / v.sum(-1, keepdim=True)
     for _ in range(_STEPS):
@@ -113,7 +116,7 @@ def _entropic_states(w: Tensor, t: Tensor) -> Tensor:
         fall = (excess - (share * gap).sum(-1, keepdim=True)) / share.sum(-1, keepdim=True)
         change = ((gap + fall) / slope).clamp(min=-2)
         x, nu = x - change, nu + fall
-        moved = float((v * change).abs().max())
+        moved, _ = looks.seen((v * change).abs().max(), None)
         v = x.exp()
         if moved <= settled:
             break
@@ -123,7 +126,7 @@ def _entropic_states(w: Tensor, t: Tensor) -> Tensor:
 def _start(w: Tensor, t: Tensor) -> Tensor:
     """Return log v near the solution: of the projection for small t, of a softmax for large."""
     soft = (w / (t + 1 / w.shape[-1])).log_softmax(-1)
-    if float(t.min()) > _SHARP:
+    if not deferred.stays_on_device(t) and float(t.min()) > _SHARP:
         return soft
     near = project_simplex(w)
     threshold = ((w - near) * near).sum(-1, keepdim=True)

@@ -9,6 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from liftednet import deferred
+from liftednet.deferred import reported
 from liftednet.validation import require_matrix
 
 _CHUNK_ENTRIES = 1_000_000  # of float64 at a time: 8 MB, which caches hold
@@ -120,14 +122,14 @@ class Design:
         if self.bias and not self.wide:
             return self.gram[-1]
         total = sum_of(chunk.sum(0) for _, chunk in self._chunks())
-        return torch.cat([total, total.new_tensor([self.samples])]) if self.bias else total
+        return torch.cat([total, total.new_full((1,), self.samples)]) if self.bias else total
 
     @cached_property
     def squared_norm(self) -> float:
         """The largest eigenvalue of the Gram matrix."""
         if not self.wide:
-            return float(torch.linalg.eigvalsh(self.gram)[-1].clamp(min=0))
-        return squared_norm(_with_ones(self.inputs) if self.bias else self.inputs)
+            return reported(largest_eigenvalue(self.gram))
+        return reported(squared_norm_on(_with_ones(self.inputs) if self.bias else self.inputs))
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X, 1]'V in float64."""
@@ -174,19 +176,16 @@ def sum_of(parts: Iterator[Tensor]) -> Tensor:
     return total
 
 
-def squared_norm(matrix: Tensor) -> float:
-    """Return the largest eigenvalue of M'M, from the smaller of M'M and M M', in float64."""
-    return float(squared_norm_on(matrix))
-
-
 def squared_norm_on(matrix: Tensor) -> Tensor:
-    """Return the largest eigenvalue of M'M in float64, (), on the device of M.
-
-    On a GPU it does not wait for the device, as an eigenvalue solver would.
-    """
+    """Return the largest eigenvalue of M'M in float64, (), from the smaller of M'M and M M'."""
     exact = matrix.double()
     gram = exact.T @ exact if exact.shape[0] >= exact.shape[1] else exact @ exact.T
-    if matrix.is_cuda:
+    return largest_eigenvalue(gram)
+
+
+def largest_eigenvalue(gram: Tensor) -> Tensor:
+    """Return the largest eigenvalue of a positive semidefinite G, (), without waiting for a GPU."""
+    if deferred.stays_on_device(gram):
         return dominant_eigenvalue(gram)
     return torch.linalg.eigvalsh(gram)[-1].clamp(min=0)
 
