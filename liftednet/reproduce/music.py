@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +12,21 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from liftednet.activations import Tanh
 from liftednet.data import PianoRolls, Sequences, jsb_chorales, muse_data
+from liftednet.errors import DataError
 from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import BinaryCrossEntropy
 from liftednet.models import LiftedRNN
 from liftednet.models.networks import EchoStateNetwork, PlainRNN, SequenceModel
 from liftednet.models.recurrent_minibatch import SequenceMinibatch
+from liftednet.reproduce.lanes import Lanes
 from liftednet.reproduce.runs import Outcome
+from liftednet.starts import orthogonal
 
-NOTES, WINDOW, BATCH, CLIP = 88, 100, 32, 1.0
+NOTES, WINDOW, LANES, CLIP, DECAY = 88, 100, 16, 1.0, 0.1
+CHECKS = 30  # looks at the validation songs, at most
 LIFTED_WINDOWS, LIFTED_BATCH = 500, 25
+
+State = Any
 
 ROLLS: dict[str, Callable[[], PianoRolls]] = {"MuseData": muse_data, "JSB": jsb_chorales}
 
@@ -32,11 +39,12 @@ class MusicRun:
         rolls: a key of `ROLLS`.
         network: a key of `NETWORKS`.
         hidden: units.
-        rate: of Adam, falling linearly to 0.
+        rate: of Muon, a third of it that of Adam; falling linearly to 0.
         epochs: passes over the training songs.
         seed: of the start and the order of the windows.
         songs: training songs to use, or None for all.
         lifted: whether the network starts from lifted weights.
+        tested: whether the test songs are read in the end; a trial leaves them alone.
     """
 
     rolls: str
@@ -47,6 +55,7 @@ class MusicRun:
     seed: int
     songs: int | None = None
     lifted: bool = False
+    tested: bool = True
 
 
 @dataclass(frozen=True)
@@ -87,34 +96,41 @@ NETWORKS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def train_music(run: MusicRun) -> Outcome:
-    """Train with Adam and clipping; keep the weights of the best epoch on the validation songs.
+    """Train with states carried over windows; keep the best weights on the validation songs.
 
     Returns:
-        Mean training loss of every epoch, validation losses (per step, per song) of every epoch,
-        and the test losses of the kept weights.
+        The epochs at which the validation songs were looked at, the mean training loss per step
+        of each of them, the validation losses (per step, per song) after each, and the test
+        losses of the kept weights or None.
+
+    Raises:
+        DataError: torch is older than 2.9.
     """
     rolls = ROLLS[run.rolls]()
     torch.manual_seed(run.seed)
     model = SequenceModel(NETWORKS[run.network](run.hidden), run.hidden, NOTES)
-    windows = _some_songs(rolls.train, run.songs).windows(WINDOW)
-    _start_(model, run, windows)
-    steps = run.epochs * (-(-len(windows) // BATCH))
-    optimizer = torch.optim.Adam(model.parameters(), run.rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: max(1e-3, 1 - i / steps))
-    source = torch.Generator().manual_seed(run.seed)
-    train_losses, valid_losses, best = [], [], (float("inf"), model.state_dict())
-    for _ in range(run.epochs):
-        train_losses.append(_one_epoch(model, windows, optimizer, schedule, source))
-        valid = evaluate(model, rolls.valid)
-        valid_losses.append([valid.per_step, valid.per_song])
-        if valid.per_song < best[0]:
-            best = valid.per_song, {k: v.clone() for k, v in model.state_dict().items()}
+    songs = _some_songs(rolls.train, run.songs)
+    _start_(model, run, songs)
+    training = _Training(model, songs, run)
+    epochs, train, valid = [], [], []
+    best, every = (float("inf"), model.state_dict()), -(-run.epochs // CHECKS)
+    for epoch in range(1, run.epochs + 1):
+        loss = training.epoch()
+        if epoch % every and epoch < run.epochs:
+            continue
+        found = evaluate(model, rolls.valid)
+        epochs.append(epoch)
+        train.append(loss)
+        valid.append([found.per_step, found.per_song])
+        if found.per_song < best[0]:
+            best = found.per_song, {k: v.clone() for k, v in model.state_dict().items()}
     model.load_state_dict(best[1])
-    test = evaluate(model, rolls.test)
+    test = evaluate(model, rolls.test) if run.tested else None
     return {
-        "train": train_losses,
-        "valid": valid_losses,
-        "test": [test.per_step, test.per_song],
+        "epochs": epochs,
+        "train": train,
+        "valid": valid,
+        "test": test and [test.per_step, test.per_song],
     }
 
 
@@ -155,13 +171,16 @@ def losses_of(outputs: Callable[[Tensor], Tensor], songs: Sequences) -> Loss:
     return Loss(total / int(songs.lengths.sum()), sum(means) / len(means))
 
 
-def _start_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
+def _start_(model: SequenceModel, run: MusicRun, songs: Sequences) -> None:
     if run.lifted:
-        _lift_(model, run, windows)
+        _lift_(model, run, songs.windows(WINDOW))
         return
     with torch.no_grad():  # from the notes' mean rates instead of from one half
-        rate = windows.rows.double().mean(0).clamp(1e-4, 1)
+        rate = songs.rows.double().mean(0).clamp(1e-4, 1)
         model.readout.bias.copy_(torch.logit(rate))
+        if isinstance(model.recurrence, PlainRNN):
+            source = torch.Generator().manual_seed(run.seed)
+            model.recurrence.get_parameter("weight_hh_l0").copy_(orthogonal(run.hidden, source))
 
 
 def _lift_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
@@ -183,25 +202,74 @@ def _lift_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
     initialize_rnn_(model.recurrence, model.readout, lifted)
 
 
-def _one_epoch(
-    model: SequenceModel,
-    windows: Sequences,
-    optimizer: torch.optim.Optimizer,
-    schedule: torch.optim.lr_scheduler.LRScheduler,
-    source: torch.Generator,
-) -> float:
-    """Return the mean training loss per step."""
-    total, count = 0.0, 0
-    for batch in windows.batches(BATCH, source):
+class _Training:
+    """Truncated backpropagation over songs side by side, the states carried along each."""
+
+    def __init__(self, model: SequenceModel, songs: Sequences, run: MusicRun) -> None:
+        self._model = model
+        self._lanes = Lanes(songs, LANES, WINDOW, torch.Generator().manual_seed(run.seed))
+        self._weights = _window_weights(songs, self._lanes)
+        self._steps = max(1, len(self._lanes.windows) // LANES)
+        self._optimizers = _optimizers(model, run.rate)
+        total = run.epochs * self._steps
+        self._schedules = [
+            torch.optim.lr_scheduler.LambdaLR(o, lambda i: max(1e-3, 1 - i / total))
+            for o in self._optimizers
+        ]
+        self._state: State = None
+
+    def epoch(self) -> float:
+        """Read as many windows as there are; return the mean training loss per step."""
+        sums = [self._step() for _ in range(self._steps)]
+        return sum(loss for loss, _ in sums) / sum(steps for _, steps in sums)
+
+    def _step(self) -> tuple[float, int]:
+        """Return the sum of the losses of a batch and its number of steps."""
+        drawn, begins = self._lanes.draw()
+        batch = self._lanes.windows.batch(drawn)
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        outputs, self._state = self._model(batch.x, _carried(self._state, begins))
+        losses = _losses(outputs, batch.y).masked_fill(~batch.mask, 0).sum(1)
         steps = int(batch.lengths.sum())
-        optimizer.zero_grad()
-        loss = _losses(model(batch.x)[0], batch.y)[batch.mask].sum() / steps
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-        optimizer.step()
-        schedule.step()
-        total, count = total + float(loss.detach()) * steps, count + steps
-    return total / count
+        (losses @ self._weights[drawn] / steps).backward()
+        nn.utils.clip_grad_norm_(self._model.parameters(), CLIP)
+        for optimizer, schedule in zip(self._optimizers, self._schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+        return float(losses.detach().sum()), steps
+
+
+def _window_weights(songs: Sequences, lanes: Lanes) -> Tensor:
+    """Return the weight of each window: one over the root of its song's length, 1 on average.
+
+    Steps of equal weight would follow the few long songs, and songs of equal weight (eq. 4.2) the
+    many short ones; the root lies between.
+    """
+    weights = songs.lengths[lanes.owners].double().rsqrt()
+    lengths = lanes.windows.lengths
+    return (weights * (lengths.sum() / (weights @ lengths.double()))).float()
+
+
+def _optimizers(model: SequenceModel, rate: float) -> list[torch.optim.Optimizer]:
+    """Return Muon for the matrices, with decay of the weights, and Adam for the vectors."""
+    if not hasattr(torch.optim, "Muon"):
+        raise DataError(f"Training on music needs Muon, of torch 2.9; this is {torch.__version__}.")
+    matrices = [p for p in model.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    muon = torch.optim.Muon(
+        matrices, rate, weight_decay=DECAY, momentum=0.9, adjust_lr_fn="match_rms_adamw"
+    )
+    return [muon, torch.optim.Adam(vectors, rate / 3)]
+
+
+def _carried(state: State, begins: Tensor) -> State:
+    """Return the state cut from its graph, and zero in the lanes in which a song begins."""
+    if state is None:
+        return None
+    if isinstance(state, tuple):
+        return tuple(_carried(part, begins) for part in state)
+    return state.detach().masked_fill(begins[None, :, None], 0)
 
 
 def _losses(outputs: Tensor, targets: Tensor) -> Tensor:

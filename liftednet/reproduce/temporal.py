@@ -29,11 +29,11 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 1500, MusicExtent((50, 100, 200, 300), 20, 6, 15))
-_QUICK = _Size(100, 20, 200, MusicExtent((50, 100), 2, 1, 2, songs=60))
+_FULL = _Size(100, 20, 2000, MusicExtent({50: 2, 100: 2, 200: 1, 300: 1}, 80, 6, 10))
+_QUICK = _Size(100, 20, 200, MusicExtent({50: 1, 100: 1}, 2, 1, 2, songs=60))
 
 
-def run(folder: Path, quick: bool = False, seeds: int = 2) -> Path:
+def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
     """Run what is missing, and write the tables, the pictures and README.md.
 
     Args:
