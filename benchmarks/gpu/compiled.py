@@ -22,11 +22,11 @@ from liftednet.activation import Activation
 from liftednet.solvers.kernels import maps
 from liftednet.solvers.kernels.declared import functions
 from liftednet.solvers.kernels.entries import closed_form_entries
+from liftednet.solvers.kernels.groups import Goal, Layer, LinkPlan, TileLink
 from liftednet.solvers.kernels.simplex import simplex_rows
 from liftednet.solvers.kernels.state_tiles import state_tiles
-from liftednet.solvers.kernels.table import padded_width, state_blocks
+from liftednet.solvers.kernels.table import DeviceMap, padded_width, state_blocks, time_blocks
 from liftednet.solvers.kernels.table import simplex_rows as rows_of
-from liftednet.solvers.kernels.tile_steps import TileLink
 from liftednet.solvers.kernels.time_tiles import colored_tiles
 from liftednet.solvers.kernels.tridiagonal import eliminate
 
@@ -121,34 +121,21 @@ def _kernels() -> Iterator[Compiled]:
 def _state_kernel(
     units: int, widths: tuple[int, ...], proximal: str, links: tuple[str, ...]
 ) -> Compiled:
-    blocks = state_blocks(widths)
-    padded = blocks.padded(units)
-    one, x, sides = torch.empty(()), torch.empty(64, units), _sides(widths, 0)
+    blocks, x = state_blocks(widths), torch.empty(64, units)
+    plans = (
+        LinkPlan(getattr(maps, link), False, False, blocks.width(width))
+        for link, width in zip(links, widths, strict=True)
+    )
     kernel = state_tiles.warmup(
         x,
         x,
-        x,
-        one,
-        one,
         torch.empty(2, dtype=torch.int32),
-        sides,
+        Goal(x, torch.empty(()), torch.empty(())),
+        Layer(units, 0.5, 0.0, 0.0),
+        _links(widths, 0),
         64,
-        units,
         100,
-        0.5,
-        0.0,
-        0.0,
-        PROX=getattr(maps, proximal),
-        LINKS=tuple(getattr(maps, link) for link in links),
-        FULL=tuple(False for _ in widths),
-        COUNTED=tuple(False for _ in widths),
-        WIDTHS=tuple(map(padded_width, widths)),
-        ROWS=blocks.rows,
-        DEPTH=blocks.depth,
-        COLUMNS=blocks.columns,
-        PADDED=padded,
-        PRECISION=blocks.precision,
-        ROUGH=blocks.rough,
+        PLAN=blocks.plan(units, DeviceMap(proximal), tuple(plans)),
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         grid=(1,),
@@ -158,39 +145,25 @@ def _state_kernel(
 
 def _time_kernel(units: int, outputs: int) -> Compiled:
     widths = (units, outputs)
-    blocks, wide = state_blocks(widths), padded_width(units)
-    columns = min(blocks.columns, wide)
-    one, x = torch.empty(()), torch.empty(64, units)
+    blocks, x = time_blocks(widths), torch.empty(64, units)
+    plans = (
+        LinkPlan(maps.tanh, True, True, blocks.width(units)),
+        LinkPlan(maps.softmax, False, True, blocks.width(outputs)),
+    )
     kernel = colored_tiles.warmup(
         x,
         x,
         x.char(),
         x,
-        x,
-        one,
-        one,
-        x,
-        _sides(widths, 8),
+        Goal(x, torch.empty(()), torch.empty(())),
+        Layer(units, 0.5, 0.0, 0.0),
+        _links(widths, 8),
         8,
         8,
-        units,
         0,
         0,
         100,
-        0.5,
-        0.0,
-        0.0,
-        PROX=maps.tanh_prox,
-        LINKS=(maps.tanh, maps.softmax),
-        FULL=(True, False),
-        COUNTED=(True, True),
-        WIDTHS=tuple(map(padded_width, widths)),
-        ROWS=blocks.rows,
-        DEPTH=min(blocks.depth, wide),
-        COLUMNS=columns,
-        PADDED=-(-units // columns) * columns,
-        WIDTH=wide,
-        PRECISION=blocks.precision,
+        PLAN=blocks.plan(units, DeviceMap("tanh_prox"), plans),
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         grid=(1,),
@@ -198,10 +171,10 @@ def _time_kernel(units: int, outputs: int) -> Compiled:
     return _compiled(f"states over time, {units} units, {outputs} outputs", kernel)
 
 
-def _sides(widths: tuple[int, ...], ahead: int) -> tuple[TileLink, ...]:
-    x = torch.empty(64, 4)
+def _links(widths: tuple[int, ...], ahead: int) -> tuple[TileLink, ...]:
+    x, one = torch.empty(64, 4), torch.empty(())
     return tuple(
-        TileLink(x, x, torch.empty(width), x, x.char(), ahead, width, 1.0, 1.0, 0.0)
+        TileLink(x, x.half(), one, torch.empty(width), x, x.char(), ahead, width, 1.0, 1.0, 0.0)
         for width in widths
     )
 

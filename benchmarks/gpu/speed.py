@@ -96,8 +96,8 @@ def _others(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
     for rows, warps, programs in ((16, 4, 4), (32, 4, 2), (32, 8, 1), (64, 4, 1), (64, 8, 1)):
         if (rows, warps) != (first.rows, first.warps):
             yield replace(first, rows=rows, warps=warps, programs=programs)
-    yield replace(first, rough=1.0)
-    yield replace(first, precision="tf32", rough=1.0)
+    for drop in (8.0, 512.0):
+        yield replace(first, drop=drop)
 
 
 def state_speeds(scale: Scale, top: Ceilings) -> Iterator[StateSpeed]:
@@ -155,10 +155,9 @@ def _state_speed(
 
 
 def _shown(blocks: StateBlocks) -> str:
-    rough = "" if blocks.rough > 1 else ", no rough start"
     return (
-        f"{blocks.rows} rows, {blocks.warps} warps, {blocks.programs} programs, "
-        f"{blocks.precision}{rough}"
+        f"{blocks.rows} rows, {blocks.columns} columns, {blocks.warps} warps, "
+        f"{blocks.programs} programs, drop {blocks.drop:.0f}"
     )
 
 

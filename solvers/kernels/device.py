@@ -54,11 +54,20 @@ def on_device(tensor: Tensor) -> AbstractContextManager[object]:
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
-def processors(device: torch.device) -> int:
-    """Return how many multiprocessors a device has; 2 under the interpreter."""
+def programs(device: torch.device, most: int, scratch_bytes: int) -> int:
+    """Return how many programs run at once; 2 under the interpreter.
+
+    Args:
+        device: where.
+        most: how many on each multiprocessor.
+        scratch_bytes: of each, three quarters of which all steps go through. They are to stay in
+            the L2 cache.
+    """
     if device.type != "cuda":
         return 2
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    card = torch.cuda.get_device_properties(device)
+    each = 4 * card.L2_cache_size // (3 * card.multi_processor_count * scratch_bytes)
+    return card.multi_processor_count * min(most, max(1, each))
 
 
 def free_bytes(device: torch.device) -> int | None:

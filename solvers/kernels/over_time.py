@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,9 +16,16 @@ from liftednet.solution import Solution
 
 from ..base import Solver, default_tolerance, judged
 from ..forward_over_time import forward_states
-from .device import on_device, processors, refusal, require_room
-from .sides import Side, link_refusal, padded, side
-from .table import StateBlocks, padded_width, proximal_map, state_blocks, width_refusal
+from .device import on_device, programs, refusal, require_room
+from .groups import Goal, Layer, TilePlan
+from .sides import Side, link_refusal, side
+from .table import (
+    DeviceMap,
+    StateBlocks,
+    proximal_map,
+    time_blocks,
+    width_refusal,
+)
 
 _SHARE = 0.3  # of the tolerance, at which steps end
 _SLACK = 1.001  # of s over the smoothness of the links
@@ -77,7 +84,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         states = begin.clone(memory_format=torch.contiguous_format)
         terms = problem.terms(states)
         largest = torch.stack([term.abs().max() for term in terms]).max().clamp(min=problem.lam)
-        launch = _Launch(problem, self.blocks or _blocks(problem), self.step_limit)
+        launch = _Launch(problem, self.blocks or time_blocks(_columns(problem)), self.step_limit)
         worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
         sweeps = deferred.counted((worst[1:] > 0).sum())
         return judged(problem, states, sweeps, started, tolerance, self.name)
@@ -87,82 +94,65 @@ def _columns(problem: StatesOverTime) -> list[int]:
     return [problem.drive.shape[2], *(link.weight.shape[1] for link in problem.links)]
 
 
-def _blocks(problem: StatesOverTime) -> StateBlocks:
-    columns = _columns(problem)
-    blocks, width = state_blocks(columns), padded_width(columns[0])
-    return replace(blocks, depth=min(blocks.depth, width), columns=min(blocks.columns, width))
-
-
 class _Launch:
     """What the launches of a solve share."""
 
     def __init__(self, problem: StatesOverTime, blocks: StateBlocks, limit: int) -> None:
         self.problem, self.blocks, self.limit = problem, blocks, limit
         steps, samples, units = problem.drive.shape
-        self.padded = blocks.padded(units)
         tiles = -(-(-(-steps // 2) * samples) // blocks.rows)
-        self.programs = min(tiles, processors(problem.drive.device) * blocks.programs)
-        self.scratch = 3 * self.programs * blocks.rows * self.padded
-        room = steps * samples, 4 * units
-        require_room(*room, 4 * self.scratch, problem.drive.device)
+        device, scratch = problem.drive.device, blocks.scratch(units)
+        self.programs = min(tiles, programs(device, blocks.programs, 4 * scratch))
+        self.scratch = self.programs * scratch
+        require_room(steps * samples, 4 * units, 4 * self.scratch, device)
 
     def run(self, states: Tensor, goal: Tensor, sweeps: int) -> Tensor:
         """Sweep in place; return the largest violation that each sweep met, infinity first."""
         worst = states.new_zeros(sweeps + 1)
         worst[0] = torch.inf
-        shared = self._arguments(states, goal, worst)
+        sides = self._sides(states)
+        shared, plan = self._arguments(states, goal, worst, sides), self._plan(sides)
         with on_device(states):
             for sweep in range(sweeps):
                 for color in (1, 0):
-                    self._color(shared, color, sweep)
+                    self._color(shared, plan, color, sweep)
         return worst
 
-    def _arguments(self, states: Tensor, goal: Tensor, worst: Tensor) -> tuple[Any, ...]:
-        problem = self.problem
+    def _proximal(self) -> DeviceMap:
+        proximal = proximal_map(self.problem.divergence.activation)
+        assert proximal is not None  # asked for by obstacle
+        return proximal
+
+    def _plan(self, sides: list[Side]) -> TilePlan:
+        plans = tuple(side.plan for side in sides)
+        return self.blocks.plan(self.problem.drive.shape[2], self._proximal(), plans)
+
+    def _arguments(
+        self, states: Tensor, goal: Tensor, worst: Tensor, sides: list[Side]
+    ) -> tuple[Any, ...]:
+        problem, proximal = self.problem, self._proximal()
         return (
             problem.drive.contiguous(),
             states,
             problem.valid.char().contiguous(),
-            padded(problem.recurrent, self.padded),
-            states.new_empty(self.scratch),
-            self._step_size().float(),
-            goal.float(),
             worst,
-            self._sides(states),
+            Goal(states.new_empty(self.scratch), self._step_size().float(), goal.float()),
+            Layer(problem.drive.shape[2], float(problem.lam), proximal.a, proximal.b),
+            tuple(side.link for side in sides),
+            *problem.drive.shape[:2],
         )
 
-    def _color(self, shared: tuple[Any, ...], color: int, sweep: int) -> None:
+    def _color(self, shared: tuple[Any, ...], plan: TilePlan, color: int, sweep: int) -> None:
         from .time_tiles import colored_tiles
 
-        problem, blocks, sides = self.problem, self.blocks, shared[-1]
-        proximal = proximal_map(problem.divergence.activation)
-        assert proximal is not None  # asked for by obstacle
-        steps, samples, units = problem.drive.shape
         colored_tiles[(self.programs,)](
-            *shared[:-1],
-            tuple(side.link for side in sides),
-            steps,
-            samples,
-            units,
+            *shared,
             color,
             sweep,
             self.limit,
-            float(problem.lam),
-            proximal.a,
-            proximal.b,
-            PROX=proximal.load(),
-            LINKS=tuple(side.gradient for side in sides),
-            FULL=tuple(side.full for side in sides),
-            COUNTED=tuple(side.counted for side in sides),
-            WIDTHS=tuple(side.width for side in sides),
-            ROWS=blocks.rows,
-            DEPTH=blocks.depth,
-            COLUMNS=blocks.columns,
-            PADDED=self.padded,
-            WIDTH=padded_width(units),
-            PRECISION=blocks.precision,
-            num_warps=blocks.warps,
-            num_stages=blocks.stages,
+            PLAN=plan,
+            num_warps=self.blocks.warps,
+            num_stages=self.blocks.stages,
         )
 
     def _sides(self, states: Tensor) -> list[Side]:
@@ -176,7 +166,7 @@ class _Launch:
                 problem.drive.flatten(0, 1),
                 states.flatten(0, 1),
                 problem.lam,
-                self.padded,
+                self.blocks,
                 follows.flatten(),
                 samples,
             )
@@ -184,7 +174,7 @@ class _Launch:
         for link in problem.links:
             offset = link.offset if link.offset.ndim == 1 else link.offset.flatten(0, 1)
             target, counted = link.target.flatten(0, 1), link.counted.flatten()
-            args = (link.divergence, link.weight, offset, target, link.lam, self.padded, counted)
+            args = (link.divergence, link.weight, offset, target, link.lam, self.blocks, counted)
             sides.append(side(*args))
         return sides
 

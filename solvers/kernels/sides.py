@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from liftednet.divergences import Divergence
 
-from .table import link_map, padded_width
+from .groups import LinkPlan, TileLink
+from .table import StateBlocks, link_map
 
 
 @dataclass(frozen=True)
 class Side:
-    """A link of a launch.
+    """A link of a launch: what it brings, and what the kernel is compiled for."""
 
-    Attributes:
-        link: a `TileLink`.
-        gradient: of R, a Triton function.
-        full: whether C has a row for each sample.
-        counted: whether not all samples are linked.
-        width: columns of W, rounded up to a power of two.
-    """
-
-    link: Any
-    gradient: Any
-    full: bool
-    counted: bool
-    width: int
+    link: TileLink
+    plan: LinkPlan
 
 
 def link_refusal(divergence: Divergence, weight: Tensor) -> str | None:
@@ -41,10 +31,10 @@ def link_refusal(divergence: Divergence, weight: Tensor) -> str | None:
     return None
 
 
-def padded(weight: Tensor, rows: int) -> Tensor:
-    """Return W with zeros beyond its size, (rows, columns rounded up to a power of two)."""
+def padded(weight: Tensor, blocks: StateBlocks) -> Tensor:
+    """Return W with zeros beyond its size, (rows, columns), both rounded up."""
     units, columns = weight.shape
-    wide = weight.new_zeros(rows, padded_width(columns))
+    wide = weight.new_zeros(blocks.padded(units), blocks.width(columns))
     wide[:units, :columns] = weight
     return wide
 
@@ -55,7 +45,7 @@ def side(
     offset: Tensor,
     target: Tensor,
     lam: float,
-    rows: int,
+    blocks: StateBlocks,
     counted: Tensor | None = None,
     ahead: int = 0,
 ) -> Side:
@@ -67,19 +57,19 @@ def side(
         offset: C, (columns,) or (samples, columns).
         target: V, (samples, columns).
         lam: the weight of the link.
-        rows: units, rounded up to what a tile has.
+        blocks: sizes of the kernel.
         counted: (samples,) booleans, which samples are linked; None for all.
         ahead: how many rows later a sample finds its offset and target.
     """
-    from .tile_steps import TileLink
-
     columns = weight.shape[1]
     kind = link_map(divergence, columns)
     assert kind is not None  # asked for by obstacle
-    wide, flags = padded(weight, rows), target if counted is None else counted.char().contiguous()
+    wide, flags = padded(weight, blocks), target if counted is None else counted.char().contiguous()
+    largest = weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
     link = TileLink(
         wide,
-        wide.T.contiguous(),
+        (wide / largest).half(),
+        largest,
         offset.contiguous(),
         target.contiguous(),
         flags,
@@ -89,4 +79,4 @@ def side(
         kind.a,
         kind.b,
     )
-    return Side(link, kind.load(), offset.ndim == 2, counted is not None, wide.shape[1])
+    return Side(link, LinkPlan(kind.load(), offset.ndim == 2, counted is not None, wide.shape[1]))

@@ -16,9 +16,10 @@ from liftednet.problems.design_matrix import squared_norm_on
 from liftednet.solution import Solution
 
 from ..base import default_tolerance, judged
-from .device import Kernel, on_device, processors, refusal, require_room
+from .device import Kernel, on_device, programs, refusal, require_room
+from .groups import Goal, Layer
 from .sides import Side, link_refusal, side
-from .table import StateBlocks, padded_width, proximal_map, state_blocks, width_refusal
+from .table import StateBlocks, proximal_map, state_blocks, width_refusal
 
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
 _SLACK = 1.001  # of s over the smoothness of the links
@@ -29,8 +30,8 @@ _LEAST = 1e-3  # of s over lam, for links that are all but zero
 class FusedStates(Kernel[StateFit]):
     """Solves a state fit by accelerated proximal gradient steps, all in one launch.
 
-    The steps of `Proximal`, a tile of samples at a time; a tile ends by its own certificate. Its
-    links may be quadratic, softmax, or any activation of the catalogue that acts unit by unit.
+    The steps of `Proximal`, a tile of samples at a time; a tile ends by its own certificate, in
+    float32. Its links may be quadratic, softmax, or any activation that acts unit by unit.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-5.
@@ -94,56 +95,45 @@ class _Launch:
         self.problem, self.blocks = problem, blocks
         self.device = problem.pre_activation.device
         self.tiles = -(-problem.samples // blocks.rows)
-        self.programs = min(self.tiles, processors(self.device) * blocks.programs)
-        self.padded = blocks.padded(problem.units)
+        scratch = 4 * blocks.scratch(problem.units)
+        self.programs = min(self.tiles, programs(self.device, blocks.programs, scratch))
 
     def require_room(self) -> None:
-        widths = sum(map(padded_width, _columns(self.problem)))
-        fixed = 3 * self.programs * self.blocks.rows + 2 * widths
-        row_bytes = 12 * self.problem.units  # the states, and two products while s is found
-        require_room(self.problem.samples, row_bytes, 4 * fixed * self.padded, self.device)
+        units = self.problem.units
+        widths = sum(map(self.blocks.width, _columns(self.problem)))
+        scratch = self.programs * self.blocks.scratch(units)
+        fixed = 4 * scratch + 6 * widths * self.blocks.padded(units)  # W, and in float16
+        row_bytes = 12 * units  # the states, and two products while s is found
+        require_room(self.problem.samples, row_bytes, fixed, self.device)
 
     def run(self, value: Tensor, goal: Tensor, limit: int) -> Tensor:
         from .state_tiles import state_tiles
 
-        problem, blocks = self.problem, self.blocks
+        problem, blocks, units = self.problem, self.blocks, self.problem.units
         proximal = proximal_map(problem.divergence.activation)
         assert proximal is not None  # asked for by obstacle
         sides = [self._side(link) for link in problem.links]
         steps = torch.zeros(self.tiles, dtype=torch.int32, device=self.device)
+        scratch = value.new_empty(self.programs * blocks.scratch(units))
         with on_device(value):
             state_tiles[(self.programs,)](
                 problem.pre_activation.contiguous(),
                 value,
-                value.new_empty(self.programs * 3 * blocks.rows * self.padded),
-                step_size(problem).float(),
-                goal.float(),
                 steps,
+                Goal(scratch, step_size(problem).float(), goal.float()),
+                Layer(units, float(problem.lam), proximal.a, proximal.b),
                 tuple(side.link for side in sides),
                 problem.samples,
-                problem.units,
                 limit,
-                float(problem.lam),
-                proximal.a,
-                proximal.b,
-                PROX=proximal.load(),
-                LINKS=tuple(side.gradient for side in sides),
-                FULL=tuple(side.full for side in sides),
-                COUNTED=tuple(side.counted for side in sides),
-                WIDTHS=tuple(side.width for side in sides),
-                ROWS=blocks.rows,
-                DEPTH=blocks.depth,
-                COLUMNS=blocks.columns,
-                PADDED=self.padded,
-                PRECISION=blocks.precision,
-                ROUGH=blocks.rough,
+                PLAN=blocks.plan(units, proximal, tuple(side.plan for side in sides)),
                 num_warps=blocks.warps,
                 num_stages=blocks.stages,
             )
         return steps
 
     def _side(self, link: Link) -> Side:
-        return side(link.divergence, link.weight, link.offset, link.target, link.lam, self.padded)
+        values = link.weight, link.offset, link.target
+        return side(link.divergence, *values, link.lam, self.blocks)
 
 
 def step_size(problem: StateFit) -> Tensor:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +12,7 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Joint
 
 from .declared import functions
+from .groups import LinkPlan, TilePlan
 
 _WIDEST = 256  # columns of a link whose gradient stays in registers
 
@@ -101,49 +102,63 @@ class StateBlocks:
 
     Attributes:
         rows: samples of a tile.
-        depth: units in one part of the product with W.
-        columns: units in one part of the product with W'.
+        depth: units in one part of an exact product with W.
+        columns: units in one part of the other products.
+        least: columns to which a narrower link is filled up. Above `rows`, the compiler deals out a
+            tile by its columns to the warps; with `rows` and `columns` at least as large as all
+            links, by its rows, of which each warp needs 16 of its own. A mixture repeats the work.
         warps: of a program.
-        stages: of the pipeline that loads W.
+        stages: of the pipeline that loads W and the states.
         programs: on each multiprocessor.
-        precision: of the products; "tf32x3" splits float32 in two and is as exact, "tf32" is not.
-        rough: the violation, in units of the goal, down to which they are in TF32; 1 for nowhere.
+        drop: by how much a violation falls until products in float16 are formed anew in split TF32.
     """
 
     rows: int
     depth: int = 32
     columns: int = 64
+    least: int = 16
     warps: int = 8
     stages: int = 3
     programs: int = 1
-    precision: str = "tf32x3"
-    rough: float = 300.0
+    drop: float = 256.0
 
     def padded(self, units: int) -> int:
-        """Return the units, rounded up to a multiple of columns."""
-        return -(-units // self.columns) * self.columns
+        """Return the units, rounded up to whole parts."""
+        part = max(self.columns, self.depth)
+        return -(-units // part) * part
+
+    def width(self, columns: int) -> int:
+        """Return the columns of a link, rounded up to a power of two."""
+        return max(self.least, padded_width(columns))
+
+    def scratch(self, units: int) -> int:
+        """Return how many entries the scratch of a program has."""
+        return 4 * self.rows * self.padded(units)
+
+    def plan(self, units: int, proximal: DeviceMap, links: tuple[LinkPlan, ...]) -> TilePlan:
+        """Return what a kernel is compiled for."""
+        sizes = self.rows, self.depth, self.columns, self.padded(units)
+        return TilePlan(proximal.load(), links, *sizes, self.drop)
 
 
+_NARROW = StateBlocks(32, columns=32, warps=2, programs=4)  # for links of at most 32 columns
 # By the columns of all links, rounded up; larger ones do not fit the registers and shared memory
-# of an H200 (`python -m benchmarks.gpu --compile`). As many programs as its registers hold at
-# once; with few columns the products are too small for TF32 to matter.
+# of an H200 (`python -m benchmarks.gpu --compile`). As many programs as its registers hold at once.
 _STATE_BLOCKS = {
-    64: StateBlocks(32, warps=4, programs=2, rough=1.0),
-    128: StateBlocks(32),
-    256: StateBlocks(32, stages=2),
-    512: StateBlocks(16, columns=32, stages=2),
+    64: _NARROW,
+    128: StateBlocks(32, least=64),
+    512: StateBlocks(16, depth=16, least=32),
 }
 
 
 def padded_width(columns: int) -> int:
-    """Return the columns of a link, rounded up to a power of two, at least 16."""
+    """Return a number of columns, rounded up to a power of two, at least 16."""
     return max(16, 1 << (columns - 1).bit_length())
 
 
 def width_refusal(columns: Sequence[int]) -> str | None:
     """Return why links with so many columns each cannot be served, or None."""
-    widths = [padded_width(number) for number in columns]
-    if max(widths) > _WIDEST or sum(widths) > max(_STATE_BLOCKS):
+    if max(columns) > _WIDEST or _blocks(columns) is None:
         return (
             f"it serves links of at most {_WIDEST} columns each and {max(_STATE_BLOCKS)} together, "
             f"not {', '.join(map(str, columns))}"
@@ -151,10 +166,26 @@ def width_refusal(columns: Sequence[int]) -> str | None:
     return None
 
 
-def state_blocks(columns: Iterable[int]) -> StateBlocks:
+def state_blocks(columns: Sequence[int]) -> StateBlocks:
     """Return the sizes for links with so many columns each."""
-    total = sum(map(padded_width, columns))
-    return next(blocks for width, blocks in _STATE_BLOCKS.items() if total <= width)
+    blocks = _blocks(columns)
+    assert blocks is not None  # asked for by obstacle
+    return blocks
+
+
+def _blocks(columns: Sequence[int]) -> StateBlocks | None:
+    for total, blocks in _STATE_BLOCKS.items():
+        narrow = blocks is not _NARROW or max(columns) <= blocks.rows
+        if narrow and sum(map(blocks.width, columns)) <= total:
+            return blocks
+    return None
+
+
+def time_blocks(columns: Sequence[int]) -> StateBlocks:
+    """Return the sizes for states over time; the first link is that to the next step."""
+    blocks = state_blocks(columns)
+    width = blocks.width(columns[0])
+    return replace(blocks, depth=min(blocks.depth, width), columns=min(blocks.columns, width))
 
 
 def simplex_rows(classes: int) -> int:

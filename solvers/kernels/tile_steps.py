@@ -1,217 +1,204 @@
-"""Accelerated proximal gradient steps of one tile, in the scratch of its program."""
+"""Accelerated proximal gradient steps of one tile, in the scratch of its program.
+
+A step reads W once, in float16, for both of its products: they are of what has changed since the
+products were last formed anew, in split TF32, and so are their errors, which fall with the steps.
+"""
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
 
-
-class TileLink(NamedTuple):
-    """One link, as the kernel takes it.
-
-    Attributes:
-        weight: W, (PADDED, WIDTH), zero beyond its size.
-        adjoint: W', (WIDTH, PADDED).
-        offset: C, (samples, width) where it is full, else (width,).
-        target: V, (samples, width).
-        counted: (samples,) int8, which samples are linked, where not all of them are.
-        ahead: how many rows later a sample finds its offset and target.
-        width: columns of W.
-        lam: the weight of the link.
-        a: a number of its activation.
-        b: another one.
-    """
-
-    weight: Any
-    adjoint: Any
-    offset: Any
-    target: Any
-    counted: Any
-    ahead: int
-    width: int
-    lam: float
-    a: float
-    b: float
+from .groups import Walk
 
 
 @triton.jit
-def descend(
-    scratch,
-    here,
-    step,
-    goal,
-    links,
-    rows,
-    there,
-    units,
-    limit,
-    s,
-    lam,
-    a,
-    b,
-    PROX: tl.constexpr,
-    LINKS: tl.constexpr,
-    FULL: tl.constexpr,
-    COUNTED: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PADDED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PATIENCE: tl.constexpr,
-):
-    """Step until s |Y - Z| is within the goal, or does not fall in PATIENCE steps.
+def descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.constexpr = 50):
+    """Step until s |Y - Z| is within the goal, or does not fall in 200 steps.
+
+    It is judged where products are exact: at the first step after they are formed anew, which
+    they are when it has fallen by PLAN.drop, or after SPAN steps. A step moves Z by about the
+    violation over s, so that what float16 takes from the gradient stays below SPAN / 1000 of it.
 
     Returns:
-        Where the states stand in the scratch, the steps so far, and s |Y - Z| at the first one.
+        Where the states stand in the scratch, the steps, and s |Y - Z| at the first one.
     """
-    momentum = tl.full([ROWS], 1.0, tl.float32)
-    beta = tl.zeros([ROWS], tl.float32)
-    waited, going = 0, 1
-    earlier = goal + float("inf")
-    first, begun = goal * 0.0, step
-    while (going > 0) & (step < limit):
+    rest = _row(PLAN.rows)
+    walk = Walk(0, 0, goal * 0.0, rest + 1.0, rest, _link_blocks(PLAN), _link_blocks(PLAN))
+    first, opened, earlier = goal * 0.0, goal * 0.0, goal + float("inf")
+    floor, waited, going = goal * 0.0, 0, 1
+    while (going > 0) & (walk.step < limit):
         tl.debug_barrier()
-        slopes = ()
-        for k in tl.static_range(len(links)):
-            x = _lifted(
-                scratch, here, beta, links[k].weight, ROWS, DEPTH, PADDED, WIDTHS[k], PRECISION
-            )
-            slope = _slope(x, links[k], rows, there, LINKS[k], FULL[k], COUNTED[k], WIDTHS[k])
-            slopes = slopes + (slope,)  # noqa: RUF005 (what the compiler reads)
-        tl.debug_barrier()
-        turned, violation = _advance(
-            scratch,
-            here,
-            beta,
-            slopes,
-            links,
-            units,
-            s,
-            lam,
-            a,
-            b,
-            PROX,
-            WIDTHS,
-            ROWS,
-            COLUMNS,
-            PADDED,
-            PRECISION,
-        )
-        momentum = tl.where(turned > 0, 1.0, momentum)
-        larger = (1.0 + tl.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
-        beta = (momentum - 1.0) / larger
-        momentum = larger
-        here = ROWS * PADDED - here
-        step += 1
-        waited += 1
-        worst = tl.max(tl.where(there, violation, 0.0), 0)
-        first = tl.where(step == begun + 1, worst, first)
-        going = (worst > goal).to(tl.int32)
-        if waited >= PATIENCE:
-            going = going & (worst < 0.7 * earlier).to(tl.int32)
-            earlier, waited = worst, 0
+        seen, base = _exact(tile, walk.here, layer, links, PLAN)
+        walk = Walk(walk.here, walk.step, walk.worst, walk.momentum, walk.beta, seen, walk.moved)
+        span = 0
+        while (span == 0) | ((walk.worst > floor) & (span < SPAN) & (walk.step < limit)):
+            tl.debug_barrier()
+            walk = _stepped(tile, layer, links, base, walk, s, PLAN)
+            opened = tl.where(span == 0, walk.worst, opened)
+            floor = tl.maximum(0.7 * goal, opened / PLAN.drop)
+            span += 1
+        first = tl.where(walk.step == span, opened, first)
+        going = (opened > goal).to(tl.int32)
+        waited += span
+        if waited >= 200:
+            going = going & (opened < 0.7 * earlier).to(tl.int32)
+            earlier, waited = opened, 0
     tl.debug_barrier()
-    return here, step, first
+    return walk.here, walk.step, first
 
 
 @triton.jit
-def _lifted(
-    scratch,
-    here,
-    beta,
-    weight,
-    ROWS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    PADDED: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Return Y W with Y = Z + beta (Z - the states before), (ROWS, WIDTH)."""
-    before = ROWS * PADDED - here
-    own = tl.arange(0, ROWS)[:, None] * PADDED
+def _exact(tile, here, layer, links, PLAN: tl.constexpr):
+    """Return Z W and the slope there for each link; put lam U - the slopes W' in the scratch."""
+    seen, base = (), ()
+    for k in tl.static_range(len(PLAN.links)):
+        x = _product(tile.scratch + here, links[k].weight, PLAN.links[k].width, PLAN)
+        slope = _slope(x, links[k], tile, PLAN.links[k])
+        _pull(tile.scratch, slope, links[k].weight, layer.lam, PLAN.links[k].width, k == 0, PLAN)
+        seen = seen + (x,)  # noqa: RUF005 (what the compiler reads)
+        base = base + (slope,)  # noqa: RUF005
+    return seen, base
+
+
+@triton.jit
+def _product(states, weight, WIDTH: tl.constexpr, PLAN: tl.constexpr):
+    """Return Z W, (ROWS, WIDTH)."""
+    own = tl.arange(0, PLAN.rows)[:, None] * PLAN.padded
     wide = tl.arange(0, WIDTH)[None, :]
-    x = tl.zeros([ROWS, WIDTH], tl.float32)
-    for first in range(0, PADDED, DEPTH):
-        units = first + tl.arange(0, DEPTH)
-        z = tl.load(scratch + here + own + units[None, :])
-        earlier = tl.load(scratch + before + own + units[None, :])
+    x = _block(PLAN.rows, WIDTH)
+    for first in range(0, PLAN.padded, PLAN.depth):
+        units = first + tl.arange(0, PLAN.depth)
+        z = tl.load(states + own + units[None, :])
         w = tl.load(weight + units[:, None] * WIDTH + wide)
-        x = tl.dot(z + beta[:, None] * (z - earlier), w, x, input_precision=PRECISION)
+        x = tl.dot(z, w, x, input_precision="tf32x3")
     return x
 
 
 @triton.jit
-def _slope(
-    x,
-    link,
-    rows,
-    there,
-    LINK: tl.constexpr,
-    FULL: tl.constexpr,
-    COUNTED: tl.constexpr,
-    WIDTH: tl.constexpr,
+def _pull(
+    scratch, slope, weight, lam, WIDTH: tl.constexpr, FIRST: tl.constexpr, PLAN: tl.constexpr
 ):
+    """Subtract a link's slope W' from what pulls at the states; before the first link lam U."""
+    size: tl.constexpr = PLAN.rows * PLAN.padded
+    own = tl.arange(0, PLAN.rows)[:, None] * PLAN.padded
+    wide = tl.arange(0, WIDTH)[None, :]
+    tl.debug_barrier()
+    for first in range(0, PLAN.padded, PLAN.columns):
+        units = first + tl.arange(0, PLAN.columns)
+        at = scratch + own + units[None, :]
+        if FIRST:  # noqa: SIM108 (a branch, not a choice between two values)
+            pull = lam * tl.load(at + 2 * size)
+        else:
+            pull = tl.load(at + 3 * size)
+        w = tl.load(weight + units[:, None] * WIDTH + wide)
+        pull = tl.dot(-slope, tl.trans(w), pull, input_precision="tf32x3")
+        tl.store(at + 3 * size, pull)
+
+
+@triton.jit
+def _slope(x, link, tile, KIND: tl.constexpr):
     """Return lam (grad R(x + C) - V), zero where nothing is linked, (ROWS, WIDTH)."""
-    columns = tl.arange(0, WIDTH)
-    valid = (columns < link.width)[None, :]
-    linked = there
-    if COUNTED:
-        linked = there & (tl.load(link.counted + rows, mask=there, other=0) != 0)
+    columns = tl.arange(0, KIND.width)
+    valid = (columns < link.columns)[None, :]
+    linked = tile.there
+    if KIND.counted:
+        linked = linked & (tl.load(link.counted + tile.rows, mask=linked, other=0) != 0)
     inside = linked[:, None] & valid
-    at = (rows + link.ahead)[:, None] * link.width + columns[None, :]
-    if FULL:
+    at = (tile.rows + link.ahead)[:, None] * link.columns + columns[None, :]
+    if KIND.full:
         c = tl.load(link.offset + at, mask=inside, other=0.0)
     else:
-        c = tl.load(link.offset + columns, mask=columns < link.width, other=0.0)[None, :]
+        c = tl.load(link.offset + columns, mask=columns < link.columns, other=0.0)[None, :]
     v = tl.load(link.target + at, mask=inside, other=0.0)
-    push = LINK(tl.where(valid, x + c, -1e30), link.a, link.b)
+    push = KIND.gradient(tl.where(valid, x + c, -1e30), link.a, link.b)
     return tl.where(inside, link.lam * (push - v), 0.0)
 
 
 @triton.jit
-def _advance(
-    scratch,
-    here,
-    beta,
-    slopes,
-    links,
-    units,
-    s,
-    lam,
-    a,
-    b,
-    PROX: tl.constexpr,
-    WIDTHS: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PADDED: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """Put the next states over those before; return <Y - Z+, Z+ - Z> and s |Y - Z+| per sample."""
-    before = ROWS * PADDED - here
-    own = tl.arange(0, ROWS)[:, None] * PADDED
-    turned = tl.zeros([ROWS], tl.float32)
-    violation = tl.zeros([ROWS], tl.float32)
-    for first in range(0, PADDED, COLUMNS):
-        columns = first + tl.arange(0, COLUMNS)
-        gradient = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for k in tl.static_range(len(links)):
-            deep = tl.arange(0, WIDTHS[k])[:, None] * PADDED
-            adjoint = tl.load(links[k].adjoint + deep + columns[None, :])
-            gradient = tl.dot(slopes[k], adjoint, gradient, input_precision=PRECISION)
-        at = own + columns[None, :]
-        z = tl.load(scratch + here + at)
-        earlier = tl.load(scratch + before + at)
-        u = tl.load(scratch + 2 * ROWS * PADDED + at)
-        ahead = z + beta[:, None] * (z - earlier)
-        following = PROX(ahead - (gradient - lam * u) / s, lam / s, a, b)
-        following = tl.where((columns < units)[None, :], following, 0.0)
-        move = ahead - following
-        turned += tl.sum(move * (following - z), 1)
-        violation = tl.maximum(violation, s * tl.max(tl.abs(move), 1))
-        tl.store(scratch + before + at, following)
-    return turned, violation
+def _stepped(tile, layer, links, base, walk, s, PLAN: tl.constexpr):
+    """Return the walk after one step, whose states stand where those before stood."""
+    pushes, sizes = (), ()
+    for k in tl.static_range(len(PLAN.links)):
+        x = walk.seen[k] + walk.beta[:, None] * walk.moved[k]
+        push, size = _scaled(_slope(x, links[k], tile, PLAN.links[k]) - base[k])
+        pushes = pushes + (push,)  # noqa: RUF005 (what the compiler reads)
+        sizes = sizes + (size * tl.load(links[k].largest),)  # noqa: RUF005
+    turned, violation, moved = _advanced(tile, layer, links, pushes, sizes, walk, s, PLAN)
+    seen = ()
+    for k in tl.static_range(len(PLAN.links)):
+        seen = seen + (walk.seen[k] + moved[k],)  # noqa: RUF005
+    momentum = tl.where(turned > 0, 1.0, walk.momentum)
+    larger = (1.0 + tl.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
+    worst = tl.max(tl.where(tile.there, violation, 0.0), 0)
+    here = PLAN.rows * PLAN.padded - walk.here
+    return Walk(here, walk.step + 1, worst, larger, (momentum - 1.0) / larger, seen, moved)
+
+
+@triton.jit
+def _advanced(tile, layer, links, pushes, sizes, walk, s, PLAN: tl.constexpr):
+    """Put the next states over those before, a part of the units at a time.
+
+    Returns:
+        <Y - Z+, Z+ - Z> and s |Y - Z+| of each sample, and (Z+ - Z) W for each link.
+    """
+    size: tl.constexpr = PLAN.rows * PLAN.padded
+    own = tile.scratch + tl.arange(0, PLAN.rows)[:, None] * PLAN.padded
+    turned, largest = _block(PLAN.rows, PLAN.columns), _block(PLAN.rows, PLAN.columns)
+    moved = _link_blocks(PLAN)
+    for first in range(0, PLAN.padded, PLAN.columns):
+        units = first + tl.arange(0, PLAN.columns)
+        at = own + units[None, :]
+        gradient, weights = _block(PLAN.rows, PLAN.columns), ()
+        for k in tl.static_range(len(PLAN.links)):
+            wide = tl.arange(0, PLAN.links[k].width)[None, :]
+            w = tl.load(links[k].half + units[:, None] * PLAN.links[k].width + wide)
+            gradient += sizes[k] * tl.dot(pushes[k], tl.trans(w))
+            weights = weights + (w,)  # noqa: RUF005 (what the compiler reads)
+        z, before = tl.load(at + walk.here), tl.load(at + (size - walk.here))
+        ahead = z + walk.beta[:, None] * (z - before)
+        pulled = ahead + tl.load(at + 3 * size) / s
+        following = PLAN.prox(pulled - gradient / s, layer.lam / s, layer.a, layer.b)
+        following = tl.where((units < layer.units)[None, :], following, 0.0)
+        turned += (ahead - following) * (following - z)
+        largest = tl.maximum(largest, tl.abs(ahead - following))
+        tl.store(at + (size - walk.here), following)
+        moved = _added(moved, following - z, weights, links, PLAN)
+    return tl.sum(turned, 1), s * tl.max(largest, 1), moved
+
+
+@triton.jit
+def _added(moved, change, weights, links, PLAN: tl.constexpr):
+    """Return moved + change W for each link."""
+    half, size = _scaled(change)
+    sums = ()
+    for k in tl.static_range(len(PLAN.links)):
+        scale = size * tl.load(links[k].largest)
+        sums = sums + (moved[k] + scale * tl.dot(half, weights[k]),)  # noqa: RUF005
+    return sums
+
+
+@triton.jit
+def _scaled(x):
+    """Return x over the largest entry of its row, in float16, and that entry, (ROWS, 1)."""
+    size = tl.maximum(tl.max(tl.abs(x), 1), 1e-30)[:, None]
+    return (x / size).to(tl.float16), size
+
+
+@triton.jit
+def _link_blocks(PLAN: tl.constexpr):
+    """Return zeros, (ROWS, WIDTH) for each link."""
+    blocks = ()
+    for k in tl.static_range(len(PLAN.links)):
+        blocks = blocks + (_block(PLAN.rows, PLAN.links[k].width),)  # noqa: RUF005
+    return blocks
+
+
+@triton.jit
+def _block(ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    return tl.zeros([ROWS, COLUMNS], tl.float32)
+
+
+@triton.jit
+def _row(ROWS: tl.constexpr):
+    return tl.zeros([ROWS], tl.float32)

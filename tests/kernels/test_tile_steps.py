@@ -1,0 +1,163 @@
+"""What the steps of a tile rest on: products in float16, offsets in int64, names of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.divergences import joint, tight
+from liftednet.problems import Link, OutputFit, StateFit, StatesOverTime, TimeLink
+from liftednet.solution import Status
+from liftednet.solvers import solve
+from liftednet.solvers.kernels import FusedRedBlack, FusedStates, StateBlocks
+from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
+from liftednet.solvers.kernels.sides import side
+from liftednet.solvers.kernels.table import DeviceMap, proximal_map, state_blocks, time_blocks
+
+SMALL = StateBlocks(16, depth=16, columns=16)
+
+
+def fit(scale: float, generator: torch.Generator, samples: int = 16) -> StateFit:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    linear = joint(activations.Identity())
+    link = Link(linear, scale * normal(20, 12), normal(12), scale * normal(samples, 12))
+    return StateFit(tight(activations.ReLU()), normal(samples, 20), (link,), 0.5)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 3.0, 1e5])
+def test_steps_in_float16_end_at_the_residual_of_float32(
+    scale: float, generator: torch.Generator
+) -> None:
+    # |W| of 1e5 is beyond float16; at 3 the smoothness is 500 times the convexity
+    problem, tolerance = fit(scale, generator), 1e-5 if scale < 1e3 else 1e-2
+    solution = FusedStates(tolerance, blocks=SMALL).solve(problem)
+    assert solution.residual <= tolerance
+
+
+def test_no_step_is_made_beyond_a_solution(generator: torch.Generator) -> None:
+    problem = fit(1.0, generator)
+    first = solve(problem, FusedStates(blocks=SMALL))
+    again = solve(problem, FusedStates(blocks=SMALL), first.value)
+    assert first.status is again.status is Status.SOLVED
+    assert again.iterations <= 2
+
+
+class Offsets:
+    """The types of the offsets from some tensors, as kernels under the interpreter add them."""
+
+    def __init__(self) -> None:
+        from triton.runtime import interpreter
+
+        self.builder = interpreter.interpreter_builder
+        self.added = self.builder.create_addptr
+        self.watched: set[int] = set()
+        self.types: dict[int, set[str]] = {}
+
+    def create_addptr(self, pointer: Any, offset: Any) -> Any:
+        start = int(pointer.data.flat[0])
+        if start in self.watched and not np.ptp(pointer.data) and offset.data.size > 1:
+            self.types.setdefault(start, set()).add(str(offset.data.dtype))
+        return self.added(pointer, offset)
+
+    def watch(self, *tensors: Tensor) -> None:
+        self.watched = {tensor.data_ptr() for tensor in tensors}
+
+
+@pytest.fixture
+def offsets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Offsets]:
+    seen = Offsets()
+    monkeypatch.setattr(seen.builder, "create_addptr", seen.create_addptr)
+    yield seen
+
+
+def test_rows_of_a_state_fit_are_found_by_64_bits(
+    offsets: Offsets, generator: torch.Generator
+) -> None:
+    problem = fit(1.0, generator)  # ten million rows of 300 units are beyond 32 bits
+    (link,) = problem.links
+    full = replace(link, offset=link.offset.expand(16, 12).contiguous())
+    offsets.watch(problem.pre_activation, full.offset, full.target)
+    FusedStates(max_iterations=1, blocks=SMALL).states(replace(problem, links=(full,)))
+    assert len(offsets.types) == 3
+    assert set.union(*offsets.types.values()) == {"int64"}
+
+
+def test_rows_of_an_output_fit_are_found_by_64_bits(
+    offsets: Offsets, generator: torch.Generator
+) -> None:
+    y, u = (torch.rand(5, 4, generator=generator) for _ in range(2))
+    offsets.watch(y, u)
+    relu = proximal_map(activations.ReLU())
+    assert relu is not None
+    closed_form(y, u, 0.5, relu)
+    loss = simplex_loss(y, u)
+    FusedSimplex(rows=4).states(loss)
+    assert len(offsets.types) == 2
+    assert set.union(*offsets.types.values()) == {"int64"}
+
+
+def simplex_loss(y: Tensor, u: Tensor) -> OutputFit:
+    from liftednet.losses import SimplexCrossEntropy
+
+    return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.5)
+
+
+def test_rows_over_time_are_found_by_64_bits(offsets: Offsets, generator: torch.Generator) -> None:
+    drive = torch.randn(3, 2, 4, generator=generator)
+    linear = joint(activations.Identity())
+    target, valid = torch.randn(3, 2, 2, generator=generator), torch.ones(3, 2, dtype=torch.bool)
+    link = TimeLink(linear, torch.eye(4, 2), torch.zeros(2), target, valid)
+    relu, lengths = joint(activations.ReLU()), torch.full((2,), 3)
+    problem = StatesOverTime(relu, drive, 0.1 * torch.eye(4), (link,), lengths, 1.0)
+    offsets.watch(drive, target)
+    FusedRedBlack(max_sweeps=1, blocks=SMALL).solve(problem)
+    assert len(offsets.types) == 2
+    assert set.union(*offsets.types.values()) == {"int64"}
+
+
+class Written:
+    """Stands for a Triton function: told apart by its source, which its name does not show."""
+
+    def __init__(self, source: str) -> None:
+        self.cache_key = source
+
+    def __repr__(self) -> str:
+        return "forward"
+
+
+def test_a_kernel_is_kept_by_the_sources_of_its_functions(generator: torch.Generator) -> None:
+    softsign = tight(Activation.from_function(functional.softsign))
+    (link,) = fit(1.0, generator).links
+    plan = side(softsign, link.weight, link.offset, link.target, 1.0, SMALL).plan
+    first, second = (
+        replace(plan, gradient=Written(source)) for source in ("x / (1 + abs(x))", "x / 2")
+    )
+    assert str(first) == str(second)
+    identity = DeviceMap("identity_prox")
+    keys = []
+    for one in (first, second):
+        whole = replace(SMALL.plan(20, identity, (one,)), prox=Written("w / (1 + t)"))
+        keys.append(whole.cache_key)
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize("columns", [(1,), (10,), (20, 5), (33,), (64, 64), (100, 10), (256, 200)])
+def test_no_width_splits_a_tile_in_two_ways(columns: tuple[int, ...]) -> None:
+    for blocks in (state_blocks(columns), time_blocks(columns)):
+        widths = [blocks.width(number) for number in columns]
+        assert all(width >= number for width, number in zip(widths, columns, strict=True))
+        by_rows = blocks.rows >= max(*widths, blocks.columns)
+        assert by_rows or blocks.rows < min(*widths, blocks.columns)
+        assert not by_rows or blocks.rows == 16 * blocks.warps
+        assert blocks.padded(17) % blocks.columns == blocks.padded(17) % blocks.depth == 0
