@@ -22,7 +22,7 @@ from liftednet.reproduce.music import (
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table, mean_and_spread
 
-RATES = (7.5e-3, 1.5e-2, 3e-2)
+RATES = (7.5e-3, 1.5e-2, 3e-2, 6e-2)
 LIFTED_HIDDEN, TUNING_SEED, SEED = 100, 1000, 0
 JSB_HIDDEN, RESERVOIR, RHOS = 100, 300, (1.0, 10.0, 100.0)
 # Train and validation loss as printed (table 4.1), by hidden units.

@@ -50,22 +50,36 @@ def run_all(
     Raises:
         DataError: a line of the store cannot be read.
     """
+    return run_groups(store, [[s] for s in settings], lambda group: [run(group[0])], title)
+
+
+def run_groups(
+    store: Path,
+    groups: Sequence[Sequence[Settings]],
+    run: Callable[[Sequence[Settings]], Sequence[Outcome]],
+    title: str = "runs",
+) -> list[Record[Settings]]:
+    """Run what is not yet in the store, as `run_all`, several runs at a time.
+
+    Args:
+        store: a JSON-lines file; it and its folders are made where they are missing.
+        groups: settings that may be run together; those already in the store are left out.
+        run: makes the runs of a group and returns their outcomes; each is booked with its share
+            of the time.
+        title: shown beside the progress bar.
+
+    Raises:
+        DataError: a line of the store cannot be read.
+    """
     done = _read(store)
-    missing = [s for s in settings if _key(s) not in done]
-    for item in _with_progress(missing, title):
+    missing = [[s for s in group if _key(s) not in done] for group in groups]
+    for group in _with_progress([group for group in missing if group], title):
         started = time.perf_counter()
-        outcome = dict(run(item))
-        line = {
-            "settings": _named(item),
-            "outcome": outcome,
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        _append(store, line)
-        done[_key(item)] = line
-    found = [done[_key(s)] for s in settings]
-    return [
-        Record(s, line["outcome"], line["seconds"]) for s, line in zip(settings, found, strict=True)
-    ]
+        outcomes = run(group)
+        seconds = round((time.perf_counter() - started) / len(group), 3)
+        for item, outcome in zip(group, outcomes, strict=True):
+            _append(store, {"settings": _named(item), "outcome": dict(outcome), "seconds": seconds})
+    return finished(store, [s for group in groups for s in group])
 
 
 def finished(store: Path, settings: Sequence[Settings]) -> list[Record[Settings]]:

@@ -29,7 +29,7 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 2000, MusicExtent({50: 2, 100: 2, 200: 1, 300: 1}, 80, 6, 10))
+_FULL = _Size(100, 20, 2000, MusicExtent({50: 2, 100: 2, 200: 1, 300: 1}, 60, 6, 10))
 _QUICK = _Size(100, 20, 200, MusicExtent({50: 1, 100: 1}, 2, 1, 2, songs=60))
 
 

@@ -92,22 +92,22 @@ def gru_network(features: int, outputs: int, radius: float, seed: int) -> Sequen
     return SequenceModel(recurrence, HIDDEN, outputs)
 
 
-def cell_of(model: SequenceModel) -> nn.Module:
+def cell_of(model: nn.Module) -> nn.Module:
     """Return the cell that a `cell_network` applies over time."""
     assert isinstance(model.recurrence, CellRecurrence)
     return model.recurrence.cell
 
 
-def _plain(model: SequenceModel, rate: float, seed: int) -> Optimizer:
+def _plain(model: nn.Module, rate: float, seed: int) -> Optimizer:
     return torch.optim.SGD(model.parameters(), rate)
 
 
-def _nesterov(model: SequenceModel, rate: float, seed: int) -> Optimizer:
+def _nesterov(model: nn.Module, rate: float, seed: int) -> Optimizer:
     # With momentum 0.9 a constant gradient moves ten times as far: the rate is brought down.
     return torch.optim.SGD(model.parameters(), rate / 10, momentum=0.9, nesterov=True)
 
 
-def _temporal_simplex(model: SequenceModel, rate: float, seed: int) -> Optimizer:
+def _temporal_simplex(model: nn.Module, rate: float, seed: int) -> Optimizer:
     source = torch.Generator().manual_seed(seed)
     return TemporalSimplexDescent(
         model.parameters(), cell_of(model), rate, threshold=THRESHOLD, generator=source
@@ -140,10 +140,15 @@ class TaskMethod:
         loss: of the network, the task, X, y and lengths.
     """
 
-    optimizer: Callable[[SequenceModel, float, int], Optimizer]
+    optimizer: Callable[[nn.Module, float, int], Optimizer]
     clip: float | None = None
     network: MakeNetwork = network
     loss: Callable[[SequenceModel, Task, Tensor, Tensor, Tensor], Tensor] = _at_end
+
+    @property
+    def stacks(self) -> bool:
+        """Whether its networks can be trained together in a `NetworkStack`."""
+        return self.network is network and self.loss is _at_end
 
 
 METHODS = {

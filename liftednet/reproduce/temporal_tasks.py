@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from liftednet import data
 from liftednet.models.networks import SequenceModel
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.runs import Outcome, Record, finished, run_groups
 from liftednet.reproduce.tables import Table
 from liftednet.reproduce.temporal_methods import (
     HIDDEN,
@@ -25,7 +25,9 @@ from liftednet.reproduce.temporal_methods import (
     TaskMethod,
     cell_network,
     cell_of,
+    network,
 )
+from liftednet.reproduce.temporal_stacks import NetworkStack, network_losses
 from liftednet.solvers.gradient import temporal_norms
 
 BATCH, TEST, CHECK_EVERY = 50, 1000, 100
@@ -62,12 +64,10 @@ def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
     """Train on fresh batches; return the steps to success, or None, and the shares on the way."""
     task, method = TASKS[run.task], _method(run)
     optimizer = method.optimizer(model, run.rate, run.seed)
-    # Batches and test sequences of a run have seeds that no other run shares.
-    first = 1 + 1_000_000 * (run.seed + 1)
-    test_x, test_y, test_lengths = task.batch(TEST, run.length, first - 1)
+    test_x, test_y, test_lengths = _sequences(run, TEST, 0)
     shares = []
     for step in range(1, run.steps + 1):
-        x, y, lengths = task.batch(BATCH, run.length, first + step)
+        x, y, lengths = _sequences(run, BATCH, step + 1)
 
         def closure(x: Tensor = x, y: Tensor = y, lengths: Tensor = lengths) -> Tensor:
             optimizer.zero_grad()
@@ -85,6 +85,69 @@ def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
             if shares[-1] >= SUCCESS:
                 return {"steps": step, "shares": shares}
     return {"steps": None, "shares": shares}
+
+
+def train_together(runs: Sequence[TaskRun]) -> list[Outcome]:
+    """Train stacked networks of one task and method; as `train_task` of each, but for rounding."""
+    task, method, steps = TASKS[runs[0].task], _method(runs[0]), runs[0].steps
+    models = [network(task.features, task.outputs, run.radius, run.seed) for run in runs]
+    stack, rates = NetworkStack(models), torch.tensor([run.rate for run in runs])
+    optimizer = method.optimizer(stack, 1.0, 0)
+    test_x, test_y, test_lengths = _stacked_sequences(runs, TEST, 0)
+    checks: list[list[float]] = []
+    for step in range(1, steps + 1):
+        x, y, lengths = _stacked_sequences(runs, BATCH, step + 1)
+        losses = network_losses(task.loss, stack.at_end(x, lengths), y)
+        stack.backward(losses, method.clip, rates)
+        optimizer.step()
+        if step % CHECK_EVERY == 0:
+            with torch.no_grad():
+                right = data.correct(stack.at_end(test_x, test_lengths), test_y)
+            checks.append(right.flatten(1).double().mean(1).tolist())
+            if all(max(shares) >= SUCCESS for shares in zip(*checks, strict=True)):
+                break
+    return [_outcome(shares) for shares in zip(*checks, strict=True)]
+
+
+def _outcome(shares: Sequence[float]) -> Outcome:
+    """Return a run's outcome up to its success, from all its checks."""
+    solved = next((count for count, share in enumerate(shares, 1) if share >= SUCCESS), None)
+    return {"steps": solved and solved * CHECK_EVERY, "shares": list(shares[:solved])}
+
+
+def _sequences(run: TaskRun, samples: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return X, y and lengths by seeds that runs of other seeds never use; 0 is for the test."""
+    return TASKS[run.task].batch(samples, run.length, 1_000_000 * (run.seed + 1) + number)
+
+
+def _stacked_sequences(
+    runs: Sequence[TaskRun], samples: int, number: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return X, y and lengths of all runs, those of a seed drawn once."""
+    drawn = {run.seed: run for run in runs}
+    found = {seed: _sequences(run, samples, number) for seed, run in drawn.items()}
+    x, y, lengths = zip(*(found[run.seed] for run in runs), strict=True)
+    return torch.stack(x), torch.stack(y), torch.stack(lengths)
+
+
+def train_all(store: Path, settings: Sequence[TaskRun], title: str) -> list[Record[TaskRun]]:
+    """Run what is missing, stacked where the method allows it; return all records in order.
+
+    Args:
+        store: the file of finished runs.
+        settings: of one length and number of steps.
+        title: shown beside the progress bar.
+    """
+    groups: dict[Hashable, list[TaskRun]] = {}
+    for run in settings:
+        together = (run.task, run.method) if _method(run).stacks else run
+        groups.setdefault(together, []).append(run)
+    run_groups(store, list(groups.values()), _train_group, title)
+    return finished(store, settings)
+
+
+def _train_group(runs: Sequence[TaskRun]) -> Sequence[Outcome]:
+    return train_together(runs) if _method(runs[0]).stacks else [train_task(run) for run in runs]
 
 
 def _method(run: TaskRun) -> TaskMethod:
@@ -110,7 +173,7 @@ def success_table(store: Path, length: int, steps: int, seeds: int) -> tuple[Tab
         for task in TASKS
         for method in METHODS
     }
-    tried = run_all(store, list(chain(*trials.values())), train_task, "choosing rates")
+    tried = train_all(store, list(chain(*trials.values())), "choosing rates")
     rates = {
         cell: _best_rate([r for r in tried if r.settings in own]) for cell, own in trials.items()
     }
@@ -121,7 +184,7 @@ def success_table(store: Path, length: int, steps: int, seeds: int) -> tuple[Tab
         for method in METHODS
         for radius in RADII
     ]
-    records = run_all(store, settings, train_task, "artificial tasks")
+    records = train_all(store, settings, "artificial tasks")
     return _table(records, rates, length, steps), rates
 
 
