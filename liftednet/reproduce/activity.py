@@ -10,24 +10,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from liftednet.data import Classification, Sequences, har2, har_subjects, subsample
+from liftednet.data import Classification, Sequences, har, har2, har_subjects, subsample
 from liftednet.reproduce.recurrent_methods import table_methods
+from liftednet.reproduce.rotations import Rotations
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.training import Budget, Method, Training, outputs_at_end
 
 HIDDEN, SEGMENT, LAYERS, BATCH = 80, 16, 6, 32
 NOISE_VARIANCE = 2.0
-TRAINING_NOISE = 1.0  # deviation, in those of the channels
-FIRST_SEED = 3  # those before had served earlier protocols
+FOLDS = 3  # of the persons whose windows are for training
+FIRST_SEED = 6  # those before had served earlier protocols
 
 
 @dataclass(frozen=True)
-class Trial:
-    """A run that helps to choose a rate: on the training windows of HAR-2, less some persons'."""
+class ActivityTrial:
+    """A run that helps to choose a rate: judged on the training windows of a fold's persons."""
 
     method: str
     rate: float
+    angle: float
     gradients: int
+    fold: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class ActivityRun:
     method: str
     noisy: bool
     rate: float
+    angle: float
     gradients: int
     seed: int
 
@@ -48,11 +53,13 @@ class Extent:
     Attributes:
         seeds: of each row.
         epochs: passes over the training windows, counted in gradients; of a trial too.
+        folds: of persons on which each rate is tried, at most 3.
         windows: training windows, or None for all.
     """
 
     seeds: int
     epochs: int
+    folds: int
     windows: int | None = None
 
 
@@ -67,31 +74,25 @@ def activity_runs(store: Path, extent: Extent, noisy: bool) -> list[Record[Activ
         extent: how much is run.
         noisy: whether it is Noisy-HAR-2.
     """
-    methods = table_methods(HIDDEN, SEGMENT, LAYERS)
-    rates = _chosen_rates(store, methods, extent)
-    # Noisy-HAR-2 brings its own noise.
-    windows, noise = (
-        (_windows(extent, NOISE_VARIANCE), 0.0)
-        if noisy
-        else (_windows(extent, 0.0), TRAINING_NOISE)
-    )
+    rates = _chosen_rates(store, extent)
+    windows = _some(har2(noise_variance=NOISE_VARIANCE if noisy else 0.0), extent)
+    methods = table_methods(HIDDEN, SEGMENT, LAYERS, noisy)
     gradients = extent.epochs * len(windows.x_train) // BATCH
     settings = [
-        ActivityRun(method.name, noisy, rates[method.name], gradients, FIRST_SEED + seed)
+        ActivityRun(m.name, noisy, rates[m.name], m.angle, gradients, FIRST_SEED + seed)
         for seed in range(extent.seeds)
-        for method in methods
+        for m in methods
     ]
-    return run_all(store, settings, _Runner(methods, windows, noise).run, "activity")
+    return run_all(store, settings, _Runner(methods, windows).run, "activity")
 
 
-def _windows(extent: Extent, noise_variance: float) -> Classification:
-    windows = har2(noise_variance=noise_variance)
+def _some(windows: Classification, extent: Extent) -> Classification:
     if extent.windows is None:
         return windows
     return subsample(windows, extent.windows, extent.windows, seed=0)
 
 
-def persons_apart(windows: Classification, persons: Tensor) -> Classification:
+def persons_apart(windows: Classification, persons: Tensor, fold: int) -> Classification:
     """Return the training windows alone, with those of every third person as the test part.
 
     Neighboring windows overlap by half: a share of them at random would be known already.
@@ -99,25 +100,37 @@ def persons_apart(windows: Classification, persons: Tensor) -> Classification:
     Args:
         windows: of HAR-2.
         persons: (training windows,) who wore the phone.
+        fold: 0 to 2, the first person of the test part.
     """
-    held = torch.isin(persons, persons.unique()[::3])
+    held = torch.isin(persons, persons.unique()[fold::FOLDS])
     x, y = windows.x_train, windows.y_train
     return Classification(x[~held], y[~held], x[held], y[held], windows.classes)
 
 
-def _chosen_rates(store: Path, methods: Sequence[Method], extent: Extent) -> dict[str, float]:
-    kept = persons_apart(har2(), har_subjects())
-    if extent.windows is not None:
-        kept = subsample(kept, extent.windows, extent.windows, seed=0)
-    gradients = extent.epochs * len(kept.x_train) // BATCH
-    trials = [Trial(method.name, rate, gradients) for method in methods for rate in method.rates]
-    records = run_all(store, trials, _Runner(methods, kept, TRAINING_NOISE).run, "choosing rates")
-    return {method.name: _best(records, method.name) for method in methods}
+def _chosen_rates(store: Path, extent: Extent) -> dict[str, float]:
+    methods = table_methods(HIDDEN, SEGMENT, LAYERS)
+    windows, persons = har2(), har_subjects()
+    records: list[Record[ActivityTrial]] = []
+    for fold in range(extent.folds):
+        kept = _some(persons_apart(windows, persons, fold), extent)
+        gradients = extent.epochs * len(kept.x_train) // BATCH
+        trials = [
+            ActivityTrial(m.name, rate, m.angle, gradients, fold)
+            for m in methods
+            for rate in m.rates
+        ]
+        records += run_all(store, trials, _Runner(methods, kept).run, "choosing rates")
+    return {method.name: best_rate(records, method.name) for method in methods}
 
 
-def _best(records: Sequence[Record[Trial]], method: str) -> float:
-    own = [record for record in records if record.settings.method == method]
-    return max(own, key=lambda record: record.outcome["accuracy"]).settings.rate
+def best_rate(records: Sequence[Record[ActivityTrial]], method: str) -> float:
+    """Return the rate with which a method has the best mean accuracy over the folds."""
+    sums: dict[float, float] = {}
+    for record in records:
+        if record.settings.method == method:
+            rate = record.settings.rate
+            sums[rate] = sums.get(rate, 0.0) + record.outcome["accuracy"]
+    return max(sums, key=lambda rate: sums[rate])
 
 
 @dataclass(frozen=True)
@@ -126,22 +139,27 @@ class _Runner:
 
     methods: Sequence[Method]
     windows: Classification
-    noise: float
 
-    def run(self, run: Trial | ActivityRun) -> Outcome:
+    def run(self, run: ActivityTrial | ActivityRun) -> Outcome:
         method = next(m for m in self.methods if m.name == run.method)
-        seed = run.seed if isinstance(run, ActivityRun) else 0
-        torch.manual_seed(seed)  # of the start; the order of the batches has its own generator
+        torch.manual_seed(run.seed)  # of the start; the order of the batches has its own generator
         _, steps, features = self.windows.x_train.shape
         network = method.network(features, steps, 1)
         if method.begin is not None:
-            method.begin(network, self.windows.x_train, self.windows.y_train, seed)
-        budget = Budget(run.gradients, BATCH)
-        training = Training(network, method, run.rate, _logistic, budget, seed, self.noise)
+            method.begin(network, self.windows.x_train, self.windows.y_train, run.seed)
+        budget, turned = Budget(run.gradients, BATCH), _rotations(run.angle)
+        training = Training(network, method, run.rate, _logistic, budget, run.seed, turned)
         training.run(Sequences.from_padded(self.windows.x_train, self.windows.y_train))
         outputs = outputs_at_end(training.model, self.windows.x_test)
         right = (outputs[:, 0] > 0).long() == self.windows.y_test
         return {"accuracy": float(right.double().mean()), "losses": training.losses}
+
+
+def _rotations(angle: float) -> Rotations | None:
+    if angle == 0:
+        return None
+    windows = har().x_train
+    return Rotations(windows.mean((0, 1)), windows.std((0, 1)), angle)
 
 
 def _logistic(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 MakeOptimizer = Callable[[SequenceModel, float], Optimizer]
 MakeNetwork = Callable[[int, int, int], SequenceModel]
 Begin = Callable[[SequenceModel, Tensor, Tensor, int], None]
+Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Method:
         clip: largest norm of the gradient, or None.
         segment: steps of truncated backpropagation, or None for the whole sequence.
         begin: changes the network before training, given the training data and the seed.
+        angle: deviation in radians of the rotations that sensor windows get in training.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Method:
     clip: float | None = None
     segment: int | None = None
     begin: Begin | None = None
+    angle: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,8 @@ class Training:
         rate: learning rate at the start.
         objective: loss of outputs and targets.
         budget: how long.
-        seed: of the order of the batches, and of the noise.
-        noise: deviation of Gaussian noise that is added to every batch, drawn anew each time.
+        seed: of the order of the batches, and of what changes them.
+        augment: returns the inputs of a batch changed at random; None leaves them.
         losses: mean training loss since the last check, one for each check; NaN ends a run that
             diverged.
     """
@@ -83,7 +86,7 @@ class Training:
     objective: Objective
     budget: Budget
     seed: int
-    noise: float = 0.0
+    augment: Augment | None = None
     losses: list[float] = field(default_factory=list)
 
     def run(self, sequences: Sequences) -> None:
@@ -114,13 +117,8 @@ class Training:
     def _batches(self, sequences: Sequences) -> Iterator[Batch]:
         source = torch.Generator().manual_seed(self.seed)
         for batch in sequences.endless(self.budget.batch, source):
-            yield self._with_noise(batch, source)
-
-    def _with_noise(self, batch: Batch, source: torch.Generator) -> Batch:
-        if self.noise == 0:
-            return batch
-        noise = self.noise * torch.randn(batch.x.shape, generator=source)
-        return replace(batch, x=batch.x + noise)
+            changed = batch.x if self.augment is None else self.augment(batch.x, source)
+            yield replace(batch, x=changed)
 
     def _closure(self, optimizer: Optimizer, batches: Iterator[Batch]) -> Callable[[], Tensor]:
         def closure() -> Tensor:

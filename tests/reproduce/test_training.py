@@ -26,12 +26,15 @@ from liftednet.reproduce import (
     temporal_tasks,
 )
 from liftednet.reproduce.frank_wolfe import run as run_frank_wolfe
-from liftednet.reproduce.recurrent_methods import table_methods
+from liftednet.reproduce.recurrent_methods import lstm, table_methods
+from liftednet.reproduce.rotations import Rotations, rotation_matrices
 from liftednet.reproduce.temporal import run as run_temporal
 from liftednet.reproduce.temporal_tasks import TaskRun, norms_figure, success_table, train_task
 from liftednet.reproduce.training import Budget, Training, outputs_at_end
 
-METHODS = {method.name: method for method in table_methods(hidden=6, segment=4, layers=2)}
+METHODS = {
+    method.name: method for method in table_methods(hidden=6, segment=4, layers=2, noisy=True)
+}
 
 
 def first_symbols(samples: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,34 +89,76 @@ def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
         assert calls == 60
 
 
-def test_noise_is_drawn_anew_for_every_batch() -> None:
+def test_batches_are_changed_anew_every_time() -> None:
     x, y = first_symbols(30, 0)
     seen = []
 
-    class Recorded(torch.nn.RNN):
-        def forward(self, x: torch.Tensor, state: None = None) -> tuple[torch.Tensor, ...]:  # type: ignore[override]
-            seen.append(x)
-            return super().forward(x, state)
+    def shifted(x: torch.Tensor, source: torch.Generator) -> torch.Tensor:
+        seen.append(x + torch.randn((), generator=source))
+        return seen[-1]
 
     method = METHODS["Adam + clipping"]
     model = method.network(2, 8, 2)
-    model.recurrence = Recorded(2, 6, batch_first=True)
-    training = Training(model, method, 1e-3, cross_entropy, Budget(200, 30, 1), 0, noise=0.3)
+    training = Training(model, method, 1e-3, cross_entropy, Budget(9, 30, 1), 0, shifted)
     training.run(data.Sequences.from_padded(x, y))
-    # Every batch holds all samples, so that sums over the samples differ by the noise alone.
-    noise = torch.stack([batch.sum(0) for batch in seen]) - x.sum(0)
-    assert float(noise.mean()) == pytest.approx(0, abs=0.2)
-    assert float(noise.std()) == pytest.approx(0.3 * 30**0.5, rel=0.1)
+    # Every batch holds all samples, so that their means differ by the shifts alone.
+    assert len({float(batch.mean()) for batch in seen}) == 9
+
+
+def test_rotations_turn_gravity_of_all_sensors_alike() -> None:
+    source = torch.Generator().manual_seed(0)
+    mean, deviation = torch.randn(6, generator=source), torch.rand(6, generator=source) + 0.5
+    vector = torch.tensor([3.0, 4.0, 12.0])
+    # The same vector on both sensors, at every step, in their own units.
+    x = ((vector.repeat(2) - mean) / deviation).expand(5000, 2, 6)
+    turned = Rotations(mean, deviation, 0.1)(x, source) * deviation + mean
+    one, other = turned[..., :3], turned[..., 3:]
+    assert torch.allclose(one, other, atol=1e-4)
+    assert torch.allclose(one[:, 0], one[:, 1], atol=1e-4)
+    assert torch.allclose(one.norm(dim=2), torch.tensor(13.0), atol=1e-4)
+    # Two axes are at right angles to it: E[cos a] is 1 - E[a^2] / 2 with a^2 of 2 times 0.01.
+    cosine = (one[:, 0] @ vector) / 169
+    assert float(cosine.mean()) == pytest.approx(1 - 0.01, abs=1e-3)
+
+
+def test_rotation_matrices_are_scipys() -> None:
+    from scipy.spatial.transform import Rotation
+
+    vectors = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.from_numpy(Rotation.from_rotvec(vectors.numpy()).as_matrix()).mT
+    assert torch.allclose(rotation_matrices(vectors), expected, atol=1e-12)
+
+
+def test_a_sparse_lstm_sees_one_feature_a_gate_on_average() -> None:
+    network = lstm(90, input_scale=2.0)(9, 8, 1)
+    weight = network.recurrence.get_parameter("weight_ih_l0")
+    assert int((weight != 0).sum()) == 360
+    assert float(weight[weight != 0].detach().std()) == pytest.approx(2, rel=0.15)
 
 
 def test_validation_windows_are_those_of_other_persons() -> None:
     x = torch.arange(12.0).reshape(12, 1, 1)
     persons = torch.tensor([7, 7, 1, 1, 3, 3, 5, 5, 9, 9, 9, 1])
     windows = data.Classification(x, torch.arange(12) % 2, -x, torch.zeros(12).long(), 2)
-    parts = activity.persons_apart(windows, persons)
-    assert persons[parts.x_test.flatten().long()].tolist() == [7, 7, 1, 1, 1]
-    assert persons[parts.x_train.flatten().long()].tolist() == [3, 3, 5, 5, 9, 9, 9]
-    assert torch.equal(parts.y_test, windows.y_train[[0, 1, 2, 3, 11]])
+    held = []
+    for fold in range(3):
+        parts = activity.persons_apart(windows, persons, fold)
+        rows = parts.x_test.flatten().long()
+        assert torch.equal(parts.y_test, windows.y_train[rows])
+        seen = persons[parts.x_train.flatten().long()]
+        assert not torch.isin(seen, persons[rows]).any()
+        assert len(seen) + len(rows) == 12
+        held += persons[rows].tolist()
+    assert sorted(held) == sorted(persons.tolist())
+
+
+def test_the_rate_is_best_on_average_over_the_folds() -> None:
+    found = {(0.1, 0): 0.99, (0.1, 1): 0.80, (0.2, 0): 0.90, (0.2, 1): 0.91}
+    records = [
+        Record(activity.ActivityTrial("SGD", rate, 0.2, 5, fold), {"accuracy": accuracy}, 1.0)
+        for (rate, fold), accuracy in found.items()
+    ]
+    assert activity.best_rate(records, "SGD") == 0.2
 
 
 @pytest.mark.parametrize("method", [*temporal_methods.METHODS, *temporal_methods.OPPONENTS])
@@ -153,7 +198,7 @@ def activity_records(
 ) -> list[Record[activity.ActivityRun]]:
     return [
         Record(
-            activity.ActivityRun(name, noisy, 0.1, 5, seed),
+            activity.ActivityRun(name, noisy, 0.1, 0.2, 5, seed),
             {"accuracy": accuracy, "losses": [loss]},
             1.0,
         )
@@ -165,7 +210,7 @@ def activity_records(
 def test_aims_and_divergence_are_named_in_the_table() -> None:
     found = {"SGD": [0.5], "LSTM + Frank-Wolfe": [0.96, 0.94], "IndRNN + Frank-Wolfe": [0.96]}
     records = activity_records(found, loss=math.nan)
-    table = activity_tables.accuracy_table(records, activity.Extent(1, 1))
+    table = activity_tables.accuracy_table(records, activity.Extent(1, 1, 1))
     assert "1 diverged" in table.rows[0][2]
     assert [row[3] for row in table.rows] == ["", "reached", "0.55 short"]
 
@@ -227,7 +272,7 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(temporal_opponents, "SEQUENCES", 50)
     monkeypatch.setattr(lifted_start, "SAMPLES", 20)
     monkeypatch.setattr(lifted_start, "PASSES", 1)
-    extent = music_tables.MusicExtent((50, 100), 1, 1, 1, songs=3)
+    extent = music_tables.MusicExtent({50: 1, 100: 1}, 1, 1, 1, songs=3)
     small = replace(temporal._QUICK, length=10, steps=5, music=extent)
     monkeypatch.setattr(temporal, "_QUICK", small)
     report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()
