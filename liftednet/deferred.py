@@ -75,11 +75,11 @@ def chosen(condition: Tensor, one: float, other: float) -> float:
     return one if condition else other
 
 
-def sent(value: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor in the type and on the device of another; to a GPU without waiting for it."""
-    if like.is_cuda and not value.is_cuda:
-        return value.to(like.dtype).pin_memory().to(like.device, non_blocking=True)
-    return value.to(like)
+def sent(value: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; from the host to a GPU without waiting for it."""
+    if device.type == "cuda" and not value.is_cuda:
+        return value.pin_memory().to(device, non_blocking=True)
+    return value.to(device)
 
 
 def subtract_(target: Tensor, move: Tensor, length: float, allowed: bool | Tensor) -> None:

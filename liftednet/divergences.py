@@ -192,7 +192,7 @@ class Joint(_Split):
 
 
 def _offset(activation: Activation, u: Tensor) -> Tensor:
-    return sent(activation.offset(u.shape[-1]), u)
+    return sent(activation.offset(u.shape[-1]).to(u.dtype), u.device)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,18 @@ from liftednet.problems.formulation import Measure
 from liftednet.solution import Solution
 
 _ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
+
+
+class OnDevice(Protocol):
+    """Something that may wait on a GPU until it is read."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether reading it would wait for the GPU."""
+        ...
+
+
+Waiting = TypeVar("Waiting", bound=OnDevice)
 
 
 @dataclass(frozen=True)
@@ -69,16 +81,17 @@ class Update:
         lower: bool | Tensor = self.rise < 0
         if not isinstance(lower, Tensor):
             return self.solution.value if lower else old
-        return _where(lower, self.solution.value, old)
+        return where(lower, self.solution.value, old)
 
 
-def _where(lower: Tensor, new: Any, old: Any) -> Any:
+def where(condition: Tensor, new: Any, old: Any) -> Any:
+    """Return new values where a condition holds, (), decided where they are."""
     if isinstance(new, Tensor):
-        return torch.where(lower, new, old)
+        return torch.where(condition, new, old)
     if not isinstance(new, Weights):  # numbers that a solver has read already
-        return new if lower else old
-    bias = None if new.bias is None else torch.where(lower, new.bias, old.bias)
-    return Weights(torch.where(lower, new.matrix, old.matrix), bias)
+        return new if condition else old
+    bias = None if new.bias is None else torch.where(condition, new.bias, old.bias)
+    return Weights(torch.where(condition, new.matrix, old.matrix), bias)
 
 
 def updated(block: str, before: Measure, solution: Solution[Any]) -> Update:
@@ -86,16 +99,16 @@ def updated(block: str, before: Measure, solution: Solution[Any]) -> Update:
     return Update(block, before, solution, time.perf_counter())
 
 
-def readable(updates: Iterable[Update]) -> Iterator[Update]:
+def readable(updates: Iterable[Waiting]) -> Iterator[list[Waiting]]:
     """Yield each update as it comes; those on a GPU together after the last, or an interrupt."""
-    held: list[Update] = []
+    held: list[Waiting] = []
     try:
         for update in updates:
             held.append(update)
             if not update.on_device:
-                yield from held
-                held.clear()
+                yield held
+                held = []
     except KeyboardInterrupt:
-        yield from held
+        yield held
         raise
-    yield from held
+    yield held

@@ -184,9 +184,9 @@ class Descent:
         if self.extrapolation and isinstance(problem, Extrapolating):
             ahead = _Ahead(problem)
         for sweep in range(sweeps):
-            for step in self._sweep(problem, sweep, started):
-                trace.steps.append(step)
-                yield step
+            for steps in self._sweep(problem, sweep, started):
+                trace.steps.extend(steps)
+                yield from steps
             if isinstance(problem, Renewing):
                 trace.steps.append(self._renewal(problem, sweep, started))
                 yield trace.steps[-1]
@@ -197,21 +197,15 @@ class Descent:
                 trace.steps.append(ahead.step(problem, sweep, started))
                 yield trace.steps[-1]
 
-    def _sweep(self, problem: Blocks, sweep: int, started: float) -> Iterator[Step]:
+    def _sweep(self, problem: Blocks, sweep: int, started: float) -> Iterator[list[Step]]:
+        """Yield what the blocks of one sweep did, as soon as it can be read without waiting."""
         objective = problem.objective()
-        for update in readable(map(self._update, problem.sweep())):
-            decrease = update.decrease()
-            objective -= decrease
-            yield Step(
-                sweep,
-                update.block,
-                objective,
-                decrease,
-                float(update.before.residual),
-                int(update.solution.iterations),
-                update.solution.solver,
-                update.clock - started,
-            )
+        for updates in readable(map(self._update, problem.sweep())):
+            steps = []
+            for update in updates:
+                objective -= update.decrease()
+                steps.append(_step(sweep, objective, update, update.clock - started))
+            yield steps
 
     def _renewal(self, problem: Blocks, sweep: int, started: float) -> Step:
         assert isinstance(problem, Renewing)  # seen to by the caller
@@ -233,6 +227,19 @@ class Descent:
         if kept is not value:
             block.assign(kept)
         return update
+
+
+def _step(sweep: int, objective: float, update: Update, seconds: float) -> Step:
+    return Step(
+        sweep,
+        update.block,
+        objective,
+        update.decrease(),
+        float(update.before.residual),
+        int(update.solution.iterations),
+        update.solution.solver,
+        seconds,
+    )
 
 
 class _Ahead:

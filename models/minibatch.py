@@ -14,7 +14,7 @@ from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import OutputLoss, PinnedLoss
 from liftednet.problems import OutputFit, Weights
-from liftednet.solvers import solve
+from liftednet.solvers import choose
 from liftednet.validation import is_number, require_positive
 
 from .architecture import Architecture
@@ -192,7 +192,8 @@ class BatchSteps:
         if self.architecture.has_output_states:
             assert isinstance(loss, OutputLoss)  # seen to by design_network
             divergence, lam = self.architecture.divergences[-1], self.architecture.lam[-1]
-            states = solve(OutputFit(loss, target, divergence, u, lam)).value
+            fit = OutputFit(loss, target, divergence, u, lam)
+            states = choose(fit).solve(fit).value  # the loss tells of values that are not finite
             value = loss.output_value(target, states) + lam * divergence.value(states, u)
             return reported(value) / len(u), lam * (divergence.link_gradient(u) - states)
         assert isinstance(loss, PinnedLoss)
@@ -223,11 +224,13 @@ def refuse_infinite(loss: float, batch: int, rate: float) -> None:
 
 def are_finite(weights: Sequence[Weights]) -> bool:
     """Return whether no weight is NaN or infinite."""
-    return all(
-        bool(torch.stack(torch.aminmax(part)).isfinite().all())
-        for layer in weights
-        for part in (layer.matrix, _bias(layer))
-    )
+    return bool(all_finite(weights))
+
+
+def all_finite(weights: Sequence[Weights]) -> Tensor:
+    """Return whether no weight is NaN or infinite, (), where the weights are."""
+    ends = [torch.aminmax(part) for layer in weights for part in (layer.matrix, _bias(layer))]
+    return torch.stack([end for pair in ends for end in pair]).isfinite().all()
 
 
 def copied(layer: Weights) -> Weights:

@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from liftednet.deferred import reported, sent
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
@@ -17,7 +18,7 @@ from liftednet.solvers.forward_over_time import forward_states
 from .descent import Block
 from .recurrent_architecture import Cell, RecurrentArchitecture
 from .recurrent_solvers import Solvers
-from .sequence_arrays import Task, Timeline
+from .sequence_arrays import Task, Timeline, picked
 
 
 class RecurrentBlocks:
@@ -80,8 +81,9 @@ class RecurrentBlocks:
         return RecurrentBlocks(self.architecture, self._task, weights, self._solvers)
 
     def take(self, samples: Tensor) -> RecurrentBlocks:
-        """Return the blocks of some samples, with their states."""
-        states = [state[:, samples] for state in self.states]
+        """Return the blocks of some samples, (some,) int64 on the CPU, with their states."""
+        there = sent(samples, self.timeline.device)
+        states = [state[:, there] for state in self.states]
         task = self._task.take(samples)
         return RecurrentBlocks(self.architecture, task, self.weights, self._solvers, states=states)
 
@@ -126,17 +128,20 @@ class RecurrentBlocks:
             total += float(problem.double().values(self.states[number].double()).sum())
         for number, weights in enumerate(self.weights):
             total += float(self.penalty(number).value(weights.matrix.double()))
-        return total + self.loss()
+        return total + float(self.loss())
 
     def loss(self) -> float:
-        """Return the loss at the current states, summed over the steps that have targets."""
+        """Return the loss at the current states, summed over the steps that have targets.
+
+        On a GPU it stays there.
+        """
         target = self._task.target
         if target is None:
             return 0.0
-        rows = self.features()[self._task.counted].double()
+        rows = picked(self.features(), self._task.places).double()
         u = rows @ self._readout.matrix.double() + self._bias.double()
         divergence = self.architecture.loss.divergence
-        return float(divergence.value(target[self._task.counted].double(), u))
+        return reported(divergence.value(picked(target, self._task.places).double(), u))
 
     @property
     def _readout(self) -> Weights:
@@ -256,23 +261,21 @@ class RecurrentBlocks:
         )
 
     def _recurrent_fit(self, number: int) -> WeightFit:
-        cell = self.architecture.cells[number]
-        valid = self._task.timeline.own(self._task.timeline.valid, cell.backward)
-        valid[: self._task.timeline.early] = True
+        places = self.timeline.places
         return WeightFit(
             self.architecture.divergence,
-            Design(self.rows(number)[valid]),
-            self.states[number][valid],
+            Design(picked(self.rows(number), places)),
+            picked(self.states[number], places),
             self._pulled(number),
             self.architecture.lam,
         )
 
     def _output_fit(self) -> WeightFit:
-        target, counted = self._task.target, self._task.counted
+        target, places = self._task.target, self._task.places
         assert target is not None  # weights are blocks only where there are targets
         divergence = self.architecture.loss.divergence
-        design = Design(self.features()[counted])
-        return WeightFit(divergence, design, target[counted], self._pulled(-1))
+        design = Design(picked(self.features(), places))
+        return WeightFit(divergence, design, picked(target, places), self._pulled(-1))
 
     def _pulled(self, number: int) -> SquaredFrobenius:
         """Return rho |W|^2 + proximity |W - previous W|^2, as one square up to a constant."""

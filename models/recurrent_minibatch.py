@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from liftednet import deferred
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit, Weights
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.validation import require_positive
 
 from .arrays import require_count
+from .block_update import readable, where
 from .descent import Ending, Step, Trace
-from .minibatch import are_finite
+from .minibatch import all_finite
 from .progress import Report
 from .recurrent_blocks import RecurrentBlocks
 from .recurrent_solvers import Solvers
@@ -62,6 +64,38 @@ class SequenceMinibatch:
         return BatchTraining(blocks, self, seed).run(report)
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a batch did; on a GPU it waits there until it is read.
+
+    Attributes:
+        loss: its mean loss before its step.
+        finite: whether the weights after it are, (); None before they are known.
+    """
+
+    loss: float
+    finite: Tensor | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether reading it would wait for a GPU."""
+        return deferred.stays_on_device(self.loss)
+
+    def good_loss(self) -> float:
+        """Return the loss.
+
+        Raises:
+            SolverError: it is not finite, or the weights are not.
+        """
+        if not self.loss < torch.inf:
+            raise SolverError(
+                f"the loss of a batch is {float(self.loss)}: raise lam, or scale the inputs."
+            )
+        if self.finite is not None and not self.finite:
+            raise SolverError("a batch made weights NaN or infinite: scale the inputs.")
+        return float(self.loss)
+
+
 class BatchTraining:
     """Trains on batches; every batch has states of its own.
 
@@ -89,11 +123,12 @@ class BatchTraining:
         """Train for all epochs, and return the mean loss of every batch before its step.
 
         Raises:
-            SolverError: the loss or the weights are not finite; the weights are those before that
-                batch.
+            SolverError: the loss or the weights of a batch are not finite; its step is not taken,
+                nor those after it; on a GPU, which is looked at after an epoch, those of its epoch
+                are where they are finite.
         """
         blocks = self._blocks
-        trace = Trace(blocks.loss() / int(blocks.task.counted.sum()))
+        trace = Trace(float(blocks.loss()) / len(blocks.task.places))
         try:
             for step in self._steps(trace.start):
                 trace.steps.append(step)
@@ -105,30 +140,38 @@ class BatchTraining:
         return trace
 
     def _steps(self, before: float) -> Iterator[Step]:
-        samples, started = len(self._blocks.timeline.lengths), time.perf_counter()
+        samples, started = len(self._blocks.timeline.known), time.perf_counter()
         total = self._settings.epochs * -(-samples // self._settings.batch_size)
-        for number, (epoch, part) in enumerate(self._batches(samples)):
-            share = max(_SMALLEST_SHARE, 1 - number / total)
-            loss = self._step(self._blocks.task.take(part), share, samples / len(part))
-            seconds, name = time.perf_counter() - started, self._solvers.states.name
-            yield Step(epoch, "batch", loss, before - loss, torch.nan, 1, name, seconds)
-            before = loss
+        for epoch, parts in enumerate(self._epochs(samples)):
+            for taken in readable(self._batches(parts, epoch * len(parts), total)):
+                for batch in taken:
+                    loss, seconds = batch.good_loss(), time.perf_counter() - started
+                    name = self._solvers.states.name
+                    yield Step(epoch, "batch", loss, before - loss, torch.nan, 1, name, seconds)
+                    before = loss
 
-    def _batches(self, samples: int) -> Iterator[tuple[int, Tensor]]:
-        for epoch in range(self._settings.epochs):
+    def _epochs(self, samples: int) -> Iterator[Sequence[Tensor]]:
+        """Yield the samples of every batch of an epoch."""
+        for _ in range(self._settings.epochs):
             order = torch.randperm(samples, generator=self._generator)
-            for part in order.split(self._settings.batch_size):
-                yield epoch, part
+            yield order.split(self._settings.batch_size)
 
-    def _step(self, task: Task, share: float, batches: float) -> float:
-        """Move all weights by one batch; return its mean loss before."""
+    def _batches(self, parts: Sequence[Tensor], first: int, total: int) -> Iterator[Taken]:
+        """Take a step with every batch of an epoch, and yield what it did."""
+        samples = sum(map(len, parts))
+        for number, part in enumerate(parts, start=first):
+            share = max(_SMALLEST_SHARE, 1 - number / total)
+            yield self._step(self._blocks.task.take(part), share, samples / len(part))
+
+    def _step(self, task: Task, share: float, batches: float) -> Taken:
+        """Move all weights by one batch; on a GPU only where they stay finite."""
         whole = self._blocks.architecture
         architecture = replace(whole, lam=whole.lam / share)
         batch = RecurrentBlocks(architecture, task, self._blocks.weights, self._solvers)
         passed = batch.weight_fits()
-        loss = batch.loss() / passed[-1].design.samples
-        if not loss < float("inf"):
-            raise SolverError(f"the loss of a batch is {loss}: raise lam, or scale the inputs.")
+        taken = Taken(batch.loss() / passed[-1].design.samples)
+        if not taken.on_device:
+            taken.good_loss()
         batch.move_states()
         fits = [*batch.weight_fits()[:-1], passed[-1]]
         rates = [1.0] * (len(fits) - 1) + [self._settings.readout_rate * share]
@@ -137,10 +180,18 @@ class BatchTraining:
             change = self._change(number, passed[number], fits[number], batches)
             stacked = layer.stacked() + rate * change.to(layer.matrix)
             moved.append(Weights(stacked[:-1], stacked[-1]))
-        if not are_finite(moved):
-            raise SolverError("a batch made weights NaN or infinite: scale the inputs.")
-        self._blocks.weights[:] = moved
-        return loss
+        return self._keep(taken.loss, moved)
+
+    def _keep(self, loss: float, moved: list[Weights]) -> Taken:
+        weights, finite = self._blocks.weights, all_finite(moved)
+        taken = Taken(loss, finite)
+        if taken.on_device:
+            good = finite & (loss < torch.inf)
+            moved = [where(good, new, old) for new, old in zip(moved, weights, strict=True)]
+        else:
+            taken.good_loss()
+        weights[:] = moved
+        return taken
 
     def _change(self, number: int, passed: WeightFit, moved: WeightFit, batches: float) -> Tensor:
         """Return the step of one layer, float64, from its fits before and after the states."""
@@ -156,8 +207,8 @@ class BatchTraining:
         metric = self._running(number, smoothness * passed.design.gram / count)
         damped = metric.clone()
         damped.diagonal().add_(self._settings.damping * metric.diagonal().mean())
-        change: Tensor = torch.linalg.solve(damped, gradient / count)
-        return change
+        change: Tensor = torch.linalg.solve_ex(damped, gradient / count).result
+        return change  # not finite where the system is singular, which is looked at
 
     def _running(self, number: int, gram: Tensor) -> Tensor:
         previous = self._metrics[number]

@@ -15,7 +15,7 @@ from .arrays import ArrayLike
 from .recurrent_architecture import RecurrentArchitecture
 from .recurrent_blocks import RecurrentBlocks
 from .recurrent_solvers import Solvers
-from .sequence_arrays import Task, checked_sequences, checked_timeline, encoded_targets
+from .sequence_arrays import Task, checked_sequences, checked_timeline, encoded_targets, picked
 
 Lengths = ArrayLike | Sequence[int] | None
 
@@ -35,8 +35,8 @@ def training_task(
     """
     inputs = checked_sequences(X, architecture.inputs, dtype, device)
     inputs, timeline = checked_timeline(lengths, inputs, int(architecture.learned_start))
-    target, counted = encoded_targets(y, architecture.loss, architecture.outputs, timeline, inputs)
-    return Task(inputs, timeline, target, counted)
+    target, per_step = encoded_targets(y, architecture.loss, architecture.outputs, timeline, inputs)
+    return Task(inputs, timeline, target, per_step)
 
 
 def passed_blocks(
@@ -55,7 +55,7 @@ def passed_blocks(
     like = weights[-1].matrix
     inputs = checked_sequences(X, architecture.inputs, like.dtype, str(like.device))
     inputs, timeline = checked_timeline(lengths, inputs, int(architecture.learned_start))
-    task = Task(inputs, timeline, None, timeline.valid if per_step else timeline.last)
+    task = Task(inputs, timeline, None, per_step)
     return RecurrentBlocks(architecture, task, weights, solvers)
 
 
@@ -76,6 +76,7 @@ def decoded(loss: PinnedLoss, output: Tensor) -> Tensor:
 def readout_fit(passed: RecurrentBlocks, task: Task, rho: float) -> WeightFit:
     """Return the fit of the output weights to the states of a forward pass."""
     assert task.target is not None  # a training task has one
-    features = Design(passed.features()[task.counted])
+    features = Design(picked(passed.features(), task.places))
     divergence = passed.architecture.loss.divergence
-    return WeightFit(divergence, features, task.target[task.counted], SquaredFrobenius(rho))
+    targets = picked(task.target, task.places)
+    return WeightFit(divergence, features, targets, SquaredFrobenius(rho))

@@ -12,6 +12,7 @@ from liftednet.solvers.levenberg_marquardt import Quadratic
 from liftednet.solvers.newton_over_time import hessian
 
 from .recurrent_blocks import RecurrentBlocks
+from .sequence_arrays import picked
 
 _CHUNK_BYTES = 2**27  # of sensitivities at a time
 _ROWS = 1_000  # of the Jacobian at a time
@@ -30,7 +31,7 @@ def joint_quadratic(blocks: RecurrentBlocks) -> Quadratic:
     Returns:
         The model in the weights of every layer after another, [W; U_0; b_0] row by row.
     """
-    samples = torch.arange(len(blocks.timeline.lengths), device=blocks.timeline.lengths.device)
+    samples = torch.arange(len(blocks.timeline.known))
     parameters = sum(layer.stacked().numel() for layer in blocks.weights)
     gradient = blocks.weights[0].matrix.new_zeros(2, parameters)
     curvature = gradient.new_zeros(parameters, parameters)
@@ -75,7 +76,7 @@ def _loss_quadratic(blocks: RecurrentBlocks) -> tuple[Tensor, Tensor]:
         torch.stack([answered, task.target], -1),
         hessian(link, features),
     )
-    slices = zip(*(part[task.counted].split(_ROWS) for part in parts), strict=True)
+    slices = zip(*(picked(part, task.places).split(_ROWS) for part in parts), strict=True)
     contributions = (_contributions(*rows) for rows in slices)
     gradient, curvature = next(contributions)
     for sloped, curved in contributions:

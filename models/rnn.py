@@ -160,7 +160,7 @@ class LiftedRNN(RecurrentPredictor):
         weights = [layer.to(task.inputs) for layer in self._first_weights]
         blocks = RecurrentBlocks(self.architecture, task, weights, self._solvers, self.proximity)
         refuse_overflow(blocks.states, self._start, self._radius)
-        self.per_step = task.counted is task.timeline.valid
+        self.per_step = task.per_step
         self._blocks, self._weights = blocks, blocks.weights
         with sweep_progress(self.method.rounds, progress, on_step) as report:
             self.trace = self.method.train(blocks, self.seed, report)

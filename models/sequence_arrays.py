@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from liftednet.data.checks import sequence_lengths
+from liftednet.deferred import sent
 from liftednet.errors import DataError
 from liftednet.losses import Loss
 from liftednet.problems.states_over_time import steps_before
@@ -23,13 +24,27 @@ class Timeline:
 
     Attributes:
         steps: of the longest sequence.
-        lengths: (samples,) int64 steps of each sequence.
+        known: (samples,) int64 steps of each sequence, on the CPU, so that nobody waits for them.
         early: how many steps come before all, for learned initial states: 0 or 1.
+        device: where the sequences are.
     """
 
     steps: int
-    lengths: Tensor
+    known: Tensor
     early: int
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """(samples,) int64 steps of each sequence."""
+        return sent(self.known, self.device)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """(rows,) int64, where a cell has a step in its own order, of (steps, samples) in a row."""
+        valid = steps_before(self.steps, self.known)
+        early = valid.new_ones(self.early, len(self.known))
+        return sent(torch.cat([early, valid]).flatten().nonzero()[:, 0], self.device)
 
     @cached_property
     def valid(self) -> Tensor:
@@ -71,24 +86,44 @@ class Task:
         inputs: X, (steps, samples, features), zero beyond the lengths.
         timeline: which steps there are.
         target: encoded y, (steps, samples, outputs); None leaves it free, as prediction does.
-        counted: (steps, samples) booleans, the steps that have a target.
+        per_step: whether every step has a target, or the last of each sequence alone.
     """
 
     inputs: Tensor
     timeline: Timeline
     target: Tensor | None
-    counted: Tensor
+    per_step: bool
+
+    @property
+    def counted(self) -> Tensor:
+        """(steps, samples) booleans, the steps that have a target."""
+        return self.timeline.valid if self.per_step else self.timeline.last
+
+    @cached_property
+    def places(self) -> Tensor:
+        """(rows,) int64, where there is a target, of (steps, samples) in a row."""
+        known, steps = self.timeline.known, self.timeline.steps
+        counted = steps_before(steps, known)
+        if not self.per_step:
+            counted = counted & ~steps_before(steps, known - 1)
+        return sent(counted.flatten().nonzero()[:, 0], self.timeline.device)
 
     def take(self, samples: Tensor) -> Task:
-        """Return the task of some samples."""
-        timeline = replace(self.timeline, lengths=self.timeline.lengths[samples])
-        target = None if self.target is None else self.target[:, samples]
-        return Task(self.inputs[:, samples], timeline, target, self.counted[:, samples])
+        """Return the task of some samples, (some,) int64 on the CPU."""
+        timeline = replace(self.timeline, known=self.timeline.known[samples])
+        there = sent(samples, self.timeline.device)
+        target = None if self.target is None else self.target[:, there]
+        return Task(self.inputs[:, there], timeline, target, self.per_step)
 
     def double(self) -> Task:
         """Return the task in float64."""
         target = None if self.target is None else self.target.double()
         return replace(self, inputs=self.inputs.double(), target=target)
+
+
+def picked(rows: Tensor, places: Tensor) -> Tensor:
+    """Return some rows of (steps, samples, ...), by their places in a row, (places, ...)."""
+    return rows.flatten(0, 1)[places]
 
 
 def checked_sequences(value: object, features: int, dtype: torch.dtype, device: str) -> Tensor:
@@ -118,7 +153,7 @@ def checked_timeline(lengths: object, inputs: Tensor, early: int) -> tuple[Tenso
         checked = torch.full((samples,), steps)
     else:
         checked = sequence_lengths(torch.as_tensor(lengths), samples, steps)
-    timeline = Timeline(steps, checked.to(inputs.device), early)
+    timeline = Timeline(steps, checked.cpu(), early, inputs.device)
     kept = inputs.where(timeline.valid.unsqueeze(-1), 0.0)
     require_finite("X, as (steps, samples, features),", kept)
     return kept, timeline
@@ -126,8 +161,8 @@ def checked_timeline(lengths: object, inputs: Tensor, early: int) -> tuple[Tenso
 
 def encoded_targets(
     value: object, loss: Loss, outputs: int, timeline: Timeline, like: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return targets (steps, samples, outputs), and the steps (steps, samples) that have one.
+) -> tuple[Tensor, bool]:
+    """Return targets (steps, samples, outputs), and whether every step has one.
 
     Raises:
         DataError: y fits neither (samples, steps, ...) nor (samples, ...).
@@ -150,4 +185,4 @@ def encoded_targets(
         require_finite("y", rows)
     target = like.new_zeros(timeline.steps, samples, outputs)
     target[counted] = loss.encode(rows, outputs).to(like)
-    return target, counted
+    return target, per_step

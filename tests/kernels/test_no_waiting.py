@@ -123,7 +123,7 @@ def test_updates_on_a_device_are_held_until_the_last(
             seen.append(name)
             yield updated(name, problem.measure(problem.pre_activation), solution)
 
-    assert next(readable(updates())).block == "a"
+    assert [update.block for update in next(readable(updates()))] == ["a", "b"]
     assert seen == ["a", "b"]
 
 
