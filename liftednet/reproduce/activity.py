@@ -27,6 +27,7 @@ class ActivityTrial:
     """A run that helps to choose a rate: judged on the training windows of a fold's persons."""
 
     method: str
+    noisy: bool
     rate: float
     angle: float
     gradients: int
@@ -53,30 +54,31 @@ class Extent:
     Attributes:
         seeds: of each row.
         epochs: passes over the training windows, counted in gradients; of a trial too.
-        folds: of persons on which each rate is tried, at most 3.
+        folds: of persons on which each rate is tried, on HAR-2 and on Noisy-HAR-2, at most 3.
         windows: training windows, or None for all.
     """
 
     seeds: int
     epochs: int
-    folds: int
+    folds: tuple[int, int]
     windows: int | None = None
 
 
 def activity_runs(store: Path, extent: Extent, noisy: bool) -> list[Record[ActivityRun]]:
     """Run what is missing of one data set's column, and return all of it, seed by seed.
 
-    Learning rates are chosen on windows of held-out persons among the training windows of HAR-2,
-    for both data sets; then each seed trains on all windows, and the test windows are read once.
+    Learning rates are chosen on windows of held-out persons among the training windows; then each
+    seed trains on all of those, and the test windows are read once.
 
     Args:
         store: the file of finished runs.
         extent: how much is run.
         noisy: whether it is Noisy-HAR-2.
     """
-    rates = _chosen_rates(store, extent)
-    windows = _some(har2(noise_variance=NOISE_VARIANCE if noisy else 0.0), extent)
     methods = table_methods(HIDDEN, SEGMENT, LAYERS, noisy)
+    every = har2(noise_variance=NOISE_VARIANCE if noisy else 0.0)
+    rates = _chosen_rates(store, methods, every, extent, noisy)
+    windows = _some(every, extent)
     gradients = extent.epochs * len(windows.x_train) // BATCH
     settings = [
         ActivityRun(m.name, noisy, rates[m.name], m.angle, gradients, FIRST_SEED + seed)
@@ -107,15 +109,16 @@ def persons_apart(windows: Classification, persons: Tensor, fold: int) -> Classi
     return Classification(x[~held], y[~held], x[held], y[held], windows.classes)
 
 
-def _chosen_rates(store: Path, extent: Extent) -> dict[str, float]:
-    methods = table_methods(HIDDEN, SEGMENT, LAYERS)
-    windows, persons = har2(), har_subjects()
+def _chosen_rates(
+    store: Path, methods: Sequence[Method], windows: Classification, extent: Extent, noisy: bool
+) -> dict[str, float]:
+    persons = har_subjects()
     records: list[Record[ActivityTrial]] = []
-    for fold in range(extent.folds):
+    for fold in range(extent.folds[noisy]):
         kept = _some(persons_apart(windows, persons, fold), extent)
         gradients = extent.epochs * len(kept.x_train) // BATCH
         trials = [
-            ActivityTrial(m.name, rate, m.angle, gradients, fold)
+            ActivityTrial(m.name, noisy, rate, m.angle, gradients, fold)
             for m in methods
             for rate in m.rates
         ]

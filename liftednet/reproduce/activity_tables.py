@@ -82,8 +82,9 @@ def accuracy_table(records: Records, extent: Extent) -> Table:
         "window of HAR-2 is turned anew in every batch, as if the phone sat otherwise: angle is "
         "the deviation about each axis in radians. Those of Noisy-HAR-2 are not turned.",
         "The rate is the better of two after as many passes (seed 0) on the windows of every "
-        f"third person in the training part of HAR-2, on the mean of {extent.folds} such folds; "
-        "the test windows are read once a seed.",
+        f"third person in the training part, by the mean of {extent.folds[noisy]} such "
+        f"{'fold' if extent.folds[noisy] == 1 else 'folds'}; the test windows are read once a "
+        "seed.",
         f"The LSTMs start with a forget bias of {FORGET_BIAS:g}; on HAR-2 also with sparse input "
         f"weights of deviation {INPUT_SCALE:g}, one a gate on average. The lifted start is "
         f"LiftedRNN (tight divergence, identity start) after one pass over {LIFTED_SAMPLES} "

@@ -35,7 +35,7 @@ REMARKS = (
 @dataclass(frozen=True)
 class _Size:
     epochs: int
-    folds: int
+    folds: tuple[int, int]
     windows: int | None
     lengths: tuple[int, ...]
     adding_gradients: int
@@ -44,8 +44,8 @@ class _Size:
     indrnn_gradients: int
 
 
-_FULL = _Size(8, 2, None, (50, 100, 200), 1000, 1, 300, 80)
-_QUICK = _Size(1, 1, 600, (20, 30, 40), 100, 1, 5, 5)
+_FULL = _Size(8, (2, 1), None, (50, 100, 200), 1000, 1, 300, 80)
+_QUICK = _Size(1, (1, 1), 600, (20, 30, 40), 100, 1, 5, 5)
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:

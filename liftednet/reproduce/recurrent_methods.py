@@ -20,7 +20,7 @@ from liftednet.solvers.gradient import FrankWolfe
 
 RADIUS = 0.03  # of the inner ball around each weight tensor; found on the training data
 RATES = (5e-4, 2e-3)
-GATED_RATES = (3e-3, 1e-2)
+GATED_RATES, SPARSE_RATES = (1e-3, 3e-3), (3e-3, 1e-2)
 UNCLIPPED_RATES = (1e-4, 3e-4)  # of plain descent
 CLIPPED_RATES = (0.1, 0.3)  # of plain descent, which without clipping diverges at these
 FORGET_BIAS = 2.0
@@ -144,20 +144,21 @@ def table_methods(
             phone sits, and how its bearer sways.
     """
     plain, normed = vanilla(hidden), batch_normalized(hidden)
-    gated, stacked = lstm(hidden, None if noisy else INPUT_SCALE), independent(hidden, layers)
-    five = frank_wolfe(5)
+    stacked, five = independent(hidden, layers), frank_wolfe(5)
+    gated = lstm(hidden, None if noisy else INPUT_SCALE)
+    gated_rates = GATED_RATES if noisy else SPARSE_RATES
     methods = (
         Method("SGD", plain, gradient_descent, UNCLIPPED_RATES, angle=ANGLE),
         Method("SGD + clipping", plain, gradient_descent, CLIPPED_RATES, clip=1.0, angle=ANGLE),
         Method("Adam + clipping", plain, adam, RATES, clip=1.0, angle=ANGLE),
         Method("Truncated", plain, adam, RATES, segment=segment, angle=ANGLE),
-        Method("LSTM + Adam", gated, adam, GATED_RATES, angle=GATED_ANGLE),
+        Method("LSTM + Adam", gated, adam, gated_rates, angle=GATED_ANGLE),
         Method("Frank-Wolfe K = 1", plain, frank_wolfe(1), RATES, angle=ANGLE),
         Method("Frank-Wolfe K = 5", plain, five, RATES, angle=ANGLE),
         Method("Frank-Wolfe K = 10", plain, frank_wolfe(10), RATES, angle=ANGLE),
         Method("Batch norm + Frank-Wolfe", normed, five, RATES, angle=ANGLE),
         Method("Truncated + Frank-Wolfe", plain, five, RATES, segment=segment, angle=ANGLE),
-        Method("LSTM + Frank-Wolfe", gated, five, GATED_RATES, angle=GATED_ANGLE),
+        Method("LSTM + Frank-Wolfe", gated, five, gated_rates, angle=GATED_ANGLE),
         Method(
             "Frank-Wolfe K = 5, lifted start", plain, five, RATES, begin=lifted_start, angle=ANGLE
         ),

@@ -155,7 +155,9 @@ def test_validation_windows_are_those_of_other_persons() -> None:
 def test_the_rate_is_best_on_average_over_the_folds() -> None:
     found = {(0.1, 0): 0.99, (0.1, 1): 0.80, (0.2, 0): 0.90, (0.2, 1): 0.91}
     records = [
-        Record(activity.ActivityTrial("SGD", rate, 0.2, 5, fold), {"accuracy": accuracy}, 1.0)
+        Record(
+            activity.ActivityTrial("SGD", False, rate, 0.2, 5, fold), {"accuracy": accuracy}, 1.0
+        )
         for (rate, fold), accuracy in found.items()
     ]
     assert activity.best_rate(records, "SGD") == 0.2
@@ -210,7 +212,7 @@ def activity_records(
 def test_aims_and_divergence_are_named_in_the_table() -> None:
     found = {"SGD": [0.5], "LSTM + Frank-Wolfe": [0.96, 0.94], "IndRNN + Frank-Wolfe": [0.96]}
     records = activity_records(found, loss=math.nan)
-    table = activity_tables.accuracy_table(records, activity.Extent(1, 1, 1))
+    table = activity_tables.accuracy_table(records, activity.Extent(1, 1, (1, 1)))
     assert "1 diverged" in table.rows[0][2]
     assert [row[3] for row in table.rows] == ["", "reached", "0.55 short"]
 
@@ -272,7 +274,7 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(temporal_opponents, "SEQUENCES", 50)
     monkeypatch.setattr(lifted_start, "SAMPLES", 20)
     monkeypatch.setattr(lifted_start, "PASSES", 1)
-    extent = music_tables.MusicExtent({50: 1, 100: 1}, 1, 1, 1, songs=3)
+    extent = music_tables.MusicExtent({50: 1, 100: 1}, 1, 1, songs=3)
     small = replace(temporal._QUICK, length=10, steps=5, music=extent)
     monkeypatch.setattr(temporal, "_QUICK", small)
     report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()
