@@ -25,8 +25,7 @@ from liftednet.solvers.kernels.entries import closed_form_entries
 from liftednet.solvers.kernels.groups import Goal, Layer, LinkPlan, TileLink
 from liftednet.solvers.kernels.simplex import simplex_rows
 from liftednet.solvers.kernels.state_tiles import state_tiles
-from liftednet.solvers.kernels.table import DeviceMap, padded_width, state_blocks, time_blocks
-from liftednet.solvers.kernels.table import simplex_rows as rows_of
+from liftednet.solvers.kernels.table import DeviceMap, simplex_blocks, state_blocks, time_blocks
 from liftednet.solvers.kernels.time_tiles import colored_tiles
 from liftednet.solvers.kernels.tridiagonal import eliminate
 
@@ -74,18 +73,10 @@ def compile_all() -> int:
 
 def _kernels() -> Iterator[Compiled]:
     x = torch.empty(64, 10)
-    for classes in (10, 1000):
+    for classes in (10, 100, 1000):
+        rows, part = simplex_blocks(classes)
         kernel = simplex_rows.warmup(
-            x,
-            x,
-            x,
-            64,
-            0.7,
-            CLASSES=classes,
-            ROWS=rows_of(classes),
-            COLUMNS=padded_width(classes),
-            num_warps=4,
-            grid=(1,),
+            x, x, x, 64, 0.7, CLASSES=classes, ROWS=rows, PART=part, num_warps=1, grid=(1,)
         )
         yield _compiled(f"simplex, {classes} classes", kernel)
     for proximal in ("relu_prox", "sigmoid_prox", "softplus_prox", "arctan_prox", "sine_prox"):

@@ -15,7 +15,7 @@ from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
 from .device import Kernel, on_device, refusal, require_room
-from .table import DeviceMap, padded_width, proximal_map, simplex_rows
+from .table import DeviceMap, proximal_map, simplex_blocks
 
 _MOST_CLASSES = 1024
 _BLOCK = 1024  # entries of a program in a closed form
@@ -60,16 +60,17 @@ class FusedSimplex(Kernel[OutputFit]):
 
     def states(self, problem: OutputFit) -> Tensor:
         """Return the minimizer without judging it, (samples, outputs)."""
-        from .simplex import simplex_rows as kernel
+        from .simplex import simplex_rows
 
         u = problem.pre_activation
         samples, classes = u.shape
         require_room(samples, 4 * classes, 0, u.device)
         value = torch.empty_like(u, memory_format=torch.contiguous_format)
-        rows = simplex_rows(classes) if self.rows is None else self.rows
+        rows, part = simplex_blocks(classes)
+        rows = rows if self.rows is None else self.rows
         grid = (-(-samples // rows),)
         with on_device(u):
-            kernel[grid](
+            simplex_rows[grid](
                 problem.target.contiguous(),
                 u.contiguous(),
                 value,
@@ -77,8 +78,8 @@ class FusedSimplex(Kernel[OutputFit]):
                 float(problem.lam),
                 CLASSES=classes,
                 ROWS=rows,
-                COLUMNS=padded_width(classes),
-                num_warps=4,
+                PART=part,
+                num_warps=1,
             )
         return value
 

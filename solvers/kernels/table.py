@@ -15,6 +15,7 @@ from .declared import functions
 from .groups import LinkPlan, TilePlan
 
 _WIDEST = 256  # columns of a link whose gradient stays in registers
+_MOST_OF_A_THREAD = 32  # classes whose states stay in its registers
 
 
 @dataclass(frozen=True)
@@ -188,6 +189,13 @@ def time_blocks(columns: Sequence[int]) -> StateBlocks:
     return replace(blocks, depth=min(blocks.depth, width), columns=min(blocks.columns, width))
 
 
-def simplex_rows(classes: int) -> int:
-    """Return how many samples of so many classes make a tile of about 1,000 entries."""
-    return max(1, 1024 // padded_width(classes))
+def simplex_blocks(classes: int) -> tuple[int, int]:
+    """Return how many samples a warp takes, and how many classes a part of a tile has.
+
+    Up to 32 classes a sample has a thread; else 8, 16 or 32 with 4 classes of each part, so that
+    a thread has at most 32 classes.
+    """
+    if classes <= _MOST_OF_A_THREAD:
+        return 32, 1
+    threads = max(8, padded_width(classes) // _MOST_OF_A_THREAD)
+    return 32 // threads, 4 * threads
