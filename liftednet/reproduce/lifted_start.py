@@ -18,17 +18,16 @@ from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
 from liftednet.reproduce.temporal_methods import HIDDEN, TASKS, Task, network
-from liftednet.reproduce.temporal_tasks import Rates, TaskRun, train_network
+from liftednet.reproduce.temporal_tasks import Rates, TaskRun, train_all, train_network
 
 SAMPLES, PASSES, BATCH, METHOD = 1000, 3, 50, "clipped"
 
 
 @dataclass(frozen=True)
 class StartRun:
-    """A network trained by clipped descent from one of two starts."""
+    """A network trained by clipped descent from lifted weights."""
 
     task: str
-    lifted: bool
     rate: float
     steps: int
     length: int
@@ -45,14 +44,14 @@ def start_table(store: Path, rates: Rates, length: int, steps: int, seeds: int) 
         steps: most steps of a run.
         seeds: of each row.
     """
-    settings = [
-        StartRun(task, lifted, rates[task, METHOD], steps, length, seed)
+    lifted = [
+        StartRun(task, rates[task, METHOD], steps, length, seed)
         for task in TASKS
-        for lifted in (False, True)
         for seed in range(seeds)
     ]
-    records = run_all(store, settings, train_from, "lifted starts")
-    rows = [[task, *_cells(records, task, False), *_cells(records, task, True)] for task in TASKS]
+    trained = run_all(store, lifted, train_lifted, "lifted starts")
+    others = train_all(store, [_unlifted(run) for run in lifted], "other starts")
+    rows = [[task, *_cells(others, task), *_cells(trained, task)] for task in TASKS]
     columns = (
         "task",
         "radius 1: solved, steps",
@@ -68,14 +67,17 @@ def start_table(store: Path, rates: Rates, length: int, steps: int, seeds: int) 
     return Table("Started from lifted weights", columns, rows, notes)
 
 
-def train_from(run: StartRun) -> Outcome:
-    """Train from the spectral start, or from a lifted model that starts there."""
+def train_lifted(run: StartRun) -> Outcome:
+    """Train from the weights of a lifted model that begins at the spectral start."""
     task = TASKS[run.task]
     model = network(task.features, task.outputs, 1.0, run.seed)
-    if run.lifted:
-        lift_(model, task, run.length, run.seed)
-    settings = TaskRun(run.task, METHOD, 1.0, run.rate, run.steps, run.length, run.seed)
-    return train_network(model, settings)
+    lift_(model, task, run.length, run.seed)
+    return train_network(model, _unlifted(run))
+
+
+def _unlifted(run: StartRun) -> TaskRun:
+    """Return the same run from the spectral start, which is one of the table of tasks."""
+    return TaskRun(run.task, METHOD, 1.0, run.rate, run.steps, run.length, run.seed)
 
 
 def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
@@ -106,8 +108,8 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
     initialize_rnn_(model.recurrence, model.readout, lifted)
 
 
-def _cells(records: Sequence[Record[StartRun]], task: str, lifted: bool) -> list[str]:
-    own = [r for r in records if (r.settings.task, r.settings.lifted) == (task, lifted)]
+def _cells(records: Sequence[Record[StartRun]] | Sequence[Record[TaskRun]], task: str) -> list[str]:
+    own = [record for record in records if record.settings.task == task]
     steps = [r.outcome["steps"] for r in own if r.outcome["steps"] is not None]
     after = f", {statistics.median(steps):.0f}" if steps else ""
     best = statistics.fmean(max(r.outcome["shares"]) for r in own)

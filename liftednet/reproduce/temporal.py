@@ -29,8 +29,8 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 2000, MusicExtent({50: 2, 100: 2, 200: 1, 300: 1}, 60, 6, 10))
-_QUICK = _Size(100, 20, 200, MusicExtent({50: 1, 100: 1}, 2, 1, 2, songs=60))
+_FULL = _Size(100, 20, 2000, MusicExtent({50: 2, 100: 2, 200: 1, 300: 1}, 60, 15))
+_QUICK = _Size(100, 20, 200, MusicExtent({50: 1, 100: 1}, 2, 2, songs=60))
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
