@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from liftednet import activations, deferred
 from liftednet.divergences import Divergence, joint, tight
@@ -23,28 +22,56 @@ from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit, Wei
 from liftednet.problems.design_matrix import dominant_eigenvalue
 from liftednet.solvers import Ridge, solve
 from liftednet.solvers.kernels import FusedStates, StateBlocks
-
-
-class Readings(TorchDispatchMode):
-    """Counts what would wait for a GPU: numbers, booleans and indices that are read."""
-
-    WAITING = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "item")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
-        name = function.overloadpacket.__name__
-        if name in self.WAITING:
-            self.names.append(name)
-        return function(*args, **(kwargs or {}))
+from tests.kernels.readings import Readings
 
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
     yield
+
+
+def test_a_late_number_is_that_of_some_rounds_before(as_on_a_gpu: None) -> None:
+    late = deferred.Late[str](lag=2)
+    with Readings() as readings:
+        seen = [late.seen(torch.tensor(float(n)), f"round {n}") for n in range(5)]
+    nothing = (float("inf"), None)
+    assert seen == [nothing, nothing, (0.0, "round 0"), (1.0, "round 1"), (2.0, "round 2")]
+    assert readings.names == []
+
+
+def test_a_loop_ends_that_many_rounds_late(as_on_a_gpu: None) -> None:
+    late, left = deferred.Late[None](lag=3), torch.arange(4)
+    rounds = 0
+    while late.some(left > rounds):
+        rounds += 1
+    assert rounds == 3 + 3  # nothing is left after three rounds
+
+
+def test_on_a_cpu_no_number_is_late() -> None:
+    late = deferred.Late[str]()
+    assert late.seen(torch.tensor(2.5), "now") == (2.5, "now")
+    assert not late.some(torch.zeros(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("somewhere", [False, True])
+def test_numbers_are_the_same_wherever_they_stay(
+    somewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        deferred, "stays_on_device", lambda value: somewhere and isinstance(value, Tensor)
+    )
+    terms = [torch.tensor([1.0, -3.0]), torch.tensor([2.0], dtype=torch.float64)]
+    found = [
+        deferred.largest(terms, 1.0),
+        deferred.largest(terms, 5.0),
+        deferred.positive(deferred.reported(torch.tensor(0.0))),
+        deferred.positive(deferred.reported(torch.tensor(0.5))),
+        deferred.chosen(torch.tensor(True), 2.0, 3.0),
+        deferred.chosen(torch.tensor(False), 2.0, deferred.reported(torch.tensor(4.0))),
+    ]
+    assert list(map(float, found)) == [3.0, 5.0, 1.0, 0.5, 2.0, 4.0]
+    assert all(isinstance(number, Tensor) is somewhere for number in found)
 
 
 class TwoBlocks:
