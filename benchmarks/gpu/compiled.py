@@ -18,6 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.roofline import bounds
 from liftednet.activation import Activation
 from liftednet.solvers.kernels import maps
 from liftednet.solvers.kernels.declared import functions
@@ -68,6 +70,10 @@ def compile_all() -> int:
         worst = max(worst, kernel.shared)
         print(f"{kernel.name}: shared {kernel.shared:,}, {kernel.usage}", flush=True)
     print(f"\nThe largest takes {worst:,} of {_SHARED:,} bytes of shared memory.")
+    report = Report({"card": "an H200, as it would be at best: a calculation, not a measurement"})
+    for title, rows in bounds():
+        report.sections[title] = rows
+    print("\n" + report.text(), end="")
     return int(worst > _SHARED)
 
 

@@ -39,9 +39,10 @@ class Report:
             **{title: [asdict(row) for row in rows] for title, rows in self.sections.items()},
         }
         (folder / "gpu.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        (folder / "gpu.md").write_text(self._text(), encoding="utf-8")
+        (folder / "gpu.md").write_text(self.text(), encoding="utf-8")
 
-    def _text(self) -> str:
+    def text(self) -> str:
+        """Return the tables in Markdown."""
         lines = ["# The kernels on a GPU", ""]
         lines += [", ".join(f"{name}: {value}" for name, value in self.heading.items()) + "."]
         for title, rows in self.sections.items():

@@ -31,11 +31,12 @@ def simplex_rows(
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     y = _loaded(y_ptr, rows, samples, 0.0, CLASSES, PART)
     u = _loaded(u_ptr, rows, samples, -1e18, CLASSES, PART)
-    a, s, labels = _shifted(y, u, 1.0 / lam, PART > 1)
-    if tl.max(labels, 0) > 1:  # noqa: SIM108 (a branch, not a choice between two values)
-        z = _soft_rows(a, s, PART > 1)
+    s, label = _shifted(y, u, 1.0 / lam, PART > 1), _summed(y, PART > 1)
+    many = (label > _largest(y, PART > 1)).to(tl.int32)
+    if tl.max(many, 0) > 0:
+        z = _soft_rows(y, s, 1.0 / lam, PART > 1)
     else:
-        z = _one_hot_rows(a, s, PART > 1)
+        z = _one_hot_rows(y, s, label, 1.0 / lam, PART > 1)
     if PART > 1:
         _store_parts(z_ptr, z, rows, samples, CLASSES, PART)
     else:
@@ -108,20 +109,23 @@ def _joined(blocks, ROWS: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _shifted(y, u, scale, WIDE: tl.constexpr):
-    """Return a = y / lam, u less the largest u + a of its row, and the labels of each row."""
-    a, sums = (), ()
+    """Return u less the largest u + y / lam of its row."""
+    sums, s = (), ()
     for k in tl.static_range(len(y)):
-        a = a + (scale * y[k],)  # noqa: RUF005
         sums = sums + (u[k] + scale * y[k],)  # noqa: RUF005
-    top = sums[0]
-    for k in tl.static_range(1, len(sums)):
-        top = tl.maximum(top, sums[k])
-    top = tl.max(top, 1) if WIDE else top
-    s, labels = (), ()
+    top = _spread(_largest(sums, WIDE), WIDE)
     for k in tl.static_range(len(y)):
-        s = s + (u[k] - _spread(top, WIDE),)  # noqa: RUF005
-        labels = labels + ((a[k] > 0).to(tl.int32),)  # noqa: RUF005
-    return a, s, _summed(labels, WIDE)
+        s = s + (u[k] - top,)  # noqa: RUF005
+    return s
+
+
+@triton.jit
+def _largest(parts, WIDE: tl.constexpr):
+    """Return the largest entry of each row."""
+    top = parts[0]
+    for k in tl.static_range(1, len(parts)):
+        top = tl.maximum(top, parts[k])
+    return tl.max(top, 1) if WIDE else top
 
 
 @triton.jit
@@ -149,9 +153,12 @@ def _normalized(z, WIDE: tl.constexpr):
 
 @triton.jit
 def _soft_rows(
-    a, s, WIDE: tl.constexpr, STEPS: tl.constexpr = 50, EPS: tl.constexpr = 1.1920929e-07
+    y, s, scale, WIDE: tl.constexpr, STEPS: tl.constexpr = 50, EPS: tl.constexpr = 1.1920929e-07
 ):
     """Return the states for any labels, by Newton's method from above."""
+    a = ()
+    for k in tl.static_range(len(y)):
+        a = a + (scale * y[k],)  # noqa: RUF005
     nu = _summed(a, WIDE) * 0.0 + 1.0
     step, moving = 0, 1
     while (moving > 0) & (step < STEPS):
@@ -183,18 +190,20 @@ def _states(a, s, nu, WIDE: tl.constexpr):
 
 
 @triton.jit
-def _one_hot_rows(a, s, WIDE: tl.constexpr):
+def _one_hot_rows(y, s, label, scale, WIDE: tl.constexpr):
     """Return the states where each row has one label at most.
 
     Of the other entries those with s + nu > 0 are not zero. For a set of them that is given, nu is
     a root of a quadratic equation; down from the upper bound the sets shrink, so that a handful
-    of them is looked at.
+    of them is looked at. Labels are told by products: conditions cost more.
     """
-    label, own, others = _summed(a, WIDE), (), ()
-    for k in tl.static_range(len(a)):
-        own = own + (tl.where(a[k] > 0, s[k], 0.0),)  # noqa: RUF005
-        others = others + (tl.where(a[k] > 0, -1e18, s[k]),)  # noqa: RUF005
-    own = _summed(own, WIDE)
+    share = 1.0 / tl.where(label > 0, label, 1.0)
+    own, others = (), ()
+    for k in tl.static_range(len(y)):
+        part = _spread(share, WIDE) * y[k]  # 1 at the label
+        own = own + (part * s[k],)  # noqa: RUF005
+        others = others + (s[k] - 1e18 * part,)  # noqa: RUF005
+    own, label = _summed(own, WIDE), scale * label
     nu, z, before = label * 0.0 + 1.0, label, label * 0.0 - 1.0
     going = 1
     while going > 0:
@@ -205,9 +214,9 @@ def _one_hot_rows(a, s, WIDE: tl.constexpr):
         going = tl.max(changed.to(tl.int32), 0)
         before = count
     states = ()
-    for k in tl.static_range(len(a)):
+    for k in tl.static_range(len(y)):
         rest = tl.maximum(others[k] + _spread(nu, WIDE), 0.0)
-        states = states + (tl.where(a[k] > 0, _spread(z, WIDE), rest),)  # noqa: RUF005
+        states = states + (rest + _spread(share * z, WIDE) * y[k],)  # noqa: RUF005
     return _normalized(states, WIDE)
 
 
