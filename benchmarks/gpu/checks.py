@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.problems import exact, simplex_fit, squared_fit, state_fit
 from benchmarks.gpu.timing import Scale
 from liftednet import activations
@@ -109,8 +110,8 @@ def poisoned() -> Iterator[None]:
 
 def check(case: Case) -> Check:
     """Solve a case by its kernel, twice, with memory that nobody has written set to NaN."""
-    problem = case.build()
     try:
+        problem = case.build()
         solver = choose(problem, case.kernel)
         with poisoned():
             first, second = (solver.solve(problem).value for _ in range(2))
@@ -118,11 +119,18 @@ def check(case: Case) -> Check:
         residual = float(problem.measure(first).residual)
     except Exception as failure:  # whatever a kernel or a card may do: it is a failed check
         nan = float("nan")
-        return Check(case.kernel, case.name, nan, nan, False, False, str(failure).splitlines()[0])
+        return Check(case.kernel, case.name, nan, nan, False, False, str(failure)[:200])
     error = float((first - expected).abs().max() / expected.abs().max().clamp(min=1))
     same = bool(first.equal(second))
     good = residual <= _RESIDUAL and error <= _ERROR and same
     return Check(case.kernel, case.name, residual, error, same, good)
+
+
+def check_jobs(scale: Scale) -> Iterator[Job]:
+    """Yield the checks."""
+    for case in cases(scale):
+        yield Job(f"{case.kernel}: {case.name}", partial(check, case))
+    yield Job("Gram matrix", partial(gram_check, scale))
 
 
 def gram_check(scale: Scale) -> Check:

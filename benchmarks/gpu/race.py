@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.timing import Scale, wait
 from benchmarks.gpu.training_data import Images
 from liftednet import to_torch
@@ -45,17 +47,21 @@ class Finish:
     reached: bool
 
 
-def finishes(scale: Scale, images: Images) -> Iterator[Finish]:
+def finishes(scale: Scale, images: Images) -> Iterator[Job]:
     """Yield each method's finish."""
     for name, train in _methods(scale):
-        train(scale, images, 1, 99)  # compiles
-        for epochs in (1,) if scale.toy else (1, 2, 3, 5, 8):
-            runs = [_run(scale, images, train, epochs, seed) for seed in range(scale.size(3, 1))]
-            accuracy = median(run[1] for run in runs)
-            if accuracy >= GOAL:
-                break
-        elapsed = median(run[0] for run in runs)
-        yield Finish(name, epochs, elapsed, accuracy, accuracy >= GOAL)
+        yield Job(name, partial(_finish, scale, images, name, train))
+
+
+def _finish(scale: Scale, images: Images, name: str, train: Train) -> Finish:
+    train(scale, images, 1, 99)  # compiles
+    for epochs in (1,) if scale.toy else (1, 2, 3, 5, 8):
+        runs = [_run(scale, images, train, epochs, seed) for seed in range(scale.size(3, 1))]
+        accuracy = median(run[1] for run in runs)
+        if accuracy >= GOAL:
+            break
+    elapsed = median(run[0] for run in runs)
+    return Finish(name, epochs, elapsed, accuracy, accuracy >= GOAL)
 
 
 def _run(scale: Scale, images: Images, train: Train, epochs: int, seed: int) -> tuple[float, float]:

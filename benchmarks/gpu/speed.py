@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
+from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.problems import simplex_fit, squared_fit, state_fit
 from benchmarks.gpu.timing import Ceilings, Scale, seconds
 from liftednet import activations
-from liftednet.divergences import joint, tight
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, joint, tight
 from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import ClosedForm, Proximal, SimplexDual
 from liftednet.solvers.kernels import FusedSimplex, FusedStates, StateBlocks
@@ -69,18 +71,41 @@ class OutputSpeed:
     torch: float
 
 
-def state_problems(scale: Scale) -> Iterator[tuple[str, StateFit]]:
+class _Race:
+    """A state fit that is made when it is needed, and the time of the torch loop on it."""
+
+    def __init__(
+        self, scale: Scale, units: int, columns: int, layer: Activation, above: Divergence
+    ) -> None:
+        self.scale, self.columns = scale, [columns]
+        self.sizes = scale.size(60_000, 40), units, columns
+        self.layer, self.above = layer, above
+        self.name = f"{self.sizes[0]:,} x {units} below {columns}, {layer!r}, "
+        self.name += "tight" if layer == above.activation else repr(above.activation)
+
+    @cached_property
+    def problem(self) -> StateFit:
+        return state_fit(*self.sizes, self.layer, self.above, self.scale.device)
+
+    @cached_property
+    def torch_time(self) -> float:
+        return seconds(partial(Proximal().solve, self.problem), self.scale.device, 1.0)
+
+
+def _races(scale: Scale) -> Iterator[_Race]:
     """Yield state fits of the networks that the sweeps train."""
-    relu, device, m = activations.ReLU(), scale.device, scale.size(60_000, 40)
+    relu, sigmoid = activations.ReLU(), activations.Sigmoid()
     linear, softmax = joint(activations.Identity()), tight(activations.Softmax())
-    shapes = [(300, 100, linear), (300, 10, softmax), (500, 200, tight(relu)), (200, 100, linear)]
-    for p, q, above in [(12, 5, linear), (12, 3, softmax)] if scale.toy else shapes:
-        name = f"{m:,} x {p} below {q}, ReLU, {above.activation!r}"
-        yield name, state_fit(m, p, q, relu, above, device)
+    shapes: list[tuple[int, int, Divergence]] = [
+        (300, 100, linear),
+        (300, 10, softmax),
+        (500, 200, tight(relu)),
+        (200, 100, linear),
+    ]
+    for units, columns, above in [(12, 5, linear), (12, 3, softmax)] if scale.toy else shapes:
+        yield _Race(scale, units, columns, relu, above)
     if not scale.toy:
-        sigmoid = activations.Sigmoid()
-        name = f"{m:,} x 300 below 100, Sigmoid, tight"
-        yield name, state_fit(m, 300, 100, sigmoid, tight(sigmoid), device)
+        yield _Race(scale, 300, 100, sigmoid, tight(sigmoid))
 
 
 def _tabled(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
@@ -89,62 +114,52 @@ def _tabled(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
 
 
 def _others(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
-    """Yield other sizes, and other precisions."""
+    """Yield other sizes, one change at a time."""
     if scale.toy:
         return
     first = state_blocks(columns)
-    for rows, warps, programs in ((16, 4, 4), (32, 4, 2), (32, 8, 1), (64, 4, 1), (64, 8, 1)):
-        if (rows, warps) != (first.rows, first.warps):
-            yield replace(first, rows=rows, warps=warps, programs=programs)
-    for drop in (8.0, 512.0):
+    yield replace(first, rows=2 * first.rows)
+    yield replace(first, columns=96 - first.columns)  # 32 for 64, and 64 for 32
+    yield replace(first, warps=12 - first.warps if first.warps > 2 else 4)
+    yield replace(first, programs=2 if first.programs != 2 else 1)
+    yield replace(first, stages=2)
+    for drop in (16.0, 4096.0):
         yield replace(first, drop=drop)
 
 
-def state_speeds(scale: Scale, top: Ceilings) -> Iterator[StateSpeed]:
+def state_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
     """Yield every problem with the block sizes of the table."""
     return _speeds(scale, top, _tabled)
 
 
-def block_speeds(scale: Scale, top: Ceilings) -> Iterator[StateSpeed]:
+def block_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
     """Yield every problem with other block sizes, to mend the table by."""
     return _speeds(scale, top, _others)
 
 
 def _speeds(
     scale: Scale, top: Ceilings, candidates: Callable[[Scale, Sequence[int]], Iterator[StateBlocks]]
-) -> Iterator[StateSpeed]:
-    for name, problem in state_problems(scale):
-        torch_time = seconds(partial(Proximal().solve, problem), scale.device, 1.0)
-        columns = [link.weight.shape[1] for link in problem.links]
-        for blocks in candidates(scale, columns):
-            try:
-                yield _state_speed(scale, top, name, problem, blocks, torch_time)
-            except RuntimeError as error:  # sizes that do not fit the card's shared memory
-                print(f"  {name}, {_shown(blocks)}: {str(error).splitlines()[0]}")
+) -> Iterator[Job]:
+    for race in _races(scale):
+        for blocks in candidates(scale, race.columns):
+            yield Job(f"{race.name}, {_shown(blocks)}", partial(_state_speed, top, race, blocks))
 
 
-def _state_speed(
-    scale: Scale,
-    top: Ceilings,
-    name: str,
-    problem: StateFit,
-    blocks: StateBlocks,
-    torch_time: float,
-) -> StateSpeed:
-    solver = FusedStates(blocks=blocks)
+def _state_speed(top: Ceilings, race: _Race, blocks: StateBlocks) -> StateSpeed:
+    solver, problem, device = FusedStates(blocks=blocks), race.problem, race.scale.device
     value, steps = solver.states(problem)
-    launched = seconds(partial(solver.states, problem), scale.device, 1.0)
-    solved = seconds(partial(solver.solve, problem), scale.device, 0.5)
+    launched = seconds(partial(solver.states, problem), device, 1.0)
+    solved = seconds(partial(solver.solve, problem), device, 0.5)
     columns = sum(link.weight.shape[1] for link in problem.links)
     mean = float(steps.double().mean())
     rate = 4 * problem.samples * problem.units * columns * mean / launched
     least = 4 * problem.samples * (3 * problem.units + columns)
     return StateSpeed(
-        name,
+        race.name,
         _shown(blocks),
         1e3 * launched,
         1e3 * solved,
-        1e3 * torch_time,
+        1e3 * race.torch_time,
         mean,
         rate,
         rate / top.float32,
@@ -157,30 +172,40 @@ def _state_speed(
 def _shown(blocks: StateBlocks) -> str:
     return (
         f"{blocks.rows} rows, {blocks.columns} columns, {blocks.warps} warps, "
-        f"{blocks.programs} programs, drop {blocks.drop:.0f}"
+        f"{blocks.stages} stages, {blocks.programs} programs, drop {blocks.drop:.0f}"
     )
 
 
-def output_speeds(scale: Scale, top: Ceilings) -> Iterator[OutputSpeed]:
+def output_speeds(scale: Scale, top: Ceilings) -> Iterator[Job]:
     """Yield the simplex cross-entropy for several classes, and two closed forms."""
     shapes = [(10, 8)] if scale.toy else [(10, 10_000_000), (100, 1_000_000), (1000, 100_000)]
     for classes, samples in shapes:
         for soft in (False, True):
-            fit = simplex_fit(samples, classes, soft, scale.device)
             name = f"{samples:,} x {classes}, {'soft' if soft else 'one-hot'}"
-            launched = seconds(partial(FusedSimplex().states, fit), scale.device, 0.5)
-            torch_time = seconds(partial(SimplexDual().solve, fit), scale.device, 0.5)
-            yield _output_speed(name, fit, launched, torch_time, top)
+            sizes = samples, classes, soft
+            yield Job(name, partial(_simplex_speed, scale, top, name, *sizes))
     for activation in (activations.ReLU(), activations.Sigmoid()):
-        samples = scale.size(1_000_000, 8)
-        fit = squared_fit(samples, 100, activation, scale.device)
-        device_map = proximal_map(activation)
-        assert device_map is not None
-        work = partial(closed_form, fit.target, fit.pre_activation, fit.lam, device_map)
-        launched = seconds(work, scale.device, 0.5)
-        torch_time = seconds(partial(ClosedForm().solve, fit), scale.device, 0.5)
-        name = f"{samples:,} x 100, prox of {activation!r}"
-        yield _output_speed(name, fit, launched, torch_time, top)
+        yield Job(repr(activation), partial(_closed_form_speed, scale, top, activation))
+
+
+def _simplex_speed(
+    scale: Scale, top: Ceilings, name: str, samples: int, classes: int, soft: bool
+) -> OutputSpeed:
+    fit = simplex_fit(samples, classes, soft, scale.device)
+    launched = seconds(partial(FusedSimplex().states, fit), scale.device, 0.5)
+    torch_time = seconds(partial(SimplexDual().solve, fit), scale.device, 0.5)
+    return _output_speed(name, fit, launched, torch_time, top)
+
+
+def _closed_form_speed(scale: Scale, top: Ceilings, activation: Activation) -> OutputSpeed:
+    samples = scale.size(1_000_000, 8)
+    fit, device_map = squared_fit(samples, 100, activation, scale.device), proximal_map(activation)
+    assert device_map is not None
+    work = partial(closed_form, fit.target, fit.pre_activation, fit.lam, device_map)
+    launched = seconds(work, scale.device, 0.5)
+    torch_time = seconds(partial(ClosedForm().solve, fit), scale.device, 0.5)
+    name = f"{samples:,} x 100, prox of {activation!r}"
+    return _output_speed(name, fit, launched, torch_time, top)
 
 
 def _output_speed(

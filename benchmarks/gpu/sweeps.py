@@ -5,11 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
 import torch
 
+from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.timing import Scale, wait
 from benchmarks.gpu.training_data import Images
 from liftednet.activations import ReLU
@@ -36,12 +38,13 @@ class SweepSpeed:
     objectives: tuple[float, ...]
 
 
-def sweep_speeds(scale: Scale, images: Images) -> Iterator[SweepSpeed]:
+def sweep_speeds(scale: Scale, images: Images) -> Iterator[Job]:
     """Yield the networks of the aims, joint and tight."""
     networks = [(784, 300, 10), (784, 500, 200, 100, 10)]
     for sizes in [(784, 6, 10)] if scale.toy else networks:
         for divergence in ("joint", "tight"):
-            yield _speed(scale, images, sizes, divergence)
+            name = f"{'-'.join(map(str, sizes))}, {divergence}"
+            yield Job(name, partial(_speed, scale, images, sizes, divergence))
 
 
 def _speed(scale: Scale, images: Images, sizes: tuple[int, ...], divergence: str) -> SweepSpeed:

@@ -81,6 +81,9 @@ class Ceilings:
     float64: float
 
 
+UNKNOWN = Ceilings(*4 * [float("nan")])
+
+
 def ceilings(scale: Scale) -> Ceilings:
     """Measure the ceilings on random data."""
     return Ceilings(

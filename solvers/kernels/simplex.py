@@ -87,14 +87,21 @@ def _store_columns(ptr, parts, rows, samples, ROWS: tl.constexpr, CLASSES: tl.co
 @triton.jit
 def _block(parts, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Return vectors as the columns of a block, (ROWS, COLUMNS), zero beyond them."""
-    wide = ()
-    for k in tl.static_range(COLUMNS):
-        part = parts[k] if k < len(parts) else tl.zeros([ROWS], tl.float32)
-        wide = wide + (tl.reshape(part, [ROWS, 1]),)  # noqa: RUF005
+    wide = _filled(parts, ROWS, COLUMNS)
     for _ in tl.static_range(5):
         if len(wide) > 1:
             wide = _joined(wide, ROWS, COLUMNS // (len(wide) // 2))
     return wide[0]
+
+
+@triton.jit
+def _filled(parts, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return as many blocks of one column, (ROWS, 1) each, zero beyond the parts."""
+    wide = ()
+    for k in tl.static_range(COLUMNS):
+        part = parts[k] if k < len(parts) else tl.zeros([ROWS], tl.float32)
+        wide = wide + (tl.reshape(part, [ROWS, 1]),)  # noqa: RUF005
+    return wide
 
 
 @triton.jit

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from itertools import islice
+from math import inf
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks.gpu.checks import cases, check, gram_check
+import benchmarks.gpu.run as run_module
+from benchmarks.gpu.checks import cases, check, check_jobs, gram_check
+from benchmarks.gpu.jobs import Job, Runner
 from benchmarks.gpu.race import finishes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.speed import output_speeds
@@ -60,16 +63,15 @@ def test_its_checks_pass_under_the_interpreter() -> None:
     for case in islice(cases(TOY), 3):
         assert check(case).passed
     assert gram_check(TOY).passed
-    assert all(found.passed for found in time_checks(TOY))
+    assert all(job.work().passed for job in time_checks(TOY))
 
 
 def test_its_trainings_run_under_the_interpreter() -> None:
     data = images(TOY)
-    sweep = next(iter(sweep_speeds(TOY, data)))
+    sweep = next(sweep_speeds(TOY, data)).work()
     assert list(sweep.objectives) == sorted(sweep.objectives, reverse=True)
-    assert [finish.method.split()[0] for finish in finishes(TOY, data)] == ["lifted"] * 2 + [
-        "Adam"
-    ] * 2
+    methods = [job.work().method.split()[0] for job in finishes(TOY, data)]
+    assert methods == ["lifted"] * 2 + ["Adam"] * 2
 
 
 def test_a_check_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +85,48 @@ def test_a_check_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_report_is_written_row_by_row(tmp_path: Path) -> None:
     report = Report({"card": "none"})
     ceilings = Ceilings(1e9, 1e9, 1e9, 1e9)
-    report.add("Output fits", islice(output_speeds(TOY, ceilings), 1), tmp_path)
+    report.add("Output fits", Runner(inf).rows(islice(output_speeds(TOY, ceilings), 1)), tmp_path)
     record = json.loads((tmp_path / "gpu.json").read_text())
     assert record["heading"] == {"card": "none"}
     assert record["Output fits"][0]["problem"] == "8 x 10, one-hot"
     assert "| 8 x 10, one-hot |" in (tmp_path / "gpu.md").read_text()
+
+
+def test_a_job_that_fails_does_not_stop_the_others() -> None:
+    def broken() -> None:
+        raise RuntimeError("an illegal memory access was encountered\nand more")
+
+    runner = Runner(inf)
+    jobs = [Job("first", lambda: 1), Job("second", broken), Job("third", lambda: 3)]
+    assert list(runner.rows(jobs)) == [1, 3]
+    assert runner.value("data", broken, "none") == "none"
+    assert [failure.job for failure in runner.failures] == ["second", "data"]
+    assert runner.failures[0].error == "RuntimeError: an illegal memory access was encountered"
+
+
+def test_jobs_after_the_deadline_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    runner = Runner(-inf)
+    assert list(runner.rows([Job("late", lambda: 1)])) == []
+    assert "late" in capsys.readouterr().out
+    assert "time was up" in runner.failures[0].error
+
+
+def test_it_ends_with_a_record_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of memory")
+
+    few = islice(check_jobs(TOY), 1)
+    monkeypatch.setattr(run_module, "check_jobs", lambda scale: few)
+    monkeypatch.setattr(run_module, "time_checks", lambda scale: iter([Job("time", broken)]))
+    monkeypatch.setattr(run_module, "ceilings", broken)
+    monkeypatch.setattr(run_module, "images", broken)
+    monkeypatch.setattr("benchmarks.gpu.speed.simplex_fit", broken)
+    monkeypatch.setattr("benchmarks.gpu.speed.state_fit", broken)
+    assert run_module.run(TOY.device, tmp_path) == 1
+    record = json.loads((tmp_path / "gpu.json").read_text())
+    assert record["Correctness"][0]["passed"]
+    assert len(record["Output fits"]) == 2
+    failed = [failure["job"] for failure in record["Failures"]]
+    assert {"time", "ceilings", "training data", "8 x 10, one-hot"} <= set(failed)

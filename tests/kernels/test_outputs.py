@@ -45,7 +45,9 @@ def labels(kind: str, samples: int, classes: int, generator: torch.Generator) ->
 
 
 @pytest.mark.parametrize("kind", ["one-hot", "soft", "both"])
-@pytest.mark.parametrize(("samples", "classes"), [(1, 2), (37, 10), (5, 32), (5, 33), (3, 300), (3, 1024), (4, 1)])
+@pytest.mark.parametrize(
+    ("samples", "classes"), [(1, 2), (37, 10), (5, 32), (5, 33), (3, 300), (3, 1024), (4, 1)]
+)
 def test_simplex_is_the_dual_solvers(
     samples: int, classes: int, kind: str, generator: torch.Generator
 ) -> None:
