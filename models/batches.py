@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from liftednet.deferred import sent
 from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
 
@@ -65,7 +66,7 @@ class ArrayBatches:
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of one pass."""
         order = torch.randperm(self.samples, generator=self.generator)
-        for rows in order.to(self.inputs.device).tensor_split(len(self)):
+        for rows in sent(order, self.inputs.device).tensor_split(len(self)):
             yield self.inputs[rows], self.target[rows]
 
 

@@ -15,6 +15,7 @@ from liftednet.divergences import Divergence, Tight
 from liftednet.losses import OutputLoss, PinnedLoss
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, Subproblem, WeightFit, Weights
+from liftednet.problems.design_matrix import sum_of
 
 from .architecture import Architecture
 from .descent import Block
@@ -101,12 +102,12 @@ class FeedforwardBlocks:
 
     def objective(self) -> float:
         """Return the joint objective in float64."""
-        total = sum(self._layer_value(layer) for layer in range(self.architecture.layers))
+        total = sum_of(self._layer_value(layer) for layer in range(self.architecture.layers))
         loss, target = self.architecture.loss, self._target
         if self.architecture.has_output_states and target is not None:
             assert isinstance(loss, OutputLoss)
-            total += float(loss.output_value(target.double(), self.states[-1].double()))
-        return total
+            total += loss.output_value(target.double(), self.states[-1].double())
+        return float(total)
 
     @property
     def target(self) -> Tensor:
@@ -173,16 +174,16 @@ class FeedforwardBlocks:
         assert isinstance(loss, PinnedLoss)
         return Above(loss.divergence, self._target, 1.0)
 
-    def _layer_value(self, layer: int) -> float:
+    def _layer_value(self, layer: int) -> Tensor:
         above = self._above(layer)
         weights = self.weights[layer]
-        value = float(self._penalties[layer].value(weights.matrix.double()))
+        value = self._penalties[layer].value(weights.matrix.double())
         if above is None:
             return value
         stacked = weights.stacked().double()
         for rows, chunk in self._design(layer).rows():
             target = above.target[rows].double()
-            value += above.lam * float(above.divergence.value(target, chunk @ stacked))
+            value += above.lam * above.divergence.value(target, chunk @ stacked)
         return value
 
     def _weight_block(self, layer: int) -> Block:

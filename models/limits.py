@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -47,14 +48,18 @@ class LimitFit:
     lam: float
     box: Limits
 
-    @property
+    @cached_property
     def reach(self) -> tuple[Limits, Limits]:
         """From where to where l may move, and h: not past states inside, nor far at once."""
         lower, upper = self.box
         width = upper - lower
-        inside = self.states[(self.states > lower) & (self.states < upper)]
-        middle = (lower + upper) / 2
-        low, high = (float(inside.min()), float(inside.max())) if len(inside) else (middle, middle)
+        inside, middle = (self.states > lower) & (self.states < upper), (lower + upper) / 2
+        low, high = torch.stack(
+            [
+                torch.where(inside, self.states, torch.inf).min(),
+                torch.where(inside, self.states, -torch.inf).max(),
+            ]
+        ).tolist()  # without states inside, infinite
         gap = _LEAST_WIDTH * width / 2
         return (lower - width, min(low, middle) - gap), (max(high, middle) + gap, upper + width)
 
@@ -95,11 +100,11 @@ class LimitFit:
     def value(self, limits: Limits) -> float:
         """Return the objective in float64."""
         states, u = self.moved(limits).double(), self.pre_activation.double()
-        total = self.lam * float(Tight(Clipped(*limits)).value(states, u))
+        total = self.lam * Tight(Clipped(*limits)).value(states, u)
         for link in (link.double() for link in self.links):
             above = link.pre_activation(states)
-            total += link.lam * float(link.divergence.link_value(above, link.target))
-        return total
+            total += link.lam * link.divergence.link_value(above, link.target)
+        return float(total)
 
     def measure(self, value: Limits) -> Measure:
         """Return the objective, and by what share of its scale a small move would lower it."""

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
+from liftednet.deferred import sent
 from liftednet.errors import DataError, SolverError
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.problems import Weights
@@ -194,9 +195,12 @@ class LiftedMLP(FittedNetwork):
         return inputs, self.loss.encode(targets, self.architecture.sizes[-1]).to(inputs)
 
     def _batch(self, X: object, y: object, dtype: torch.dtype | None) -> Batch:
-        inputs = checked_inputs(X, self.architecture.sizes[0], dtype, self.device)
+        place = str(X.device) if isinstance(X, Tensor) else "cpu"  # where it is checked
+        inputs = checked_inputs(X, self.architecture.sizes[0], dtype, place)
         targets = checked_targets(y, inputs.shape[0])
-        return inputs, encode_part(self.loss, targets, self.architecture.sizes[-1]).to(inputs)
+        target = encode_part(self.loss, targets, self.architecture.sizes[-1]).to(inputs.dtype)
+        there = torch.device(self.device)
+        return sent(inputs, there), sent(target, there)
 
     def _fit_blocks(
         self,

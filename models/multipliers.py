@@ -30,7 +30,7 @@ class Multiplier:
 
     states: Tensor
     pre_activation: Tensor
-    level: float
+    level: Tensor
 
 
 class MultiplierBlocks(FeedforwardBlocks):
@@ -141,13 +141,13 @@ class MultiplierBlocks(FeedforwardBlocks):
         target = above.target + self._multipliers[layer].pre_activation
         return Above(above.divergence, target, above.lam)
 
-    def _layer_value(self, layer: int) -> float:
+    def _layer_value(self, layer: int) -> Tensor:
         if layer == len(self.states):
             return super()._layer_value(layer)
         x, u, held = self.states[layer], self.pre_activation(layer), self._multipliers[layer]
         value = self.architecture.divergences[layer].value(x.double(), u.double())
         coupling = _coupling(value, held.states, x, held.pre_activation, u)
-        penalty = float(self._penalties[layer].value(self.weights[layer].matrix.double()))
+        penalty = self._penalties[layer].value(self.weights[layer].matrix.double())
         return penalty + self.lam(layer) * (coupling - held.level)
 
     def _state_fit(self, layer: int) -> Subproblem[Tensor]:
@@ -156,9 +156,9 @@ class MultiplierBlocks(FeedforwardBlocks):
         return StateFit(divergence, below, self._links(layer), self.lam(layer))
 
 
-def _coupling(value: Tensor, p: Tensor, x: Tensor, q: Tensor, u: Tensor) -> float:
-    """Return D + <P, X> - <Q, U> in float64."""
-    return float(value + (p.double() * x).sum() - (q.double() * u).sum())
+def _coupling(value: Tensor, p: Tensor, x: Tensor, q: Tensor, u: Tensor) -> Tensor:
+    """Return D + <P, X> - <Q, U> in float64, ()."""
+    return value + (p.double() * x).sum() - (q.double() * u).sum()
 
 
 def refuse_unfit(architecture: Architecture) -> None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
@@ -39,11 +41,12 @@ class SlopeFit:
     pre_activation: Tensor
     lam: float
 
-    @property
+    @cached_property
     def sums(self) -> tuple[float, float]:
         """(s, t) in float64."""
-        states, u = self.states.double(), self.pre_activation.double()
-        return float(states.clamp(max=0).square().sum()), float(u.clamp(max=0).square().sum())
+        pair = (self.states.double(), self.pre_activation.double())
+        s, t = torch.stack([part.clamp(max=0).square().sum() for part in pair]).tolist()
+        return s, t
 
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where the sums of squares are not finite."""
