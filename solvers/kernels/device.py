@@ -13,9 +13,11 @@ from torch import Tensor
 
 from liftednet.errors import SolverError
 from liftednet.problems import OutputFit, StateFit
+from liftednet.problems.chunks import row_chunks
 
 from ..base import Solver
 
+_JUDGED = 64  # bytes of an entry while it is judged: eight temporaries in float64
 Fit = TypeVar("Fit", OutputFit, StateFit)
 
 
@@ -79,12 +81,15 @@ def free_bytes(device: torch.device) -> int | None:
     return free + cached
 
 
-def require_room(samples: int, row_bytes: int, fixed_bytes: int, device: torch.device) -> None:
+def require_room(
+    samples: int, columns: int, row_bytes: int, fixed_bytes: int, device: torch.device
+) -> None:
     """Refuse a solve that does not fit on the device.
 
     Args:
         samples: rows that are solved at once.
-        row_bytes: bytes that each takes beside the data.
+        columns: of the states, which are judged in float64, some rows at a time.
+        row_bytes: bytes that each row takes beside the data.
         fixed_bytes: bytes that any number of them takes.
         device: where.
 
@@ -92,11 +97,14 @@ def require_room(samples: int, row_bytes: int, fixed_bytes: int, device: torch.d
         SolverError: it does not fit; the message names the bytes needed and free, and how many
             samples would fit.
     """
-    needed, free = samples * row_bytes + fixed_bytes, free_bytes(device)
+    judged = next(row_chunks(samples, columns, device)).stop
+    needed = samples * row_bytes + judged * columns * _JUDGED + fixed_bytes
+    free = free_bytes(device)
     if free is None or needed <= free:
         return
-    fit = max(0, (free - fixed_bytes) // row_bytes)
+    few = (free - fixed_bytes) // (row_bytes + columns * _JUDGED)
+    many = (free - fixed_bytes - judged * columns * _JUDGED) // row_bytes
     raise SolverError(
         f"{samples:,} samples need {needed:,} bytes on {device} and {free:,} are free: solve "
-        f"at most {fit:,} samples at a time, or free memory there."
+        f"at most {max(0, few, many):,} samples at a time, or free memory there."
     )

@@ -64,7 +64,7 @@ class FusedSimplex(Kernel[OutputFit]):
 
         u = problem.pre_activation
         samples, classes = u.shape
-        require_room(samples, 4 * classes, 0, u.device)
+        require_room(samples, classes, 4 * classes, 0, u.device)
         value = torch.empty_like(u, memory_format=torch.contiguous_format)
         rows, part = simplex_blocks(classes)
         rows = rows if self.rows is None else self.rows
@@ -125,7 +125,7 @@ def closed_form(y: Tensor, u: Tensor, lam: float, proximal: DeviceMap) -> Tensor
     """Return prox_{lam Phi}(y + lam u); all tensors (samples, units)."""
     from .entries import closed_form_entries
 
-    require_room(len(u), 4 * u.shape[1], 0, u.device)
+    require_room(len(u), u.shape[1], 4 * u.shape[1], 0, u.device)
     value = torch.empty_like(u, memory_format=torch.contiguous_format)
     with on_device(u):
         closed_form_entries[(-(-u.numel() // _BLOCK),)](

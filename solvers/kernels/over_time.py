@@ -104,7 +104,7 @@ class _Launch:
         device, scratch = problem.drive.device, blocks.scratch(units)
         self.programs = min(tiles, programs(device, blocks.programs, 4 * scratch))
         self.scratch = self.programs * scratch
-        require_room(steps * samples, 4 * units, 4 * self.scratch, device)
+        require_room(samples, steps * units, 4 * steps * units, 4 * self.scratch, device)
 
     def run(self, states: Tensor, goal: Tensor, sweeps: int) -> Tensor:
         """Sweep in place; return the largest violation that each sweep met, infinity first."""

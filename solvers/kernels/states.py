@@ -103,7 +103,7 @@ class _Launch:
         scratch = self.programs * self.blocks.scratch(units)
         fixed = 4 * scratch + 6 * widths * self.blocks.padded(units)  # W, and in float16
         row_bytes = 12 * units  # the states, and two products while s is found
-        require_room(self.problem.samples, row_bytes, fixed, self.device)
+        require_room(self.problem.samples, units, row_bytes, fixed, self.device)
 
     def run(self, value: Tensor, goal: Tensor, limit: int) -> Tensor:
         from .state_tiles import state_tiles

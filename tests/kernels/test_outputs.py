@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 import torch
@@ -11,10 +13,11 @@ from torch import Tensor
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
+from liftednet.errors import SolverError
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import OutputFit
 from liftednet.solvers import SimplexDual, solve
-from liftednet.solvers.kernels import FusedClosedForm, FusedSimplex
+from liftednet.solvers.kernels import FusedClosedForm, FusedSimplex, device
 from liftednet.solvers.kernels.outputs import closed_form
 from liftednet.solvers.kernels.table import proximal_map
 
@@ -106,3 +109,18 @@ def test_float64_and_too_many_classes_are_left_to_torch() -> None:
     exact = torch.zeros(2, 3, dtype=torch.float64)
     squared = OutputFit(SquaredError(), exact, tight(activations.ReLU()), exact)
     assert "float32 alone" in (FusedClosedForm().obstacle(squared) or "")
+
+
+def test_outputs_that_do_not_fit_name_bytes_and_a_chunk(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "free_bytes", lambda _: 10_000)
+    y, u = labels("soft", 100, 3, generator), torch.randn(100, 3, generator=generator)
+    squared = OutputFit(SquaredError(), y, tight(activations.ReLU()), u, 0.7)
+    for problem, solver in ((simplex_fit(y, u), FusedSimplex()), (squared, FusedClosedForm())):
+        with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 10,000 are") as error:
+            solve(problem, solver)
+        chunk = int(str(error.value).split("at most ")[1].split(" samples")[0])
+        part = replace(problem, target=y[:chunk], pre_activation=u[:chunk])
+        assert 0 < chunk < 100
+        assert solve(part, solver).value.shape == (chunk, 3)

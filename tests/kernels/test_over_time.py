@@ -10,12 +10,13 @@ import torch
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
+from liftednet.errors import SolverError
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
 from liftednet.solvers.forward_over_time import forward_states
-from liftednet.solvers.kernels import FusedRedBlack, StateBlocks
+from liftednet.solvers.kernels import FusedRedBlack, StateBlocks, device
 from liftednet.solvers.kernels.elimination import eliminated
 from liftednet.solvers.newton_over_time import System
 from liftednet.solvers.over_time import RedBlack
@@ -109,3 +110,23 @@ def test_the_block_tridiagonal_system_is_solved_exactly(
     torch.testing.assert_close(found, system.solve(right), atol=1e-10, rtol=1e-10)
     back = system.coupled(found) + system.curvature * found
     torch.testing.assert_close(back.where(free, 0.0), right, atol=1e-10, rtol=1e-10)
+
+
+def test_states_over_time_that_do_not_fit_are_refused(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = problem(generator, joint(activations.ReLU()), joint(activations.Identity()))
+    monkeypatch.setattr(device, "free_bytes", lambda _: 5_000)
+    with pytest.raises(SolverError, match=r"3 samples need [\d,]+ bytes on cpu and 5,000 are"):
+        solve(fit, FUSED)
+
+
+def test_sequences_that_are_not_contiguous(generator: torch.Generator) -> None:
+    fit = problem(generator, joint(activations.ReLU()), joint(activations.Identity()))
+    turned = replace(
+        fit,
+        drive=fit.drive.transpose(0, 2).contiguous().transpose(0, 2),
+        recurrent=fit.recurrent.T.contiguous().T,
+    )
+    few = replace(FUSED, max_sweeps=2)
+    torch.testing.assert_close(solve(turned, few).value, solve(fit, few).value)
