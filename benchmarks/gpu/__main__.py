@@ -2,7 +2,8 @@
 
     python -m benchmarks.gpu              on a GPU: correctness, then speed; writes JSON and tables
     python -m benchmarks.gpu --interpret  the same code on the CPU at toy sizes; times mean nothing
-    python -m benchmarks.gpu --compile    compiles every kernel for an H100 or H200, without a GPU
+    python -m benchmarks.gpu --compile    compiles every kernel for an H100 or H200, without a GPU,
+                                          and calculates what they could reach at best
 
 It needs torch, triton and numpy besides liftednet. MNIST is taken from the folder that
 LIFTEDNET_DATA names, or from the cache; where it is absent, data are generated.
@@ -25,7 +26,7 @@ def main() -> int:
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--interpret", action="store_true", help="toy sizes on the CPU")
     kind.add_argument("--compile", action="store_true", help="compile only, without a GPU")
-    parser.add_argument("--out", type=Path, help="folder of gpu.json and gpu.md")
+    parser.add_argument("--out", type=Path, help="folder of what is written")
     arguments = parser.parse_args()
     # Read when torch and triton are imported, so they are set before that.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -35,7 +36,7 @@ def main() -> int:
     if arguments.compile:
         from benchmarks.gpu.compiled import compile_all
 
-        return compile_all()
+        return compile_all(arguments.out)
     import torch
 
     if not arguments.interpret and not torch.cuda.is_available():

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.gpu.report import Report
 from liftednet.solvers.kernels.table import state_blocks
 
 _SAMPLES = 60_000
@@ -96,7 +97,23 @@ class Bound:
     others: str
 
 
-def bounds(card: Card = H200) -> Iterator[tuple[str, list[Bound]]]:
+def calculated(card: Card = H200) -> str:
+    """Return the tables in Markdown."""
+    products = ", ".join(f"{kind} {rate / 1e12:.0f}" for kind, rate in card.operations.items())
+    report = Report(
+        {
+            "card": "an H200 as it would be at best, a calculation and not a measurement",
+            "terabytes a second": f"copy {card.memory / 1e12}, L2 cache {card.cache / 1e12}",
+            "teraoperations a second": products,
+            "warp instructions a second": f"{card.instructions:.2g}",
+            "microseconds of a launch": f"{1e6 * card.launch:.0f}",
+        }
+    )
+    report.sections.update(bounds(card))
+    return report.text()
+
+
+def bounds(card: Card) -> Iterator[tuple[str, list[Bound]]]:
     """Yield tables, calculated: a title, and its rows."""
     for title, works in (
         ("One step of a state fit of 60,000 samples, calculated", _steps()),

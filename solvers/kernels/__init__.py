@@ -6,8 +6,8 @@ kernel runs. Under TRITON_INTERPRET=1, set before that, the kernels run on the C
 how they are tested.
 
 Block sizes come from `table`; `FusedStates(blocks=StateBlocks(...))` overrides them. A state fit
-needs memory for its states and a scratch of a few megabytes; where that is not there, the error
-names the bytes needed and free, and how many samples would fit.
+needs memory for its states, for judging some of them, and a scratch of some tens of megabytes;
+where that is not there, the error names the bytes needed and free, and how many samples would fit.
 
 No kernel has run on hardware yet.
 """
