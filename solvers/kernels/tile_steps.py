@@ -54,7 +54,7 @@ def _exact(tile, here, layer, links, PLAN: tl.constexpr):
     seen, base = (), ()
     for k in tl.static_range(len(PLAN.links)):
         x = _product(tile.scratch + here, links[k].weight, PLAN.links[k].width, PLAN)
-        slope = _slope(x, links[k], tile, PLAN.links[k])
+        slope = _slope(x, links[k], tile, k, PLAN)
         _pull(tile.scratch, slope, links[k].weight, layer.lam, PLAN.links[k].width, k == 0, PLAN)
         seen = seen + (x,)  # noqa: RUF005 (what the compiler reads)
         base = base + (slope,)  # noqa: RUF005
@@ -97,21 +97,22 @@ def _pull(
 
 
 @triton.jit
-def _slope(x, link, tile, KIND: tl.constexpr):
-    """Return lam (grad R(x + C) - V), zero where nothing is linked, (ROWS, WIDTH)."""
-    columns = tl.arange(0, KIND.width)
+def _slope(x, link, tile, K: tl.constexpr, PLAN: tl.constexpr):
+    """Return lam (grad R(x + C) - V) of link K, zero where nothing is linked, (ROWS, WIDTH)."""
+    kind: tl.constexpr = PLAN.links[K]
+    columns = tl.arange(0, kind.width)
     valid = (columns < link.columns)[None, :]
     linked = tile.there
-    if KIND.counted:
+    if kind.counted:
         linked = linked & (tl.load(link.counted + tile.rows, mask=linked, other=0) != 0)
     inside = linked[:, None] & valid
     at = (tile.rows + link.ahead)[:, None] * link.columns + columns[None, :]
-    if KIND.full:
+    if kind.full:
         c = tl.load(link.offset + at, mask=inside, other=0.0)
     else:
         c = tl.load(link.offset + columns, mask=columns < link.columns, other=0.0)[None, :]
     v = tl.load(link.target + at, mask=inside, other=0.0)
-    push = KIND.gradient(tl.where(valid, x + c, -1e30), link.a, link.b)
+    push = kind.gradient(tl.where(valid, x + c, -1e30), link.a, link.b)
     return tl.where(inside, link.lam * (push - v), 0.0)
 
 
@@ -121,7 +122,7 @@ def _stepped(tile, layer, links, base, walk, s, PLAN: tl.constexpr):
     pushes, sizes = (), ()
     for k in tl.static_range(len(PLAN.links)):
         x = walk.seen[k] + walk.beta[:, None] * walk.moved[k]
-        push, size = _scaled(_slope(x, links[k], tile, PLAN.links[k]) - base[k])
+        push, size = _scaled(_slope(x, links[k], tile, k, PLAN) - base[k])
         pushes = pushes + (push,)  # noqa: RUF005 (what the compiler reads)
         sizes = sizes + (size * tl.load(links[k].largest),)  # noqa: RUF005
     turned, violation, moved = _advanced(tile, layer, links, pushes, sizes, walk, s, PLAN)

@@ -1,4 +1,12 @@
-"""Block-tridiagonal systems over time, one program for each sample, in float64."""
+"""Block-tridiagonal systems over time, one program for each sample, in float64.
+
+A program takes the T steps of one sample one after another, with about 6 n^3 operations each for n
+units; of 32 units, a card of 132 multiprocessors runs 264 programs at once. Cyclic reduction would
+halve the steps log2 T times and take about 12 n^3 for each, as it forms two couplings and two
+updates for every step that it removes. At T = 1,000 it would therefore take a 45th of the time for
+one sample, three quarters for 100, and more from 132 on where samples fill the programs. Training
+has more, so the steps stay one after another. (A count, not a measurement.)
+"""
 
 from __future__ import annotations
 
@@ -23,14 +31,6 @@ def eliminate(
     From the last step to the first, X_t = (B_t - E_{t+1}' X_{t+1})^-1 E_t takes the place of B_t,
     and the same of r_t its place in value; then x_t follows forward in time. E_t is the same for
     all but for its rows and columns where a unit is not free, which are zero.
-
-    A program takes the T steps of one sample one after another, with about 6 n^3 operations each
-    for n units; of 32 units, a card of 132 multiprocessors runs 264 programs at once. Cyclic
-    reduction would halve the steps log2 T times and take about 12 n^3 for each, as it forms two
-    couplings and two updates for every step that it removes. At T = 1,000 it would therefore take
-    a 45th of the time for one sample, three quarters for 100, and more from 132 on where samples
-    fill the programs. Training has more, so the steps stay one after another. (A count, not a
-    measurement.)
 
     Args:
         block_ptr: B, (steps, samples, units, units), overwritten.
