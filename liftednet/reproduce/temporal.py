@@ -11,14 +11,7 @@ from liftednet.reproduce.tables import write_report
 from liftednet.reproduce.temporal_opponents import opponents_table
 from liftednet.reproduce.temporal_tasks import norms_figure, success_table
 
-REMARKS = (
-    "The runs of the table of tasks, and those of the column 'radius 1' of the one below it, were "
-    "made when plain networks still ran as loops of cells; the scan that runs them now gives the "
-    "same but for rounding.",
-    "MuseData: the rate, chosen with 100 units, is too large for 200 and 300. A trial with 300 "
-    "units at 0.01 and batches of 16 was at 6.99 per song after five epochs. All losses are still "
-    "falling at the last epoch.",
-)
+REMARKS = ("What was tried, what it gave and how the protocol came about: [NOTES.md](NOTES.md).",)
 
 
 @dataclass(frozen=True)
@@ -29,8 +22,9 @@ class _Size:
     music: MusicExtent
 
 
-_FULL = _Size(100, 20, 2000, MusicExtent({50: 2, 100: 2, 200: 1, 300: 1}, 60, 15))
-_QUICK = _Size(100, 20, 200, MusicExtent({50: 1, 100: 1}, 2, 2, songs=60))
+_SIZES = {50: (0.1, 0.03), 100: (0.1, 0.03), 200: (0.1,), 300: (0.1,)}
+_FULL = _Size(100, 20, 2000, MusicExtent(_SIZES, 60, 15))
+_QUICK = _Size(100, 20, 200, MusicExtent({50: (0.1,), 100: (0.1,)}, 2, 2, songs=60))
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
@@ -38,7 +32,7 @@ def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
 
     Args:
         folder: of the results; runs that are stored there are not repeated.
-        quick: a few minutes instead of about half an hour: fewer steps, songs and sizes.
+        quick: a few minutes instead of about two hours: fewer steps, songs and sizes.
         seeds: of the artificial tasks.
 
     Returns:
@@ -52,7 +46,7 @@ def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
     figure = norms_figure(folder / "temporal_norms.png", size.figure_length)
     tasks, rates = success_table(store, size.length, size.steps, seeds)
     lifted = start_table(store, rates, size.length, size.steps, seeds)
-    opponents = opponents_table(store, rates, size.length, size.steps, seeds)
+    opponents = opponents_table(store, rates, size.length, size.steps, seeds=1)
     music, curves = muse_report(folder, store, size.music)
     jsb = jsb_table(store, size.music)
     title = "On Recurrent Neural Networks" + (" (quick form)" if quick else "")
