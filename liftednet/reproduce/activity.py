@@ -11,27 +11,26 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from liftednet.data import Classification, Sequences, har, har2, har_subjects, subsample
+from liftednet.reproduce.augmentations import Noise, Rotations
 from liftednet.reproduce.recurrent_methods import table_methods
-from liftednet.reproduce.rotations import Rotations
 from liftednet.reproduce.runs import Outcome, Record, run_all
-from liftednet.reproduce.training import Budget, Method, Training, outputs_at_end
+from liftednet.reproduce.training import Augment, Budget, Method, Training, outputs_at_end
 
 HIDDEN, SEGMENT, LAYERS, BATCH = 80, 16, 6, 32
 NOISE_VARIANCE = 2.0
-FOLDS = 3  # of the persons whose windows are for training
 FIRST_SEED = 6  # those before had served earlier protocols
 
 
 @dataclass(frozen=True)
 class ActivityTrial:
-    """A run that helps to choose a rate: judged on the training windows of a fold's persons."""
+    """A run that helps to choose a rate: judged on training windows of persons held out."""
 
     method: str
     noisy: bool
     rate: float
+    noise: float
     angle: float
     gradients: int
-    fold: int
     seed: int = 0
 
 
@@ -42,6 +41,7 @@ class ActivityRun:
     method: str
     noisy: bool
     rate: float
+    noise: float
     angle: float
     gradients: int
     seed: int
@@ -54,13 +54,11 @@ class Extent:
     Attributes:
         seeds: of each row.
         epochs: passes over the training windows, counted in gradients; of a trial too.
-        folds: of persons on which each rate is tried, on HAR-2 and on Noisy-HAR-2, at most 3.
         windows: training windows, or None for all.
     """
 
     seeds: int
     epochs: int
-    folds: tuple[int, int]
     windows: int | None = None
 
 
@@ -81,7 +79,7 @@ def activity_runs(store: Path, extent: Extent, noisy: bool) -> list[Record[Activ
     windows = _some(every, extent)
     gradients = extent.epochs * len(windows.x_train) // BATCH
     settings = [
-        ActivityRun(m.name, noisy, rates[m.name], m.angle, gradients, FIRST_SEED + seed)
+        ActivityRun(m.name, noisy, rates[m.name], m.noise, m.angle, gradients, FIRST_SEED + seed)
         for seed in range(extent.seeds)
         for m in methods
     ]
@@ -94,7 +92,7 @@ def _some(windows: Classification, extent: Extent) -> Classification:
     return subsample(windows, extent.windows, extent.windows, seed=0)
 
 
-def persons_apart(windows: Classification, persons: Tensor, fold: int) -> Classification:
+def persons_apart(windows: Classification, persons: Tensor) -> Classification:
     """Return the training windows alone, with those of every third person as the test part.
 
     Neighboring windows overlap by half: a share of them at random would be known already.
@@ -102,9 +100,8 @@ def persons_apart(windows: Classification, persons: Tensor, fold: int) -> Classi
     Args:
         windows: of HAR-2.
         persons: (training windows,) who wore the phone.
-        fold: 0 to 2, the first person of the test part.
     """
-    held = torch.isin(persons, persons.unique()[fold::FOLDS])
+    held = torch.isin(persons, persons.unique()[::3])
     x, y = windows.x_train, windows.y_train
     return Classification(x[~held], y[~held], x[held], y[held], windows.classes)
 
@@ -112,28 +109,20 @@ def persons_apart(windows: Classification, persons: Tensor, fold: int) -> Classi
 def _chosen_rates(
     store: Path, methods: Sequence[Method], windows: Classification, extent: Extent, noisy: bool
 ) -> dict[str, float]:
-    persons = har_subjects()
-    records: list[Record[ActivityTrial]] = []
-    for fold in range(extent.folds[noisy]):
-        kept = _some(persons_apart(windows, persons, fold), extent)
-        gradients = extent.epochs * len(kept.x_train) // BATCH
-        trials = [
-            ActivityTrial(m.name, noisy, rate, m.angle, gradients, fold)
-            for m in methods
-            for rate in m.rates
-        ]
-        records += run_all(store, trials, _Runner(methods, kept).run, "choosing rates")
-    return {method.name: best_rate(records, method.name) for method in methods}
+    kept = _some(persons_apart(windows, har_subjects()), extent)
+    gradients = extent.epochs * len(kept.x_train) // BATCH
+    trials = [
+        ActivityTrial(m.name, noisy, rate, m.noise, m.angle, gradients)
+        for m in methods
+        for rate in m.rates
+    ]
+    records = run_all(store, trials, _Runner(methods, kept).run, "choosing rates")
+    return {method.name: _best(records, method.name) for method in methods}
 
 
-def best_rate(records: Sequence[Record[ActivityTrial]], method: str) -> float:
-    """Return the rate with which a method has the best mean accuracy over the folds."""
-    sums: dict[float, float] = {}
-    for record in records:
-        if record.settings.method == method:
-            rate = record.settings.rate
-            sums[rate] = sums.get(rate, 0.0) + record.outcome["accuracy"]
-    return max(sums, key=lambda rate: sums[rate])
+def _best(records: Sequence[Record[ActivityTrial]], method: str) -> float:
+    own = [record for record in records if record.settings.method == method]
+    return max(own, key=lambda record: record.outcome["accuracy"]).settings.rate
 
 
 @dataclass(frozen=True)
@@ -150,19 +139,19 @@ class _Runner:
         network = method.network(features, steps, 1)
         if method.begin is not None:
             method.begin(network, self.windows.x_train, self.windows.y_train, run.seed)
-        budget, turned = Budget(run.gradients, BATCH), _rotations(run.angle)
-        training = Training(network, method, run.rate, _logistic, budget, run.seed, turned)
+        budget, augment = Budget(run.gradients, BATCH), _augmentation(run)
+        training = Training(network, method, run.rate, _logistic, budget, run.seed, augment)
         training.run(Sequences.from_padded(self.windows.x_train, self.windows.y_train))
         outputs = outputs_at_end(training.model, self.windows.x_test)
         right = (outputs[:, 0] > 0).long() == self.windows.y_test
         return {"accuracy": float(right.double().mean()), "losses": training.losses}
 
 
-def _rotations(angle: float) -> Rotations | None:
-    if angle == 0:
-        return None
-    windows = har().x_train
-    return Rotations(windows.mean((0, 1)), windows.std((0, 1)), angle)
+def _augmentation(run: ActivityTrial | ActivityRun) -> Augment | None:
+    if run.angle > 0:
+        windows = har().x_train
+        return Rotations(windows.mean((0, 1)), windows.std((0, 1)), run.angle)
+    return Noise(run.noise) if run.noise > 0 else None
 
 
 def _logistic(outputs: Tensor, labels: Tensor) -> Tensor:

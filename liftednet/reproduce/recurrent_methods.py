@@ -25,7 +25,7 @@ UNCLIPPED_RATES = (1e-4, 3e-4)  # of plain descent
 CLIPPED_RATES = (0.1, 0.3)  # of plain descent, which without clipping diverges at these
 FORGET_BIAS = 2.0
 INPUT_SCALE = 10.0  # of LSTMs on HAR-2: standing persons sway by a fiftieth of what walking does
-ANGLE, GATED_ANGLE, STACKED_ANGLE = 0.2, 0.1, 0.1  # radians, of the windows of HAR-2
+NOISE, ANGLE = 1.0, 0.1  # deviations: of the channels, and in radians
 LIFTED_SAMPLES, LIFTED_BATCH = 400, 25
 
 
@@ -140,32 +140,41 @@ def table_methods(
         hidden: units of a layer.
         segment: steps of truncated backpropagation.
         layers: of the IndRNN.
-        noisy: whether noise hides what rotations and the LSTM's sparse start are for: how the
-            phone sits, and how its bearer sways.
+        noisy: whether the windows have noise, which hides what rotations and the LSTM's sparse
+            start are for: how the phone sits, and how its bearer sways.
     """
-    plain, normed = vanilla(hidden), batch_normalized(hidden)
-    stacked, five = independent(hidden, layers), frank_wolfe(5)
     gated = lstm(hidden, None if noisy else INPUT_SCALE)
     gated_rates = GATED_RATES if noisy else SPARSE_RATES
-    methods = (
-        Method("SGD", plain, gradient_descent, UNCLIPPED_RATES, angle=ANGLE),
-        Method("SGD + clipping", plain, gradient_descent, CLIPPED_RATES, clip=1.0, angle=ANGLE),
-        Method("Adam + clipping", plain, adam, RATES, clip=1.0, angle=ANGLE),
-        Method("Truncated", plain, adam, RATES, segment=segment, angle=ANGLE),
-        Method("LSTM + Adam", gated, adam, gated_rates, angle=GATED_ANGLE),
-        Method("Frank-Wolfe K = 1", plain, frank_wolfe(1), RATES, angle=ANGLE),
-        Method("Frank-Wolfe K = 5", plain, five, RATES, angle=ANGLE),
-        Method("Frank-Wolfe K = 10", plain, frank_wolfe(10), RATES, angle=ANGLE),
-        Method("Batch norm + Frank-Wolfe", normed, five, RATES, angle=ANGLE),
-        Method("Truncated + Frank-Wolfe", plain, five, RATES, segment=segment, angle=ANGLE),
-        Method("LSTM + Frank-Wolfe", gated, five, gated_rates, angle=GATED_ANGLE),
-        Method(
-            "Frank-Wolfe K = 5, lifted start", plain, five, RATES, begin=lifted_start, angle=ANGLE
-        ),
-        Method("IndRNN + Adam", stacked, adam, RATES, angle=STACKED_ANGLE),
-        Method("IndRNN + Frank-Wolfe", stacked, five, RATES, angle=STACKED_ANGLE),
+    stacked, five = independent(hidden, layers), frank_wolfe(5)
+    plain_rows = _plain_methods(hidden, segment)
+    deep_rows = (
+        Method("LSTM + Adam", gated, adam, gated_rates),
+        Method("LSTM + Frank-Wolfe", gated, five, gated_rates),
+        Method("IndRNN + Adam", stacked, adam, RATES),
+        Method("IndRNN + Frank-Wolfe", stacked, five, RATES),
     )
-    return tuple(replace(method, angle=0.0) for method in methods) if noisy else methods
+    if noisy:
+        return plain_rows + deep_rows
+    return (
+        *(replace(method, noise=NOISE) for method in plain_rows),
+        *(replace(method, angle=ANGLE) for method in deep_rows),
+    )
+
+
+def _plain_methods(hidden: int, segment: int) -> tuple[Method, ...]:
+    plain, normed, five = vanilla(hidden), batch_normalized(hidden), frank_wolfe(5)
+    return (
+        Method("SGD", plain, gradient_descent, UNCLIPPED_RATES),
+        Method("SGD + clipping", plain, gradient_descent, CLIPPED_RATES, clip=1.0),
+        Method("Adam + clipping", plain, adam, RATES, clip=1.0),
+        Method("Truncated", plain, adam, RATES, segment=segment),
+        Method("Frank-Wolfe K = 1", plain, frank_wolfe(1), RATES),
+        Method("Frank-Wolfe K = 5", plain, five, RATES),
+        Method("Frank-Wolfe K = 10", plain, frank_wolfe(10), RATES),
+        Method("Batch norm + Frank-Wolfe", normed, five, RATES),
+        Method("Truncated + Frank-Wolfe", plain, five, RATES, segment=segment),
+        Method("Frank-Wolfe K = 5, lifted start", plain, five, RATES, begin=lifted_start),
+    )
 
 
 @torch.no_grad()

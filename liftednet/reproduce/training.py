@@ -34,7 +34,8 @@ class Method:
         clip: largest norm of the gradient, or None.
         segment: steps of truncated backpropagation, or None for the whole sequence.
         begin: changes the network before training, given the training data and the seed.
-        angle: deviation in radians of the rotations that sensor windows get in training.
+        noise: deviation of the noise that sensor windows get in training.
+        angle: deviation in radians of the rotations that they get instead.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Method:
     clip: float | None = None
     segment: int | None = None
     begin: Begin | None = None
+    noise: float = 0.0
     angle: float = 0.0
 
 

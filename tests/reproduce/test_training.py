@@ -25,9 +25,9 @@ from liftednet.reproduce import (
     temporal_opponents,
     temporal_tasks,
 )
+from liftednet.reproduce.augmentations import Noise, Rotations, rotation_matrices
 from liftednet.reproduce.frank_wolfe import run as run_frank_wolfe
 from liftednet.reproduce.recurrent_methods import lstm, table_methods
-from liftednet.reproduce.rotations import Rotations, rotation_matrices
 from liftednet.reproduce.temporal import run as run_temporal
 from liftednet.reproduce.temporal_tasks import TaskRun, norms_figure, success_table, train_task
 from liftednet.reproduce.training import Budget, Training, outputs_at_end
@@ -136,31 +136,22 @@ def test_a_sparse_lstm_sees_one_feature_a_gate_on_average() -> None:
     assert float(weight[weight != 0].detach().std()) == pytest.approx(2, rel=0.15)
 
 
+def test_noise_is_of_the_given_deviation_and_new_every_time() -> None:
+    source, x = torch.Generator().manual_seed(0), torch.full((1000, 5), 2.0)
+    one, other = (Noise(0.3)(x, source) for _ in range(2))
+    assert float(one.mean()) == pytest.approx(2, abs=0.02)
+    assert float(one.std()) == pytest.approx(0.3, rel=0.05)
+    assert float((one - other).std()) == pytest.approx(0.3 * 2**0.5, rel=0.05)
+
+
 def test_validation_windows_are_those_of_other_persons() -> None:
     x = torch.arange(12.0).reshape(12, 1, 1)
     persons = torch.tensor([7, 7, 1, 1, 3, 3, 5, 5, 9, 9, 9, 1])
     windows = data.Classification(x, torch.arange(12) % 2, -x, torch.zeros(12).long(), 2)
-    held = []
-    for fold in range(3):
-        parts = activity.persons_apart(windows, persons, fold)
-        rows = parts.x_test.flatten().long()
-        assert torch.equal(parts.y_test, windows.y_train[rows])
-        seen = persons[parts.x_train.flatten().long()]
-        assert not torch.isin(seen, persons[rows]).any()
-        assert len(seen) + len(rows) == 12
-        held += persons[rows].tolist()
-    assert sorted(held) == sorted(persons.tolist())
-
-
-def test_the_rate_is_best_on_average_over_the_folds() -> None:
-    found = {(0.1, 0): 0.99, (0.1, 1): 0.80, (0.2, 0): 0.90, (0.2, 1): 0.91}
-    records = [
-        Record(
-            activity.ActivityTrial("SGD", False, rate, 0.2, 5, fold), {"accuracy": accuracy}, 1.0
-        )
-        for (rate, fold), accuracy in found.items()
-    ]
-    assert activity.best_rate(records, "SGD") == 0.2
+    parts = activity.persons_apart(windows, persons)
+    assert persons[parts.x_test.flatten().long()].tolist() == [7, 7, 1, 1, 1]
+    assert persons[parts.x_train.flatten().long()].tolist() == [3, 3, 5, 5, 9, 9, 9]
+    assert torch.equal(parts.y_test, windows.y_train[[0, 1, 2, 3, 11]])
 
 
 @pytest.mark.parametrize("method", [*temporal_methods.METHODS, *temporal_methods.OPPONENTS])
@@ -200,7 +191,7 @@ def activity_records(
 ) -> list[Record[activity.ActivityRun]]:
     return [
         Record(
-            activity.ActivityRun(name, noisy, 0.1, 0.2, 5, seed),
+            activity.ActivityRun(name, noisy, 0.1, 0.0, 0.2, 5, seed),
             {"accuracy": accuracy, "losses": [loss]},
             1.0,
         )
@@ -212,7 +203,7 @@ def activity_records(
 def test_aims_and_divergence_are_named_in_the_table() -> None:
     found = {"SGD": [0.5], "LSTM + Frank-Wolfe": [0.96, 0.94], "IndRNN + Frank-Wolfe": [0.96]}
     records = activity_records(found, loss=math.nan)
-    table = activity_tables.accuracy_table(records, activity.Extent(1, 1, (1, 1)))
+    table = activity_tables.accuracy_table(records, activity.Extent(1, 1))
     assert "1 diverged" in table.rows[0][2]
     assert [row[3] for row in table.rows] == ["", "reached", "0.55 short"]
 
@@ -274,7 +265,7 @@ def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(temporal_opponents, "SEQUENCES", 50)
     monkeypatch.setattr(lifted_start, "SAMPLES", 20)
     monkeypatch.setattr(lifted_start, "PASSES", 1)
-    extent = music_tables.MusicExtent({50: 1, 100: 1}, 1, 1, songs=3)
+    extent = music_tables.MusicExtent({50: (0.1,), 100: (0.1,)}, 1, 1, songs=3)
     small = replace(temporal._QUICK, length=10, steps=5, music=extent)
     monkeypatch.setattr(temporal, "_QUICK", small)
     report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()

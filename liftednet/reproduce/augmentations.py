@@ -1,4 +1,4 @@
-"""Windows of a phone's sensors, turned as if it sat otherwise on the body."""
+"""Windows of a phone's sensors with noise, or turned as if it sat otherwise on the body."""
 
 from __future__ import annotations
 
@@ -6,6 +6,26 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Adds Gaussian noise to every value.
+
+    Attributes:
+        deviation: in the units of the values.
+    """
+
+    deviation: float
+
+    def __call__(self, x: Tensor, source: torch.Generator) -> Tensor:
+        """Return values with noise.
+
+        Args:
+            x: of any shape.
+            source: of the noise.
+        """
+        return x + self.deviation * torch.randn(x.shape, generator=source)
 
 
 @dataclass(frozen=True)
