@@ -74,7 +74,8 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
     def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:
         """Return where the descent ends, its steps, and whether it is known to be at its goal."""
         stand, steps = _Stand(descent, descent.starting_point(), exact=True), 0
-        looks, best, since, last, least = Late[_Stand](), torch.inf, 0, 0.0, stand
+        looks, best, since, last = Late[_Stand](), torch.inf, 0, 0.0
+        least, on_device = None, deferred.stays_on_device(stand.at.y)
         while steps < self.max_iterations:
             share, then = looks.seen(descent.violation(stand.at.gradient) / goal, stand)
             last = share if then is not None and then.exact else last
@@ -85,9 +86,10 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
             if then is not None and then.exact and share <= 1:
                 return then, steps, True
             if share < 0.9 * best:
-                best, since, least = share, steps, then or stand
+                best, since, least = share, steps, then if on_device else None
             if steps - since > _PATIENCE:
-                return (least if deferred.stays_on_device(stand.at.y) else stand), steps, False
+                return least or stand, steps, False
+            del then  # whose memory the step can use
             steps += 1
             stand = stand.moved(steps)
         return stand, steps, False

@@ -17,7 +17,7 @@ from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
 from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
-from .unfinished import unfinished
+from .unfinished import Unfinished, unfinished
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _CHECK = 4  # steps between two looks at which samples are done
@@ -110,16 +110,20 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         goal = tolerance * rows.scale(start)
         while steps < self.max_iterations:
             steps += 1
-            at = batch.at = _advance(batch.problem, batch.at)
-            if steps % _CHECK not in (0, 1):
-                continue
-            going = late = rows.step * at.moved > goal
-            if steps % _PATIENCE == 0:
-                going = late & (at.moved < 0.7 * at.earlier)
-                at.earlier = at.moved
-            if not batch.release(going[:, 0], late[:, 0]):
+            batch.at = _advance(batch.problem, batch.at)
+            if steps % _CHECK in (0, 1) and not _goes_on(batch, goal, steps):
                 break
         return batch.results()[0], steps
+
+
+def _goes_on(batch: Unfinished[PrimalRows, _Walk], goal: float, steps: int) -> bool:
+    """Let samples end that hardly move, or move no less than before; say whether some go on."""
+    at = batch.at
+    going = late = batch.problem.step * at.moved > goal
+    if steps % _PATIENCE == 0:
+        going = late & (at.moved < 0.7 * at.earlier)
+        at.earlier = at.moved
+    return batch.release(going[:, 0], late[:, 0])
 
 
 def _advance(rows: PrimalRows, at: _Walk) -> _Walk:
