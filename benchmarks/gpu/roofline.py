@@ -156,15 +156,16 @@ def _step(name: str, units: int, columns: int, kind: str, instructions: int) -> 
 
 
 def _outputs() -> Iterator[Work]:
-    """Yield one-hot output fits; instructions for a sample."""
-    for samples, classes, instructions in (
-        (10_000_000, 10, 760 / 32),
-        (1_000_000, 100, 290),
-        (100_000, 1000, 2_150),
+    """Yield output fits; instructions for a sample."""
+    for samples, classes, what, instructions in (
+        (10_000_000, 10, "one-hot", 760 / 32),
+        (1_000_000, 100, "one-hot", 290),
+        (100_000, 1000, "one-hot", 2_150),
+        (1_000_000, 100, "prox of a ReLU", 100 * 11 / 32),
+        (1_000_000, 100, "prox of a sigmoid", 100 * 204 / 32),
     ):
         memory = 3.0 * _FLOAT * samples * classes
-        name = f"{samples:,} x {classes}, one-hot"
-        yield Work(name, memory, instructions=samples * instructions)
+        yield Work(f"{samples:,} x {classes}, {what}", memory, instructions=samples * instructions)
 
 
 def _sweep() -> Iterator[Work]:
