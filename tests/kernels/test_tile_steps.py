@@ -19,6 +19,7 @@ from liftednet.problems import Link, OutputFit, StateFit, StatesOverTime, TimeLi
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from liftednet.solvers.kernels import FusedRedBlack, FusedStates, StateBlocks
+from liftednet.solvers.kernels.device import programs
 from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
 from liftednet.solvers.kernels.sides import side
 from liftednet.solvers.kernels.table import DeviceMap, proximal_map, state_blocks, time_blocks
@@ -161,3 +162,20 @@ def test_no_width_splits_a_tile_in_two_ways(columns: tuple[int, ...]) -> None:
         assert by_rows or blocks.rows < min(*widths, blocks.columns)
         assert not by_rows or blocks.rows == 16 * blocks.warps
         assert blocks.padded(17) % blocks.columns == blocks.padded(17) % blocks.depth == 0
+
+
+class Card:
+    """Stands for a GPU's properties."""
+
+    multi_processor_count = 132
+    L2_cache_size = 50 * 2**20
+
+
+@pytest.mark.parametrize("units", [20, 300, 5_000])
+def test_scratches_stay_in_the_cache(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Card)
+    blocks = state_blocks([10])
+    scratch = 4 * blocks.scratch(units)
+    count = programs(torch.device("cuda"), blocks.programs, scratch)
+    assert count % 132 == 0 and 132 <= count <= 132 * blocks.programs
+    assert count == 132 or 3 * count * scratch <= 4 * Card.L2_cache_size
