@@ -67,9 +67,6 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         """Say no: Newton steps over time are exact, and go first where they can."""
         return False
 
-    def prepare(self, problem: StatesOverTime, previous: None = None) -> None:
-        """Return nothing: what is shared is made anew without waiting for the device."""
-
     def solve(
         self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:
