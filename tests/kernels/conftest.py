@@ -1,4 +1,4 @@
-"""What every test of a kernel shares: memory that no kernel has written is NaN."""
+"""What the tests of kernels share: memory that no kernel has written is NaN, and a GPU feigned."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from torch import Tensor
+
+from liftednet import deferred
 
 collect_ignore_glob = [] if find_spec("triton") else ["test_*.py"]  # it is there on Linux alone
 
@@ -18,3 +21,9 @@ def poisoned() -> Iterator[None]:
     assert bool(torch.empty(3).isnan().all())
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take every tensor for one on a GPU."""
+    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))

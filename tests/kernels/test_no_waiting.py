@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,65 +15,18 @@ from liftednet import activations, deferred
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import SolverError
 from liftednet.losses import SimplexCrossEntropy, SquaredError
-from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.block_update import readable, updated
 from liftednet.models.descent import Block, Descent
 from liftednet.models.minibatch import BatchSteps
+from liftednet.models.recurrent_blocks import RecurrentBlocks
+from liftednet.models.recurrent_minibatch import BatchTraining, SequenceMinibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit, Weights
 from liftednet.problems.design_matrix import dominant_eigenvalue
 from liftednet.solvers import Ridge, solve
 from liftednet.solvers.kernels import FusedStates, StateBlocks
 from tests.kernels.readings import Readings
-
-
-@pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
-    yield
-
-
-def test_a_late_number_is_that_of_some_rounds_before(as_on_a_gpu: None) -> None:
-    late = deferred.Late[str](lag=2)
-    with Readings() as readings:
-        seen = [late.seen(torch.tensor(float(n)), f"round {n}") for n in range(5)]
-    nothing = (float("inf"), None)
-    assert seen == [nothing, nothing, (0.0, "round 0"), (1.0, "round 1"), (2.0, "round 2")]
-    assert readings.names == []
-
-
-def test_a_loop_ends_that_many_rounds_late(as_on_a_gpu: None) -> None:
-    late, left = deferred.Late[None](lag=3), torch.arange(4)
-    rounds = 0
-    while late.some(left > rounds):
-        rounds += 1
-    assert rounds == 3 + 3  # nothing is left after three rounds
-
-
-def test_on_a_cpu_no_number_is_late() -> None:
-    late = deferred.Late[str]()
-    assert late.seen(torch.tensor(2.5), "now") == (2.5, "now")
-    assert not late.some(torch.zeros(3, dtype=torch.bool))
-
-
-@pytest.mark.parametrize("somewhere", [False, True])
-def test_numbers_are_the_same_wherever_they_stay(
-    somewhere: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        deferred, "stays_on_device", lambda value: somewhere and isinstance(value, Tensor)
-    )
-    terms = [torch.tensor([1.0, -3.0]), torch.tensor([2.0], dtype=torch.float64)]
-    found = [
-        deferred.largest(terms, 1.0),
-        deferred.largest(terms, 5.0),
-        deferred.positive(deferred.reported(torch.tensor(0.0))),
-        deferred.positive(deferred.reported(torch.tensor(0.5))),
-        deferred.chosen(torch.tensor(True), 2.0, 3.0),
-        deferred.chosen(torch.tensor(False), 2.0, deferred.reported(torch.tensor(4.0))),
-    ]
-    assert list(map(float, found)) == [3.0, 5.0, 1.0, 0.5, 2.0, 4.0]
-    assert all(isinstance(number, Tensor) is somewhere for number in found)
 
 
 class TwoBlocks:
@@ -215,6 +170,63 @@ def test_a_lost_batch_on_a_device_leaves_the_weights(
     before = [layer.matrix.clone() for layer in steps.weights]
     assert not float(steps.step(x * float("nan"), target, 0.3, 20)) < float("inf")
     assert all(layer.matrix.equal(old) for layer, old in zip(steps.weights, before, strict=True))
+
+
+def labeled(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    y = torch.arange(60) % 3
+    return torch.randn(60, 6, generator=generator, dtype=torch.float64) + torch.eye(6)[y], y
+
+
+def sequences(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = torch.randn(30, 7, 2, generator=generator, dtype=torch.float64)
+    return x, (x.sum((1, 2)) > 0).long()
+
+
+def feedforward(x: Tensor, y: Tensor) -> LiftedMLP:
+    return LiftedMLP((6, 5, 3), activations.Tanh(), method=FullBatch(sweeps=4)).fit(x, y)
+
+
+def recurrent(method: str, x: Tensor, y: Tensor) -> LiftedRNN:
+    model = LiftedRNN(2, 4, 2, activations.Tanh(), divergence="tight", method=method, sweeps=3)
+    return model.fit(x, y, lengths=torch.arange(30) % 4 + 4)
+
+
+@pytest.mark.parametrize(
+    ("fit", "data"),
+    [
+        (feedforward, labeled),
+        (partial(recurrent, "full"), sequences),
+        (partial(recurrent, "minibatch"), sequences),
+        (partial(recurrent, "gauss-newton"), sequences),
+    ],
+)
+def test_training_ends_where_it_does_on_a_cpu(
+    fit: Any, data: Any, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = data(generator)
+    here = fit(x, y)
+    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
+    there = fit(x, y)
+    assert float(there.objective()) == pytest.approx(float(here.objective()), rel=1e-3)
+    assert [step.block for step in there.trace.steps] == [step.block for step in here.trace.steps]
+    assert all(type(step.objective) is float for step in there.trace.steps)
+    for one, other in zip(here.weights, there.weights, strict=True):
+        torch.testing.assert_close(one.matrix, other.matrix, rtol=1e-2, atol=1e-3)
+
+
+def test_a_lost_batch_of_sequences_on_a_device_is_told_after_its_epoch(
+    generator: torch.Generator, as_on_a_gpu: None
+) -> None:
+    x, y = sequences(generator)
+    model = recurrent("minibatch", x, y)
+    before = [layer.matrix.clone() for layer in model.weights]
+    assert model._blocks is not None
+    task = model._blocks.task
+    spoiled = replace(task, inputs=torch.full_like(task.inputs, torch.nan))
+    blocks = RecurrentBlocks(model.architecture, spoiled, model.weights, model._solvers)
+    with pytest.raises(SolverError, match="loss of a batch is nan"):
+        BatchTraining(blocks, SequenceMinibatch(epochs=1), 0).run(None)
+    assert all(layer.matrix.equal(old) for layer, old in zip(blocks.weights, before, strict=True))
 
 
 RELU = tight(activations.ReLU())

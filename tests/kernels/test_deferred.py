@@ -1,0 +1,53 @@
+"""Numbers that stay on a GPU, or are read late; taken for a GPU's on the CPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet import deferred
+from tests.kernels.readings import Readings
+
+
+def test_a_late_number_is_that_of_some_rounds_before(as_on_a_gpu: None) -> None:
+    late = deferred.Late[str](lag=2)
+    with Readings() as readings:
+        seen = [late.seen(torch.tensor(float(n)), f"round {n}") for n in range(5)]
+    nothing = (float("inf"), None)
+    assert seen == [nothing, nothing, (0.0, "round 0"), (1.0, "round 1"), (2.0, "round 2")]
+    assert readings.names == []
+
+
+def test_a_loop_ends_that_many_rounds_late(as_on_a_gpu: None) -> None:
+    late, left = deferred.Late[None](lag=3), torch.arange(4)
+    rounds = 0
+    while late.some(left > rounds):
+        rounds += 1
+    assert rounds == 3 + 3  # nothing is left after three rounds
+
+
+def test_on_a_cpu_no_number_is_late() -> None:
+    late = deferred.Late[str]()
+    assert late.seen(torch.tensor(2.5), "now") == (2.5, "now")
+    assert not late.some(torch.zeros(3, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("somewhere", [False, True])
+def test_numbers_are_the_same_wherever_they_stay(
+    somewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        deferred, "stays_on_device", lambda value: somewhere and isinstance(value, Tensor)
+    )
+    terms = [torch.tensor([1.0, -3.0]), torch.tensor([2.0], dtype=torch.float64)]
+    found = [
+        deferred.largest(terms, 1.0),
+        deferred.largest(terms, 5.0),
+        deferred.positive(deferred.reported(torch.tensor(0.0))),
+        deferred.positive(deferred.reported(torch.tensor(0.5))),
+        deferred.chosen(torch.tensor(True), 2.0, 3.0),
+        deferred.chosen(torch.tensor(False), 2.0, deferred.reported(torch.tensor(4.0))),
+    ]
+    assert list(map(float, found)) == [3.0, 5.0, 1.0, 0.5, 2.0, 4.0]
+    assert all(isinstance(number, Tensor) is somewhere for number in found)
