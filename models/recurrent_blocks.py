@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from liftednet.deferred import reported, sent
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
+from liftednet.problems.design_matrix import sum_of
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solvers.forward_over_time import forward_states
 
@@ -122,13 +123,15 @@ class RecurrentBlocks:
 
     def objective(self) -> float:
         """Return the joint objective in float64."""
-        total = 0.0
+        return float(sum_of(self._values()) + self.loss())
+
+    def _values(self) -> Iterator[Tensor]:
+        """Yield the parts of the objective without the loss, scalars in float64."""
         for number, cell in enumerate(self.architecture.cells):
             problem = self._over_time(number, self._drive(number, cell), ())
-            total += float(problem.double().values(self.states[number].double()).sum())
+            yield problem.double().values(self.states[number].double()).sum()
         for number, weights in enumerate(self.weights):
-            total += float(self.penalty(number).value(weights.matrix.double()))
-        return total + float(self.loss())
+            yield self.penalty(number).value(weights.matrix.double())
 
     def loss(self) -> float:
         """Return the loss at the current states, summed over the steps that have targets.

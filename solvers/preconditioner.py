@@ -109,9 +109,9 @@ def _factored(system: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
 
 
 def _first_factor(system: Tensor) -> Tensor:
-    """Return the factor of the first jitter that succeeds, without a look at which it is."""
+    """Return the factor without jitter where it succeeds, else with most, without a look at it."""
     found = torch.full_like(system, torch.nan)
-    for jitter in reversed(_JITTERS):
+    for jitter in (_JITTERS[-1], _JITTERS[0]):
         lower, info = _factored(system, jitter)
         found = torch.where(info == 0, lower, found)
     return found
