@@ -17,9 +17,9 @@ from liftednet.reproduce.runs import Record
 from liftednet.reproduce.tables import Table, mean_and_spread
 
 _AUGMENTED = (
-    "Every batch is changed anew: windows of the plain networks get Gaussian noise of that "
-    "deviation, those of the others are turned as if the phone sat otherwise, by angles of that "
-    "deviation about each axis (radians). Noisy-HAR-2 has its own noise, and gets nothing."
+    "Every batch is changed anew: by Gaussian noise of the deviation in the table, or by turning "
+    "each window, as if the phone sat otherwise, by angles of the deviation in the table about "
+    "each axis (radians). Noisy-HAR-2 has noise of its own, and gets neither."
 )
 Records = Sequence[Record[ActivityRun]]
 
