@@ -125,8 +125,8 @@ def _muse_table(records: Sequence[Record[MusicRun]], extent: MusicExtent) -> Tab
     notes = (
         *_MEASURES,
         f"Muon at {RATE:g} for the matrices, which decay, and Adam at a third of it for the "
-        f"vectors. {extent.epochs} epochs for every size, one seed; one decay alone for 200 "
-        "and 300 units, for lack of time.",
+        f"vectors. {extent.epochs} epochs for every size, one seed; the decays tried for a "
+        "size are all shown.",
         f"The lifted start is LiftedRNN (tight divergence, gaussian start) after one pass over "
         f"{LIFTED_WINDOWS} windows.",
         "The paper does not say which of the two means it prints. Its plain gradient descent (rate "
