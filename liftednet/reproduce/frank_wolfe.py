@@ -31,8 +31,8 @@ REMARKS = (
     "IndRNNs as in the fourth; two and three of their runs had been seen.",
     "What the rows have was chosen on held-out persons of the training part: the table of ways "
     "tried says by what.",
-    "Seconds are wall time on a machine that did other work at the same time: compare them only "
-    "roughly.",
+    "Seconds are wall time on a machine that did other work at the same time, on HAR-2 so much "
+    "that they are up to ten times what a run takes alone: compare them only roughly.",
 )
 
 
