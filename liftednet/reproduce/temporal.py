@@ -27,7 +27,7 @@ class _Size:
 
 _SIZES = {50: (0.1, 0.03), 100: (0.1, 0.03), 200: (0.1, 0.2), 300: (0.1, 0.2)}
 _FULL = _Size(100, 20, 2000, MusicExtent(_SIZES, 60, 15))
-_QUICK = _Size(100, 20, 200, MusicExtent({50: (0.1,), 100: (0.1,)}, 2, 2, songs=60))
+_QUICK = _Size(100, 20, 100, MusicExtent({50: (0.1,), 100: (0.1,)}, 2, 2, songs=60))
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
