@@ -47,7 +47,7 @@ class _Size:
     indrnn_gradients: int
 
 
-_FULL = _Size(8, None, (50, 100, 200), 1000, 1, 300, 80)
+_FULL = _Size(8, None, (50, 100, 200), 1000, 3, 300, 80)
 _QUICK = _Size(1, 600, (20, 30, 40), 100, 1, 5, 5)
 
 
