@@ -51,7 +51,7 @@ _FULL = _Size(8, None, (50, 100, 200), 1000, 3, 300, 80)
 _QUICK = _Size(1, 600, (20, 30, 40), 100, 1, 5, 5)
 
 
-def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
+def run(folder: Path, quick: bool = False, seeds: int = 5) -> Path:
     """Run what is missing, and write the tables, the picture and README.md.
 
     Args:
