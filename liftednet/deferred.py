@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -49,12 +49,15 @@ def at_most(value: float, ceiling: float) -> float:
     return min(value, ceiling)
 
 
-def largest(terms: Sequence[Tensor], floor: float) -> float:
+def largest(terms: Iterable[Tensor], floor: float) -> float:
     """Return the largest absolute value of an entry, at least a floor; on a GPU it stays there."""
-    sizes = [term.abs().max() for term in terms]
-    if stays_on_device(sizes[0]):
-        return cast(float, torch.stack([size.double() for size in sizes]).max().clamp(min=floor))
-    return max(floor, *map(float, sizes))
+    return reported(largest_on(terms, floor))
+
+
+def largest_on(terms: Iterable[Tensor], floor: float) -> Tensor:
+    """Return the same as a float64 scalar where the terms are, of which one is held at a time."""
+    sizes = map(torch.Tensor.max, map(torch.abs, terms))
+    return torch.stack([size.double() for size in sizes]).max().clamp(min=floor)
 
 
 def positive(value: float) -> float:

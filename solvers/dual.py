@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -193,8 +194,11 @@ def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
 
 def largest_term(problem: StateFit, part: slice) -> float:
     """Return the largest entry of U and of the links' V W' / lam for these samples, and 1."""
-    pulls = [
-        link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)
-        for link in problem.links
-    ]
-    return deferred.largest([problem.pre_activation[part], *pulls], 1.0)
+    return deferred.largest(terms(problem, part), 1.0)
+
+
+def terms(problem: StateFit, part: slice) -> Iterator[Tensor]:
+    """Yield U and the links' V W' lam_k / lam for these samples, (samples, units) each."""
+    yield problem.pre_activation[part]
+    for link in problem.links:
+        yield link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)

@@ -79,8 +79,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
         begin = forward_states(problem) if start is None else start
         states = begin.clone(memory_format=torch.contiguous_format)
-        terms = problem.terms(states)
-        largest = torch.stack([term.abs().max() for term in terms]).max().clamp(min=problem.lam)
+        largest = deferred.largest_on(problem.terms(states), problem.lam)
         launch = _Launch(problem, self.blocks or time_blocks(_columns(problem)), self.step_limit)
         worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
         sweeps = deferred.counted((worst[1:] > 0).sum())

@@ -15,6 +15,7 @@ from liftednet.problems import Link, StateFit, Subproblem
 from liftednet.solution import Solution
 
 from ..base import default_tolerance, judged
+from ..dual import terms
 from .device import Kernel, on_device, programs, refusal, require_room
 from .groups import Goal, Layer
 from .sides import Side, link_refusal, side
@@ -79,7 +80,8 @@ class FusedStates(Kernel[StateFit]):
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
         value = start.clone(memory_format=torch.contiguous_format)
-        goal = _SHARE * tolerance * largest_term_on(problem)
+        scale = problem.lam * deferred.largest_on(terms(problem, slice(None)), 1.0)
+        goal = _SHARE * tolerance * scale
         return value, launch.run(value, goal, self.max_iterations)
 
 
@@ -140,11 +142,3 @@ def step_size(problem: StateFit) -> Tensor:
     known = problem.smoothness  # which judging the solution asks for, too
     total = torch.as_tensor(known, dtype=torch.float64, device=problem.pre_activation.device)
     return (_SLACK * total).clamp(min=_LEAST * problem.lam)
-
-
-def largest_term_on(problem: StateFit) -> Tensor:
-    """Return the largest entry of lam U and the links' lam V W', at least lam, on the device."""
-    scale = (problem.lam * problem.pre_activation.abs().amax()).clamp(min=problem.lam)
-    for link in problem.links:
-        scale = torch.maximum(scale, link.lam * (link.target @ link.weight.T).abs().amax())
-    return scale
