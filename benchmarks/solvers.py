@@ -1,4 +1,4 @@
-"""Subproblem solvers against what a user would pick instead, on the same data to one residual.
+"""Fit solvers against what a user would pick instead, on the same data to one residual.
 
 Run it with `python -m benchmarks.solvers [outputs|weights|states|tight-states ...] [--quick]`; the
 data folder of MNIST stands in LIFTEDNET_DATA. Without --quick the table and the figures are written
@@ -61,7 +61,7 @@ def write(found: list[Row], where: dict[str, str]) -> None:
     rows = [row for row in earlier() if row.problem != found[0].problem] + found
     document = {"machine": where, "rounds": ROUNDS, "rows": [asdict(row) for row in rows]}
     (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    lines = ["# Subproblem solvers", "", ", ".join(f"{k}: {v}" for k, v in where.items()) + "."]
+    lines = ["# Fit solvers", "", ", ".join(f"{k}: {v}" for k, v in where.items()) + "."]
     lines += [f"Medians of {ROUNDS} interleaved runs after one that is not counted.", ""]
     for problem in dict.fromkeys(row.problem for row in rows):
         lines += [f"## {problem}", ""]

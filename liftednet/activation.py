@@ -105,6 +105,17 @@ class Activation:
         graph, value = self._graph, -self.conjugate_at_zero
         return piecewise_quadratic(v, graph.phi, graph.u, graph.origin, value)
 
+    def excess(self, v: Expression) -> Expression:
+        """Return Phi(v) - |v|^2 / (2 L), convex for an L-Lipschitz map, as a CVXPY expression.
+
+        It lets CVXPY see that a joint divergence is convex in states and pre-activations together,
+        which states over time need on the reference solver.
+
+        Raises:
+            DeclarationError: it is not declared.
+        """
+        self._missing("excess", "the statement of states over time in CVXPY")
+
     def domain(self, v: Expression) -> list[Constraint]:
         """Return the constraints that v is in dom Phi, as CVXPY constraints.
 

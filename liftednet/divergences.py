@@ -7,15 +7,15 @@ convex in (v, u) together, and a raw divergence is one expression that does not 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from liftednet.activation import Activation, DivergenceActivation
+from liftednet.activations.bounded import Bounded
 from liftednet.activations.piecewise_linear import Identity
-from liftednet.deferred import sent
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 
@@ -70,6 +70,17 @@ class Divergence(ABC):
     @abstractmethod
     def value(self, v: Tensor, u: Tensor) -> Tensor:
         """Return D(v, u) summed over the samples, a scalar."""
+
+    def joint_term(self, v: Expression, u: Expression) -> Expression:
+        """Return D(v, u), convex in both together by CVXPY's rules.
+
+        Raises:
+            DeclarationError: it is not convex in both, or CVXPY cannot know it.
+        """
+        raise DeclarationError(
+            f"{type(self).__name__.lower()} divergences are convex in the states and in the "
+            "pre-activations, not in both: states over time can be stated for joint ones alone."
+        )
 
     def nearest_target(self, v: Tensor) -> Tensor:
         """Return the nearest v for which R(u) - <u, v> is bounded below, (samples, units)."""
@@ -171,7 +182,17 @@ class Joint(_Split):
 
     def offset(self, u: Tensor) -> Tensor:
         """Return c, (units,), in the precision and on the device of u."""
-        return _offset(self.activation, u)
+        return self.activation.offset(u.shape[-1]).to(u)
+
+    def joint_term(self, v: Expression, u: Expression) -> Expression:
+        """Return Phi(v) - |v|^2 / (2 L) + <c, u> + L |u - v / L|^2 / 2 in CVXPY.
+
+        Raises:
+            DeclarationError: the activation does not declare `excess`.
+        """
+        offset = self.activation.offset(u.shape[-1]).numpy()
+        coupled = self.smoothness / 2 * cp.sum_squares(u - v / self.smoothness)
+        return self.activation.excess(v) + cp.sum(u @ offset) + coupled
 
     def remainder(self, u: Expression) -> Expression:
         """Return <c, u> + L |u|^2 / 2, summed over samples, in CVXPY."""
@@ -189,10 +210,6 @@ class Joint(_Split):
     def link_curvature(self, u: Tensor) -> Tensor:
         """Return L, (samples, units)."""
         return torch.full_like(u, self.smoothness)
-
-
-def _offset(activation: Activation, u: Tensor) -> Tensor:
-    return sent(activation.offset(u.shape[-1]).to(u.dtype), u.device)
 
 
 @dataclass(frozen=True)
@@ -281,3 +298,15 @@ def joint(activation: Activation) -> Divergence:
     if isinstance(activation, DivergenceActivation):
         return Raw(activation)
     return Joint(activation)
+
+
+def within(divergence: Divergence, bounds: tuple[float, float]) -> Divergence:
+    """Return the divergence with states held between bounds.
+
+    Raises:
+        DataError: nothing lies between them.
+        DeclarationError: it is raw, or its map couples units.
+    """
+    if isinstance(divergence, Raw):
+        raise DeclarationError(f"{divergence.activation!r} is a raw divergence: bound it itself.")
+    return replace(divergence, activation=Bounded(divergence.activation, *bounds))

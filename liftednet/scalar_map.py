@@ -13,8 +13,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from liftednet import deferred
-from liftednet.deferred import Late
 from liftednet.errors import DeclarationError
 from liftednet.integral_table import IntegralTable, in_chunks
 
@@ -56,8 +54,7 @@ def increasing_root(
         The root, of the same shape.
     """
     x = start.clamp(lower, upper)
-    previous, some = torch.full_like(x, torch.inf), Late[None]()
-    eps = torch.finfo(x.dtype).eps
+    previous, eps = torch.full_like(x, torch.inf), torch.finfo(x.dtype).eps
     for _ in range(_ROOT_STEPS):
         f, slope = value_slope(x)
         lower = torch.where(f <= 0, x, lower)
@@ -69,7 +66,7 @@ def increasing_root(
         previous = f.abs()
         moved = (proposal - x).abs() > 2 * eps * proposal.abs().clamp(min=torch.finfo(x.dtype).tiny)
         x = proposal
-        if not some.some(moved):
+        if not bool(moved.any()):
             break
     return x
 
@@ -190,8 +187,7 @@ class ScalarMap:
         with torch.no_grad():
             if isinstance(t, Tensor) and t.numel() > 1:
                 return in_chunks(self._newton, w, t.to(w).expand(w.shape))
-            single = t.to(w) if isinstance(t, Tensor) and deferred.stays_on_device(t) else float(t)
-            return in_chunks(partial(self._newton, t=single), w)
+            return in_chunks(partial(self._newton, t=float(t)), w)
 
     def _newton(self, w: Tensor, t: Tensor | float) -> Tensor:
         """Return the prox by plain Newton steps, and by safeguarded ones where these do not settle.
@@ -201,17 +197,15 @@ class ScalarMap:
         """
         near = torch.finfo(w.dtype).eps ** 0.5
         center, slope = self._tangent
-        x, looks = self._bounded((w - center) / (slope + t), w, t), Late[None]()
+        x = self._bounded((w - center) / (slope + t), w, t)
         for step in range(_PLAIN_STEPS):
             v, rise = self.forward(x), self.slope(x)
             change = (v + t * x).sub_(w).div_(rise + t)
             v = v - rise * change
             x = x.sub_(change)
-            if step and looks.seen(change.abs_().div_(x.abs().add_(1)).max(), None)[0] <= near:
+            if step and float(change.abs_().div_(x.abs().add_(1)).max()) <= near:
                 return v
         unsettled = ~(change <= near)
-        if deferred.stays_on_device(unsettled):
-            return torch.where(unsettled, self._safeguarded(w, t, x), v)
         rest = t[unsettled] if isinstance(t, Tensor) else t
         v[unsettled] = self._safeguarded(w[unsettled], rest, x[unsettled])
         return v

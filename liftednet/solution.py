@@ -34,9 +34,6 @@ class Status(Enum):
 class Solution(Generic[Value]):
     """The result of one convex subproblem, judged by the problem and not by the solver.
 
-    From a GPU the numbers are 0-d tensors there, which act as numbers; reading one, or the status,
-    waits for the device.
-
     Attributes:
         value: the minimizer; a tensor (samples, units), or `Weights` for a weight fit.
         objective: the problem's objective at `value`, in float64.
@@ -44,7 +41,7 @@ class Solution(Generic[Value]):
         iterations: iterations of the solver (0 for a closed form).
         tolerance: the residual at which it counts as solved.
         unfinished: how the solve ended where the residual is larger.
-        seconds: wall time of the solve, without `prepare`; on a GPU until all work was handed on.
+        seconds: wall time of the solve, without `prepare`.
         solver: name of the solver that was used.
     """
 
@@ -65,8 +62,8 @@ class Solution(Generic[Value]):
     def __repr__(self) -> str:
         """Return how the solve ended and its figures, without the value."""
         return (
-            f"Solution(status={self.status.name}, objective={float(self.objective)!r}, "
-            f"residual={float(self.residual):.2e}, tolerance={self.tolerance:.0e}, "
+            f"Solution(status={self.status.name}, objective={self.objective!r}, "
+            f"residual={self.residual:.2e}, tolerance={self.tolerance:.0e}, "
             f"iterations={self.iterations}, seconds={self.seconds:.3g}, solver={self.solver!r})"
         )
 
@@ -75,8 +72,7 @@ class Solution(Generic[Value]):
         if math.isfinite(self.objective):
             return self
         raise SolverError(
-            f"{self.solver} reached an objective of {float(self.objective)}: "
-            f"{Status.FAILED.value}.",
+            f"{self.solver} reached an objective of {self.objective}: {Status.FAILED.value}.",
             replace(self, unfinished=Status.FAILED, tolerance=-math.inf),
         )
 

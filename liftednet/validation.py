@@ -115,3 +115,10 @@ def require_device(name: str) -> None:
         raise DataError(f"the device {name!r} cannot be used here: {reason}") from error
     if found.is_meta:
         raise DataError("the device 'meta' cannot be used: tensors on it hold no numbers.")
+
+
+def require_count(name: str, value: int, least: int) -> None:
+    """Raise `DataError` unless value is an integer of at least `least`."""
+    if not is_integer(value) or value < least:
+        kind = {0: "an integer that is not negative", 1: "a positive integer"}[least]
+        raise DataError(f"{name} must be {kind}, got {value!r}.")

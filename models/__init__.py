@@ -6,28 +6,25 @@ if __name__ == "models":
         "`pip install -c constraints.txt -e .`, then import liftednet.models"
     )
 
-from .descent import Descent, Step, Trace
-from .epochs import Epoch, EpochTrace
-from .full_batch import FullBatch
-from .minibatch import Minibatch
+from .graph import Network
+from .lifted import Lifted
+from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP
-from .recurrent_minibatch import SequenceMinibatch
-from .rescaling import with_one_lam
 from .rnn import LiftedRNN
+from .run import Ending, Step, Trace
 from .search import Trial, search
 
 __all__ = [
-    "Descent",
-    "Epoch",
-    "EpochTrace",
+    "Ending",
     "FullBatch",
+    "GaussNewton",
+    "Lifted",
     "LiftedMLP",
     "LiftedRNN",
     "Minibatch",
-    "SequenceMinibatch",
+    "Network",
     "Step",
     "Trace",
     "Trial",
     "search",
-    "with_one_lam",
 ]

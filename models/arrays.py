@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
-from liftednet.validation import FLOATS, is_integer, require_finite, require_matrix
+from liftednet.validation import FLOATS, require_count, require_finite, require_matrix
 
 ArrayLike = Tensor | np.ndarray[Any, Any]
 
@@ -69,8 +69,4 @@ def require_dtype(value: object) -> None:
         raise DataError(f"dtype must be torch.float32 or torch.float64, got {value!r}.")
 
 
-def require_count(name: str, value: int, least: int) -> None:
-    """Raise `DataError` unless value is an integer of at least `least`."""
-    if not is_integer(value) or value < least:
-        kind = {0: "an integer that is not negative", 1: "a positive integer"}[least]
-        raise DataError(f"{name} must be {kind}, got {value!r}.")
+__all__ = ["ArrayLike", "as_tensor", "checked_inputs", "checked_targets", "require_count"]

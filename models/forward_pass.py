@@ -1,83 +1,161 @@
-"""Networks at their forward pass: where a descent begins, and where a network is judged."""
+"""The forward pass of a graph: states one after another, those with delays step by step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from liftednet.errors import DeclarationError
-from liftednet.losses import OutputLoss
-from liftednet.problems import Design, OutputFit, Weights
-from liftednet.solvers import Solver, solve
+from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
+from liftednet.layers.time import Delay, delayed
+from liftednet.maps import Moved, Times, chain
 
-from .architecture import Architecture
-from .feedforward import FeedforwardBlocks, forward_states
-from .multipliers import MultiplierBlocks
+from .graph import State
 
-
-def first_states(
-    architecture: Architecture,
-    weights: Sequence[Weights],
-    inputs: Tensor,
-    target: Tensor,
-    solver: str | Solver[Any, Any, Any],
-) -> list[Tensor]:
-    """Return the states of the forward pass; those of the output minimize their own fit."""
-    passed = forward_states(architecture, weights, inputs)
-    if not architecture.has_output_states:
-        return passed[:-1]
-    below = weights[-1].apply(passed[-2] if len(passed) > 1 else inputs)
-    divergence, lam, loss = architecture.divergences[-1], architecture.lam[-1], architecture.loss
-    assert isinstance(loss, OutputLoss)  # seen to by design_network
-    fit = OutputFit(loss, target, divergence, below, lam)
-    return [*passed[:-1], solve(fit, solver).value]
+Values = dict[Variable, Any]
+Activate = Callable[[State, Tensor], Tensor]
 
 
-def blocks_at(
-    architecture: Architecture,
-    weights: Sequence[Weights],
-    inputs: Tensor,
-    target: Tensor,
-    solver: str | Solver[Any, Any, Any],
-    state_passes: int = 1,
-) -> FeedforwardBlocks:
-    """Return the blocks of a network on data, with the states of its forward pass."""
-    states = first_states(architecture, weights, inputs, target, solver)
-    kind = MultiplierBlocks if architecture.multipliers else FeedforwardBlocks
-    return kind(architecture, Design(inputs), target, weights, states, state_passes)
+def passed_forward(
+    groups: Sequence[Sequence[State]], values: Mapping[Variable, Any], activate: Activate
+) -> Values:
+    """Return the values with the states of a forward pass; differentiable, nothing in place.
 
+    Lifted Neural Networks, eq. (1); Lifted Recurrent Neural Networks, section 3.
 
-def mean_objective(
-    architecture: Architecture,
-    solver: str | Solver[Any, Any, Any],
-    inputs: Tensor,
-    target: Tensor,
-    weights: Sequence[Weights],
-) -> float:
-    """Return the joint objective at the forward pass over the number of samples."""
-    return blocks_at(architecture, weights, inputs, target, solver).objective() / len(inputs)
-
-
-def refuse_output_states(architecture: Architecture) -> None:
-    """Raise `DeclarationError` where the last layer has states, and no fit to the data."""
-    if architecture.has_output_states:
-        raise DeclarationError(
-            "refit_output needs a loss on the last pre-activation, such as CrossEntropy; "
-            f"{type(architecture.loss).__name__} has output states here."
-        )
-
-
-def refitted_output(
-    blocks: FeedforwardBlocks, solver: str | Solver[Any, Any, Any]
-) -> FeedforwardBlocks:
-    """Return blocks at the forward pass, the last layer fitted to its features.
-
-    Raises:
-        SolverError: the fit failed.
+    Args:
+        groups: the states in order, as `Network.groups` gives them.
+        values: of inputs and weights, and the timeline where there are sequences.
+        activate: makes states of pre-activations.
     """
-    fresh = blocks_at(blocks.architecture, blocks.weights, blocks.inputs, blocks.target, solver)
-    last = fresh.sweep()[-1]
-    last.assign(solve(last.problem(), solver, last.value()).value)
-    return fresh
+    found = dict(values)
+    known: dict[int, Any] = {}
+    for group in groups:
+        if _runs_alone(group):
+            state = group[0]
+            u = value_of(state.argument, found, known)
+            found[state] = counted_steps(state, activate(state, u), found)
+        else:
+            found.update(_over_time(group, found, known, activate))
+    return found
+
+
+def _runs_alone(group: Sequence[State]) -> bool:
+    return len(group) == 1 and group[0] not in group[0].argument.variables
+
+
+def counted_steps(state: Expression, rows: Tensor, values: Mapping[Variable, Any]) -> Tensor:
+    """Return states with zeros beyond the lengths of their sequences."""
+    if not state.sequence or values[TIME].full:
+        return rows
+    return rows.where(values[TIME].longer(state.early).valid.unsqueeze(-1), 0.0)
+
+
+def _over_time(
+    group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate
+) -> dict[State, Tensor]:
+    fast = _driven(group, values, activate) if len(group) == 1 else None
+    states = [fast] if fast is not None else _Steps(group, values, known, activate).run()
+    return {
+        state: counted_steps(state, rows, values) for state, rows in zip(group, states, strict=True)
+    }
+
+
+def _driven(group: Sequence[State], values: Values, activate: Activate) -> Tensor | None:
+    """Return the states of u_t = z_(t-1) W + d_t, with d of all steps at once; else None."""
+    (state,) = group
+    like = _zeros(state, values)
+    parts = affine_in(state.argument, state, {**values, state: like})
+    recurrent = recurrent_weight(chain(parts.map))
+    if recurrent is None or parts.offset is None:
+        return None
+    row = like[0]
+    rows = []
+    for drive in parts.offset.expand(len(like), *row.shape[:-1], -1):
+        row = activate(state, torch.addmm(drive, row, recurrent))
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def recurrent_weight(factors: Sequence[Any]) -> Tensor | None:
+    """Return W where a map is v -> delay(v) W, else None."""
+    match factors:
+        case (Times(weight=weight), Moved(forth=forth)) if forth is delayed:
+            return weight  # type: ignore[no-any-return]
+    return None
+
+
+def _zeros(state: State, values: Values) -> Tensor:
+    timeline = values[TIME].longer(state.early)
+    like: Tensor = next(x for x in values.values() if isinstance(x, Tensor))
+    return like.new_zeros(timeline.steps, len(timeline.known), state.units)
+
+
+class _Steps:
+    """States that depend on one another through delays, a step of all after another."""
+
+    def __init__(
+        self, group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate
+    ) -> None:
+        self._group, self._values, self._known = group, values, known
+        self._activate = activate
+        self._given: dict[int, tuple[Tensor, ...]] = {}
+        self._now: dict[int, Tensor] = {}
+        self._before: dict[int, Tensor] | None = None
+
+    def run(self) -> list[Tensor]:
+        """Return the states of every step, (steps, samples, units) each."""
+        steps = len(_zeros(self._group[0], self._values))
+        rows: list[list[Tensor]] = [[] for _ in self._group]
+        for step in range(steps):
+            self._now = {}
+            for state, found in zip(self._group, rows, strict=True):
+                row = self._activate(state, self._at(state.argument, step))
+                self._now[id(state)] = row
+                found.append(row)
+            self._before = self._finished(step)
+        return [torch.stack(found) for found in rows]
+
+    def _finished(self, step: int) -> dict[int, Tensor]:
+        """Return what the next step may ask of this one."""
+        for state in self._group:
+            for expression in _delayed(state.argument):
+                self._at(expression, step)
+        return self._now
+
+    def _at(self, expression: Expression, step: int) -> Tensor:
+        if not expression.variables & set(self._group):
+            return self._of_all_steps(expression)[step]
+        if id(expression) not in self._now:
+            assert isinstance(expression, Applied)  # states stand there already
+            self._now[id(expression)] = self._applied(expression, step)
+        return self._now[id(expression)]
+
+    def _of_all_steps(self, expression: Expression) -> tuple[Tensor, ...]:
+        """Return the steps of what does not depend on the states, cut apart once."""
+        if id(expression) not in self._given:
+            self._given[id(expression)] = value_of(expression, self._values, self._known).unbind()
+        return self._given[id(expression)]
+
+    def _applied(self, expression: Applied, step: int) -> Tensor:
+        if isinstance(expression.layer, Delay):
+            (inside,) = expression.arguments
+            if self._before is None:
+                return _zeros(self._group[0], self._values)[0].new_zeros(
+                    len(self._values[TIME].known), inside.units
+                )
+            if not inside.variables & set(self._group):
+                return self._of_all_steps(expression)[step]
+            return self._before[id(inside)]
+        arguments = [self._at(x, step) for x in expression.arguments]
+        weights = None if expression.weights is None else self._values[expression.weights]
+        return expression.layer.value(arguments, weights)
+
+
+def _delayed(expression: Expression) -> list[Expression]:
+    if not isinstance(expression, Applied):
+        return []
+    inside = [y for x in expression.arguments if isinstance(x, Expression) for y in _delayed(x)]
+    return [*inside, expression.arguments[0]] if isinstance(expression.layer, Delay) else inside

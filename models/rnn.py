@@ -1,8 +1,10 @@
-"""The lifted recurrent network."""
+"""The recurrent network as a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,28 +12,77 @@ from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
-from liftednet.errors import NotFittedError
-from liftednet.losses import CrossEntropy, Loss
-from liftednet.problems import Weights
-from liftednet.solvers import Solver, solve
-from liftednet.validation import require_device, require_positive, require_seed
+from liftednet.divergences import Raw, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.layers import (
+    Expression,
+    concatenate,
+    delay,
+    dense,
+    early,
+    first_step,
+    late,
+    turn,
+)
+from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.samples import Weights
+from liftednet.starts import gaussian, identity, orthogonal
+from liftednet.validation import is_integer, require_positive
 
-from .arrays import ArrayLike, require_count, require_dtype
-from .descent import Step, Trace, largest_residual
-from .layer_starts import given_weights
-from .progress import sweep_progress
-from .recurrent_architecture import design_recurrent
-from .recurrent_blocks import RecurrentBlocks
-from .recurrent_methods import method_named
-from .recurrent_minibatch import SequenceMinibatch
-from .recurrent_prediction import RecurrentPredictor
-from .recurrent_rules import Lengths, readout_fit, training_task
-from .recurrent_solvers import solvers_for
-from .recurrent_starts import first_weights, refuse_overflow
-from .sequence_arrays import Task
+from .arrays import as_tensor
+from .block import Blocks
+from .graph import Network, State
+from .lifted import Lifted, Penalties
+from .methods import FullBatch, GaussNewton, Method
+from .methods.descent import AnySolver
+from .starts import Start, start_named
+
+_LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
+Square = Callable[[int, float, torch.Generator], Tensor]
+RECURRENT_STARTS: dict[str, Square] = {
+    "identity": lambda size, radius, _: radius * identity(size),
+    "orthogonal": lambda size, radius, generator: radius * orthogonal(size, generator),
+    "gaussian": gaussian,
+}
 
 
-class LiftedRNN(RecurrentPredictor):
+@dataclass(frozen=True)
+class Cell:
+    """One recurrent layer in one direction.
+
+    Attributes:
+        layer: from 0 at the input.
+        backward: whether it runs from the last step to the first.
+        inputs: features that come from below.
+        units: states.
+    """
+
+    layer: int
+    backward: bool
+    inputs: int
+    units: int
+
+
+@dataclass(frozen=True, eq=False)
+class CellWeights:
+    """One recurrent layer in one direction: H_t = phi(H_{t-1} W + X_t U_0 + b_0).
+
+    Attributes:
+        recurrent: W, (units, units).
+        inputs: U_0, (features, units).
+        bias: b_0, (units,).
+        initial: the state before the first step, (units,).
+        backward: whether it runs from the last step to the first.
+    """
+
+    recurrent: Tensor
+    inputs: Tensor
+    bias: Tensor
+    initial: Tensor
+    backward: bool
+
+
+class LiftedRNN(Lifted):
     """A recurrent network whose states are variables, trained by convex subproblems.
 
     min over W, U_0, b_0, U_1, b_1, H of lam sum_t D(H_t, H_{t-1} W + X_t U_0 + b_0)
@@ -47,21 +98,24 @@ class LiftedRNN(RecurrentPredictor):
         lam: weight of the divergences, which "gauss-newton" keeps at zero.
         rho: weight of the squared Frobenius norms, one number or (recurrent, output).
         divergence: "joint" (states convex over time) or "tight" (zero at the forward pass).
-        start: recurrent weights "identity", "orthogonal" or "gaussian".
+        start: recurrent weights "identity", "orthogonal" or "gaussian", or all weights.
         spectral_radius: largest absolute eigenvalue of the first recurrent weights.
         bidirectional: whether every layer also runs from the last step to the first.
         learn_initial_state: whether the states before the first step are learned, or 0.
         state_solver: "auto" (two Newton steps over all time a sweep), "newton-over-time" (exact),
             "red-black", "cyclic" (the paper), or such a solver with options of its own.
-        proximity: weight of a pull of every weight fit to the previous weights, or None.
-        method: "full" (block-coordinate descent), "gauss-newton" (weights and states together),
-            "minibatch" or a `SequenceMinibatch`; the last three need divergence="tight".
+        proximity: see `Lifted`.
+        method: see `Lifted`; "full" (block-coordinate descent) or "gauss-newton" (weights and
+            states together) with at most `sweeps` sweeps or steps, to `tolerance`.
+        penalty: see `Lifted`.
         sweeps: the most sweeps over all blocks, or steps of "gauss-newton".
         tolerance: stop when every block's relative KKT residual is below this.
-        solver: "auto", a solver's name, or a solver, for the weights.
-        seed: of the initial weights.
+        solver: see `Lifted`; for the weights.
+        seed: see `Lifted`.
         dtype: torch.float64, or torch.float32, whose rounding long sequences amplify.
-        device: where the model lives, such as "cpu" or "cuda".
+        device: see `Lifted`.
+        warm_start: see `Lifted`.
+        refit_output: see `Lifted`.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -79,134 +133,244 @@ class LiftedRNN(RecurrentPredictor):
         rho: float | Sequence[float] = 0.1,
         divergence: str = "joint",
         *,
-        start: str | Sequence[Weights] = "identity",
+        start: Start = "identity",
         spectral_radius: float = 1.0,
         bidirectional: bool = False,
         learn_initial_state: bool = False,
-        state_solver: str | Solver[Any, Any, Any] = "auto",
+        state_solver: AnySolver = "auto",
         proximity: float | None = None,
-        method: str | SequenceMinibatch = "full",
+        method: str | Method = "full",
+        penalty: Penalties | None = None,
         sweeps: int = 50,
         tolerance: float = 1e-4,
-        solver: str | Solver[Any, Any, Any] = "auto",
+        solver: AnySolver = "auto",
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
         device: str = "cpu",
+        warm_start: bool = False,
+        refit_output: bool = False,
     ) -> None:
         """Check what can be checked before there are data."""
-        self.architecture = design_recurrent(
-            input_size,
-            hidden_size,
-            output_size,
-            ReLU() if activation is None else activation,
-            CrossEntropy() if loss is None else loss,
-            lam,
-            rho,
-            divergence,
-            bidirectional,
-            learn_initial_state,
+        hidden = _checked_sizes(input_size, hidden_size, output_size)
+        self.loss = _pinned(CrossEntropy() if loss is None else loss)
+        self.activation = _by_unit(ReLU() if activation is None else activation)
+        self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
+        self.learn_initial_state, self.spectral_radius = learn_initial_state, spectral_radius
+        self.output_size, self.sweeps, self.tolerance = int(output_size), sweeps, tolerance
+        if isinstance(start, str):
+            start_named(start, RECURRENT_STARTS)  # type: ignore[arg-type]
+        require_positive("spectral_radius", spectral_radius)
+        network = recurrent(
+            self.layer_cells, self.output_size, self.activation, self.loss, learn_initial_state
         )
-        require_count("sweeps", sweeps, 1)
-        require_positive("tolerance", tolerance)
-        if proximity is not None:
-            require_positive("proximity", proximity)
-        require_dtype(dtype)
-        self.seed = require_seed(seed)
-        require_device(device)
-        self.sweeps = sweeps
-        self.method = method_named(method, self.architecture, sweeps, tolerance)
-        self.proximity = proximity
-        self.dtype = dtype
-        self.device = device
-        self.trace: Trace | None = None
-        self.per_step = True
-        self._start = "given" if not isinstance(start, str) else start
-        self._radius = spectral_radius
-        self._first_weights = first_weights(self.architecture, start, spectral_radius, self.seed)
-        self._weights: list[Weights] | None = None
-        self._blocks: RecurrentBlocks | None = None
-        self._solvers = solvers_for(
-            state_solver, solver, self.architecture.divergence, self.loss.divergence, tolerance
-        )
+        super().__init__(
+            network, lam, rho, divergence, penalty=penalty, method=method, start=start,
+            solver=solver, state_solver=state_solver, proximity=proximity, seed=seed, dtype=dtype,
+            device=device, warm_start=warm_start, refit_output=refit_output,
+        )  # fmt: skip
 
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        *,
-        lengths: Lengths = None,
-        progress: bool = False,
-        on_step: Callable[[Step], None] | None = None,
-    ) -> LiftedRNN:
-        """Fit weights and states to sequences.
+    def _method(self, structure: Any) -> Method:
+        named: dict[object, Method] = {
+            "full": FullBatch(self.sweeps, tolerance=self.tolerance, extrapolation=False),
+            "gauss-newton": GaussNewton(self.sweeps, self.tolerance),
+        }
+        by_name = named.get(self.method) if isinstance(self.method, str) else None
+        return by_name or super()._method(structure)
 
-        Args:
-            X: (samples, steps, inputs), float32 or float64; beyond the lengths anything.
-            y: labels (samples, steps) or targets (samples, steps, outputs) for an answer at
-                every step; labels (samples,) or targets (samples, outputs) for one at the end.
-            lengths: (samples,) steps of each sequence; None: all have every step.
-            progress: whether to show a progress bar.
-            on_step: told after every block update.
+    def _penalties(self, layers: int) -> Any:
+        if self.penalty is None and isinstance(self.rho, Sequence) and len(self.rho) == 2:
+            kept, self.rho = self.rho, (*(self.rho[0],) * (layers - 1), self.rho[1])
+            try:
+                return super()._penalties(layers)
+            finally:
+                self.rho = kept
+        return super()._penalties(layers)
 
-        Returns:
-            The model; `trace` holds the objective after every block, or the mean loss of every
-            batch. An interrupt stops early and keeps the last finished block.
+    def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
+        """Return W of the start times the radius, other entries of variance 1 / inputs."""
+        square, drawn = RECURRENT_STARTS[start], []
+        *cells, readout = self.network.parameters
+        for cell, parameter in zip(self.layer_cells, cells, strict=True):
+            rows, units = parameter.shape
+            parts = [square(units, self.spectral_radius, generator)]
+            parts.append(_normal(cell.inputs, units, generator))
+            parts.append(torch.zeros(rows - units - cell.inputs, units))
+            drawn.append(Weights(torch.cat(parts), torch.zeros(units)))
+        return [*drawn, Weights(_normal(*readout.shape, generator), torch.zeros(readout.shape[1]))]
+
+    def _refuse_start(self, blocks: Blocks) -> None:
+        """Refuse a start whose forward pass leaves the range in which a solve keeps digits.
 
         Raises:
-            DataError: X, y or lengths cannot be used, or the start overflows on these data.
-            SolverError: a block failed or raised the objective; the last good state is kept.
+            DataError: the largest state is not finite, or beyond a million.
         """
-        task = self._task(X, y, lengths)
-        weights = [layer.to(task.inputs) for layer in self._first_weights]
-        blocks = RecurrentBlocks(self.architecture, task, weights, self._solvers, self.proximity)
-        refuse_overflow(blocks.states, self._start, self._radius)
-        self.per_step = task.per_step
-        self._blocks, self._weights = blocks, blocks.weights
-        with sweep_progress(self.method.rounds, progress, on_step) as report:
-            self.trace = self.method.train(blocks, self.seed, report)
-        return self
+        largest = max(float(state.abs().max()) for state in blocks.states)
+        if not largest <= _LARGEST_STATE:  # also where it is NaN
+            start = self.start if isinstance(self.start, str) else "given"
+            raise DataError(
+                f"the start {start!r} with spectral radius {self.spectral_radius:g} overflows: over "
+                f"{blocks.states[0].shape[0]} steps its forward pass grows to {largest:.3g}. Use a "
+                "smaller spectral_radius, a saturating activation, or smaller inputs."
+            )
 
-    def refit_readout(self, X: ArrayLike, y: ArrayLike, *, lengths: Lengths = None) -> LiftedRNN:
-        """Fit the output weights once more, to the states of a forward pass.
-
-        One convex fit that closes the gap of the states to the feedforward rule; as in `fit`.
-        """
-        task, passed = self._task(X, y, lengths), self._passed(X, lengths)
-        problem = readout_fit(passed, task, self.architecture.rho[1])
-        self._fitted()[-1] = solve(problem, self._solvers.readout, self.readout).value
-        return self
-
-    def with_weights(self, weights: Sequence[Weights]) -> LiftedRNN:
-        """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
-
-        Args:
-            weights: as `weights` gives them.
-
-        Raises:
-            DataError: the first that does not fit, with both shapes.
-        """
-        given = given_weights(weights, self.architecture.weight_shapes)
-        self._first_weights, self._weights, self._blocks = given, list(given), None
-        self._start = "given"
-        return self
+    def _settings(self) -> dict[str, Any]:
+        hidden = [cell.units for cell in self.layer_cells if not cell.backward]
+        found = {
+            "input_size": self.layer_cells[0].inputs,
+            "hidden_size": hidden,
+            "output_size": self.output_size,
+            "activation": self.activation,
+            "loss": self.loss,
+            **super()._settings(),
+        }
+        return {**found, "bidirectional": True} if self.bidirectional else found
 
     @property
-    def states(self) -> tuple[Tensor, ...]:
-        """The states of every cell on the data of the last fit, (steps, samples, units)."""
-        return tuple(self._trained().states)
+    def bidirectional(self) -> bool:
+        """Whether every layer also runs from the last step to the first."""
+        return any(cell.backward for cell in self.layer_cells)
 
-    def objective(self) -> float:
-        """Return the joint objective, in float64."""
-        return self._trained().objective()
+    def refit_readout(self, X: Any, y: Any, *, lengths: Any = None) -> LiftedRNN:
+        """Fit the output weights once more, to the states of a forward pass; as in `fit`."""
+        from liftednet.solvers import solve
 
-    def residual(self) -> float:
-        """Return the largest relative KKT residual over all blocks at the current point."""
-        return largest_residual(self._trained())
+        data = self._data(X, y, lengths)
+        blocks = self._blocks_at(self._known.structure, data, self.weights)
+        fit = blocks.weight_fit(self.network.parameters[-1])
+        readout = solve(fit, self.solver, self.readout).value
+        self._fit = type(self._known)(self._known.structure, (*self.weights[:-1], readout), data)
+        return self
 
-    def _task(self, X: ArrayLike, y: ArrayLike, lengths: Lengths) -> Task:
-        return training_task(self.architecture, X, y, lengths, self.dtype, self.device)
+    def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield outputs (samples, outputs) step by step, by the feedforward rule.
 
-    def _trained(self) -> RecurrentBlocks:
-        if self._blocks is None:
-            raise NotFittedError("this LiftedRNN has no states: call fit(X, y) first.")
-        return self._blocks
+        Args:
+            steps: (samples, inputs) of one step after another; samples must not change.
+
+        Raises:
+            DeclarationError: the network is bidirectional and needs all steps first.
+        """
+        if self.bidirectional:
+            raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
+        for below in _one_by_one(self.cells, self.activation, steps):
+            yield self.loss.activate(self.readout.apply(below))
+
+    @property
+    def cells(self) -> tuple[CellWeights, ...]:
+        """The weights of every cell in parts, layer by layer, forward before backward."""
+        return tuple(
+            _cell_weights(cell, layer, self.activation, self.learn_initial_state)
+            for cell, layer in zip(self.layer_cells, self.weights, strict=False)
+        )
+
+    @property
+    def readout(self) -> Weights:
+        """U_1 (states, outputs) and b_1 (outputs,)."""
+        return self.weights[-1]
+
+
+def recurrent(
+    cells: Sequence[Cell],
+    outputs: int,
+    activation: Activation,
+    loss: PinnedLoss,
+    learned_start: bool = False,
+) -> Network:
+    """Return layers of cells and a readout, each cell in its own order of time.
+
+    Lifted Recurrent Neural Networks, section 3. A learned initial state is a step before all,
+    driven by a weight of its own.
+    """
+    network, before = Network(), int(learned_start)
+    x: Expression = network.input(cells[0].inputs, sequence=True)
+    below: Expression = x
+    for layer in range(cells[-1].layer + 1):
+        seen = []
+        for cell in (cell for cell in cells if cell.layer == layer):
+            own = turn(below) if cell.backward else below
+            if before:
+                longer = early(own)
+                own = concatenate(longer, first_step(early(x)))
+            h: State = network.state(activation, units=cell.units, early=before)
+            h.of(dense(concatenate(delay(h), own), cell.units))
+            natural: Expression = late(h) if before else h
+            seen.append(turn(natural) if cell.backward else natural)
+        below = concatenate(*seen)
+    network.loss(loss, dense(below, outputs))
+    return network
+
+
+def cells_of(inputs: int, hidden: Sequence[int], bidirectional: bool) -> tuple[Cell, ...]:
+    """Return the cells, layer by layer, forward before backward."""
+    cells: list[Cell] = []
+    directions = (False, True) if bidirectional else (False,)
+    for layer, units in enumerate(hidden):
+        cells += [Cell(layer, backward, inputs, units) for backward in directions]
+        inputs = units * len(directions)
+    return tuple(cells)
+
+
+def _checked_sizes(inputs: int, hidden: int | Sequence[int], outputs: int) -> tuple[int, ...]:
+    layers = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
+    for size in (inputs, *layers, outputs):
+        if not is_integer(size) or size < 1:
+            raise DataError(
+                f"sizes must be positive integers, got {inputs!r}, {hidden!r} and {outputs!r}."
+            )
+    if not layers:
+        raise DataError("hidden_size names no layer.")
+    return tuple(int(size) for size in layers)
+
+
+def _pinned(loss: Loss) -> PinnedLoss:
+    if not isinstance(loss, PinnedLoss):
+        raise DeclarationError(
+            f"a recurrent network needs a loss on its last pre-activation, such as CrossEntropy; "
+            f"{type(loss).__name__} has output states of its own."
+        )
+    return loss
+
+
+def _by_unit(activation: Activation) -> Activation:
+    if not isinstance(activation, Activation):
+        raise DeclarationError(
+            f"activation must be an Activation, got {activation!r}; a function becomes one by "
+            "Activation.from_function."
+        )
+    if isinstance(tight(activation), Raw) or not activation.per_unit or activation.pre_units(1) > 1:
+        raise DeclarationError(
+            f"{activation!r} cannot be the activation of a recurrent layer: it needs a potential "
+            "or a forward map, and must act unit by unit, on one pre-activation for each state."
+        )
+    return activation
+
+
+def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, columns, generator=generator) / math.sqrt(rows)
+
+
+def _cell_weights(
+    cell: Cell, layer: Weights, activation: Activation, learned_start: bool
+) -> CellWeights:
+    assert layer.bias is not None  # every cell has one
+    recurrent_part, rest = layer.matrix[: cell.units], layer.matrix[cell.units :]
+    first = rest[cell.inputs :].sum(0) + layer.bias
+    initial = activation.forward(first.unsqueeze(0))[0]
+    if not learned_start:
+        initial = initial.new_zeros(cell.units)
+    return CellWeights(recurrent_part, rest[: cell.inputs], layer.bias, initial, cell.backward)
+
+
+def _one_by_one(
+    cells: Sequence[CellWeights], activation: Activation, steps: Any
+) -> Iterator[Tensor]:
+    """Yield the states of the last layer, (samples, units), as steps (samples, inputs) come in."""
+    states: list[Tensor] = []
+    for step in steps:
+        below = as_tensor("a step", step).to(cells[0].inputs)
+        states = states or [cell.initial.expand(len(below), -1) for cell in cells]
+        for number, cell in enumerate(cells):
+            drive = below @ cell.inputs + cell.bias
+            below = activation.forward(torch.addmm(drive, states[number], cell.recurrent))
+            states[number] = below
+        yield below

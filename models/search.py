@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, LiftedError, SolverError
-from liftednet.validation import is_number, require_positive
+from liftednet.validation import is_number, require_count, require_positive
 
-from .arrays import ArrayLike, as_tensor, require_count
-from .mlp import LiftedMLP
+from .arrays import ArrayLike, as_tensor
+from .lifted import Lifted
 
 Range = tuple[float, float]
 
@@ -35,7 +35,7 @@ class Trial:
 
 
 def search(
-    build: Callable[[float, float], LiftedMLP],
+    build: Callable[[float, float], Lifted],
     X: ArrayLike,
     y: ArrayLike,
     *,
@@ -94,7 +94,7 @@ class _Samples:
 
 def _trial(
     study: Any,
-    build: Callable[[float, float], LiftedMLP],
+    build: Callable[[float, float], Lifted],
     ranges: tuple[Range, Range],
     kept: _Samples,
     held: _Samples,
@@ -123,7 +123,7 @@ def _split(x: Tensor, y: Tensor, validation: float, seed: int) -> tuple[_Samples
     )
 
 
-def _error(model: LiftedMLP, kept: _Samples, held: _Samples) -> float:
+def _error(model: Lifted, kept: _Samples, held: _Samples) -> float:
     """Return the held-out error of the feedforward rule; a failed training has an infinite one."""
     try:
         predicted = model.fit(kept.x, kept.y).predict(held.x)

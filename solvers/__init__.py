@@ -8,8 +8,9 @@ if __name__ == "solvers":
 
 from typing import TYPE_CHECKING, Any
 
+from .accelerated import Accelerated
 from .base import Solver
-from .choice import choose, named, solve, solver_names
+from .choice import choose, finished, named, solve, solver_names
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .reference import Reference
 
 __all__ = [
+    "Accelerated",
     "ClosedForm",
     "Cyclic",
     "Dual",
@@ -41,6 +43,7 @@ __all__ = [
     "Solver",
     "TemporalSimplexDescent",
     "choose",
+    "finished",
     "named",
     "solve",
     "solver_names",

@@ -8,11 +8,10 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from liftednet import deferred
-from liftednet.problems import Subproblem
+from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 
-Problem = TypeVar("Problem", bound=Subproblem[Any])
+Problem = TypeVar("Problem", bound=Fit[Any])
 Value = TypeVar("Value")
 Cache = TypeVar("Cache")
 
@@ -34,7 +33,7 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
     name: str
 
     @abstractmethod
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Return what keeps this solver from serving the problem, or None."""
 
     def suits(self, problem: Problem) -> bool:
@@ -61,7 +60,7 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
 
 
 def judged(
-    problem: Subproblem[Any],
+    problem: Fit[Any],
     value: Value,
     iterations: int,
     started: float,
@@ -69,7 +68,7 @@ def judged(
     solver: str,
     unfinished: Status = Status.ITERATION_LIMIT,
 ) -> Solution[Value]:
-    """Return the solution as the problem judges it; one on a GPU is looked at when it is read.
+    """Return the solution as the problem judges it.
 
     Raises:
         SolverError: the objective at the value is not finite.
@@ -79,4 +78,4 @@ def judged(
     solution = Solution(
         value, objective, residual, iterations, tolerance, unfinished, seconds, solver
     )
-    return solution if deferred.stays_on_device(objective) else solution.require_usable()
+    return solution.require_usable()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from liftednet.errors import DeclarationError
-from liftednet.problems import Subproblem
+from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 
+from .accelerated import Accelerated
 from .generalized_linear import GeneralizedLinear
 from .kernels import FusedClosedForm, FusedRedBlack, FusedSimplex, FusedStates
 from .newton_over_time import NewtonOverTime
@@ -32,6 +33,7 @@ _TABLE = SolverTable(
         NewtonOverTime(),
         RedBlack(),
         Cyclic(),
+        Accelerated(),
     )
 )
 
@@ -50,7 +52,7 @@ def named(name: str) -> AnySolver:
     return _TABLE.named(name)
 
 
-def choose(problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySolver:
+def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
     """Return the solver that suits a problem best, or the one that is asked for.
 
     Raises:
@@ -59,9 +61,7 @@ def choose(problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySol
     return _TABLE.choose(problem, solver)
 
 
-def solve(
-    problem: Subproblem[Any], solver: str | AnySolver = "auto", start: Any = None
-) -> Solution[Any]:
+def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None) -> Solution[Any]:
     """Solve one subproblem and return its solution, certified by the problem itself.
 
     Args:
@@ -74,7 +74,7 @@ def solve(
         DeclarationError: the solver cannot serve the problem; the message names what is missing.
         SolverError: nothing usable was reached.
     """
-    if not isinstance(problem, Subproblem):
+    if not isinstance(problem, Fit):
         raise DeclarationError(
             f"solve needs a WeightFit, a StateFit or an OutputFit, got {type(problem).__name__}."
         )
@@ -83,11 +83,11 @@ def solve(
     if start is not None:
         problem.refuse_bad_start(start)
     solution = chosen.solve(problem, start, chosen.prepare(problem)).require_usable()
-    return _finished(problem, solution) if solver == "auto" else solution
+    return finished(problem, solution) if solver == "auto" else solution
 
 
-def _finished(problem: Subproblem[Any], solution: Solution[Any]) -> Solution[Any]:
-    """Return the solution, finished in torch where float32 steps in a kernel did not end it."""
+def finished(problem: Fit[Any], solution: Solution[Any]) -> Solution[Any]:
+    """Return a solution, finished in torch where float32 steps in a kernel did not end it."""
     if solution.solver != FusedStates.name or solution.status is Status.SOLVED:
         return solution
     other = _TABLE.without(FusedStates).best(problem)

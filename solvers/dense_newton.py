@@ -7,12 +7,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from liftednet import deferred
-from liftednet.deferred import Late
 from liftednet.problems import WeightFit
-from liftednet.problems.chunks import row_chunks
+from liftednet.samples import row_chunks
 
+from . import deferred
 from .conjugate import Point, moved
+from .deferred import Late
 from .preconditioner import LEAST_CURVATURE, jittered_cholesky
 from .weight_descent import WeightDescent
 

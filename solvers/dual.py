@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.divergences import Raw
-from liftednet.problems import StateFit, Subproblem
-from liftednet.problems.chunks import row_chunks
+from liftednet.problems import Fit, StateFit
 from liftednet.solution import Solution
 
+from . import deferred
 from .base import Solver, default_tolerance, judged
+from .chunks import device_chunks
 from .conjugate import Point, advance, moved, starting_point
 from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
 from .unfinished import Unfinished, unfinished
@@ -60,7 +60,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
     max_iterations: int = 1_000
     name: str = field(default="dual", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit with quadratic links and a Lipschitz constant."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"
@@ -71,6 +71,8 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
             return f"it needs a Lipschitz constant of {activation!r}"
         if not problem.links:
             return "it needs a link"
+        if not problem.matrices:
+            return "it needs links through a matrix that all samples share"
         if not all(link.divergence.quadratic for link in problem.links):
             return 'it needs links with a quadratic divergence (divergence="joint")'
         return None
@@ -97,7 +99,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         steps = 0
-        for part in row_chunks(problem.samples, problem.units, value.device):
+        for part in device_chunks(problem.samples, problem.units, value.device):
             rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
             begin = None if start is None else start[part]
             rough = max(tolerance, _COARSE) * scale
@@ -169,7 +171,7 @@ def _resisting(
 ) -> tuple[Tensor, int]:
     """Solve some samples by Newton's method, in u, and return it with the most steps taken."""
     most = 0
-    for part in row_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1]), u.device):
+    for part in device_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1]), u.device):
         some = late[part]
         u[some], steps = _newton(rows.rows(some), y[some], goal)
         most = max(most, steps)

@@ -10,11 +10,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
 
+from . import deferred
 from .link_weights import LinkWeights, link_weights
 
 

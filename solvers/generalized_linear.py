@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from liftednet import deferred
-from liftednet.deferred import Late
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Subproblem, WeightFit, Weights
+from liftednet.problems import Fit, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
+from . import deferred
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance
+from .deferred import Late
 from .dense_newton import dense_newton, is_small
 from .weight_descent import WeightDescent, weight_descent
 
@@ -44,7 +44,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
     max_iterations: int = 2_000
     name: str = field(default="generalized-linear", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a weight fit, a Lipschitz constant and a squared Frobenius penalty."""
         if not isinstance(problem, WeightFit):
             return "it solves weight fits alone"
@@ -61,7 +61,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         descent = weight_descent(problem, start or problem.zeros())
-        goal = tolerance * deferred.positive(deferred.reported(problem.cross.abs().max()))
+        goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
         stand, steps, reached = self._descend(descent, goal)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
         at = stand.at

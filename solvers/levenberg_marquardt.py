@@ -4,17 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-_SMALLEST_DAMPING = 1e-10  # in units of the mean curvature
+_SMALLEST_DAMPING = 1e-10  # in units of the first model's mean curvature
 _ATTEMPTS = 20
 
 
 @dataclass(frozen=True, eq=False)
+class Damped:
+    """A minimizer of a damped model.
+
+    Attributes:
+        step: s, (parameters,).
+        expected: by how much it lowers the model without its damping.
+    """
+
+    step: Tensor
+    expected: float
+
+
+class Model(Protocol):
+    """<g, s> + <s, C s> / 2 with C positive semidefinite, what an objective is near a point."""
+
+    @property
+    def residual(self) -> float:
+        """The largest entry of g over the largest of its terms."""
+        ...
+
+    @property
+    def mean_curvature(self) -> float:
+        """The mean of the diagonal of C, or an estimate of it."""
+        ...
+
+    def minimizer(self, damping: float) -> Damped:
+        """Return a minimizer of the model + damping |s|^2 / 2, or a good step towards it."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
 class Quadratic:
-    """<g, s> + <s, C s> / 2, what an objective is near a point.
+    """The model with a dense C, whose damped minimizer is exact.
 
     Attributes:
         gradient: g, (parameters,), float64.
@@ -29,11 +61,33 @@ class Quadratic:
     @property
     def residual(self) -> float:
         """The largest entry of the gradient over the scale."""
-        return float(self.gradient.abs().max()) / max(self.scale, torch.finfo(torch.float64).tiny)
+        return relative(self.gradient, self.scale)
+
+    @property
+    def mean_curvature(self) -> float:
+        """The mean of the diagonal of C."""
+        return float(self.curvature.diagonal().mean())
 
     def value(self, step: Tensor) -> float:
         """Return <g, s> + <s, C s> / 2."""
         return float(self.gradient @ step + step @ (self.curvature @ step) / 2)
+
+    def minimizer(self, damping: float) -> Damped:
+        """Return -(C + damping I)^-1 g."""
+        damped = self.curvature.clone()
+        damped.diagonal().add_(damping)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        right = -self.gradient[:, None]
+        if failed:  # rounding of a curvature far larger than the damping
+            step = torch.linalg.lstsq(damped, right).solution[:, 0]
+        else:
+            step = torch.cholesky_solve(right, factor)[:, 0]
+        return Damped(step, -self.value(step))
+
+
+def relative(gradient: Tensor, scale: float) -> float:
+    """Return the largest entry of a gradient over a scale."""
+    return float(gradient.abs().max()) / max(scale, torch.finfo(torch.float64).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,45 +107,40 @@ class Descended:
 
 @dataclass
 class LevenbergMarquardt:
-    """Minimizes the quadratic model + mu |s|^2 / 2, with a damping mu that learns from each step.
+    """Minimizes the model + mu |s|^2 / 2, with a damping mu that learns from each step.
 
     mu is multiplied by max(1/3, 1 - (2 r - 1)^3) after a step whose decrease is r times that of
     the model, and by 2, 4, 8, ... where the objective would rise: Nielsen, Damping Parameter in
     Marquardt's Method, 1999.
 
     Attributes:
-        damping: mu in units of the first model's mean curvature.
+        damping: the first mu, in units of the first model's mean curvature.
     """
 
     damping: float = 1.0
     name: str = field(default="levenberg-marquardt", init=False)
     _mu: float = field(default=0.0, init=False, repr=False)
+    _floor: float = field(default=0.0, init=False, repr=False)
 
-    def descend(self, model: Quadratic, decrease: Callable[[Tensor], float]) -> Descended | None:
+    def descend(self, model: Model, decrease: Callable[[Tensor], float]) -> Descended | None:
         """Return a step that lowers the objective, or None where none is found.
 
         Args:
             model: of the objective at the current point.
             decrease: by how much a step lowers the objective; NaN counts as a rise.
         """
-        unit = float(model.curvature.diagonal().mean())
-        self._mu = max(self._mu or self.damping * unit, _SMALLEST_DAMPING * unit)
+        if self._mu == 0.0:
+            unit = model.mean_curvature
+            self._mu, self._floor = self.damping * unit, _SMALLEST_DAMPING * unit
         growth = 2.0
         for attempt in range(1, _ATTEMPTS + 1):
-            step = self._step(model)
-            gained, expected = decrease(step), -model.value(step)
+            damped = model.minimizer(self._mu)
+            gained, expected = decrease(damped.step), damped.expected
             if gained > 0 and expected > 0:
-                self._mu *= max(1 / 3, 1 - (2 * min(gained / expected, 1.0) - 1) ** 3)
-                return Descended(step, gained, attempt)
+                share = min(gained / expected, 1.0)
+                factor = max(1 / 3, 1 - (2 * share - 1) ** 3)
+                self._mu = max(self._mu * factor, self._floor)
+                return Descended(damped.step, gained, attempt)
             self._mu *= growth
             growth *= 2
         return None
-
-    def _step(self, model: Quadratic) -> Tensor:
-        damped = model.curvature.clone()
-        damped.diagonal().add_(self._mu)
-        factor, failed = torch.linalg.cholesky_ex(damped)
-        if failed:  # rounding of a curvature far larger than mu
-            solved: Tensor = torch.linalg.lstsq(damped, -model.gradient[:, None]).solution
-            return solved[:, 0]
-        return torch.cholesky_solve(-model.gradient[:, None], factor)[:, 0]

@@ -9,12 +9,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.divergences import Divergence, Joint
-from liftednet.problems import Subproblem
+from liftednet.problems import Fit
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Solution
 
+from . import deferred
 from .base import Solver, default_tolerance, judged
 from .forward_over_time import forward_states
 from .kernels.elimination import eliminated, serves
@@ -45,7 +45,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
     max_iterations: int = 100
     name: str = field(default="newton-over-time", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for states over time whose units act by themselves, and Lipschitz constants."""
         if not isinstance(problem, StatesOverTime):
             return "it solves states over time alone"

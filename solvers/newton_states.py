@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.activations import Softmax
 from liftednet.divergences import Raw
-from liftednet.problems import StateFit, Subproblem
-from liftednet.problems.chunks import row_chunks
+from liftednet.problems import Fit, StateFit
 from liftednet.solution import Solution
 
+from . import deferred
 from .base import Solver, default_tolerance, judged
+from .chunks import device_chunks
 from .dual import largest_term
 from .link_rows import LinkRows, LinkState, link_rows
 from .proximal import Proximal
@@ -51,7 +51,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
     max_iterations: int = 30
     name: str = field(default="newton", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit, units mapped each by itself, and curvatures of the links."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"
@@ -62,6 +62,8 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
             return f"it needs a Lipschitz constant of {activation!r}"
         if not problem.links:
             return "it needs a link"
+        if not problem.matrices:
+            return "it needs links through a matrix that all samples share"
         for above in (link.divergence for link in problem.links):
             if above.smoothness is None:
                 return f"it needs a Lipschitz constant of {above.activation!r}"
@@ -85,7 +87,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
         value = value if start is None else start.clone()
         steps = 0
-        for part in row_chunks(problem.samples, problem.units, value.device):
+        for part in device_chunks(problem.samples, problem.units, value.device):
             goal = 0.5 * tolerance * largest_term(problem, part)
             batch, used = self._descend(link_rows(problem, part), value[part], goal)
             finish = partial(_finished, _of(problem, part), value[part].clone(), tolerance)

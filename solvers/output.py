@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.deferred import Late
 from liftednet.divergences import Raw
 from liftednet.losses import SimplexCrossEntropy, SquaredError
-from liftednet.problems import OutputFit, Subproblem
-from liftednet.problems.chunks import row_chunks
+from liftednet.problems import Fit, OutputFit
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
+from .chunks import device_chunks
+from .deferred import Late
 
 _NEWTON_STEPS = 50  # ten suffice
 _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divided out
@@ -31,7 +31,7 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
 
     name: str = field(default="closed-form", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for an output fit with the squared loss."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"
@@ -67,7 +67,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
 
     name: str = field(default="simplex-dual", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for an output fit with the simplex cross-entropy."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"
@@ -82,7 +82,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         started = time.perf_counter()
         value = torch.empty_like(problem.pre_activation)
         steps = 0
-        for part in row_chunks(len(value), value.shape[1], value.device):
+        for part in device_chunks(len(value), value.shape[1], value.device):
             y, u = problem.target[part].T.contiguous(), problem.pre_activation[part].T.contiguous()
             states, used = _simplex_columns(y, u, problem.lam)
             value[part] = states.T

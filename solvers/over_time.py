@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.problems import Subproblem
+from liftednet.problems import Fit
 from liftednet.problems.states_over_time import StatesOverTime
 from liftednet.solution import Solution
 
@@ -53,7 +53,7 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
     def colors(self, steps: int) -> Iterator[Tensor]:
         """Yield the numbers of the steps that are solved together, (group,) int64."""
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for states over time."""
         return None if isinstance(problem, StatesOverTime) else "it solves states over time alone"
 

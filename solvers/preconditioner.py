@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
+
+from . import deferred
 
 _ROWS_PER_FEATURE = 8  # samples in the system; more did not save steps on real data
 _PROBE = 0.1  # length of the probe, in units of the pre-activation

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
-from liftednet.deferred import largest, reported
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
-from liftednet.problems.design_matrix import largest_eigenvalue
+from liftednet.samples import largest_eigenvalue
 
+from .deferred import largest
 from .link_weights import LinkWeights, link_weights
 
 
@@ -43,7 +43,7 @@ def shared_quadratic(problem: StateFit) -> SharedQuadratic:
     hessian = u.new_zeros(problem.units, problem.units, dtype=torch.float64)
     for link, curvature in zip(problem.links, curvatures, strict=True):
         hessian += curvature * link.weight.double() @ link.weight.double().T
-    smoothness = reported(largest_eigenvalue(hessian))
+    smoothness = float(largest_eigenvalue(hessian))
     return SharedQuadratic(link_weights(problem), curvatures, hessian.to(u), smoothness)
 
 
@@ -83,7 +83,7 @@ class PrimalRows:
         gradient = -self.pull
         for link in self.links:
             slope = link.divergence.link_gradient(link.pre_activation(states)) - link.target
-            gradient = torch.addmm(gradient, slope, link.weight.T, alpha=link.lam)
+            gradient = link.map.add_adjoint(gradient, slope, link.lam)
         return gradient
 
     def prox(self, states: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ class PrimalRows:
         """Return the largest entry of the terms of the gradient, at least lam."""
         terms = [self.pull]
         for link in self.links:
-            terms.append(link.lam * (link.target @ link.weight.T))
+            terms.append(link.lam * link.map.adjoint(link.target))
         return largest(terms, self.lam)
 
 

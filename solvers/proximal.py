@@ -9,20 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.divergences import Raw
-from liftednet.problems import StateFit, Subproblem
-from liftednet.problems.chunks import row_chunks
+from liftednet.problems import Fit, StateFit
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
+from .chunks import device_chunks
 from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
 from .unfinished import Unfinished, unfinished
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _CHECK = 4  # steps between two looks at which samples are done
-_SLACK = 1.001  # of s over a smoothness that is found without an eigenvalue solver
-_LEAST = 1e-3  # of such an s, in units of lam
 
 
 @dataclass
@@ -56,7 +53,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
     max_iterations: int = 20_000
     name: str = field(default="proximal", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit, a prox, and links with Lipschitz constants."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"
@@ -74,7 +71,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         self, problem: StateFit, previous: SharedQuadratic | None = None
     ) -> SharedQuadratic | None:
         """Return H where all links are quadratic, the previous one if it serves."""
-        if not all(link.divergence.quadratic for link in problem.links):
+        if not problem.matrices or not all(link.divergence.quadratic for link in problem.links):
             return None
         if previous is not None and previous.serves(problem):
             return previous
@@ -90,13 +87,11 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
         step = shared.smoothness if shared is not None else problem.smoothness
         assert step is not None  # asked for by obstacle
-        if isinstance(step, Tensor):
-            step = deferred.at_least(_SLACK * step, _LEAST * problem.lam)
-        elif step == 0.0:
+        if step == 0.0:
             return judged(problem, value, 0, started, tolerance, self.name)
         value = value if start is None else start.clone()
         steps = 0
-        for part in row_chunks(problem.samples, problem.units, value.device):
+        for part in device_chunks(problem.samples, problem.units, value.device):
             rows = primal_rows(problem, shared, step, part)
             value[part], used = self._descend(rows, value[part], 0.3 * tolerance)
             steps = max(steps, used)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from liftednet import deferred
-from liftednet.problems import Subproblem, WeightFit, Weights
+from liftednet.problems import Fit, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
@@ -34,7 +33,7 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
     max_iterations: int = 50_000
     name: str = field(default="proximal-weights", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a weight fit, a Lipschitz constant and a penalty with a prox."""
         if not isinstance(problem, WeightFit):
             return "it solves weight fits alone"
@@ -42,6 +41,8 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
         if not problem.penalty.proximable:
             return f"it needs `prox` of {type(problem.penalty).__name__}"
+        if not problem.penalty.closed_form:  # thousands of steps, and one of CVXPY's solves in each
+            return f"it needs `prox` of {type(problem.penalty).__name__} in closed form"
         return None
 
     def solve(
@@ -57,22 +58,21 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
-        smoothness = deferred.positive(cast(float, problem.smoothness))
+        smoothness = problem.smoothness or 1.0
         value, ahead, momentum = start, start, 1.0
-        steps, best, since, looks = 0, torch.inf, 0, deferred.Late[Tensor]()
+        steps, best, since = 0, torch.inf, 0
         while steps < self.max_iterations and steps - since <= _PATIENCE:
             steps += 1
             gradient, scale = problem.gradient(ahead)
             following = _prox(problem, ahead - gradient / smoothness, 1 / smoothness)
             moved, change = ahead - following, following - value
-            momentum = deferred.chosen((moved * change).sum() > 0, 1.0, momentum)
+            momentum = 1.0 if bool((moved * change).sum() > 0) else momentum
             larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
             ahead = following + (momentum - 1) / larger * change
             value, momentum = following, larger
-            violation = smoothness * moved.abs().max() / deferred.positive(scale)
-            share, then = looks.seen(violation, following)
-            if then is not None and share <= goal:
-                return then, steps
+            share = smoothness * float(moved.abs().max()) / (scale or 1.0)
+            if share <= goal:
+                return following, steps
             if share < 0.9 * best:
                 best, since = share, steps
         return value, steps

@@ -12,7 +12,7 @@ import numpy as np
 
 from liftednet.errors import SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems import Formulation, Subproblem
+from liftednet.problems import Fit, Formulation
 from liftednet.solution import Solution, Status
 
 from .base import Solver
@@ -37,7 +37,7 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Reference(Solver[Subproblem[Any], Any, Compiled]):
+class Reference(Solver[Fit[Any], Any, Compiled]):
     """States the problem in CVXPY, compiles it once, and solves it for each new data.
 
     Attributes:
@@ -52,11 +52,11 @@ class Reference(Solver[Subproblem[Any], Any, Compiled]):
     tolerance: float = 1e-4
     name: str = field(default="reference", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Return None: whatever can be stated can be solved."""
         return None
 
-    def prepare(self, problem: Subproblem[Any], previous: Compiled | None = None) -> Compiled:
+    def prepare(self, problem: Fit[Any], previous: Compiled | None = None) -> Compiled:
         """Return the problem's formulation, the previous one where only the data changed.
 
         Raises:
@@ -67,7 +67,7 @@ class Reference(Solver[Subproblem[Any], Any, Compiled]):
         return Compiled(problem.formulate(), problem.signature())
 
     def solve(
-        self, problem: Subproblem[Any], start: Any = None, cache: Compiled | None = None
+        self, problem: Fit[Any], start: Any = None, cache: Compiled | None = None
     ) -> Solution[Any]:
         """Return CVXPY's solution; a start is not used.
 
@@ -105,7 +105,7 @@ class Reference(Solver[Subproblem[Any], Any, Compiled]):
 
     def _judge(
         self,
-        problem: Subproblem[Any],
+        problem: Fit[Any],
         formulation: Formulation,
         seconds: float,
         failure: str | None,
@@ -114,7 +114,7 @@ class Reference(Solver[Subproblem[Any], Any, Compiled]):
         if any(variable.value is None for variable in formulation.variables.values()):
             raise SolverError(f"the reference solver has no solution: {failure}.")
         value = problem.read(formulation)
-        objective, residual = map(float, problem.measure(value))
+        objective, residual = problem.measure(value)
         if np.isnan(residual):
             residual = dual_residual(statement)
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)

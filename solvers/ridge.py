@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design, Subproblem, WeightFit, Weights
+from liftednet.problems import Design, Fit, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
@@ -66,7 +65,7 @@ def factor(design: Design, curvature: float, rho: float, previous: Factor | None
         system = curvature * design.gram
         system.diagonal()[: design.features] += 2 * rho
     lower, info = torch.linalg.cholesky_ex(system)
-    if not deferred.stays_on_device(info) and int(info) != 0:  # else the objective tells
+    if int(info) != 0:
         raise SolverError(
             f"the ridge system with {design.features} inputs is singular in float64 (leading "
             f"minor {int(info)}): raise rho = {rho:.3g} or scale the inputs."
@@ -84,7 +83,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
 
     name: str = field(default="ridge", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a weight fit, a joint divergence and a squared Frobenius penalty."""
         if not isinstance(problem, WeightFit):
             return "it solves weight fits alone"
@@ -124,8 +123,7 @@ def _from_features(problem: WeightFit, system: Factor) -> Tensor:
     curvature, rho = _system(problem)
     left = torch.addmm(right, problem.design.gram, value, alpha=-curvature)
     left[: problem.design.features] -= 2 * rho * value[: problem.design.features]
-    exact = left.abs().max() <= _ROUNDING * right.abs().max()
-    if not deferred.stays_on_device(exact) and bool(exact):
+    if bool(left.abs().max() <= _ROUNDING * right.abs().max()):
         return value
     return value + system.solve(left)
 
@@ -145,7 +143,7 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
     design, inputs = problem.design, problem.design.inputs.double()
-    target = problem.targets.double()
+    target = problem.pulled.double()
     target = (target - problem.divergence.offset(target)) / problem.divergence.smoothness
     center = problem.penalty.linear_term(inputs.new_zeros(design.features, problem.units))
     center = center / (2 * problem.penalty.rho)

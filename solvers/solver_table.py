@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from liftednet.errors import DeclarationError
-from liftednet.problems import Subproblem
+from liftednet.problems import Fit
 
 from .base import Solver
 
@@ -49,13 +49,13 @@ class SolverTable:
             f"there is no solver {name!r}; there are {', '.join(self.names())} and 'auto'."
         )
 
-    def best(self, problem: Subproblem[Any]) -> AnySolver:
+    def best(self, problem: Fit[Any]) -> AnySolver:
         """Return the first that suits a problem, else the first that serves it."""
         serving = [solver for solver in self.solvers if solver.obstacle(problem) is None]
         suiting: Iterator[AnySolver] = (solver for solver in serving if solver.suits(problem))
         return next(suiting, None) or next(iter(serving), None) or _reference()
 
-    def choose(self, problem: Subproblem[Any], solver: str | AnySolver = "auto") -> AnySolver:
+    def choose(self, problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
         """Return the solver that suits a problem best, or the one that is asked for.
 
         Raises:

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from liftednet import deferred
+from . import deferred
 
 
 class Rows(Protocol):

@@ -35,6 +35,8 @@ def anchor_at(problem: WeightFit, y: Tensor) -> Anchor:
     """Return the anchor at [W; b]."""
     inputs, bias = problem.design.inputs, problem.design.bias
     u = _lift(inputs, bias, y)
+    if problem.offset is not None:
+        u = u + problem.offset
     v = problem.divergence.link_gradient(u)
     return Anchor(y, u, v, _pull(inputs, bias, v))
 

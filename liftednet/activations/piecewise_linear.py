@@ -46,6 +46,10 @@ class Identity(Activation):
         """Return |v|^2 / 2."""
         return cp.sum_squares(v) / 2
 
+    def excess(self, v: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
+
     def conjugate(self, u: Expression) -> Expression:
         """Return |u|^2 / 2."""
         return cp.sum_squares(u) / 2
@@ -90,6 +94,10 @@ class ReLU(Activation):
     def domain(self, v: Expression) -> list[Constraint]:
         """Return v >= 0."""
         return [v >= 0]
+
+    def excess(self, v: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
 
     def conjugate(self, u: Expression) -> Expression:
         """Return |max(u, 0)|^2 / 2."""
@@ -139,6 +147,10 @@ class LeakyReLU(Activation):
     def potential(self, v: Expression) -> Expression:
         """Return (|max(v, 0)|^2 + |min(v, 0)|^2 / alpha) / 2."""
         return (cp.sum_squares(cp.pos(v)) + cp.sum_squares(cp.neg(v)) / self.alpha) / 2
+
+    def excess(self, v: Expression) -> Expression:
+        """Return (1 / alpha - 1) |min(v, 0)|^2 / 2."""
+        return (1 / self.alpha - 1) / 2 * cp.sum_squares(cp.neg(v))
 
     def conjugate(self, u: Expression) -> Expression:
         """Return (|max(u, 0)|^2 + alpha |min(u, 0)|^2) / 2."""
@@ -194,6 +206,10 @@ class Clipped(Activation):
     def domain(self, v: Expression) -> list[Constraint]:
         """Return lower <= v <= upper."""
         return [v >= self.lower, v <= self.upper]
+
+    def excess(self, v: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
 
     def conjugate(self, u: Expression) -> Expression:
         """Return sum of c u - c^2/2 + huber(u - c, r)/2 with center c and half width r."""

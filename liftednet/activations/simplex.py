@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.activation import Activation
-from liftednet.deferred import Late
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
@@ -92,7 +90,7 @@ class Softmax(_OnSimplex):
         v = exp(x) with exp(x) + t x + nu = w and sum v = 1, by Newton steps in x and nu together;
         t is a number or (samples, 1).
         """
-        rows = _ROWS // w.shape[-1] + 1 if w.device.type == "cpu" else max(len(w), 1)
+        rows = _ROWS // w.shape[-1] + 1
         weights = t.to(w) if isinstance(t, Tensor) else w.new_full((), t)
         weights = weights.expand(len(w), 1)
         parts = zip(w.split(rows), weights.split(rows), strict=True)
@@ -106,7 +104,7 @@ def _entropic_states(w: Tensor, t: Tensor) -> Tensor:
     from below one step could overshoot by far.
     """
     settled = torch.finfo(w.dtype).eps ** 0.75
-    x, looks = _start(w, t), Late[None]()
+    x = _start(w, t)
     v = x.exp()
     nu = ((w - v - t * x) * v).sum(-1, keepdim=True) / v.sum(-1, keepdim=True)
     for _ in range(_STEPS):
@@ -116,7 +114,7 @@ def _entropic_states(w: Tensor, t: Tensor) -> Tensor:
         fall = (excess - (share * gap).sum(-1, keepdim=True)) / share.sum(-1, keepdim=True)
         change = ((gap + fall) / slope).clamp(min=-2)
         x, nu = x - change, nu + fall
-        moved, _ = looks.seen((v * change).abs().max(), None)
+        moved = float((v * change).abs().max())
         v = x.exp()
         if moved <= settled:
             break
@@ -126,7 +124,7 @@ def _entropic_states(w: Tensor, t: Tensor) -> Tensor:
 def _start(w: Tensor, t: Tensor) -> Tensor:
     """Return log v near the solution: of the projection for small t, of a softmax for large."""
     soft = (w / (t + 1 / w.shape[-1])).log_softmax(-1)
-    if not deferred.stays_on_device(t) and float(t.min()) > _SHARP:
+    if float(t.min()) > _SHARP:
         return soft
     near = project_simplex(w)
     threshold = ((w - near) * near).sum(-1, keepdim=True)

@@ -1,21 +1,25 @@
-"""The three convex subproblems that training is made of (design, section 2)."""
+"""The one convex subproblem, and the names under which users build it (design, section 2)."""
 
-from liftednet.problems.design_matrix import Design, Weights
-from liftednet.problems.formulation import Formulation, Measure, Subproblem
+from liftednet.problems.block_fit import BlockFit
+from liftednet.problems.fit import Fit
+from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.link import Link
 from liftednet.problems.output_fit import OutputFit
-from liftednet.problems.state_fit import Link, StateFit
+from liftednet.problems.state_fit import StateFit
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.problems.weight_fit import WeightFit
+from liftednet.samples import Design, Weights
 
 __all__ = [
+    "BlockFit",
     "Design",
+    "Fit",
     "Formulation",
     "Link",
     "Measure",
     "OutputFit",
     "StateFit",
     "StatesOverTime",
-    "Subproblem",
     "TimeLink",
     "WeightFit",
     "Weights",

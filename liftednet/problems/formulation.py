@@ -1,10 +1,9 @@
-"""What every subproblem can do: state itself in CVXPY, and judge a value in float64."""
+"""What a subproblem gives: its statement in CVXPY, and the measure of a value."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ _SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per
 
 
 class Measure(NamedTuple):
-    """How good a value is; on a GPU both numbers stay there until they are read.
+    """How good a value is.
 
     Attributes:
         objective: the objective of the problem, in float64.
@@ -47,39 +46,6 @@ class Formulation:
     problem: cp.Problem
     parameters: dict[str, cp.Parameter]
     variables: dict[str, cp.Variable]
-
-
-@runtime_checkable
-class Subproblem(Protocol[Value]):
-    """Frozen data of one convex problem; no solver judges itself."""
-
-    def refuse_bad_values(self) -> None:
-        """Raise `DataError` where data are NaN, infinite, or make the problem unbounded."""
-        ...
-
-    def refuse_bad_start(self, start: Value) -> None:
-        """Raise `DataError` where a start is not finite or does not fit the problem."""
-        ...
-
-    def formulate(self) -> Formulation:
-        """Return the problem in CVXPY, its parameters filled with the data."""
-        ...
-
-    def fill(self, formulation: Formulation) -> None:
-        """Put the data into the parameters of a formulation of the same signature."""
-        ...
-
-    def read(self, formulation: Formulation) -> Value:
-        """Return the value of a solved formulation, on the problem's type and device."""
-        ...
-
-    def signature(self) -> Hashable:
-        """Return what two problems must share to share one formulation."""
-        ...
-
-    def measure(self, value: Value) -> Measure:
-        """Return the objective and the relative KKT residual at a value, in float64."""
-        ...
 
 
 def to_numpy(value: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Raw, require_divergence
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
-from liftednet.problems.chunks import row_chunks
-from liftednet.problems.formulation import Formulation, Measure, to_numpy
+from liftednet.problems.fit import Fit, Statement, parameter, read_states
+from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.link import Link
+from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -23,9 +25,12 @@ from liftednet.validation import (
     require_shape,
 )
 
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
+
 
 @dataclass(frozen=True, eq=False)
-class OutputFit:
+class OutputFit(Fit[Tensor]):
     """min over Z in dom Phi of loss(Y, Z) + lam [Phi(Z) - <Z, U>].
 
     Lifted Neural Networks, eq. (14), and eq. (15) for the cross-entropy on the simplex; with
@@ -78,25 +83,35 @@ class OutputFit:
         require_like("the start", start, "U", self.pre_activation)
         require_finite("the start", start)
 
-    def formulate(self) -> Formulation:
-        """Return the problem in CVXPY."""
-        shape = tuple(self.target.shape)
-        z, u = cp.Variable(shape), cp.Parameter(shape)
-        y = cp.Parameter(shape, nonneg=self.loss.nonnegative_target)
-        objective = self.loss.expression(y, z) + self.lam * self.divergence.state_term(z, u)
-        problem = cp.Problem(cp.Minimize(objective), self.divergence.activation.domain(z))
-        formulation = Formulation(problem, {"target": y, "pre_activation": u}, {"states": z})
-        self.fill(formulation)
-        return formulation
+    @property
+    def terms_above(self) -> Sequence[Link]:
+        """None: nothing stands above an output."""
+        return ()
 
-    def fill(self, formulation: Formulation) -> None:
-        """Put Y and U into a formulation's parameters."""
-        formulation.parameters["target"].value = to_numpy(self.target)
-        formulation.parameters["pre_activation"].value = to_numpy(self.pre_activation)
+    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+        """Return Z, named "states"."""
+        z = cp.Variable(tuple(self.target.shape), name="states")
+        return z, {"states": z}
+
+    def like(self) -> Tensor:
+        """Return zeros of the shape of Z."""
+        return torch.zeros_like(self.pre_activation)
+
+    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+        """Return loss(Y, Z) + lam [Phi(Z) - <Z, U>] and the domain of Phi."""
+        shape = tuple(self.target.shape)
+        u = parameter("pre_activation", shape, parameters)
+        y = parameter("target", shape, parameters, nonneg=self.loss.nonnegative_target)
+        value = self.loss.expression(y, v) + self.lam * self.divergence.state_term(v, u)
+        return value, self.divergence.activation.domain(v)
+
+    def prior_data(self) -> dict[str, Tensor]:
+        """Return Y and U."""
+        return {"target": self.target, "pre_activation": self.pre_activation}
 
     def read(self, formulation: Formulation) -> Tensor:
         """Return Z of a solved formulation, moved into the domain where rounding left it."""
-        states = torch.from_numpy(formulation.variables["states"].value)
+        states = read_states(formulation)
         return self.divergence.activation.project(states).to(self.pre_activation)
 
     def signature(self) -> Hashable:
@@ -111,7 +126,7 @@ class OutputFit:
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
-        for part in row_chunks(len(value), value.shape[1], value.device):
+        for part in row_chunks(len(value), value.shape[1]):
             z, u = value[part].double(), self.pre_activation[part].double()
             y = self.target[part].double()
             objective += self.loss.output_value(y, z)
@@ -122,4 +137,4 @@ class OutputFit:
                 violation = torch.maximum(violation, off.max())
                 largest = torch.maximum(largest, z.abs().max())
         raw = isinstance(self.divergence, Raw)
-        return Measure(reported(objective), torch.nan if raw else reported(violation / largest))
+        return Measure(float(objective), torch.nan if raw else float(violation / largest))

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from liftednet.deferred import reported
-from liftednet.divergences import Divergence, Raw, require_divergence
-from liftednet.errors import DataError, DeclarationError
+from liftednet.divergences import Divergence, Raw, require_divergence, within
+from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.chunks import row_chunks
-from liftednet.problems.design_matrix import squared_norm_on
-from liftednet.problems.formulation import (
-    Formulation,
-    Measure,
-    exact_target,
-    require_bounded,
-    to_numpy,
-)
+from liftednet.maps import Times
+from liftednet.problems.fit import Fit, Statement, parameter, read_states
+from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.link import Link
+from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -30,49 +26,14 @@ from liftednet.validation import (
     require_shape,
 )
 
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
 
-@dataclass(frozen=True, eq=False)
-class Link:
-    """lam [R(Z W + C) - <Z W + C, V>]: what a layer above asks of the states Z.
-
-    Attributes:
-        divergence: gives R.
-        weight: W, (units, next units).
-        offset: C, a bias (next units,) or a full (samples, next units) offset.
-        target: V, the states or data above, (samples, next states).
-        lam: the weight of the divergence, positive.
-    """
-
-    divergence: Divergence
-    weight: Tensor
-    offset: Tensor
-    target: Tensor
-    lam: float = 1.0
-
-    def pre_activation(self, states: Tensor) -> Tensor:
-        """Return Z W + C, (samples, next units)."""
-        return torch.addmm(self.offset, states, self.weight)
-
-    @cached_property
-    def smoothness(self) -> float | None:
-        """Lam L |W|_2^2, a Lipschitz constant of the gradient in Z, or None."""
-        if self.divergence.smoothness is None:
-            return None
-        return self.lam * self.divergence.smoothness * reported(squared_norm_on(self.weight))
-
-    def rows(self, part: slice | Tensor) -> Link:
-        """Return the link of some of the samples."""
-        offset = self.offset if self.offset.ndim == 1 else self.offset[part]
-        return Link(self.divergence, self.weight, offset, self.target[part], self.lam)
-
-    def double(self) -> Link:
-        """Return the link in float64."""
-        tensors = (self.weight.double(), self.offset.double(), self.target.double())
-        return Link(self.divergence, *tensors, self.lam)
+Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
-class StateFit:
+class StateFit(Fit[Tensor]):
     """min over Z in dom Phi of lam [Phi(Z) - <Z, U>] + sum over the links.
 
     Lifted Neural Networks, eq. (13). ReLU and joint links make it nonnegative least squares with
@@ -83,9 +44,10 @@ class StateFit:
         pre_activation: U, (samples, units), from the layer below.
         links: what the layers above ask of Z.
         lam: the weight of the divergence, positive.
+        bounds: (lowest, highest) value of a state, or None.
 
     Raises:
-        DataError: shapes, types or lam do not fit.
+        DataError: shapes, types, lam or bounds do not fit.
         DeclarationError: no divergence, or links that are no tuple of links.
     """
 
@@ -93,6 +55,7 @@ class StateFit:
     pre_activation: Tensor
     links: tuple[Link, ...] = ()
     lam: float = 1.0
+    bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
@@ -104,30 +67,12 @@ class StateFit:
                 f"links must be a tuple, as in links=(link,); got {type(self.links).__name__}."
             )
         for number, link in enumerate(self.links):
-            self._require_link(f"of link {number}", link)
-
-    def _require_link(self, which: str, link: Link) -> None:
-        samples, units = self.samples, self.units
-        if not isinstance(link, Link):
-            raise DeclarationError(f"links hold Link(...) objects, got {type(link).__name__}.")
-        require_divergence("a Link", link.divergence)
-        require_positive(f"lam {which}", link.lam)
-        require_matrix(f"the weight W {which}", link.weight)
-        outputs = link.weight.shape[1]
-        require_shape(f"the weight W {which}", link.weight, (units, outputs), f"for {units} units")
-        if not isinstance(link.offset, Tensor):
-            kind = type(link.offset).__name__
-            raise DataError(f"the offset C {which} must be a torch tensor, got {kind}.")
-        rows = (outputs,) if link.offset.ndim == 1 else (samples, outputs)
-        require_shape(f"the offset C {which}", link.offset, rows, "beside its weight")
-        require_matrix(f"the target V {which}", link.target)
-        if link.divergence.activation.pre_units(link.target.shape[1]) != outputs:
-            require_shape(f"the target V {which}", link.target, (samples, outputs), "beside W")
-        shape = (samples, link.target.shape[1])
-        require_shape(f"the target V {which}", link.target, shape, f"for {samples} samples")
-        for name, tensor in (("weight", link.weight), ("offset", link.offset)):
-            require_like(f"the {name} {which}", tensor, "U", self.pre_activation)
-        require_like(f"the target {which}", link.target, "U", self.pre_activation)
+            if not isinstance(link, Link):
+                kind = type(link).__name__
+                raise DeclarationError(f"links hold Link(...) objects, got {kind}.")
+            link.require(f"of link {number}", self.samples, self.units, self.pre_activation)
+        if self.bounds is not None:
+            object.__setattr__(self, "divergence", within(self.divergence, self.bounds))
 
     @property
     def samples(self) -> int:
@@ -144,10 +89,7 @@ class StateFit:
         """Raise `DataError` where data are NaN, infinite, or make the fit unbounded."""
         require_finite("the pre-activation U", self.pre_activation)
         for number, link in enumerate(self.links):
-            require_finite(f"the weight W of link {number}", link.weight)
-            require_finite(f"the offset C of link {number}", link.offset)
-            require_finite(f"the target V of link {number}", link.target)
-            require_bounded(f"the target V of link {number}", link.divergence, link.target)
+            link.refuse_bad_values(f"of link {number}")
 
     def refuse_bad_start(self, start: Tensor) -> None:
         """Raise `DataError` where a start is not a finite tensor like Z."""
@@ -156,48 +98,43 @@ class StateFit:
         require_like("the start", start, "U", self.pre_activation)
         require_finite("the start", start)
 
-    def formulate(self) -> Formulation:
-        """Return the problem in CVXPY, with every Z W + C a variable so that it is DPP."""
-        z = cp.Variable((self.samples, self.units))
-        u = cp.Parameter(tuple(self.pre_activation.shape))
-        parameters = {"pre_activation": u}
-        objective = self.lam * self.divergence.state_term(z, u)
-        constraints = self.divergence.activation.domain(z)
-        for number, link in enumerate(self.links):
-            shape = (self.samples, link.weight.shape[1])
-            above = cp.Variable(shape)
-            weight, offset = cp.Parameter(tuple(link.weight.shape)), cp.Parameter(shape)
-            target = cp.Parameter(tuple(link.target.shape))
-            constraints.append(above == z @ weight + offset)
-            objective += link.lam * link.divergence.link_term(above, target)
-            names = (f"weight {number}", f"offset {number}", f"target {number}")
-            parameters.update(zip(names, (weight, offset, target), strict=True))
-        problem = cp.Problem(cp.Minimize(objective), constraints)
-        formulation = Formulation(problem, parameters, {"states": z})
-        self.fill(formulation)
-        return formulation
+    @property
+    def terms_above(self) -> Sequence[Link]:
+        """The links."""
+        return self.links
 
-    def fill(self, formulation: Formulation) -> None:
-        """Put U and the links' W, C, V into a formulation's parameters."""
-        parameters = formulation.parameters
-        parameters["pre_activation"].value = to_numpy(self.pre_activation)
-        for number, link in enumerate(self.links):
-            shape = (self.samples, link.weight.shape[1])
-            parameters[f"weight {number}"].value = to_numpy(link.weight)
-            parameters[f"offset {number}"].value = to_numpy(link.offset.expand(shape))
-            parameters[f"target {number}"].value = exact_target(link.divergence, link.target)
+    @cached_property
+    def matrices(self) -> bool:
+        """Whether every link is a matrix that all samples share."""
+        return all(isinstance(link.map, Times) for link in self.links)
+
+    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+        """Return Z, named "states"."""
+        z = cp.Variable((self.samples, self.units), name="states")
+        return z, {"states": z}
+
+    def like(self) -> Tensor:
+        """Return zeros of the shape of Z."""
+        return self.pre_activation.new_zeros(self.samples, self.units)
+
+    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+        """Return lam [Phi(Z) - <Z, U>] and the domain of Phi."""
+        u = parameter("pre_activation", tuple(self.pre_activation.shape), parameters)
+        domain = self.divergence.activation.domain(v)
+        return self.lam * self.divergence.state_term(v, u), domain
+
+    def prior_data(self) -> dict[str, Tensor]:
+        """Return U."""
+        return {"pre_activation": self.pre_activation}
 
     def read(self, formulation: Formulation) -> Tensor:
         """Return Z of a solved formulation, moved into the domain where rounding left it."""
-        states = torch.from_numpy(formulation.variables["states"].value)
+        states = read_states(formulation)
         return self.divergence.activation.project(states).to(self.pre_activation)
 
     def signature(self) -> Hashable:
         """Return shapes, divergences and weights lam."""
-        links = tuple(
-            (tuple(link.weight.shape), tuple(link.target.shape), link.divergence, link.lam)
-            for link in self.links
-        )
+        links = tuple(link.signature() for link in self.links)
         return StateFit, tuple(self.pre_activation.shape), self.divergence, self.lam, links
 
     @cached_property
@@ -221,7 +158,7 @@ class StateFit:
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         scale = torch.full_like(objective, self.lam)
-        for part in row_chunks(self.samples, self.units, value.device):
+        for part in row_chunks(self.samples, self.units):
             rows = self.rows(part)
             piece, gradient, largest = rows._terms(value[part].double())
             objective += piece
@@ -230,13 +167,13 @@ class StateFit:
                 off = rows._stationarity(value[part].double(), gradient)
                 violation = torch.maximum(violation, off.abs().max())
         smooth = self.smoothness is not None
-        return Measure(reported(objective), reported(violation / scale) if smooth else torch.nan)
+        return Measure(float(objective), float(violation / scale) if smooth else torch.nan)
 
     def rows(self, part: slice | Tensor) -> StateFit:
         """Return the fit of some of the samples, in float64."""
         u = self.pre_activation[part].double()
         links = tuple(link.rows(part).double() for link in self.links)
-        rows = StateFit(self.divergence, u, links, self.lam)
+        rows = replace(self, pre_activation=u, links=links, bounds=None)
         rows.__dict__["smoothness"] = self.smoothness  # known already
         return rows
 
@@ -251,8 +188,8 @@ class StateFit:
             if self.smoothness is None:
                 continue
             push = link.divergence.link_gradient(above) - link.target
-            pulled = link.lam * (link.target.float() @ link.weight.float().T)
-            pushed = link.lam * (push @ link.weight.T)
+            pulled = link.lam * link.pulled()
+            pushed = link.lam * link.map.adjoint(push)
             gradient = gradient + pushed
             scale = torch.maximum(scale, pulled.abs().max())
             scale = torch.maximum(scale, (pushed + pulled).abs().max())

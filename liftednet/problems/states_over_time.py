@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.problems.design_matrix import squared_norm_on
+from liftednet.layers.time import advanced, delayed, steps_before
+from liftednet.lazy import cvxpy as cp
+from liftednet.maps import Composed, Moved, Times
+from liftednet.problems.block_fit import BlockFit, BoxedStates
+from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure
-from liftednet.problems.state_fit import Link, StateFit
+from liftednet.problems.link import Link
+from liftednet.problems.state_fit import StateFit
+from liftednet.samples import squared_norm_on
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 
-
-def steps_before(steps: int, lengths: Tensor) -> Tensor:
-    """Return (steps, samples) booleans, true before (samples,) lengths."""
-    return torch.arange(steps, device=lengths.device)[:, None] < lengths
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +72,12 @@ class TimeLink:
         offset = self.offset if self.offset.ndim == 1 else self.offset[where]
         return Link(self.divergence, self.weight, offset, self.target[where], self.lam)
 
+    def link(self) -> Link:
+        """Return the link at the steps that it sees, in a row."""
+        offset = self.offset if self.offset.ndim == 1 else self.offset[self.counted]
+        through = Composed(picked(self.counted), Times(self.weight))
+        return Link(self.divergence, through, offset, self.target[self.counted], self.lam)
+
     def take(self, samples: Tensor) -> TimeLink:
         """Return the link of some samples."""
         offset = self.offset if self.offset.ndim == 1 else self.offset[:, samples]
@@ -81,13 +90,24 @@ class TimeLink:
         return replace(self, weight=weight, offset=offset, target=target)
 
 
+def picked(counted: Tensor) -> Moved:
+    """Return the choice of the steps that count, (steps, samples) booleans, as rows."""
+
+    def back(rows: Tensor) -> Tensor:
+        steps = rows.new_zeros(*counted.shape, rows.shape[-1])
+        steps[counted] = rows
+        return steps
+
+    return Moved(lambda steps: steps[counted], back)
+
+
 def _remainder(divergence: Divergence, u: Tensor) -> Tensor:
     assert isinstance(divergence, Tight | Joint)  # refused in StatesOverTime
     return divergence.remainder_value(u)
 
 
 @dataclass(frozen=True, eq=False)
-class StatesOverTime:
+class StatesOverTime(Fit[Tensor]):
     """min over Z_0, Z_1, ... in dom Phi of lam sum_t D(Z_t, Z_{t-1} W + D_t) + the links.
 
     Lifted Recurrent Neural Networks, section 5.2, all steps at once. Z_{-1} W belongs to D_0.
@@ -158,11 +178,6 @@ class StatesOverTime:
             require_finite(f"the weight of link {number}", link.weight)
             require_finite(f"the target of link {number}", link.target)
 
-    def refuse_bad_start(self, start: Tensor) -> None:
-        """Raise `DataError` where a start is not finite or not shaped like the drive."""
-        require_shape("the start", start, tuple(self.drive.shape), "like the drive")
-        require_finite("the start", start)
-
     def pre_activation(self, states: Tensor) -> Tensor:
         """Return U_t = Z_{t-1} W + D_t, (steps, samples, units)."""
         above = self.drive.clone()
@@ -204,7 +219,7 @@ class StatesOverTime:
         """A Lipschitz constant of the gradient of all but Phi, or None."""
         if self.divergence.smoothness is None:
             return None
-        norm = reported(squared_norm_on(self.recurrent).sqrt())
+        norm = float(squared_norm_on(self.recurrent).sqrt())
         total = self.lam * norm * (2 + self.divergence.smoothness * norm)
         for link in self.links:
             if link.smoothness is None:
@@ -220,7 +235,7 @@ class StatesOverTime:
         Lipschitz constant, over lam and the largest entry of a term of g.
         """
         problem, states = self.double(), value.double()
-        objective = reported(problem.values(states).sum())
+        objective = float(problem.values(states).sum())
         if self.smoothness is None:
             return Measure(objective, torch.nan)
         terms = problem.terms(states)
@@ -228,7 +243,7 @@ class StatesOverTime:
         s = self.lam + self.smoothness
         moved = states - self.divergence.activation.prox(states - sum(terms) / s, self.lam / s)
         worst = moved.abs().amax(-1).where(self.valid, 0.0).max()
-        return Measure(objective, reported(s * worst / scale))
+        return Measure(objective, float(s * worst / scale))
 
     def double(self) -> StatesOverTime:
         """Return the problem in float64."""
@@ -269,25 +284,52 @@ class StatesOverTime:
         u = self.drive[where] + before @ self.recurrent
         return StateFit(self.divergence, u, tuple(links), self.lam)
 
-    def formulate(self) -> Formulation:
-        """Refuse: CVXPY states the problem one step at a time (`state_fit`)."""
-        self._refuse()
+    @cached_property
+    def block(self) -> BlockFit:
+        """The same problem with its maps spelled out: the delay, and the steps that count."""
+        states = BoxedStates(
+            self.divergence, self.lam, tuple(self.drive.shape), self.valid, self.drive
+        )
+        valid, delay = picked(self.valid), Moved(delayed, advanced)
+        through = Composed(Composed(valid, Times(self.recurrent)), delay)
+        drive = self.drive[self.valid]
+        own = Link(self.divergence, through, drive, drive, self.lam)
+        return BlockFit(states, None, tuple(link.link() for link in self.links), own, valid)
 
-    def fill(self, formulation: Formulation) -> None:
-        """Refuse, as `formulate` does."""
-        self._refuse()
+    @property
+    def terms_above(self) -> Sequence[Link]:
+        """The links, at the steps that they see."""
+        return self.block.links
+
+    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+        """Return Z, a step after another, named "states"."""
+        return self.block.unknown()
+
+    def like(self) -> Tensor:
+        """Return zeros of the shape of Z."""
+        return torch.zeros_like(self.drive)
+
+    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+        """Return lam sum_t D(Z_t, Z_{t-1} W + D_t) and the domain of Phi.
+
+        Raises:
+            DeclarationError: D is tight, and so not convex in all steps together.
+        """
+        return self.block.prior(v, parameters)
+
+    def prior_data(self) -> dict[str, Tensor]:
+        """Return the drive, and the matrices of the recurrence and of the choice of steps."""
+        return self.block.prior_data()
 
     def read(self, formulation: Formulation) -> Tensor:
-        """Refuse, as `formulate` does."""
-        self._refuse()
+        """Return Z of a solved formulation, moved into the domain where rounding left it."""
+        states: Tensor = self.block.read(formulation)
+        return states
 
-    def _refuse(self) -> NoReturn:
-        raise DeclarationError(
-            "the reference solver states recurrent states one step at a time: use sweeps over "
-            'time whose steps it solves, Cyclic(step_solver="reference").'
-        )
+    def refuse_bad_start(self, start: Tensor) -> None:
+        """Raise `DataError` where a start is not a finite tensor like Z."""
+        self.block.refuse_bad_start(start)
 
     def signature(self) -> Hashable:
         """Return shapes, divergences and weights lam."""
-        links = tuple((tuple(x.target.shape), x.divergence, x.lam) for x in self.links)
-        return StatesOverTime, tuple(self.drive.shape), self.divergence, self.lam, links
+        return StatesOverTime, self.block.signature()

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from liftednet.deferred import reported
 from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.maps import Rows
 from liftednet.penalties import Penalty
-from liftednet.problems.design_matrix import Design, Weights, sum_of
-from liftednet.problems.formulation import (
-    Formulation,
-    Measure,
-    exact_target,
-    require_bounded,
-    to_numpy,
-)
+from liftednet.problems.fit import Fit, Statement
+from liftednet.problems.formulation import Formulation, Measure, require_bounded
+from liftednet.problems.link import Link
+from liftednet.samples import Design, Weights, sum_of
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -30,13 +27,16 @@ from liftednet.validation import (
     require_shape,
 )
 
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
+
 
 @dataclass(frozen=True, eq=False)
-class WeightFit:
-    """min over W, b of lam sum_i [R(x_i W + b) - <x_i W + b, v_i>] + pi(W).
+class WeightFit(Fit[Weights]):
+    """min over W, b of lam sum_i [R(x_i W + b + c_i) - <x_i W + b + c_i, v_i>] + pi(W).
 
     Lifted Neural Networks, section 6.1. A joint divergence makes it a ridge regression with
-    target (v - c) / L, a tight one a generalized linear model.
+    target (v - phi(0)) / L - c, a tight one a generalized linear model.
 
     Attributes:
         divergence: gives R.
@@ -55,6 +55,7 @@ class WeightFit:
     targets: Tensor
     penalty: Penalty
     lam: float = 1.0
+    offset: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse data that do not fit together."""
@@ -71,6 +72,10 @@ class WeightFit:
                 (self.design.samples, self.targets.shape[1]),
                 f"beside inputs X of shape {tuple(self.design.inputs.shape)}",
             )
+        if self.offset is not None:
+            shape = (self.design.samples, self.units)
+            require_shape("the offset C", self.offset, shape, "like X W")
+            require_like("the offset C", self.offset, "the inputs X", self.design.inputs)
 
     @property
     def units(self) -> int:
@@ -82,6 +87,8 @@ class WeightFit:
         require_finite("the inputs X", self.design.inputs)
         require_finite("the targets V", self.targets)
         require_bounded("the targets V", self.divergence, self.targets)
+        if self.offset is not None:
+            require_finite("the offset C", self.offset)
 
     def refuse_bad_start(self, start: Weights) -> None:
         """Raise `DataError` where a start is not finite `Weights` of the right shape."""
@@ -102,29 +109,37 @@ class WeightFit:
         bias = x.new_zeros(self.units) if self.design.bias else None
         return Weights(x.new_zeros(self.design.features, self.units), bias)
 
-    def formulate(self) -> Formulation:
-        """Return the problem in CVXPY, with u = X W + b a variable so that it is DPP."""
-        samples, features = self.design.inputs.shape
-        inputs = cp.Parameter((samples, features))
-        targets = cp.Parameter(tuple(self.targets.shape))
-        weight, u = cp.Variable((features, self.units)), cp.Variable((samples, self.units))
-        layer, variables = inputs @ weight, {"weight": weight}
-        if self.design.bias:
-            variables["bias"] = cp.Variable((1, self.units))
-            layer = layer + torch.ones(samples, 1).numpy() @ variables["bias"]
-        objective = self.lam * self.divergence.link_term(u, targets)
-        problem = cp.Problem(
-            cp.Minimize(objective + self.penalty.expression(weight)),
-            [u == layer, *self.penalty.domain(weight)],
-        )
-        formulation = Formulation(problem, {"inputs": inputs, "targets": targets}, variables)
-        self.fill(formulation)
-        return formulation
+    @property
+    def quadratic(self) -> bool:
+        """Whether it is a ridge regression, but for its penalty."""
+        return self.divergence.quadratic
 
-    def fill(self, formulation: Formulation) -> None:
-        """Put X and V into a formulation's parameters."""
-        formulation.parameters["inputs"].value = to_numpy(self.design.inputs)
-        formulation.parameters["targets"].value = exact_target(self.divergence, self.targets)
+    @cached_property
+    def terms_above(self) -> Sequence[Link]:
+        """The divergence, with [W; b] seen through [X, 1]."""
+        offset = self.targets.new_zeros(self.units) if self.offset is None else self.offset
+        return (Link(self.divergence, Rows(self.design), offset, self.targets, self.lam),)
+
+    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+        """Return [W; b] of "weight" and "bias"."""
+        weight = cp.Variable((self.design.features, self.units), name="weight")
+        if not self.design.bias:
+            return weight, {"weight": weight}
+        bias = cp.Variable((1, self.units), name="bias")
+        return cp.vstack([weight, bias]), {"weight": weight, "bias": bias}
+
+    def like(self) -> Tensor:
+        """Return zeros of the shape of [W; b]."""
+        return self.zeros().stacked()
+
+    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+        """Return pi(W) and its constraints."""
+        weight = v[: self.design.features]
+        return self.penalty.expression(weight), self.penalty.domain(weight)
+
+    def prior_data(self) -> dict[str, Tensor]:
+        """Return nothing: a penalty has its numbers in itself."""
+        return {}
 
     def read(self, formulation: Formulation) -> Weights:
         """Return W and b of a solved formulation."""
@@ -140,9 +155,23 @@ class WeightFit:
         return WeightFit, shapes, self.design.bias, self.divergence, self.lam, self.penalty
 
     @cached_property
+    def pulled(self) -> Tensor:
+        """V, less L C where the divergence is quadratic: what X W + b alone is pulled to."""
+        if self.offset is None or not isinstance(self.divergence, Joint):
+            return self.targets
+        return torch.sub(self.targets, self.offset, alpha=self.divergence.smoothness)
+
+    @cached_property
     def cross(self) -> Tensor:
-        """[X, 1]'V in float64."""
-        return self.design.cross(self.targets)
+        """[X, 1]' times what X W + b is pulled to, in float64."""
+        return self.design.cross(self.pulled)
+
+    @cached_property
+    def constant(self) -> float:
+        """What the offset alone adds to the value of a quadratic divergence, over lam."""
+        if self.offset is None:
+            return 0.0
+        return float(self.divergence.link_value(self.offset.double(), self.targets.double()))
 
     @property
     def smoothness(self) -> float | None:
@@ -161,18 +190,18 @@ class WeightFit:
         weight = value.matrix.double()
         if self.divergence.smoothness is None or not self.penalty.proximable:
             objective = self._link_value(stacked) + self.penalty.value(weight)
-            return Measure(reported(objective), torch.nan)
+            return Measure(float(objective), torch.nan)
         link, slope = self._sums(stacked)
         objective = self.lam * link + self.penalty.value(weight)
         gradient, scale = self._gradient(slope)
         violation = self._stationarity(weight, gradient)
         relative = violation / torch.where(scale > 0, scale, 1.0)
-        return Measure(reported(objective), reported(relative))
+        return Measure(float(objective), float(relative))
 
     def gradient(self, stacked: Tensor) -> tuple[Tensor, float]:
         """Return the gradient of the divergence at [W; b] in float64, and its largest term."""
         gradient, scale = self._gradient(self._sums(stacked)[1])
-        return gradient, reported(scale)
+        return gradient, float(scale)
 
     def _gradient(self, slope: Tensor) -> tuple[Tensor, Tensor]:
         scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
@@ -198,23 +227,35 @@ class WeightFit:
         curved = self.divergence.smoothness * (self.design.gram @ stacked)
         linear = torch.outer(self.design.total, self.divergence.offset(stacked))
         value = ((curved / 2 + linear - self.cross) * stacked).sum()
-        return value, curved + linear
+        return value + self.constant, curved + linear
 
     def _pass(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples."""
+        """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples.
+
+        Of a quadratic R it is X'(grad R(u) - L C), for `cross` is without L C, too.
+        """
         value, slope = stacked.new_zeros(()), torch.zeros_like(stacked)
-        for part, chunk in self.design.rows():
-            u = chunk @ stacked
-            value += self.divergence.link_value(u, self.targets[part].double())
-            slope += (self.divergence.link_gradient(u).T @ chunk).T  # faster than chunk' slope
+        for part, chunk, u in self._pre_activations(stacked):
+            target = self.targets[part].double()
+            value += self.divergence.link_value(u, target)
+            push = self.divergence.link_gradient(u)
+            if self.pulled is not self.targets:
+                push = push - target + self.pulled[part].double()
+            slope += (push.T @ chunk).T  # faster than chunk' push
         return value, slope
 
     def _link_value(self, stacked: Tensor) -> Tensor:
         values = (
-            self.divergence.link_value(chunk @ stacked, self.targets[part].double())
-            for part, chunk in self.design.rows()
+            self.divergence.link_value(u, self.targets[part].double())
+            for part, _, u in self._pre_activations(stacked)
         )
         return self.lam * sum_of(values)
+
+    def _pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield (rows, [X, 1], X W + b + C) a chunk at a time, in float64."""
+        for part, chunk in self.design.rows():
+            u = chunk @ stacked
+            yield part, chunk, u if self.offset is None else u + self.offset[part].double()
 
 
 def _require_kind(name: str, value: object, kind: type, example: str) -> None:

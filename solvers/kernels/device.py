@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet.errors import SolverError
 from liftednet.problems import OutputFit, StateFit
-from liftednet.problems.chunks import row_chunks
+from liftednet.samples import row_chunks
 
 from ..base import Solver
 
@@ -97,7 +97,7 @@ def require_room(
         SolverError: it does not fit; the message names the bytes needed and free, and how many
             samples would fit.
     """
-    judged = next(row_chunks(samples, columns, device)).stop
+    judged = next(row_chunks(samples, columns)).stop
     needed = samples * row_bytes + judged * columns * _JUDGED + fixed_bytes
     free = free_bytes(device)
     if free is None or needed <= free:

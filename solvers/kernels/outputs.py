@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.losses import SimplexCrossEntropy, SquaredError
-from liftednet.problems import OutputFit, Subproblem
+from liftednet.problems import Fit, OutputFit
 from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
@@ -35,7 +35,7 @@ class FusedSimplex(Kernel[OutputFit]):
     rows: int | None = None
     name: str = field(default="fused-simplex", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for an output fit with the simplex cross-entropy, in float32 on a GPU."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"
@@ -93,7 +93,7 @@ class FusedClosedForm(Kernel[OutputFit]):
 
     name: str = field(default="fused-closed-form", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for an output fit with the squared loss, in float32 on a GPU, and a device prox."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"

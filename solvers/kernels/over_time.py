@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import deferred
-from liftednet.problems import StatesOverTime, Subproblem
-from liftednet.problems.design_matrix import squared_norm_on
+from liftednet.problems import Fit, StatesOverTime
+from liftednet.samples import squared_norm_on
 from liftednet.solution import Solution
 
+from .. import deferred
 from ..base import Solver, default_tolerance, judged
 from ..forward_over_time import forward_states
 from .device import on_device, programs, refusal, require_room
@@ -51,7 +51,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
     blocks: StateBlocks | None = None
     name: str = field(default="fused-red-black", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for states over time in float32 on a GPU, whose maps all have Triton functions."""
         if not isinstance(problem, StatesOverTime):
             return "it solves states over time alone"
@@ -82,7 +82,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         largest = deferred.largest_on(problem.terms(states), problem.lam)
         launch = _Launch(problem, self.blocks or time_blocks(_columns(problem)), self.step_limit)
         worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
-        sweeps = deferred.counted((worst[1:] > 0).sum())
+        sweeps = int((worst[1:] > 0).sum())
         return judged(problem, states, sweeps, started, tolerance, self.name)
 
 
@@ -132,7 +132,7 @@ class _Launch:
             states,
             problem.valid.char().contiguous(),
             worst,
-            Goal(states.new_empty(self.scratch), self._step_size().float(), goal.float()),
+            Goal(states.new_empty(self.scratch), self._step_size(), goal.float()),
             Layer(problem.drive.shape[2], float(problem.lam), proximal.a, proximal.b),
             tuple(side.link for side in sides),
             *problem.drive.shape[:2],
@@ -178,10 +178,10 @@ class _Launch:
         problem = self.problem
         total = _smoothness(problem.divergence.smoothness, problem.recurrent, problem.lam)
         for link in problem.links:
-            total = total + _smoothness(link.divergence.smoothness, link.weight, link.lam)
-        return (_SLACK * total).clamp(min=1e-3 * problem.lam)
+            total += _smoothness(link.divergence.smoothness, link.weight, link.lam)
+        return problem.drive.new_tensor(max(_SLACK * total, 1e-3 * problem.lam))
 
 
-def _smoothness(smoothness: float | None, weight: Tensor, lam: float) -> Tensor:
+def _smoothness(smoothness: float | None, weight: Tensor, lam: float) -> float:
     assert smoothness is not None  # asked for by obstacle
-    return lam * smoothness * squared_norm_on(weight)
+    return lam * smoothness * float(squared_norm_on(weight))

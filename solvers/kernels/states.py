@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import deferred
 from liftednet.divergences import Raw
-from liftednet.problems import Link, StateFit, Subproblem
+from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
+from .. import deferred
 from ..base import default_tolerance, judged
 from ..dual import terms
 from .device import Kernel, on_device, programs, refusal, require_room
@@ -44,7 +44,7 @@ class FusedStates(Kernel[StateFit]):
     blocks: StateBlocks | None = None
     name: str = field(default="fused-states", init=False)
 
-    def obstacle(self, problem: Subproblem[Any]) -> str | None:
+    def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit in float32 on a GPU, whose maps all have Triton functions."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"
@@ -52,6 +52,8 @@ class FusedStates(Kernel[StateFit]):
             return f"{problem.divergence.activation!r} is a raw divergence"
         if not problem.links:
             return "it needs a link"
+        if not problem.matrices:
+            return "it needs links through a matrix that all samples share"
         if refused := refusal(problem.pre_activation) or width_refusal(_columns(problem)):
             return refused
         if proximal_map(problem.divergence.activation) is None:
@@ -70,7 +72,7 @@ class FusedStates(Kernel[StateFit]):
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value, steps = self.states(problem, start)
-        return judged(problem, value, deferred.counted(steps.max()), started, tolerance, self.name)
+        return judged(problem, value, int(steps.max()), started, tolerance, self.name)
 
     def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
@@ -121,7 +123,7 @@ class _Launch:
                 problem.pre_activation.contiguous(),
                 value,
                 steps,
-                Goal(scratch, step_size(problem).float(), goal.float()),
+                Goal(scratch, step_size(problem), goal.float()),
                 Layer(units, float(problem.lam), proximal.a, proximal.b),
                 tuple(side.link for side in sides),
                 problem.samples,
@@ -139,6 +141,5 @@ class _Launch:
 
 def step_size(problem: StateFit) -> Tensor:
     """Return s, an upper bound of the links' smoothness, on the device, ()."""
-    known = problem.smoothness  # which judging the solution asks for, too
-    total = torch.as_tensor(known, dtype=torch.float64, device=problem.pre_activation.device)
-    return (_SLACK * total).clamp(min=_LEAST * problem.lam)
+    assert problem.smoothness is not None  # the links have kernels
+    return problem.pre_activation.new_tensor(max(_SLACK * problem.smoothness, _LEAST * problem.lam))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet import deferred
+from liftednet.solvers import deferred
 
 collect_ignore_glob = [] if find_spec("triton") else ["test_*.py"]  # it is there on Linux alone
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -28,7 +30,10 @@ _COPYING = {"_to_copy", "copy_"}
 
 
 class Readings(TorchDispatchMode):
-    """Collects the operations that wait: readings, boolean indices, copies between devices."""
+    """Collects the operations of solvers that wait: readings, boolean indices, copies.
+
+    What the language reads for itself, in a map or a measure, is not counted.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,6 +42,8 @@ class Readings(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
         name = function.overloadpacket.__name__
         result = function(*args, **(kwargs or {}))
+        if not _is_of_a_solver():
+            return result
         if name in _WAITING:
             self.names.append(name)
         elif name in _INDEXING and any(_is_mask(index) for index in args[1]):
@@ -44,6 +51,17 @@ class Readings(TorchDispatchMode):
         elif name in _COPYING and args[-1 if name == "copy_" else 0].device != result.device:
             self.names.append(f"{name} to {result.device}")
         return result
+
+
+def _is_of_a_solver() -> bool:
+    """Say whether the innermost module of liftednet that is at work is a solver's."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        module: str = frame.f_globals.get("__name__", "")
+        if module.startswith("liftednet."):
+            return module.startswith("liftednet.solvers.")
+        frame = frame.f_back
+    return False
 
 
 def _is_mask(index: Tensor | None) -> bool:

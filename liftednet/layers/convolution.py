@@ -1,0 +1,155 @@
+"""Convolutions over one or two axes, u = sum over a window of x K + b."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.errors import DataError
+from liftednet.layers.layer import Arguments, Constant, Layer, Shape, adjoint_of
+from liftednet.maps import Composed, Given, LinearMap, Moved, Rows
+from liftednet.samples import Design, Weights
+from liftednet.validation import require_count
+
+_CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d}
+_TRANSFORMS = {1: (-1,), 2: (-2, -1)}
+
+
+@dataclass(frozen=True)
+class Convolution(Layer):
+    """u_(o, p) = sum_(c, w) x_(c, stride p + w - padding) K_((c, w), o) + b_o.
+
+    The kernel is a matrix (channels below * window, channels), so that its fit is that of a dense
+    layer whose samples are the patches of all images.
+
+    Attributes:
+        below: shape of x, (channels, positions along each axis).
+        channels: of u.
+        window: size of the kernel along each axis, one number for each of one or two axes.
+        stride: along each axis.
+        padding: zeros at both ends of each axis.
+        bias: whether there is b, (channels,).
+
+    Raises:
+        DataError: a number is out of its range, or the window does not fit into x.
+    """
+
+    below: Shape
+    channels: int
+    window: Shape
+    stride: Shape
+    padding: Shape
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of their range."""
+        require_count("channels", self.channels, 1)
+        if len(self.window) not in _CONVOLUTIONS:
+            raise DataError(f"a convolution has one or two axes, got the window {self.window}.")
+        for name, least in (("window", 1), ("stride", 1), ("padding", 0)):
+            numbers = getattr(self, name)
+            if len(numbers) != len(self.window):
+                raise DataError(f"{name} {numbers} must have as many axes as {self.window}.")
+            for number in numbers:
+                require_count(name, number, least)
+        if len(self.below) != 1 + len(self.window):
+            raise DataError(
+                f"a convolution with the window {self.window} needs channels and "
+                f"{len(self.window)} axes below, got the shape {self.below}."
+            )
+        if min(self.shape()) < 1:
+            raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (channels, positions along each axis)."""
+        sizes = zip(self.below[1:], self.padding, self.window, self.stride, strict=True)
+        return (
+            self.channels,
+            *((size + 2 * pad - window) // step + 1 for size, pad, window, step in sizes),
+        )
+
+    def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
+        """Return (channels below * entries of the window, channels)."""
+        return self.below[0] * prod(self.window), self.channels
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the convolution, (..., units)."""
+        assert weights is not None  # it has weights
+        return self._convolved(arguments[0], weights.matrix, weights.bias)
+
+    def _convolved(self, x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+        window = matrix.T.reshape(self.channels, self.below[0], *self.window)
+        images = x.reshape(-1, *self.below)
+        convolve = _CONVOLUTIONS[len(self.window)]
+        u = convolve(images, window, bias, self.stride, self.padding)
+        return u.reshape(*x.shape[:-1], -1)
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
+        """Return b at every position, (units,), or None."""
+        assert weights is not None  # it has weights
+        if weights.bias is None:
+            return None
+        return weights.bias.repeat_interleave(prod(self.shape()[1:]))
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return x -> x convolved."""
+        assert weights is not None  # it has weights
+        matrix = weights.matrix
+        width = arguments[0].shape[-1]
+
+        def forth(x: Tensor) -> Tensor:
+            return self._convolved(x, matrix.to(x.dtype), None)
+
+        def back(u: Tensor) -> Tensor:
+            return adjoint_of(forth, u.new_empty(*u.shape[:-1], width), u)
+
+        return Given(forth, back, self._bound(matrix))
+
+    def _bound(self, matrix: Tensor) -> float:
+        """Return a bound of the squared norm: that of the convolution on a torus around x.
+
+        There the convolution is a matrix for each frequency (Sedghi, Gupta, Long, 2019); zeros
+        around x and a stride only take rows and columns away.
+        """
+        axes = _TRANSFORMS[len(self.window)]
+        torus = [
+            size + window - 1 for size, window in zip(self.below[1:], self.window, strict=True)
+        ]
+        window = matrix.double().T.reshape(-1, self.below[0], *self.window)
+        at = torch.fft.rfftn(window, s=torus, dim=axes).flatten(2).movedim(-1, 0)
+        gram = at @ at.mH if at.shape[1] <= at.shape[2] else at.mH @ at
+        return float(torch.linalg.eigvalsh(gram)[..., -1].max())
+
+    def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
+        """Return [K; b] -> [patches, 1] [K; b], its rows put together to images again."""
+        leading = arguments[0].shape[:-1]
+        positions = prod(self.shape()[1:])
+        channels = self.channels
+
+        def forth(rows: Tensor) -> Tensor:
+            return rows.view(-1, positions, channels).mT.reshape(*leading, -1)
+
+        def back(u: Tensor) -> Tensor:
+            return u.reshape(-1, channels, positions).mT.reshape(-1, channels)
+
+        return Composed(
+            Moved(forth, back, whole_rows=False), Rows(Design(self.inputs(arguments), self.bias))
+        )
+
+    def inputs(self, arguments: Arguments) -> Tensor:
+        """Return the patches of all images, (samples * positions, inputs)."""
+        images = arguments[0].reshape(-1, *self.below)
+        if len(self.window) == 1:
+            images = images.unsqueeze(2)
+        window, stride, padding = (
+            (neutral, *numbers)[-2:]
+            for neutral, numbers in (
+                (1, self.window), (1, self.stride), (0, self.padding),
+            )
+        )  # fmt: skip
+        patches = functional.unfold(images, window, stride=stride, padding=padding)
+        return patches.mT.reshape(-1, patches.shape[1])

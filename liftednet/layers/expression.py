@@ -1,0 +1,313 @@
+"""Pre-activations as expressions: layers over inputs and states, affine in each variable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError, DeclarationError
+from liftednet.layers.gated import Product
+from liftednet.layers.join import Part, Scaled, Sum
+from liftednet.layers.layer import Constant, Layer, Shape, columns
+from liftednet.layers.time import Early, Late
+from liftednet.maps import Identity, LinearMap, composed, summed
+from liftednet.penalties import Penalty
+from liftednet.samples import Weights
+
+Values = Mapping[Any, Any]
+Known = TypeVar("Known")
+
+
+class Variable:
+    """Something that has a value at a point of a training problem: found by its identity."""
+
+    name: str = "a variable of no network"
+
+    def __repr__(self) -> str:
+        """Name it."""
+        return self.name
+
+
+class Parameter(Variable):
+    """The weights of a layer.
+
+    Attributes:
+        shape: (rows, columns) of the matrix.
+        bias: whether there is a bias, (columns,).
+        penalty: on the matrix, or None for that of the model.
+    """
+
+    def __init__(self, shape: tuple[int, int], bias: bool, penalty: Penalty | None = None) -> None:
+        """Keep what it is."""
+        self.shape, self.bias, self.penalty = shape, bias, penalty
+
+
+class _Time(Variable):
+    """The timeline of the sequences."""
+
+    name = "timeline"
+
+
+TIME = _Time()
+
+
+class Expression:
+    """Values (samples, units), or (steps, samples, units) of sequences.
+
+    Attributes:
+        shape: of a sample, whose entries stand in one row of units.
+        sequence: whether there is a value for every step.
+        early: how many steps come before the first step of the data.
+        variables: what it depends on.
+    """
+
+    shape: Shape
+    sequence: bool = False
+    early: int = 0
+    variables: frozenset[Variable] = frozenset()
+
+    @property
+    def units(self) -> int:
+        """How many entries a sample has."""
+        return columns(self.shape)
+
+    def __add__(self, other: Expression) -> Expression:
+        """Return the sum, unit by unit."""
+        return apply(Sum(), self, _expression(other))
+
+    def __sub__(self, other: Expression) -> Expression:
+        """Return the difference, unit by unit."""
+        return apply(Sum(), self, apply(Scaled(-1.0), _expression(other)))
+
+    def __mul__(self, other: Expression | float) -> Expression:
+        """Return the product with a number, or with another expression, unit by unit."""
+        if isinstance(other, int | float):
+            return apply(Scaled(float(other)), self)
+        return apply(Product(), self, _expression(other))
+
+    def __radd__(self, other: float) -> Expression:
+        """Return a number plus each unit."""
+        return apply(Scaled(1.0, float(other)), self)
+
+    def __rmul__(self, other: float) -> Expression:
+        """Return a multiple."""
+        return apply(Scaled(float(other)), self)
+
+    def __rsub__(self, other: float) -> Expression:
+        """Return a number minus each unit, as in 1 - z."""
+        return apply(Scaled(-1.0, float(other)), self)
+
+    def __neg__(self) -> Expression:
+        """Return the negative."""
+        return apply(Scaled(-1.0), self)
+
+    def __getitem__(self, units: slice) -> Expression:
+        """Return some of the units, as in gates[:10]."""
+        first, last, step = units.indices(self.units)
+        if step != 1:
+            raise DataError(f"units are cut out one after another, got {units}.")
+        return apply(Part(first, last), self)
+
+
+def _expression(value: object) -> Expression:
+    if not isinstance(value, Expression):
+        raise DeclarationError(
+            f"an expression of a network is needed here, an input, a state or a layer of them; got "
+            f"{type(value).__name__}."
+        )
+    return value
+
+
+class Input(Expression, Variable):
+    """Data that a network is given."""
+
+    def __init__(self, shape: Shape, sequence: bool) -> None:
+        """Keep what it is."""
+        self.shape, self.sequence = shape, sequence
+        self.variables = frozenset({self})
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Expression):
+    """A layer over expressions.
+
+    Attributes:
+        layer: what is computed.
+        arguments: of which expressions; those that are no `Expression` are variables.
+        weights: of the layer, or None.
+    """
+
+    layer: Layer
+    arguments: tuple[Any, ...]
+    weights: Parameter | None
+    shape: Shape
+    sequence: bool
+    early: int
+    variables: frozenset[Variable]
+
+
+def apply(
+    layer: Layer,
+    *arguments: Any,
+    penalty: Penalty | None = None,
+    weights: Parameter | None = None,
+) -> Expression:
+    """Return a layer over expressions, with weights of its own or those of another layer.
+
+    Args:
+        layer: any `Layer`, one of yours, too.
+        arguments: inputs, states, or layers of them.
+        penalty: on the weights; None for that of the model.
+        weights: of an expression made before, to be shared.
+
+    Raises:
+        DataError: the shapes do not fit.
+        DeclarationError: an argument is no expression, or a variable stands in two arguments of a
+            layer that is affine in each alone.
+    """
+    given = [_expression(x) for x in arguments if x is not TIME]
+    _refuse_shared(layer, given)
+    if len({(x.sequence, x.early) for x in given}) > 1:
+        raise DataError(
+            f"{type(layer).__name__} joins sequences with what has one value for each sample, or "
+            "sequences with different early steps."
+        )
+    shapes = [x.shape for x in given]
+    wanted = layer.weight_shape(*shapes)
+    if wanted is not None:
+        weights = weights or Parameter(wanted, layer.bias, penalty)
+        if (weights.shape, weights.bias) != (wanted, layer.bias):
+            raise DataError(
+                f"{layer} needs weights of shape {wanted}, and those to be shared have "
+                f"{weights.shape}, or differ in the bias."
+            )
+    variables = frozenset().union(*(x.variables for x in given), (weights,) if weights else ())
+    early = given[0].early + isinstance(layer, Early) - isinstance(layer, Late)
+    return Applied(
+        layer, arguments, weights, layer.shape(*shapes), given[0].sequence, early, variables
+    )
+
+
+def _refuse_shared(layer: Layer, arguments: Sequence[Expression]) -> None:
+    if layer.linear:
+        return
+    seen: set[Variable] = set()
+    for argument in arguments:
+        inside = {x for x in argument.variables if not isinstance(x, Input)}
+        if both := seen & inside:
+            raise DeclarationError(
+                f"{type(layer).__name__} is affine in each argument alone, and {both.pop()} stands "
+                "in two of them: give it a state of its own in between."
+            )
+        seen |= inside
+
+
+def value_of(expression: Expression, values: Values, known: dict[int, Any] | None = None) -> Tensor:
+    """Return the value of an expression at a point.
+
+    Args:
+        expression: what is asked for.
+        values: of its variables: tensors, `Weights`, the `Timeline`.
+        known: values of parts that are known already, by id; added to.
+    """
+    known = {} if known is None else known
+    if not isinstance(expression, Applied):
+        found: Tensor = values[expression]
+        return found
+    if id(expression) not in known:
+        arguments = arguments_of(expression, values, known)
+        weights = None if expression.weights is None else values[expression.weights]
+        known[id(expression)] = expression.layer.value(arguments, weights)
+    result: Tensor = known[id(expression)]
+    return result
+
+
+def arguments_of(
+    expression: Applied, values: Values, known: dict[int, Any] | None = None
+) -> list[Any]:
+    """Return the values of a layer's arguments at a point."""
+    return [
+        value_of(x, values, known) if isinstance(x, Expression) else values[x]
+        for x in expression.arguments
+    ]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """u = A v + c.
+
+    Attributes:
+        map: A.
+        offset: c, (units,) or of the shape of u; None for 0.
+    """
+
+    map: LinearMap
+    offset: Constant
+
+    def plus(self, constant: Constant) -> Affine:
+        """Return u plus a constant."""
+        if constant is None:
+            return self
+        return Affine(self.map, constant if self.offset is None else self.offset + constant)
+
+
+def affine_in(expression: Expression, variable: Variable, values: Values) -> Affine:
+    """Return an expression as an affine map of one of its variables, the others at a point.
+
+    Args:
+        expression: that depends on the variable.
+        variable: an input, a state or a parameter.
+        values: of all variables.
+    """
+    known: dict[int, Any] = {}
+    return _affine(expression, variable, values, known)
+
+
+def _affine(
+    expression: Expression, variable: Variable, values: Values, known: dict[int, Any]
+) -> Affine:
+    if expression is variable:
+        return Affine(Identity(), None)
+    assert isinstance(expression, Applied)  # it depends on the variable
+    arguments = arguments_of(expression, values, known)
+    weights = None if expression.weights is None else values[expression.weights]
+    inside = [
+        number
+        for number, x in enumerate(expression.arguments)
+        if isinstance(x, Expression) and variable in x.variables
+    ]
+    layer = expression.layer
+    if expression.weights is variable:
+        if inside:
+            raise DeclarationError(
+                f"{variable} stands twice in one path: the expression is not affine in it."
+            )
+        return Affine(layer.weight_map(arguments, weights), None)
+    parts = {n: _affine(expression.arguments[n], variable, values, known) for n in inside}
+    constant = _constant(layer, arguments, weights, parts)
+    total: LinearMap | None = None
+    for number, part in parts.items():
+        one = composed(layer.map(number, arguments, weights), part.map)
+        total = one if total is None else summed(total, one)
+    assert total is not None  # it depends on the variable
+    return Affine(total, constant)
+
+
+def _constant(
+    layer: Layer, arguments: list[Any], weights: Weights | None, parts: Mapping[int, Affine]
+) -> Constant:
+    """Return the value of a layer where the parts that hold the variable are their constants."""
+    (first, *others) = parts
+    if not others and parts[first].offset is None:
+        return layer.constant(first, arguments, weights)
+    at_zero = list(arguments)
+    for number, part in parts.items():
+        like = arguments[number]
+        at_zero[number] = (
+            torch.zeros_like(like) if part.offset is None else part.offset.expand_as(like)
+        )
+    return layer.value(at_zero, weights)

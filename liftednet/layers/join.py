@@ -1,0 +1,122 @@
+"""Layers without weights that join or scale what comes from below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError
+from liftednet.layers.layer import Arguments, Layer, Shape, columns
+from liftednet.maps import Columns, Diagonal, Identity, LinearMap, Moved
+from liftednet.samples import Weights
+
+
+@dataclass(frozen=True)
+class Sum(Layer):
+    """u = x + y + ..., as in a residual connection."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the one shape of all arguments.
+
+        Raises:
+            DataError: they differ.
+        """
+        if len(set(shapes)) > 1:
+            raise DataError(f"a sum needs equal shapes, got {' and '.join(map(str, shapes))}.")
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the sum."""
+        total: Tensor = arguments[0]
+        for x in arguments[1:]:
+            total = total + x
+        return total
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the identity."""
+        return Identity()
+
+
+@dataclass(frozen=True)
+class Concatenation(Layer):
+    """u = [x, y, ...], the units of all arguments side by side."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the units of all arguments."""
+        return (sum(map(columns, shapes)),)
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the arguments side by side."""
+        return torch.cat(list(arguments), -1)
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the place of one argument among the columns."""
+        widths = [x.shape[-1] for x in arguments]
+        first = sum(widths[:position])
+        return Columns(slice(first, first + widths[position]), sum(widths))
+
+
+@dataclass(frozen=True)
+class Scaled(Layer):
+    """u = scale x + shift, as in 1 - z.
+
+    Attributes:
+        scale: a number.
+        shift: a number.
+    """
+
+    scale: float
+    shift: float = 0.0
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of x."""
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return scale x + shift."""
+        x: Tensor = arguments[0]
+        return self.scale * x + self.shift
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return x -> scale x."""
+        return Diagonal(torch.tensor(self.scale).to(arguments[0]))
+
+
+@dataclass(frozen=True)
+class Part(Layer):
+    """u = some of the units of x, as the gates of one product are cut apart.
+
+    Attributes:
+        first: the first of them.
+        last: the one after the last.
+    """
+
+    first: int
+    last: int
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return how many they are.
+
+        Raises:
+            DataError: x does not have these units.
+        """
+        if not 0 <= self.first < self.last <= columns(shapes[0]):
+            raise DataError(
+                f"units {self.first} to {self.last} cannot be cut out of {columns(shapes[0])}."
+            )
+        return (self.last - self.first,)
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the units."""
+        x: Tensor = arguments[0]
+        return x[..., self.first : self.last]
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the choice of the units."""
+        placed = Columns(slice(self.first, self.last), arguments[0].shape[-1])
+        return Moved(placed.adjoint, placed.apply, whole_rows=False, by_sample=True)

@@ -1,0 +1,198 @@
+"""Sequences: which steps there are, and the layers that move values along time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.layers.layer import Arguments, Layer, Shape
+from liftednet.maps import LinearMap, Moved
+from liftednet.samples import Weights
+
+
+def steps_before(steps: int, lengths: Tensor) -> Tensor:
+    """Return (steps, samples) booleans, true before (samples,) lengths."""
+    return torch.arange(steps, device=lengths.device)[:, None] < lengths
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Which steps the sequences have.
+
+    Attributes:
+        steps: of the longest sequence.
+        known: (samples,) int64 steps of each sequence, on the CPU, so that nobody waits for them.
+        device: where the sequences are.
+    """
+
+    steps: int
+    known: Tensor
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """(samples,) int64 steps of each sequence."""
+        return self.known.to(self.device)
+
+    @cached_property
+    def valid(self) -> Tensor:
+        """(steps, samples) booleans, true where a sequence has the step."""
+        return steps_before(self.steps, self.lengths)
+
+    @cached_property
+    def last(self) -> Tensor:
+        """(steps, samples) booleans, true at the last step of each sequence."""
+        return self.valid & ~steps_before(self.steps, self.lengths - 1)
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every sequence has every step."""
+        return bool((self.known == self.steps).all())
+
+    @cached_property
+    def _mirror(self) -> Tensor:
+        step = torch.arange(self.steps, device=self.device)[:, None]
+        return torch.where(self.valid, self.lengths - 1 - step, step)
+
+    def turned(self, rows: Tensor) -> Tensor:
+        """Return (steps, samples, ...) with each sequence in reverse."""
+        index = self._mirror.reshape(*self._mirror.shape, *(1,) * (rows.ndim - 2))
+        return rows.gather(0, index.expand_as(rows))
+
+    def longer(self, early: int) -> Timeline:
+        """Return the timeline with steps that come before all."""
+        if not early:
+            return self
+        found = replace(self, steps=self.steps + early, known=self.known + early)
+        found.__dict__["full"] = self.full  # not looked up again where lengths are traced
+        return found
+
+    def of(self, lengths: Tensor) -> Timeline:
+        """Return the timeline of other samples, full where this one is; nothing is looked at."""
+        found = Timeline(self.steps, lengths, self.device)
+        found.__dict__["full"] = self.full
+        return found
+
+    def take(self, samples: Tensor) -> Timeline:
+        """Return the timeline of some samples, (some,) int64 on the CPU."""
+        return replace(self, known=self.known[samples])
+
+
+@dataclass(frozen=True)
+class Delay(Layer):
+    """u_t = x_(t-1), and 0 at the first step."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of x."""
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x one step later, (steps, samples, units)."""
+        return delayed(arguments[0])
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the delay."""
+        return Moved(delayed, advanced)
+
+
+def delayed(x: Tensor) -> Tensor:
+    """Return x one step later, 0 at the first."""
+    return torch.cat([torch.zeros_like(x[:1]), x[:-1]])
+
+
+def advanced(u: Tensor) -> Tensor:
+    """Return u one step earlier, 0 at the last."""
+    return torch.cat([u[1:], torch.zeros_like(u[:1])])
+
+
+@dataclass(frozen=True)
+class Turn(Layer):
+    """u = x with each sequence in reverse; the second argument is the timeline."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of x."""
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x in reverse, (steps, samples, units)."""
+        x, timeline = arguments
+        turned: Tensor = timeline.turned(x)
+        return turned
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the turn, which is its own adjoint."""
+        turned = arguments[1].turned
+        return Moved(turned, turned)
+
+
+@dataclass(frozen=True)
+class Early(Layer):
+    """u = x with one more step, 0, before all."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of x."""
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x after a step of zeros, (steps + 1, samples, units)."""
+        return with_early_step(arguments[0])
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the step more."""
+        return Moved(with_early_step, without_early_step)
+
+
+@dataclass(frozen=True)
+class Late(Layer):
+    """u = x without its first step."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of x."""
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x from its second step on, (steps - 1, samples, units)."""
+        return without_early_step(arguments[0])
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the step less."""
+        return Moved(without_early_step, with_early_step)
+
+
+def with_early_step(x: Tensor) -> Tensor:
+    """Return x after a step of zeros."""
+    return torch.cat([torch.zeros_like(x[:1]), x])
+
+
+def without_early_step(u: Tensor) -> Tensor:
+    """Return u without its first step."""
+    return u[1:]
+
+
+@dataclass(frozen=True)
+class First(Layer):
+    """u = 1 at the first step of x and 0 at the others: what drives a learned initial state."""
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (1,)."""
+        return (1,)
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return 1, 0, 0, ..., (steps, samples, 1)."""
+        first = torch.zeros_like(arguments[0][..., :1])
+        return torch.cat([first[:1] + 1, first[1:]])

@@ -1,0 +1,129 @@
+"""The one convex subproblem, of which every block of a lifted network is one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Generic
+
+import torch
+from torch import Tensor
+
+from liftednet.lazy import cvxpy as cp
+from liftednet.problems.formulation import Formulation, Measure, Value, exact_target, to_numpy
+from liftednet.problems.link import Link
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+Statement = tuple["Expression", list["Constraint"]]
+
+
+class Fit(ABC, Generic[Value]):
+    """min over v of g(v) - <p, v> + sum_k lam_k [R_k(A_k v + c_k) - <A_k v + c_k, t_k>].
+
+    Frozen data of one convex problem, which states itself in CVXPY and judges a value in float64;
+    no solver judges itself. `WeightFit`, `StateFit`, `OutputFit` and `StatesOverTime` are this
+    problem with different g and A; `BlockFit` is any other block of a network.
+    """
+
+    @property
+    @abstractmethod
+    def terms_above(self) -> Sequence[Link]:
+        """The terms lam_k [R_k(A_k v + c_k) - <A_k v + c_k, t_k>]."""
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether one linear system solves it."""
+        return False
+
+    @abstractmethod
+    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
+        """Return v as a CVXPY expression of two axes, and the variables it is made of, by name."""
+
+    @abstractmethod
+    def like(self) -> Tensor:
+        """Return a tensor of the shape of v."""
+
+    @abstractmethod
+    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+        """Return g(v) - <p, v> and its constraints in CVXPY; parameters are added by name."""
+
+    @abstractmethod
+    def prior_data(self) -> dict[str, Tensor]:
+        """Return the data of g and p, by the names of their parameters."""
+
+    @abstractmethod
+    def read(self, formulation: Formulation) -> Value:
+        """Return the value of a solved formulation, on the problem's type and device."""
+
+    @abstractmethod
+    def refuse_bad_values(self) -> None:
+        """Raise `DataError` where data are NaN, infinite, or make the problem unbounded."""
+
+    @abstractmethod
+    def refuse_bad_start(self, start: Value) -> None:
+        """Raise `DataError` where a start is not finite or does not fit the problem."""
+
+    @abstractmethod
+    def measure(self, value: Value) -> Measure:
+        """Return the objective and the relative KKT residual at a value, in float64."""
+
+    @abstractmethod
+    def signature(self) -> Hashable:
+        """Return what two problems must share to share one formulation."""
+
+    def formulate(self) -> Formulation:
+        """Return the problem in CVXPY, its parameters filled with the data.
+
+        Every A v + c is a variable of its own, so that it is DPP.
+        """
+        v, variables = self.unknown()
+        parameters: dict[str, cp.Parameter] = {}
+        objective, constraints = self.prior(v, parameters)
+        for number, link in enumerate(self.terms_above):
+            value, coupling = self._stated(number, link, v, parameters)
+            objective += value
+            constraints = [*constraints, coupling]
+        problem = cp.Problem(cp.Minimize(objective), constraints)
+        formulation = Formulation(problem, parameters, variables)
+        self.fill(formulation)
+        return formulation
+
+    def _stated(
+        self, number: int, link: Link, v: Expression, parameters: dict[str, Any]
+    ) -> tuple[Expression, Constraint]:
+        u = cp.Variable(link.shape, name=f"pre_activation {number}")
+        offset = parameter(f"offset {number}", link.shape, parameters)
+        target = parameter(f"target {number}", tuple(link.target.shape), parameters)
+        named = {
+            name: parameter(f"{name} {number}", tuple(value.shape), parameters)
+            for name, value in link.map.data(self.like()).items()
+        }
+        above = link.map.expression(v, named, link.shape)
+        return link.lam * link.divergence.link_term(u, target), u == above + offset
+
+    def fill(self, formulation: Formulation) -> None:
+        """Put the data into the parameters of a formulation of the same signature."""
+        for name, value in self.prior_data().items():
+            formulation.parameters[name].value = to_numpy(value)
+        for number, link in enumerate(self.terms_above):
+            for name, value in link.map.data(self.like()).items():
+                formulation.parameters[f"{name} {number}"].value = to_numpy(value)
+            formulation.parameters[f"offset {number}"].value = link.offset_rows()
+            target = exact_target(link.divergence, link.target)
+            formulation.parameters[f"target {number}"].value = target
+
+
+def parameter(
+    name: str, shape: tuple[int, ...], parameters: dict[str, Any], **options: Any
+) -> cp.Parameter:
+    """Return a CVXPY parameter of a name, which is kept by it."""
+    parameters[name] = cp.Parameter(shape, name=name, **options)
+    return parameters[name]
+
+
+def read_states(formulation: Formulation) -> Tensor:
+    """Return the states of a solved formulation, float64."""
+    return torch.from_numpy(formulation.variables["states"].value)

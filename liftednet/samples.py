@@ -1,0 +1,194 @@
+"""Samples: the inputs of a weight fit, and the only sums over samples that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.validation import require_matrix
+
+_ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
+_CHUNK_ENTRIES = 1_000_000  # of float64 at a time: 8 MB, which caches hold
+_SQUARE_BLOCK = 96  # rows of a Gram matrix at a time: what a product of matrices is fast at
+
+
+def row_chunks(samples: int, columns: int, entries: int = _ENTRIES) -> Iterator[slice]:
+    """Yield slices of rows with about so many entries each, 130,000 if not told otherwise."""
+    step = max(1, entries // columns)
+    for first in range(0, samples, step):
+        yield slice(first, min(first + step, samples))
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A layer's weights.
+
+    Attributes:
+        matrix: W, (inputs, units).
+        bias: b, (units,), or None.
+    """
+
+    matrix: Tensor
+    bias: Tensor | None
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Return the pre-activations X W + b, (..., units), of X (..., inputs)."""
+        if self.bias is None:
+            return inputs @ self.matrix
+        if inputs.ndim > 2:
+            return inputs @ self.matrix + self.bias
+        return torch.addmm(self.bias, inputs, self.matrix)
+
+    def stacked(self) -> Tensor:
+        """Return [W; b], (inputs + 1, units), or W where there is no bias."""
+        if self.bias is None:
+            return self.matrix
+        return torch.cat([self.matrix, self.bias.unsqueeze(0)])
+
+    def to(self, like: Tensor) -> Weights:
+        """Return the weights in the type and on the device of a tensor."""
+        return Weights(self.matrix.to(like), None if self.bias is None else self.bias.to(like))
+
+    def like(self, stacked: Tensor) -> Weights:
+        """Return [W; b] as weights that have a bias where these have one."""
+        if self.bias is None:
+            return Weights(stacked, None)
+        return Weights(stacked[:-1], stacked[-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """A design matrix [X, 1]: inputs, and a column of ones where there is a bias.
+
+    Sums over samples are taken in chunks and in float64, so that a condition number of 1e6 in X
+    does not cost the solution. They are computed once and kept as long as the object lives.
+
+    Attributes:
+        inputs: X, (samples, inputs).
+        bias: whether a column of ones stands beside X.
+    """
+
+    inputs: Tensor
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse inputs that are not a matrix of float32 or float64."""
+        require_matrix("the inputs X", self.inputs)
+
+    @property
+    def samples(self) -> int:
+        """The number of rows."""
+        return self.inputs.shape[0]
+
+    @property
+    def features(self) -> int:
+        """The number of inputs, without the column of ones."""
+        return self.inputs.shape[1]
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are fewer samples than inputs, so that sums over inputs are cheaper."""
+        return self.samples < self.features
+
+    def rows(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield (rows, [X, 1] of these rows in float64), a chunk at a time."""
+        for part, chunk in self._chunks():
+            yield part, _with_ones(chunk) if self.bias else chunk
+
+    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield (rows, X of these rows in float64): without the ones, which cost a copy of X.
+
+        A chunk of float32 stands in one place with the next: it is good until that is asked for.
+        """
+        step = min(self.samples, max(1, _CHUNK_ENTRIES // (self.features + 1)))
+        single = self.inputs.dtype is not torch.float64
+        buffer = self.inputs.new_empty(step if single else 0, self.features, dtype=torch.float64)
+        for first in range(0, self.samples, step):
+            part = slice(first, min(first + step, self.samples))
+            rows = self.inputs[part]
+            yield part, buffer[: len(rows)].copy_(rows) if single else rows
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """[X, 1]'[X, 1] in float64."""
+        size = self.features + self.bias
+        gram = self.inputs.new_zeros(size, size, dtype=torch.float64)
+        square = gram[: self.features, : self.features]
+        for _, chunk in self._chunks():
+            _add_upper_square(square, chunk)
+            if self.bias:
+                gram[-1, :-1] += chunk.sum(0)
+        _mirror(square)
+        if self.bias:
+            gram[:, -1], gram[-1, -1] = gram[-1], self.samples
+        return gram
+
+    @cached_property
+    def total(self) -> Tensor:
+        """[X, 1]'1 in float64."""
+        if self.bias and not self.wide:
+            return self.gram[-1]
+        total = sum_of(chunk.sum(0) for _, chunk in self._chunks())
+        return torch.cat([total, total.new_full((1,), self.samples)]) if self.bias else total
+
+    @cached_property
+    def squared_norm(self) -> float:
+        """The largest eigenvalue of the Gram matrix."""
+        if not self.wide:
+            return float(largest_eigenvalue(self.gram))
+        return float(squared_norm_on(_with_ones(self.inputs) if self.bias else self.inputs))
+
+    def cross(self, targets: Tensor) -> Tensor:
+        """Return [X, 1]'V in float64."""
+        cross = sum_of(targets[part].double().T @ chunk for part, chunk in self._chunks()).T
+        if not self.bias:
+            return cross
+        return torch.cat([cross, targets.sum(0, dtype=torch.float64).unsqueeze(0)])
+
+    def split(self, stacked: Tensor) -> Weights:
+        """Return [W; b] as weights in the type of X."""
+        value = stacked.to(self.inputs.dtype)
+        return Weights(value[:-1], value[-1]) if self.bias else Weights(value, None)
+
+
+def _add_upper_square(square: Tensor, chunk: Tensor) -> None:
+    """Add X'X on and above the diagonal: half of the products, for many inputs."""
+    for first in range(0, len(square), _SQUARE_BLOCK):
+        part = slice(first, first + _SQUARE_BLOCK)
+        square[part, first:].addmm_(chunk[:, part].T, chunk[:, first:])
+
+
+def _mirror(square: Tensor) -> None:
+    """Copy what is above the diagonal to below it."""
+    for first in range(0, len(square), _SQUARE_BLOCK):
+        after = first + _SQUARE_BLOCK
+        part = slice(first, after)
+        square[after:, part] = square[part, after:].T
+
+
+def _with_ones(chunk: Tensor) -> Tensor:
+    return torch.cat([chunk, chunk.new_ones(len(chunk), 1)], dim=1)
+
+
+def sum_of(parts: Iterator[Tensor]) -> Tensor:
+    """Return the sum of at least one tensor, accumulated in place of the first."""
+    total = next(parts)
+    for part in parts:
+        total += part
+    return total
+
+
+def squared_norm_on(matrix: Tensor) -> Tensor:
+    """Return the largest eigenvalue of M'M in float64, (), from the smaller of M'M and M M'."""
+    exact = matrix.double()
+    gram = exact.T @ exact if exact.shape[0] >= exact.shape[1] else exact @ exact.T
+    return largest_eigenvalue(gram)
+
+
+def largest_eigenvalue(gram: Tensor) -> Tensor:
+    """Return the largest eigenvalue of a positive semidefinite G, ()."""
+    return torch.linalg.eigvalsh(gram)[-1].clamp(min=0)

@@ -1,0 +1,504 @@
+"""Which block of a lifted network is which convex subproblem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Divergence, within
+from liftednet.layers.expression import (
+    TIME,
+    Affine,
+    Applied,
+    Expression,
+    Parameter,
+    Variable,
+    affine_in,
+    value_of,
+)
+from liftednet.layers.time import Timeline
+from liftednet.losses import OutputLoss
+from liftednet.maps import Composed, Identity, LinearMap, Moved, Rows, Times, chain
+from liftednet.penalties import Penalty, SquaredFrobenius
+from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
+from liftednet.problems.block_fit import BlockFit, BoxedStates, PenalizedWeights
+from liftednet.problems.states_over_time import picked
+from liftednet.samples import Design, Weights, row_chunks
+from liftednet.solvers import Solver
+
+from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
+from .graph import Label, Network, State
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What a training problem is, before it has seen data.
+
+    sum over states of lam D(Z, U) + the losses + the penalties; Lifted Neural Networks, eq. (10).
+
+    Attributes:
+        network: the graph.
+        divergences: of the states.
+        lam: their weights.
+        penalties: of the weights.
+    """
+
+    network: Network
+    divergences: Mapping[State, Divergence]
+    lam: Mapping[State, float]
+    penalties: Mapping[Parameter, Penalty]
+
+    def activated(self, state: State, u: Tensor) -> Tensor:
+        """Return phi(u), within the bounds of the states."""
+        found = self.divergences[state].activation.forward(u)
+        return found if state.bounds is None else found.clamp(*state.bounds)
+
+    def passed(self, values: Values) -> Values:
+        """Return the values with the states of a forward pass."""
+        return passed_forward(self.groups, values, self.activated)
+
+    @cached_property
+    def groups(self) -> list[list[State]]:
+        """The states in the order of a forward pass, those that run together in groups."""
+        return self.network.groups()
+
+    @cached_property
+    def states(self) -> list[State]:
+        """The states in the order of a forward pass."""
+        return [state for group in self.groups for state in group]
+
+    @cached_property
+    def parameters(self) -> list[Parameter]:
+        """The weights in the order of a forward pass."""
+        return self.network.parameters
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """What couples a target to pre-activations: lam [Phi(T) - <T, U> + R(U)].
+
+    Attributes:
+        divergence: gives Phi and R.
+        target: T, states or a label.
+        argument: U.
+        lam: its weight.
+    """
+
+    divergence: Divergence
+    target: State | Label
+    argument: Expression
+    lam: float
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of variables, and the subproblem that it is when the others are fixed.
+
+    Attributes:
+        name: what the history calls it, such as "weights 1".
+        problem: builds the subproblem at the current point.
+        value: returns the current value of the block.
+        assign: puts a new value in its place.
+        solver: of its own, or None.
+    """
+
+    name: str
+    problem: Callable[[], Fit[Any]]
+    value: Callable[[], Any]
+    assign: Callable[[Any], None]
+    solver: Solver[Any, Any, Any] | None = None
+
+
+class Blocks:
+    """A training problem on given data, as the blocks of one sweep.
+
+    Attributes:
+        structure: what the problem is.
+        values: of inputs, labels, states and weights, and the timeline.
+        last_only: labels of sequences that have one answer, at the last step.
+        proximity: weight of |W - previous W|_F^2 in a weight fit, or None.
+    """
+
+    def __init__(
+        self,
+        structure: Structure,
+        values: Values,
+        last_only: frozenset[Label] = frozenset(),
+        proximity: float | None = None,
+    ) -> None:
+        """Take data and weights; states that are not among the values come from a forward pass."""
+        self.structure, self.last_only, self.proximity = structure, last_only, proximity
+        self.values = dict(values)
+        self._designs: dict[Parameter, Design] = {}
+        if any(state not in values for state in structure.states):
+            self.pass_forward()
+
+    @property
+    def network(self) -> Network:
+        """The graph."""
+        return self.structure.network
+
+    def pass_forward(self) -> None:
+        """Replace the states by those of a forward pass, output states by those of their fit."""
+        self.values = self.structure.passed(self.values)
+
+    def edges(self) -> Iterator[Edge]:
+        """Yield what couples states and pinned losses; labels without data leave theirs out."""
+        for state in self.structure.states:
+            yield Edge(self.divergence(state), state, state.argument, self.lam(state))
+        for term in self.network.terms:
+            if term.state is None and term.label in self.values:
+                divergence = term.pinned.divergence
+                yield Edge(divergence, term.label, term.argument, term.weight)
+
+    def divergence(self, state: State) -> Divergence:
+        """Return the divergence of states."""
+        return self.structure.divergences[state]
+
+    def lam(self, state: State) -> float:
+        """Return the weight of a divergence."""
+        return self.structure.lam[state]
+
+    def pre_activation(self, state: State) -> Tensor:
+        """Return U of states, of the shape of their argument."""
+        return value_of(state.argument, self.values)
+
+    def mask(self, target: State | Label, argument: Expression) -> Tensor | None:
+        """Return (steps, samples) booleans, the steps that count; None where all rows do."""
+        return counted(self.values, self.last_only, target, argument)
+
+    # The objective.
+
+    def objective(self) -> float:
+        """Return the joint objective at the current point, in float64."""
+        return float(sum(map(float, self._values())))
+
+    def _values(self) -> Iterator[Tensor]:
+        for parameter in self.structure.parameters:
+            yield self.structure.penalties[parameter].value(self.values[parameter].matrix.double())
+        for piece in self._pieces():
+            known: dict[int, Any] = {}
+            for edge in self.edges():
+                yield self._edge_value(edge, piece, known)
+            yield from self._output_values(piece)
+
+    def _edge_value(self, edge: Edge, values: Values, known: dict[int, Any]) -> Tensor:
+        u, target = value_of(edge.argument, values, known), values[edge.target]
+        mask = self.mask(edge.target, edge.argument)
+        if mask is not None:
+            u, target = u[mask], target[mask]
+        return edge.lam * edge.divergence.value(target.flatten(0, -2), u.flatten(0, -2))
+
+    def _output_values(self, values: Values) -> Iterator[Tensor]:
+        for term in self.network.terms:
+            if term.state is not None and term.label in values:
+                assert isinstance(term.loss, OutputLoss)  # it has output states
+                yield term.loss.output_value(values[term.label], values[term.state])
+
+    def _pieces(self) -> Iterator[Values]:
+        """Yield the values in float64, a chunk of samples at a time where there are no steps."""
+        weights = {x: _double(self.values[x]) for x in self.structure.parameters}
+        rest = {x: v for x, v in self.values.items() if x not in weights}
+        if TIME in rest:
+            yield {**weights, **{x: _double(v) for x, v in rest.items()}}
+            return
+        widest = sum(v.shape[1] for v in rest.values())
+        for part in row_chunks(self.samples, widest, 4_000_000):
+            yield {**weights, **{x: v[part].double() for x, v in rest.items()}}
+
+    def output_value(self) -> float:
+        """Return the losses at the current states, a sum over all samples, in float64."""
+        total = 0.0
+        for piece in self._pieces():
+            for edge in self.edges():
+                if isinstance(edge.target, Label):
+                    total += float(self._edge_value(edge, piece, {}))
+            total += sum(map(float, self._output_values(piece)))
+        return total
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, or of sequences."""
+        if TIME in self.values:
+            return len(self.values[TIME].known)
+        return len(self.values[self.network.inputs[0]])
+
+    # The point.
+
+    @property
+    def states(self) -> list[Tensor]:
+        """The states in the order of a forward pass."""
+        return [self.values[state] for state in self.structure.states]
+
+    @property
+    def weights(self) -> list[Weights]:
+        """The weights in the order of a forward pass."""
+        return [self.values[parameter] for parameter in self.structure.parameters]
+
+    def with_weights(self, weights: Sequence[Weights]) -> Blocks:
+        """Return the blocks with other weights, after a forward pass."""
+        values = dict(zip(self.structure.parameters, weights, strict=True))
+        known = {x: v for x, v in self.values.items() if not isinstance(x, State)}
+        return type(self)(self.structure, {**known, **values}, self.last_only, self.proximity)
+
+    def snapshot(self) -> Values:
+        """Return the current point."""
+        return dict(self.values)
+
+    def restore(self, snapshot: Values) -> None:
+        """Go back to a point."""
+        self.values = dict(snapshot)
+
+    def extrapolate(self, previous: Values, factor: float) -> None:
+        """Go from the current point x to x + factor (x - previous), inside the domains."""
+        for state in self.structure.states:
+            ahead = torch.lerp(previous[state], self.values[state], 1 + factor)
+            inside = self.held(state).activation.project(ahead.flatten(0, -2))
+            self.values[state] = counted_steps(state, inside.view_as(ahead), self.values)
+        for parameter in self.structure.parameters:
+            stacked = torch.lerp(
+                previous[parameter].stacked(), self.values[parameter].stacked(), 1 + factor
+            )
+            ahead = self.values[parameter].like(stacked)
+            matrix = self.structure.penalties[parameter].project(ahead.matrix)
+            self.values[parameter] = replace(ahead, matrix=matrix)
+
+    def gap(self) -> tuple[float, ...]:
+        """Return |Z - forward pass| / |forward pass| for all states."""
+        exact = self.structure.passed(self.values)
+        return tuple(
+            float(
+                (self.values[state] - exact[state]).norm()
+                / exact[state].norm().clamp(min=torch.finfo(exact[state].dtype).tiny)
+            )
+            for state in self.structure.states
+        )
+
+    # The blocks.
+
+    def sweep(self, state_passes: int = 1) -> list[Block]:
+        """Return the blocks of one sweep: states from the top down, then weights."""
+        states = [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
+        return states * state_passes + [
+            self._block(parameter, self.weight_fit) for parameter in self.structure.parameters
+        ]
+
+    def state_blocks(self) -> list[Block]:
+        """Return the blocks of the states alone, from the top down."""
+        return [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
+
+    def _block(self, variable: Any, fit: Any) -> Block:
+        return Block(
+            variable.name,
+            partial(fit, variable),
+            partial(self.values.__getitem__, variable),
+            partial(self.values.__setitem__, variable),
+        )
+
+    def held(self, state: State) -> Divergence:
+        """Return the divergence of states within their bounds."""
+        divergence = self.divergence(state)
+        return divergence if state.bounds is None else within(divergence, state.bounds)
+
+    def state_fit(self, state: State) -> Fit[Any]:
+        """Return the subproblem of states, all else fixed."""
+        for term in self.network.terms:
+            if term.state is state and term.label in self.values:
+                assert isinstance(term.loss, OutputLoss)  # it has output states
+                return OutputFit(
+                    term.loss, self.values[term.label], self.held(state),
+                    self.drive(state), self.lam(state),
+                )  # fmt: skip
+        above = [
+            (edge, affine_in(edge.argument, state, self.values))
+            for edge in self.edges()
+            if state in edge.argument.variables and edge.target is not state
+        ]
+        if state in state.argument.variables:
+            own = affine_in(state.argument, state, self.values)
+            return self._states_over_time(state, own, above) or self._own_fit(state, own, above)
+        if not state.sequence and all(part.map.by_sample for _, part in above):
+            links = tuple(self._link(edge, part) for edge, part in above)
+            return StateFit(
+                self.divergence(state), self.drive(state), links, self.lam(state), state.bounds
+            )
+        return self._own_fit(state, None, above)
+
+    def drive(self, state: State) -> Tensor:
+        """Return what states are pulled to by their own divergence, their pre-activations."""
+        return self.pre_activation(state)
+
+    def link_target(self, edge: Edge) -> Tensor:
+        """Return what the pre-activations of an edge are pulled to, its target."""
+        target: Tensor = self.values[edge.target]
+        return target
+
+    def _link(self, edge: Edge, part: Affine) -> Link:
+        """Return an edge as a term of a fit, the rows that count in a row."""
+        target, map_, offset = self.link_target(edge), part.map, part.offset
+        if offset is None:
+            offset = target.new_zeros(edge.argument.units)
+        mask = self.mask(edge.target, edge.argument)
+        if edge.argument.sequence:
+            mask = target.new_ones(target.shape[:2], dtype=torch.bool) if mask is None else mask
+            target, map_ = target[mask], Composed(picked(mask), map_)
+            offset = offset if offset.ndim == 1 else offset[mask]
+        return Link(edge.divergence, map_, offset, target, edge.lam)
+
+    def _states_over_time(
+        self, state: State, own: Affine, above: Sequence[tuple[Edge, Affine]]
+    ) -> StatesOverTime | None:
+        """Return the fit of a plain recurrent layer, or None where it is another."""
+        recurrent = recurrent_weight(chain(own.map))
+        links = [self._time_link(edge, part) for edge, part in above]
+        if recurrent is None or state.bounds is not None or any(x is None for x in links):
+            return None
+        states = self.values[state]
+        drive = torch.zeros_like(states) if own.offset is None else own.offset.expand_as(states)
+        lengths = self.values[TIME].longer(state.early).lengths
+        return StatesOverTime(
+            self.divergence(state), drive, recurrent, tuple(x for x in links if x is not None),
+            lengths, self.lam(state),
+        )  # fmt: skip
+
+    def _time_link(self, edge: Edge, part: Affine) -> TimeLink | None:
+        """Return an edge in the order of time of the states that it is asked of, or None."""
+        weight, *movers = chain(part.map)
+        if not isinstance(weight, Times) or not all(_moves_rows(mover) for mover in movers):
+            return None
+        target = self.link_target(edge)
+        mask = self.mask(edge.target, edge.argument)
+        ones = target.new_ones(*target.shape[:2], 1)
+        counted = ones if mask is None else mask.unsqueeze(-1).to(target)
+        offset = part.offset
+        if offset is None:
+            offset = target.new_zeros(edge.argument.units)
+        for mover in movers:
+            target, counted = mover.adjoint(target), mover.adjoint(counted)
+            offset = offset if offset.ndim == 1 else mover.adjoint(offset)
+        return TimeLink(
+            edge.divergence, weight.weight, offset, target, counted[..., 0] > 0, edge.lam
+        )
+
+    def _own_fit(
+        self, state: State, own: Affine | None, above: Sequence[tuple[Edge, Affine]]
+    ) -> BlockFit:
+        """Return the fit of states whose maps are whatever the layers are."""
+        divergence, lam = self.divergence(state), self.lam(state)
+        states: Tensor = self.values[state]
+        counted = self.mask(state, state.argument)
+        if state.sequence and counted is None:
+            counted = states.new_ones(states.shape[:2], dtype=torch.bool)
+        block = BoxedStates(self.held(state), lam, tuple(states.shape), counted, states)
+        links = tuple(self._link(edge, part) for edge, part in above)
+        if own is None:
+            drive = lam * self.drive(state)
+            if counted is not None:
+                drive = drive.where(counted.unsqueeze(-1), 0.0)
+            return BlockFit(block, drive, links)
+        chosen: LinearMap = Identity() if counted is None else picked(counted)
+        edge = Edge(divergence, state, state.argument, lam)
+        return BlockFit(block, None, links, self._link(edge, own), chosen)
+
+    def weight_fit(self, parameter: Parameter) -> Fit[Any]:
+        """Return the subproblem of weights, all else fixed."""
+        parts = [
+            (edge, affine_in(edge.argument, parameter, self.values))
+            for edge in self.edges()
+            if parameter in edge.argument.variables
+        ]
+        penalty = self._pulled(parameter)
+        if len(parts) == 1 and (fit := self._rows_fit(parameter, *parts[0], penalty)) is not None:
+            return fit
+        block = PenalizedWeights(penalty, self.values[parameter])
+        return BlockFit(block, None, tuple(self._link(edge, part) for edge, part in parts))
+
+    def _rows_fit(
+        self, parameter: Parameter, edge: Edge, part: Affine, penalty: Penalty
+    ) -> WeightFit | None:
+        """Return the fit of weights that see rows of inputs, or None where they do not."""
+        *movers, rows = chain(part.map)
+        per_unit = edge.divergence.activation.per_unit
+        if not isinstance(rows, Rows) or not all(
+            _moves_rows(mover) or (mover.moves and per_unit) for mover in movers
+        ):
+            return None
+        target, offset = self.link_target(edge), part.offset
+        mask = self.mask(edge.target, edge.argument)
+        counted = None if mask is None else mask.unsqueeze(-1).expand_as(target).to(target)
+        if offset is not None:
+            offset = offset.expand(*target.shape[:-1], -1)
+        for mover in movers:
+            target = mover.adjoint(target)
+            counted = None if counted is None else mover.adjoint(counted)
+            offset = None if offset is None else mover.adjoint(offset)
+        design = rows.design
+        if counted is not None:
+            places = (counted[..., 0] > 0).nonzero()[:, 0]
+            design = self._design(parameter, edge, design, places)
+            target = target[places]
+            offset = None if offset is None else offset[places]
+        else:
+            design = self._design(parameter, edge, design, None)
+        return WeightFit(edge.divergence, design, target, penalty, edge.lam, offset)
+
+    def _design(
+        self, parameter: Parameter, edge: Edge, design: Design, places: Tensor | None
+    ) -> Design:
+        """Return the rows that count; those of the data alone are made, and summed, once."""
+        fixed = not any(isinstance(x, State) for x in _seen_by(edge.argument, parameter))
+        if fixed and parameter in self._designs:
+            return self._designs[parameter]
+        if places is not None:
+            design = Design(design.inputs[places], design.bias)
+        if fixed:
+            self._designs[parameter] = design
+        return design
+
+    def _pulled(self, parameter: Parameter) -> Penalty:
+        """Return the penalty, and the pull to the previous weights as part of it."""
+        penalty = self.structure.penalties[parameter]
+        if self.proximity is None:
+            return penalty
+        return penalty + SquaredFrobenius(self.proximity, self.values[parameter].matrix)
+
+
+def counted(
+    values: Mapping[Variable, Any],
+    last_only: frozenset[Label],
+    target: State | Label,
+    argument: Expression,
+) -> Tensor | None:
+    """Return (steps, samples) booleans, the steps that count; None where all rows do."""
+    if not argument.sequence:
+        return None
+    timeline: Timeline = values[TIME].longer(argument.early)
+    if target in last_only:
+        return timeline.last
+    return None if timeline.full else timeline.valid
+
+
+def _seen_by(expression: Expression, parameter: Parameter) -> frozenset[Variable]:
+    """Return the variables that a layer's weights see."""
+    assert isinstance(expression, Applied)  # the weights stand in it
+    if expression.weights is parameter:
+        return frozenset().union(*(x.variables for x in expression.arguments))
+    inside = [
+        x for x in expression.arguments if isinstance(x, Expression) and parameter in x.variables
+    ]
+    return _seen_by(inside[0], parameter)
+
+
+def _moves_rows(mover: LinearMap) -> bool:
+    return isinstance(mover, Moved) and mover.whole_rows
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Weights):
+        return value.to(value.matrix.double())
+    return value.double() if isinstance(value, Tensor) else value

@@ -1,0 +1,244 @@
+"""What is given to a model: arrays in, checked values of a network's inputs and labels out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.data.checks import sequence_lengths
+from liftednet.errors import DataError
+from liftednet.layers.expression import TIME, Input
+from liftednet.layers.time import Timeline
+from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
+from liftednet.validation import require_finite, require_float
+
+from .arrays import ArrayLike, as_tensor
+from .forward_pass import Values
+from .graph import Label, Network, Term
+
+Lengths = ArrayLike | Sequence[int] | None
+Arrays = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Checked and encoded data of a network.
+
+    Attributes:
+        values: of inputs and labels: (samples, units), or (steps, samples, units) of sequences,
+            zero beyond their lengths; the timeline, where there are sequences.
+        last_only: the labels of sequences that have one answer, at the last step.
+    """
+
+    values: Values
+    last_only: frozenset[Label] = frozenset()
+
+    def __len__(self) -> int:
+        """Return the number of samples, or of sequences."""
+        if TIME in self.values:
+            return len(self.values[TIME].known)
+        return len(next(iter(self.values.values())))
+
+    def take(self, rows: Tensor) -> Data:
+        """Return some of the samples, (some,) int64 on the CPU."""
+        steps = TIME in self.values
+        taken: Values = {}
+        for variable, value in self.values.items():
+            if isinstance(value, Timeline):
+                taken[variable] = value.take(rows)
+            else:
+                there = rows.to(value.device)
+                taken[variable] = value[:, there] if steps and value.ndim == 3 else value[there]
+        return Data(taken, self.last_only)
+
+    def to(self, device: str) -> Data:
+        """Return the data on a device."""
+        moved: Values = {}
+        for variable, value in self.values.items():
+            if isinstance(value, Timeline):
+                moved[variable] = Timeline(value.steps, value.known, torch.device(device))
+            else:
+                moved[variable] = value.to(device)
+        return Data(moved, self.last_only)
+
+    def unlabeled(self) -> Data:
+        """Return the data without labels."""
+        kept = {x: v for x, v in self.values.items() if not isinstance(x, Label)}
+        return Data(kept, self.last_only)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor whose type and device all have."""
+        found: Tensor = next(x for x in self.values.values() if isinstance(x, Tensor))
+        return found
+
+
+def prepared(
+    network: Network,
+    X: Arrays,
+    y: Arrays | None,
+    lengths: Lengths = None,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    part: bool = False,
+) -> Data:
+    """Return checked data.
+
+    Args:
+        network: whose inputs and labels they are.
+        X: (samples, ...) for each input: one array, or as many in order, or by the inputs' names.
+        y: labels or targets for each loss likewise; None for prediction.
+        lengths: (samples,) steps of each sequence; None: all have every step.
+        dtype: of the values, or None for that of X.
+        device: of the values.
+        part: whether these are a part of the data, in which classes may be missing.
+
+    Raises:
+        DataError: arrays, lengths and network do not fit together, or are not finite.
+    """
+    given = _by_variable("X", network.inputs, X)
+    values: Values = {}
+    first = next(iter(given.values()))
+    dtype = dtype or _float_type(first)
+    for variable, array in given.items():
+        values[variable] = _checked_input(
+            variable, as_tensor("X", array), len(as_tensor("X", first))
+        )
+    timeline = _timeline(values, lengths)
+    if timeline is not None:
+        values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
+        values[TIME] = timeline
+    for variable in given:
+        if not variable.sequence or timeline is None:
+            require_finite("X", values[variable])
+        values[variable] = values[variable].to(device=device, dtype=dtype)
+    data = Data(values)
+    if y is None:
+        return data.to(device)
+    labels = [term.label for term in network.terms]
+    last_only = set()
+    for term, array in zip(network.terms, _by_variable("y", labels, y).values(), strict=True):
+        target, last = _encoded(term, as_tensor("y", array), len(data), timeline, part)
+        values[term.label] = target.to(device=device, dtype=dtype)
+        if last:
+            last_only.add(term.label)
+    return Data(values, frozenset(last_only)).to(device)
+
+
+def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:
+    if isinstance(given, Mapping):
+        missing = [x.name for x in variables if x.name not in given]
+        if missing or len(given) != len(variables):
+            names = ", ".join(repr(x.name) for x in variables)
+            raise DataError(f"{name} must have the names {names}, got {sorted(map(str, given))}.")
+        return {x: given[x.name] for x in variables}
+    arrays = list(given) if isinstance(given, tuple | list) else [given]
+    if len(arrays) != len(variables):
+        raise DataError(
+            f"{name} must be {len(variables)} arrays, one for each of "
+            f"{', '.join(x.name for x in variables)}; got {len(arrays)}."
+        )
+    return dict(zip(variables, arrays, strict=True))
+
+
+def _float_type(array: Any) -> torch.dtype:
+    tensor = as_tensor("X", array)
+    require_float("X", tensor)
+    return tensor.dtype
+
+
+def _checked_input(variable: Input, x: Tensor, samples: int) -> Tensor:
+    """Return X as (samples, units), or (steps, samples, units)."""
+    leading = ("samples", "steps") if variable.sequence else ("samples",)
+    sizes = x.shape[len(leading) :]
+    fits = tuple(sizes) == variable.shape or tuple(sizes) == (variable.units,)
+    if not fits or x.numel() == 0:
+        shape = ", ".join((*leading, *map(str, variable.shape)))
+        raise DataError(
+            f"X must have shape ({shape}) for a network with {variable.units} inputs, got "
+            f"{tuple(x.shape)}."
+        )
+    require_float("X", x)
+    if len(x) != samples:
+        raise DataError(f"every array of X must have {samples} samples; one has {len(x)}.")
+    flat = x.flatten(len(leading))
+    return flat.transpose(0, 1).contiguous() if variable.sequence else flat
+
+
+def _timeline(values: Values, lengths: Lengths) -> Timeline | None:
+    sequences = [v for x, v in values.items() if x.sequence]
+    if not sequences:
+        if lengths is not None:
+            raise DataError("lengths are for sequences, and the network has none.")
+        return None
+    steps, samples = sequences[0].shape[:2]
+    if any(v.shape[0] != steps for v in sequences):
+        raise DataError("all inputs of sequences must have equal steps.")
+    if lengths is None:
+        known = torch.full((samples,), steps)
+    else:
+        known = sequence_lengths(torch.as_tensor(lengths), samples, steps)
+    return Timeline(steps, known.cpu(), sequences[0].device)
+
+
+def _zero_beyond(variable: Input, value: Tensor, timeline: Timeline) -> Tensor:
+    if not variable.sequence:
+        return value
+    kept = value if timeline.full else value.where(timeline.valid.unsqueeze(-1), 0.0)
+    require_finite("X, as (steps, samples, features),", kept)
+    return kept
+
+
+def _encoded(
+    term: Term, y: Tensor, samples: int, timeline: Timeline | None, part: bool
+) -> tuple[Tensor, bool]:
+    """Return targets, and whether sequences have one alone, at their last step."""
+    if y.ndim == 0 or len(y) != samples:
+        raise DataError(
+            f"y must have one row for each of the {samples} samples of X, got shape "
+            f"{tuple(y.shape)}."
+        )
+    outputs = term.argument.units if term.state is None else term.state.units
+    encode = encode_part if part else _encode_all
+    if not term.argument.sequence:
+        if y.is_floating_point():
+            require_finite("y", y)
+        return encode(term.loss, y, outputs), False
+    assert timeline is not None  # the argument is a sequence
+    per_step = y.ndim == 3 or (y.ndim == 2 and not y.is_floating_point())
+    if per_step and y.shape[1] != timeline.steps:
+        raise DataError(
+            f"y of shape {tuple(y.shape)} must have the {timeline.steps} steps of X on its second "
+            "axis."
+        )
+    y = y.to(timeline.device)
+    counted = timeline.valid if per_step else timeline.last
+    rows = y.transpose(0, 1)[counted] if per_step else y[counted.nonzero()[:, 1]]
+    if rows.is_floating_point():
+        require_finite("y", rows)
+    encoded = encode(term.loss, rows, outputs)
+    target = encoded.new_zeros(timeline.steps, samples, outputs)
+    target[counted] = encoded
+    return target, not per_step
+
+
+def _encode_all(loss: Loss, y: Tensor, outputs: int) -> Tensor:
+    return loss.encode(y, outputs)
+
+
+def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:
+    """Return encoded targets of a part of the data, which may hold one class alone.
+
+    Raises:
+        DataError: y does not fit the loss or the number of outputs.
+    """
+    labels = y.ndim == 1 and not y.is_floating_point()
+    if labels and isinstance(loss, CrossEntropy | SimplexCrossEntropy):
+        every = torch.arange(outputs, dtype=y.dtype, device=y.device)
+        return loss.encode(torch.cat([y, every]), outputs)[: len(y)]
+    return loss.encode(y, outputs)

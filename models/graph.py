@@ -1,0 +1,386 @@
+"""A lifted network as a graph: inputs, states, weights, losses, and what each is an argument of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from liftednet.activation import Activation
+from liftednet.errors import DataError, DeclarationError
+from liftednet.layers.expression import Applied, Expression, Input, Parameter, Variable
+from liftednet.layers.layer import Shape, columns
+from liftednet.layers.time import Delay, Early, Late, Turn
+from liftednet.losses import Loss, OutputLoss, PinnedLoss
+from liftednet.validation import is_integer, require_positive
+
+Bounds = tuple[float, float]
+
+
+class State(Expression, Variable):
+    """The states of one layer, a variable of the training problem.
+
+    lam [Phi(Z) - <Z, U> + R(U)] couples them to the pre-activations U, an expression.
+
+    Attributes:
+        activation: phi, with the potential Phi.
+        lam: weight of the divergence, or None for that of the model.
+        bounds: (lowest, highest) value, or None.
+        argument: U.
+    """
+
+    def __init__(
+        self, activation: Activation, shape: Shape, sequence: bool, early: int = 0
+    ) -> None:
+        """Declare the states, whose argument comes later."""
+        self.activation, self.shape = activation, shape
+        self.sequence, self.early = sequence, early
+        self.variables = frozenset({self})
+        self.lam: float | None = None
+        self.bounds: Bounds | None = None
+        self._argument: Expression | None = None
+
+    @property
+    def argument(self) -> Expression:
+        """The pre-activations U."""
+        if self._argument is None:
+            raise DeclarationError(f"{self} has no pre-activations yet: call of(expression).")
+        return self._argument
+
+    def of(self, argument: Expression) -> State:
+        """Give the pre-activations of states that were declared first, and return the states.
+
+        Raises:
+            DataError: the shapes do not meet.
+            DeclarationError: they have been given before.
+        """
+        if self._argument is not None:
+            raise DeclarationError(f"{self} has its pre-activations already.")
+        wanted = self.activation.pre_units(self.units)
+        if argument.units != wanted:
+            raise DataError(
+                f"{self} of shape {self.shape} needs {wanted} pre-activations, and its argument "
+                f"has the shape {argument.shape}."
+            )
+        if (argument.sequence, argument.early) != (self.sequence, self.early):
+            raise DataError(
+                f"{self} and its pre-activations differ in time: a sequence is declared with "
+                "sequence=True."
+            )
+        self._argument = argument
+        return self
+
+
+class Label(Variable):
+    """Data that a loss compares with: encoded y."""
+
+
+@dataclass(frozen=True, eq=False)
+class Term:
+    """A loss of the network.
+
+    Attributes:
+        loss: pinned to U, or on the output states.
+        argument: U, the last pre-activations.
+        label: y.
+        weight: factor of the loss.
+        state: the output states, or None where the loss is pinned.
+    """
+
+    loss: Loss
+    argument: Expression
+    label: Label
+    weight: float
+    state: State | None
+
+    @property
+    def pinned(self) -> PinnedLoss:
+        """The loss, where it is pinned."""
+        assert isinstance(self.loss, PinnedLoss)  # seen to by `Network.loss`
+        return self.loss
+
+    @property
+    def activation(self) -> Activation:
+        """What makes outputs of U."""
+        if self.state is not None:
+            return self.state.activation
+        return self.pinned.divergence.activation
+
+
+class Network:
+    """Inputs, states and losses, joined by layers.
+
+    Declare a network by its layers, and train it as a `Lifted` model:
+
+        network = Network()
+        x = network.input(64)
+        h = network.state(ReLU(), dense(x, 50))
+        g = network.state(ReLU(), dense(h, 50) + h)
+        network.loss(CrossEntropy(), dense(concatenate(h, g), 10))
+    """
+
+    def __init__(self) -> None:
+        """Begin without anything."""
+        self.inputs: list[Input] = []
+        self.states: list[State] = []
+        self.terms: list[Term] = []
+
+    def input(self, *shape: int, sequence: bool = False) -> Input:
+        """Declare data that come in.
+
+        Args:
+            shape: of a sample, or of a step of a sequence: features, or channels and positions.
+            sequence: whether there are steps.
+
+        Raises:
+            DataError: a size is no positive integer.
+        """
+        _require_shape(shape)
+        found = Input(tuple(map(int, shape)), sequence)
+        self.inputs.append(_named(found, "input", len(self.inputs)))
+        return found
+
+    def state(
+        self,
+        activation: Activation,
+        argument: Expression | None = None,
+        *,
+        units: int | None = None,
+        sequence: bool = True,
+        early: int = 0,
+        lam: float | None = None,
+        bounds: Bounds | None = None,
+    ) -> State:
+        """Declare the states of a layer, Z = phi(U) at the forward pass.
+
+        Args:
+            activation: phi.
+            argument: U; None for states that are an argument of their own, through a delay: give
+                `units`, and U by `of` later.
+            units: of such states.
+            sequence: whether such states have steps.
+            early: how many steps of such states come before the first of the data.
+            lam: weight of the divergence; None for that of the model.
+            bounds: (lowest, highest) value of a state.
+
+        Raises:
+            DataError: the shapes do not meet, or lam is not positive.
+            DeclarationError: it is no activation, or both or none of argument and units are given.
+        """
+        if not isinstance(activation, Activation):
+            raise DeclarationError(
+                "activations must be Activation objects such as liftednet.activations.ReLU(), got "
+                f"{activation!r}; a function becomes one by Activation.from_function."
+            )
+        if (argument is None) == (units is None):
+            raise DeclarationError("give the pre-activations of the states, or their units.")
+        if argument is None:
+            assert units is not None  # one of both is given
+            _require_shape((units,))
+            found = State(activation, (int(units),), sequence, early)
+        else:
+            shape = _state_shape(activation, argument)
+            found = State(activation, shape, argument.sequence, argument.early)
+        self.states.append(_named(found, "states", len(self.states)))
+        found.lam = None if lam is None else require_positive("lam", lam)
+        found.bounds = bounds
+        return found if argument is None else found.of(argument)
+
+    def loss(
+        self,
+        loss: Loss,
+        argument: Expression,
+        *,
+        weight: float = 1.0,
+        activation: Activation | None = None,
+        lam: float | None = None,
+    ) -> Expression:
+        """Declare a loss on pre-activations, and return what the network answers with.
+
+        Args:
+            loss: from `liftednet.losses`.
+            argument: U, the last pre-activations.
+            weight: factor of the loss.
+            activation: gives the output states of their own (Lifted Neural Networks, eq. (14)),
+                which losses that are not pinned have by themselves.
+            lam: weight of the divergence of output states; None for that of the model.
+
+        Raises:
+            DataError: weight or lam is not positive.
+            DeclarationError: it is no loss, or cannot be paired with the activation.
+        """
+        if not isinstance(loss, Loss):
+            raise DeclarationError(
+                f"loss must be a loss object, such as liftednet.losses.CrossEntropy(); got {loss!r}."
+            )
+        label = _named(Label(), "y", len(self.terms))
+        weight, state = require_positive("weight", weight), None
+        if activation is not None or not isinstance(loss, PinnedLoss):
+            if not isinstance(loss, OutputLoss):
+                raise DeclarationError(f"{loss!r} holds the outputs at the data: no output states.")
+            loss.require_activation(activation or loss.activation)
+            if weight != 1.0:
+                raise DeclarationError("a loss on output states is weighed by lam, not by weight.")
+            state = self.state(activation or loss.activation, argument, lam=lam)
+        self.terms.append(Term(loss, argument, label, weight, state))
+        return argument
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """The weights, in the order in which a forward pass meets them; named on the way."""
+        found: dict[Parameter, None] = {}
+        for group in self.groups():
+            for state in group:
+                found.update(dict.fromkeys(parameters_of(state.argument)))
+        for term in self.terms:
+            found.update(dict.fromkeys(parameters_of(term.argument)))
+        return [_named(weights, "weights", number) for number, weights in enumerate(found)]
+
+    def groups(self) -> list[list[State]]:
+        """Return the states in the order of a forward pass, those that run together in groups.
+
+        Raises:
+            DeclarationError: states depend on themselves without a delay, through a turn of time,
+                or on states of another network.
+        """
+        direct = {s: self._states_in(s.argument, delayed=False) for s in self.states}
+        through = {s: self._states_in(s.argument, delayed=True) for s in self.states}
+        order = _sorted(direct)
+        reached = _closure(through)
+        groups: list[list[State]] = []
+        placed: set[State] = set()
+        for state in order:
+            if state in placed:
+                continue
+            together = [
+                s for s in order if s is state or (state in reached[s] and s in reached[state])
+            ]
+            if len(together) > 1 or state in through[state]:
+                _refuse_turns(together)
+            groups.append(together)
+            placed.update(together)
+        return _after_needs(groups, reached)
+
+    def _states_in(self, expression: Expression, delayed: bool) -> set[State]:
+        found = set(_states(expression, delayed))
+        for state in found:
+            if state not in self.states:
+                raise DeclarationError(f"{state} belongs to another network.")
+        return found
+
+    def check(self) -> None:
+        """Refuse a network that cannot be trained.
+
+        Raises:
+            DeclarationError: there is no input or no loss, an output state feeds other layers, or
+                what `groups` refuses.
+        """
+        if not self.inputs or not self.terms:
+            raise DeclarationError("a network needs an input and a loss.")
+        self.groups()
+        outputs = {term.state for term in self.terms if term.state is not None}
+        for where in (*self.states, *self.terms):
+            if inside := outputs & set(_states(where.argument, delayed=True)):
+                raise DeclarationError(f"{inside.pop()} has a loss of its own and feeds a layer.")
+
+
+def parameters_of(expression: Expression) -> Iterator[Parameter]:
+    """Yield the weights in an expression, arguments first."""
+    if isinstance(expression, Applied):
+        for argument in expression.arguments:
+            if isinstance(argument, Expression):
+                yield from parameters_of(argument)
+        if expression.weights is not None:
+            yield expression.weights
+
+
+def _states(expression: Expression, delayed: bool) -> Iterator[State]:
+    """Yield the states in an expression, those behind a delay only where asked for."""
+    if isinstance(expression, State):
+        yield expression
+    elif isinstance(expression, Applied):
+        if delayed or not isinstance(expression.layer, Delay):
+            for argument in expression.arguments:
+                if isinstance(argument, Expression):
+                    yield from _states(argument, delayed)
+
+
+def _sorted(needs: dict[State, set[State]]) -> list[State]:
+    """Return the states, each after those that it needs at the same step."""
+    order: dict[State, None] = {}
+
+    def visit(state: State, path: tuple[State, ...]) -> None:
+        if state in path:
+            names = " -> ".join(map(str, (*path[path.index(state) :], state)))
+            raise DeclarationError(f"{names}: states depend on themselves without a delay.")
+        if state not in order:
+            for needed in needs:  # in the order of their declaration
+                if needed in needs[state]:
+                    visit(needed, (*path, state))
+            order[state] = None
+
+    for state in needs:
+        visit(state, ())
+    return list(order)
+
+
+def _closure(needs: dict[State, set[State]]) -> dict[State, set[State]]:
+    reached = {state: set(found) for state, found in needs.items()}
+    for middle in needs:
+        for found in reached.values():
+            if middle in found:
+                found |= reached[middle]
+    return reached
+
+
+def _after_needs(groups: list[list[State]], reached: dict[State, set[State]]) -> list[list[State]]:
+    """Return the groups, each after those that it needs."""
+    order: list[list[State]] = []
+    left = list(groups)
+    while left:
+        ready = next(
+            group
+            for group in left
+            if not any(
+                s in reached[group[0]] for other in left if other is not group for s in other
+            )
+        )
+        left.remove(ready)
+        order.append(ready)
+    return order
+
+
+def _refuse_turns(group: Sequence[State]) -> None:
+    def visit(expression: Expression) -> None:
+        if not isinstance(expression, Applied) or not expression.variables & set(group):
+            return
+        if isinstance(expression.layer, Turn | Early | Late):
+            raise DeclarationError(
+                f"{group[0]} depends on itself through {type(expression.layer).__name__}, not only "
+                "through delays: states can run in one direction of time alone."
+            )
+        for argument in expression.arguments:
+            visit(argument)
+
+    for state in group:
+        visit(state.argument)
+
+
+def _state_shape(activation: Activation, argument: Expression) -> Shape:
+    block = activation.pre_units(1)
+    if columns(argument.shape) % block:
+        raise DataError(
+            f"{activation!r} makes a unit of {block} pre-activations, and {argument.shape} is no "
+            "multiple of that."
+        )
+    return argument.shape if block == 1 else (columns(argument.shape) // block,)
+
+
+def _require_shape(shape: Sequence[Any]) -> None:
+    if not shape or not all(map(is_integer, shape)) or min(shape) < 1:
+        raise DataError(f"sizes must be positive integers, got {tuple(shape)}.")
+
+
+def _named(variable: Any, kind: str, number: int) -> Any:
+    variable.name = f"{kind} {number + 1}"
+    return variable

@@ -1,0 +1,32 @@
+"""The ways through a graph: block descent, minibatches, Gauss-Newton, and multipliers."""
+
+from __future__ import annotations
+
+from liftednet.errors import DeclarationError
+
+from .descent import FullBatch
+from .gauss_newton import GaussNewton
+from .minibatch import Minibatch
+
+Method = FullBatch | GaussNewton | Minibatch
+METHODS: dict[str, type[FullBatch] | type[GaussNewton] | type[Minibatch]] = {
+    "full": FullBatch,
+    "gauss-newton": GaussNewton,
+    "minibatch": Minibatch,
+}
+
+
+def method_named(method: object) -> Method:
+    """Return a method, by its name where that is given.
+
+    Raises:
+        DeclarationError: there is no such method.
+    """
+    if isinstance(method, FullBatch | GaussNewton | Minibatch):
+        return method
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method]()
+    names = ", ".join(map(repr, ("auto", *METHODS)))
+    raise DeclarationError(
+        f"method must be one of {names}, a FullBatch, a GaussNewton or a Minibatch, got {method!r}."
+    )

@@ -1,0 +1,223 @@
+"""Block-coordinate descent: exact fits in turn, never a rise, a certificate for the whole."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from liftednet.errors import SolverError
+from liftednet.problems import StatesOverTime
+from liftednet.solution import Solution
+from liftednet.solvers import (
+    GeneralizedLinear,
+    NewtonOverTime,
+    Solver,
+    choose,
+    finished,
+    named,
+)
+from liftednet.validation import require_count, require_positive
+
+from ..block import Block, Blocks, Structure
+from ..learned import learned_blocks, refuse_fixed_activations
+from ..run import Ending, Step, Steps
+from .multipliers import MultiplierBlocks
+
+AnySolver = str | Solver[Any, Any, Any]
+
+_LARGEST_FACTOR = 50.0  # of an extrapolation
+_ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
+_STEPS_OVER_TIME = 2  # Newton steps between weight fits; more of them bring no better weights
+
+
+@dataclass(frozen=True)
+class FullBatch:
+    """Training on all samples at once, every block by its convex problem.
+
+    Lifted Neural Networks, section 6; Lifted Recurrent Neural Networks, section 5.
+
+    Attributes:
+        sweeps: the most over all blocks.
+        state_passes: visits of the states in one sweep; several solve the states all at once,
+            which is exact where the divergence is joint.
+        tolerance: stop when every block's relative KKT residual is below this.
+        extrapolation: whether to go on along the last move where that is lower. With multipliers
+            the objective changes between sweeps, and they have a safeguard of their own.
+        learn_activations: whether the slopes of leaky ReLUs are fitted, too.
+
+    Raises:
+        DataError: a number is out of its range.
+    """
+
+    sweeps: int = 20
+    state_passes: int = 1
+    tolerance: float = 1e-4
+    extrapolation: bool = True
+    learn_activations: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of their range."""
+        require_count("sweeps", self.sweeps, 1)
+        require_count("state_passes", self.state_passes, 1)
+        require_positive("tolerance", self.tolerance)
+
+    @property
+    def rounds(self) -> int:
+        """The sweeps."""
+        return self.sweeps
+
+    def refuse(self, structure: Structure, multipliers: bool) -> None:
+        """Raise `DeclarationError` where a network cannot be trained like this."""
+        if self.learn_activations:
+            refuse_fixed_activations(structure)
+
+    def steps(self, blocks: Blocks, solvers: Solvers) -> Steps:
+        """Descend, and yield what every block update did.
+
+        Raises:
+            SolverError: a block failed or raised the joint objective; the blocks then hold the
+                last good state, and the error the solution that was refused.
+        """
+        started = time.perf_counter()
+        ahead = _Ahead(blocks) if self._extrapolates(blocks) else None
+        for sweep in range(self.sweeps):
+            worst = 0.0
+            objective = blocks.objective()
+            for block in self._sweep(blocks):
+                step = _update(block, solvers, sweep, objective, started)
+                objective, worst = step.objective, _worse(worst, step.residual)
+                yield step
+            if isinstance(blocks, MultiplierBlocks):
+                step = blocks.renewal(sweep, started)
+                worst = max(worst, step.residual)
+                yield step
+            if worst <= self.tolerance:
+                return Ending.CONVERGED
+            if ahead is not None:
+                yield ahead.step(blocks, sweep, started)
+        return Ending.BUDGET
+
+    def _extrapolates(self, blocks: Blocks) -> bool:
+        return self.extrapolation and not isinstance(blocks, MultiplierBlocks)
+
+    def _sweep(self, blocks: Blocks) -> list[Block]:
+        learned = learned_blocks(blocks) if self.learn_activations else []
+        return blocks.sweep(self.state_passes) + learned
+
+
+@dataclass
+class Solvers:
+    """Who solves the blocks, and what they have prepared.
+
+    Attributes:
+        all: "auto", a solver's name, or a solver, for every block.
+        over_time: the same for the states of recurrent layers; "auto" takes two exact steps over
+            all time between the weight fits.
+        tolerance: of the descent that they serve.
+    """
+
+    all: AnySolver = "auto"
+    over_time: AnySolver = "auto"
+    tolerance: float = 1e-4
+    _caches: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def solve(self, block: Block, problem: Any, value: Any) -> Solution[Any]:
+        """Return the solution of a block from its current value."""
+        wanted = self._wanted(problem) if block.solver is None else block.solver
+        solver = choose(problem, wanted)
+        cache = solver.prepare(problem, self._caches.get(block.name))
+        self._caches[block.name] = cache
+        solution = solver.solve(problem, value, cache).require_usable()
+        return finished(problem, solution) if wanted == "auto" else solution
+
+    def _wanted(self, problem: Any) -> AnySolver:
+        """Return who solves a problem, iterative fits to a tenth of the descent's tolerance."""
+        over_time = isinstance(problem, StatesOverTime)
+        wanted, goal = self.over_time if over_time else self.all, self.tolerance / 10
+        if over_time and isinstance(wanted, str) and wanted != "auto":
+            return replace(named(wanted), tolerance=goal)  # type: ignore[type-var]
+        if wanted != "auto":
+            return wanted
+        quick: Solver[Any, Any, Any] = (
+            NewtonOverTime(goal, _STEPS_OVER_TIME) if over_time else GeneralizedLinear(goal)
+        )
+        serves = quick.obstacle(problem) is None and not problem.quadratic
+        return quick if serves else "auto"
+
+
+def _update(block: Block, solvers: Solvers, sweep: int, objective: float, started: float) -> Step:
+    """Solve a block, keep what it brings where it lowers the objective, and say so.
+
+    Raises:
+        SolverError: the solution is not finite, or a rise is more than rounding.
+    """
+    problem, value = block.problem(), block.value()
+    before = problem.measure(value)
+    solution = solvers.solve(block, problem, value)
+    rise = solution.objective - before.objective
+    if rise > _ROUNDING * (1 + abs(before.objective)):
+        raise SolverError(
+            f"the block {block.name!r} raised the joint objective by {rise:.3e} (from "
+            f"{before.objective:.6e}); {solution.solver} stopped after {solution.iterations} "
+            f"iterations with residual {solution.residual:.1e}. The model keeps the state before "
+            "this block.",
+            solution,
+        )
+    if rise < 0:
+        block.assign(solution.value)
+    decrease = max(-rise, 0.0)
+    return Step(
+        sweep, block.name, objective - decrease, decrease, before.residual,
+        solution.iterations, solution.solver, time.perf_counter() - started,
+    )  # fmt: skip
+
+
+class _Ahead:
+    """Extrapolation with a monotone safeguard.
+
+    From the points x_k that the sweeps reach, x_k + f (x_k - x_{k-1}); f grows as long as the
+    objective falls, and shrinks where a step is taken back (as Ang and Gillis, 2019, for NMF).
+    """
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._previous = blocks.snapshot()
+        self._factor = 0.5
+
+    def step(self, blocks: Blocks, sweep: int, started: float) -> Step:
+        """Extrapolate where that lowers the objective, and say what it did."""
+        objective = blocks.objective()
+        decrease = self._decrease(blocks, objective)
+        seconds = time.perf_counter() - started
+        return Step(
+            sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation", seconds
+        )
+
+    def _decrease(self, blocks: Blocks, objective: float) -> float:
+        reached, decrease = blocks.snapshot(), 0.0
+        try:
+            blocks.extrapolate(self._previous, self._factor)
+            decrease = max(objective - blocks.objective(), 0.0)
+        finally:  # an interrupt, too, leaves the point that the sweep has reached
+            if decrease == 0.0:
+                blocks.restore(reached)
+        self._previous = reached
+        self._factor = min(1.5 * self._factor, _LARGEST_FACTOR) if decrease else self._factor / 2
+        return decrease
+
+
+def _worse(one: float, other: float) -> float:
+    """Return the larger of two residuals; infinity for one that is not known."""
+    return math.inf if math.isnan(other) else max(one, other)
+
+
+def largest_residual(blocks: Blocks) -> float:
+    """Return the largest relative KKT residual over all blocks at the current point."""
+    return max(_residuals(blocks))
+
+
+def _residuals(blocks: Blocks) -> Iterator[float]:
+    for block in blocks.sweep():
+        yield block.problem().measure(block.value()).residual

@@ -1,0 +1,180 @@
+"""Weights and states of a network in one convex step after another."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from liftednet.activations import Identity
+from liftednet.divergences import Tight
+from liftednet.errors import DeclarationError
+from liftednet.layers.expression import TIME, Variable, value_of
+from liftednet.layers.time import Timeline
+from liftednet.penalties import SquaredFrobenius
+from liftednet.solvers.gauss_newton import require_form, steps
+from liftednet.solvers.objective import Forward, Target
+from liftednet.validation import require_count, require_positive
+
+from ..block import Blocks, Structure
+from ..forward_pass import Values
+from ..run import Ending, Step, Steps
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """Steps of all weights and states together, where the blocks move one of them at a time.
+
+    The tight lifted problem, linearized at a forward pass, is one convex quadratic in all weights
+    and states. Its states are eliminated, which leaves a damped least-squares problem in the
+    weights: the lifted Newton method of Albersmeyer and Diehl (2010), here equal to
+    Levenberg-Marquardt steps on the loss of the feedforward rule. A forward pass with the new
+    weights then gives states at which every divergence is zero again.
+
+    Attributes:
+        most: the most steps.
+        tolerance: stop when no entry of the gradient, relative to its terms, is larger.
+        form: "products" (conjugate gradients), "normal" (a dense matrix), or None to choose.
+
+    Raises:
+        DataError: a number is out of its range.
+        DeclarationError: there is no such form.
+    """
+
+    most: int = 50
+    tolerance: float = 1e-4
+    form: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of their range."""
+        require_count("most", self.most, 1)
+        require_positive("tolerance", self.tolerance)
+        require_form(self.form)
+
+    @property
+    def rounds(self) -> int:
+        """The steps."""
+        return self.most
+
+    def refuse(self, structure: Structure, multipliers: bool) -> None:
+        """Raise `DeclarationError` where a network cannot be trained like this."""
+        for state in structure.states:
+            divergence = structure.divergences[state]
+            vanishes = isinstance(divergence, Tight) or isinstance(divergence.activation, Identity)
+            if multipliers or not vanishes or divergence.smoothness is None:
+                raise DeclarationError(
+                    "method 'gauss-newton' starts from forward passes: it needs divergence='tight' "
+                    f"and a Lipschitz constant of every activation; got {divergence!r}."
+                )
+            if state.bounds is not None:
+                raise DeclarationError(
+                    "method 'gauss-newton' has the states of a forward pass, which no bounds hold: "
+                    'use method="full".'
+                )
+        for term in structure.network.terms:
+            if term.state is not None or term.pinned.divergence.smoothness is None:
+                raise DeclarationError(
+                    "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
+                    f"{term.loss!r} is none here."
+                )
+        for penalty in structure.penalties.values():
+            if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+                raise DeclarationError(
+                    f"method 'gauss-newton' holds the penalty SquaredFrobenius alone, not "
+                    f'{penalty!r}: use method="minibatch" or method="full".'
+                )
+
+    def steps(self, blocks: Blocks) -> Steps:
+        """Take the steps, and yield the joint objective after each.
+
+        The states are those of a forward pass at the end.
+        """
+        started, forward = time.perf_counter(), _forward(blocks)
+        point = torch.cat([layer.stacked().double().flatten() for layer in blocks.weights])
+        moves = steps(forward, point, self.tolerance, self.form)
+        number = 0
+        try:
+            while number < self.most:
+                taken = next(moves)
+                _keep(blocks, forward.split(taken.point))
+                yield Step(
+                    number, "weights and states", taken.objective, taken.decrease, taken.residual,
+                    taken.attempts, "levenberg-marquardt", time.perf_counter() - started,
+                )  # fmt: skip
+                number += 1
+        except StopIteration as stop:
+            return Ending.CONVERGED if stop.value else Ending.STALLED
+        finally:
+            blocks.pass_forward()
+        return Ending.BUDGET
+
+
+def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:
+    for parameter, layer in zip(blocks.structure.parameters, stacked, strict=True):
+        before = blocks.values[parameter]
+        blocks.values[parameter] = before.like(layer.clone().to(before.matrix))
+
+
+def _forward(blocks: Blocks) -> Forward:
+    """Return the network as a function of its stacked weights, and what it is held to."""
+    structure, pull = blocks.structure, []
+    for parameter in structure.parameters:
+        penalty, stacked = structure.penalties[parameter], blocks.values[parameter].stacked()
+        assert isinstance(penalty, SquaredFrobenius)  # refused elsewhere
+        weight = torch.zeros_like(stacked, dtype=torch.float64)
+        weight[: parameter.shape[0]] = 2 * penalty.rho
+        pull.append(weight)
+    network = _Function(blocks)
+    return Forward(network, network.data, tuple(_targets(blocks)), tuple(pull))
+
+
+def _targets(blocks: Blocks) -> list[Target]:
+    found = []
+    for term in blocks.network.terms:
+        if term.label not in blocks.values:
+            continue
+        y, mask = blocks.values[term.label], blocks.mask(term.label, term.argument)
+        if not term.argument.sequence:
+            y, mask = y.unsqueeze(1), y.new_ones(len(y), 1, dtype=torch.bool)
+        else:
+            ones = y.new_ones(y.shape[:2], dtype=torch.bool)
+            y, mask = y.transpose(0, 1), (ones if mask is None else mask).T
+        found.append(Target(term.pinned.divergence, y, mask, term.weight))
+    return found
+
+
+class _Function:
+    """A network as a function of weights and data, of which the first axis is samples."""
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._structure = blocks.structure
+        self._parameters = blocks.structure.parameters
+        self._likes = blocks.weights
+        self._inputs = [x for x in blocks.network.inputs if x in blocks.values]
+        self._timeline: Timeline | None = blocks.values.get(TIME)
+        values = [blocks.values[x] for x in self._inputs]
+        self.data = tuple(
+            v.transpose(0, 1) if x.sequence else v
+            for x, v in zip(self._inputs, values, strict=True)
+        )
+        if self._timeline is not None:
+            self.data = (*self.data, self._timeline.lengths)
+
+    def __call__(self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the pre-activations of every loss, (samples, rows, outputs)."""
+        values: dict[Variable, object] = {
+            x: like.like(w)
+            for x, like, w in zip(self._parameters, self._likes, weights, strict=True)
+        }
+        for x, v in zip(self._inputs, data, strict=False):
+            values[x] = v.transpose(0, 1) if x.sequence else v
+        if self._timeline is not None:
+            values[TIME] = self._timeline.of(data[-1])
+        passed: Values = self._structure.passed(values)
+        outputs = []
+        for term in self._structure.network.terms:
+            u = value_of(term.argument, passed)
+            outputs.append(u.transpose(0, 1) if term.argument.sequence else u.unsqueeze(1))
+        return tuple(outputs)

@@ -1,0 +1,127 @@
+"""The metric in which a layer's weights are pulled to their previous values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from liftednet.samples import Weights
+from liftednet.solvers.metric_prox import LowRankMetric
+
+
+@dataclass(frozen=True)
+class Move:
+    """A direction of one layer's weights, and how fast the linearized objective falls along it.
+
+    Attributes:
+        matrix: of W, up to the scale, (inputs, units).
+        bias: of b, (units,), or None.
+        scale: of the matrix.
+        slope: the gradient times the direction.
+    """
+
+    matrix: Tensor
+    bias: Tensor | None
+    scale: float
+    slope: float
+
+    def taken(self, layer: Weights, length: float) -> Weights:
+        """Return weights less a length of the move."""
+        matrix = torch.sub(layer.matrix, self.matrix, alpha=length * self.scale)
+        if layer.bias is None or self.bias is None:
+            return Weights(matrix, layer.bias)
+        return Weights(matrix, torch.sub(layer.bias, self.bias, alpha=length))
+
+
+class LayerMetric:
+    """Running statistics of a layer's inputs, and the step that they precondition.
+
+    With mean mu, variance v (of all entries) and covariance C of the inputs, all with exponential
+    forgetting, and s the damping, the metric on [W; b] is v (I + C / (s v)) on centered inputs,
+    (v + 1 / s) on the bias. C is kept by its leading eigenvectors, which one step of subspace
+    iteration follows at every look. Without a bias, mu is 0 and C the second moment.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        bias: bool,
+        rank: int,
+        damping: float,
+        memory: float,
+        generator: torch.Generator,
+    ) -> None:
+        """Begin with random directions.
+
+        Args:
+            inputs: columns of X.
+            bias: whether the layer has one, which takes the mean of the inputs.
+            rank: eigenvectors that are kept, at most a quarter of the inputs.
+            damping: s; a larger one trusts the covariance less.
+            memory: share that the past keeps at every look, in [0, 1).
+            generator: of the directions.
+        """
+        kept = min(rank, inputs // 4)
+        self._bias, self._damping, self._memory = bias, damping, memory
+        self._mean = torch.zeros(inputs)
+        self._vectors = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
+        self._values = torch.zeros(kept)
+        self._variance, self._looks = 0.0, 0.0
+
+    def look(self, inputs: Tensor) -> None:
+        """Update the statistics by a batch of inputs, (samples, inputs)."""
+        self._mean, self._vectors, self._values = (
+            part.to(inputs) for part in (self._mean, self._vectors, self._values)
+        )
+        self._looks = self._memory * self._looks + 1
+        share = 1 / self._looks
+        if self._bias:
+            self._mean = self._mean.lerp(inputs.mean(0), share)
+        centered = inputs - self._mean if self._bias else inputs
+        spread = float(centered.square().mean())
+        self._variance += share * (spread - self._variance)
+        moved = centered.T @ (centered @ self._vectors) / len(inputs)
+        mixed = (1 - share) * self._vectors * self._values + share * moved
+        self._vectors, upper = torch.linalg.qr(mixed)
+        self._values = upper.diagonal().abs()
+
+    def move(self, weight: Tensor, bias: Tensor | None) -> Move:
+        """Return the gradient times the inverse metric.
+
+        Args:
+            weight: the gradient of W, (inputs, units); overwritten.
+            bias: the gradient of b, (units,), or None.
+        """
+        if bias is not None:
+            weight.addr_(self._mean.to(weight), bias, alpha=-1)  # as on centered inputs
+        variance = self._least_variance(weight)
+        fall = torch.dot(weight.flatten(), weight.flatten())
+        if len(self._values):
+            seen = self._vectors.T @ weight
+            shrunk = (self._values / (self._values + self._damping * variance))[:, None] * seen
+            fall -= (seen * shrunk).sum()
+            weight.addmm_(self._vectors, shrunk, alpha=-1)
+        if bias is None:
+            return Move(weight, None, 1 / variance, float(fall / variance))
+        shift = bias / (variance + 1 / self._damping)
+        slope = float(fall / variance + shift @ bias)
+        return Move(weight, shift - self._mean @ weight / variance, 1 / variance, slope)
+
+    def _least_variance(self, like: Tensor) -> float:
+        if not self._looks:  # of a layer that does not show its inputs
+            return 1.0
+        return max(self._variance, float(torch.finfo(like.dtype).tiny))
+
+    @property
+    def scaling(self) -> LowRankMetric:
+        """The metric of W: v (I + C / (s v))."""
+        variance = self._least_variance(self._mean)
+        return LowRankMetric(variance, self._vectors, self._values / (self._damping * variance))
+
+    def shifted(self, layer: Weights, matrix: Tensor) -> Weights:
+        """Return weights with another matrix, the bias keeping the mean pre-activation."""
+        if layer.bias is None:
+            return Weights(matrix, None)
+        return Weights(matrix, layer.bias - self._mean.to(matrix) @ (matrix - layer.matrix))

@@ -1,0 +1,200 @@
+"""Multipliers: a coupling whose states agree with the forward pass at a finite lam."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Raw
+from liftednet.errors import DeclarationError
+from liftednet.layers.expression import affine_in, value_of
+
+from ..block import Blocks, Edge, Structure
+from ..forward_pass import Values
+from ..graph import State
+from ..run import Step
+
+_EASED, _DAMPED = 0.8, 4.0  # factors of the damping after a sweep that paid, and one that did not
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """What holds the states of one layer at X = phi(U), linearized at a pre-activation U_0.
+
+    Attributes:
+        states: P = Y / lam, with Y the multipliers of X = phi(U), (samples, units).
+        pre_activation: Q = grad R(U_0) - phi(U_0) + phi'(U_0) P, (samples, units).
+        level: D(phi(U_0), U_0) + <P, phi(U_0)> - <Q, U_0>, so that the layer's term vanishes there.
+    """
+
+    states: Tensor
+    pre_activation: Tensor
+    level: float
+
+
+class MultiplierBlocks(Blocks):
+    """The augmented Lagrangian of Z = phi(U) for all states, as convex blocks.
+
+    With multipliers Y = lam P, a sweep minimizes the losses, the penalties and, for all states,
+
+        lam [Phi(Z) - <Z, U> + R(U) + <P, Z> - <Q, U>]
+
+    with the R of the joint divergence: the tight divergence and <Y, Z - phi(U)>, both linearized
+    in U at the last sweep's U_0 (Phi* is R less a convex function). So weight fits are ridge
+    regressions and state fits have quadratic links. After every sweep the multipliers become
+    their first-order estimate, Y = - the gradient in Z of all that stands above (Nocedal and
+    Wright, Numerical Optimization, 2006, chapter 17). Where it comes to rest, Z = phi(U) whatever
+    lam, and the weights are stationary for the network's own objective: lam is a damping, not a
+    penalty.
+
+    The damping falls by a fifth after a sweep that lowered the network's objective. After one
+    that raised it, the weights go back, the states to their forward pass, and lam rises fourfold,
+    as in the method of Levenberg and Marquardt. So the network's objective falls in every sweep
+    that is kept, and the gap does not: a low damping makes long moves, after which the states are
+    off the forward pass by up to a tenth. Wide ReLU layers may not be at rest after a hundred
+    sweeps. A damping that rises where the gap has grown keeps the gap small, and slows training:
+    results/training/NOTES.md.
+
+    Attributes:
+        damping: factor of the structure's lam.
+    """
+
+    def __init__(self, structure: Structure, values: Values, *rest: Any) -> None:
+        """Take what `Blocks` takes, and estimate the multipliers there."""
+        self.damping = 1.0
+        self._multipliers: dict[State, Multiplier] = {}
+        super().__init__(structure, values, *rest)
+        self._best = self.network_objective(), self.weights
+        self._multipliers = self._estimates()
+
+    def take_multipliers(self, previous: MultiplierBlocks) -> None:
+        """Go on from the multipliers and the damping of an earlier fit to the same data."""
+        self.damping, self._multipliers = previous.damping, previous._multipliers
+
+    def network_objective(self) -> float:
+        """Return the loss at the forward pass plus the penalties, in float64."""
+        passed = self.structure.passed(self.values)
+        total = sum(
+            float(self.structure.penalties[x].value(self.values[x].matrix.double()))
+            for x in self.structure.parameters
+        )
+        for edge in self.edges():
+            if not isinstance(edge.target, State):
+                u, y = value_of(edge.argument, passed).double(), passed[edge.target].double()
+                total += edge.lam * float(edge.divergence.value(y, u))
+        return total
+
+    def renewal(self, sweep: int, started: float) -> Step:
+        """Keep the sweep or take it back, estimate the multipliers anew, and say what it did."""
+        before, off = self.objective(), max(self.gap(), default=0.0)
+        self._renew()
+        objective = self.objective()
+        seconds = time.perf_counter() - started
+        return Step(sweep, "renewal", objective, before - objective, off, 0, "renewal", seconds)
+
+    def _renew(self) -> None:
+        reached, (best, weights) = self.network_objective(), self._best
+        if reached <= best:
+            self.damping *= _EASED
+            self._best = reached, self.weights
+        else:
+            self.damping *= _DAMPED
+            self.values.update(zip(self.structure.parameters, weights, strict=True))
+            self.pass_forward()
+        self._multipliers = self._estimates()
+
+    def _estimates(self) -> dict[State, Multiplier]:
+        edges = list(self.edges())
+        slopes = {
+            edge.target: edge.lam
+            * (edge.divergence.link_gradient(self._above(edge)) - self.values[edge.target])
+            for edge in edges
+            if not isinstance(edge.target, State)
+        }
+        found: dict[State, Multiplier] = {}
+        for state in reversed(self.structure.states):
+            push = self._push(state, edges, slopes)
+            u, activation = self.pre_activation(state), self.divergence(state).activation
+            passed, tangent = activation.forward(u), activation.slope(u) * push
+            found[state] = self._estimate(state, u, passed, push, tangent)
+            slopes[state] = self.lam(state) * (passed - self.values[state]) + tangent
+        return found
+
+    def _above(self, edge: Edge) -> Tensor:
+        return value_of(edge.argument, self.values)
+
+    def _push(self, state: State, edges: list[Edge], slopes: Mapping[Any, Tensor]) -> Tensor:
+        """Return the gradient in states of all that stands above."""
+        total = torch.zeros_like(self.values[state])
+        for edge in edges:
+            if state in edge.argument.variables:
+                part = affine_in(edge.argument, state, self.values)
+                total = part.map.add_adjoint(total, slopes[edge.target], 1.0)
+        return total
+
+    def _estimate(
+        self, state: State, u: Tensor, passed: Tensor, push: Tensor, tangent: Tensor
+    ) -> Multiplier:
+        divergence, lam = self.divergence(state), self.lam(state)
+        p, q = -push / lam, divergence.link_gradient(u) - passed - tangent / lam
+        value = divergence.value(passed.double(), u.double())
+        return Multiplier(p, q, float(_coupling(value, p, passed, q, u)))
+
+    def lam(self, state: State) -> float:
+        """Return the weight of a divergence, with the damping."""
+        return self.damping * super().lam(state)
+
+    def drive(self, state: State) -> Tensor:
+        """Return U - P."""
+        return self.pre_activation(state) - self._multipliers[state].states
+
+    def link_target(self, edge: Edge) -> Tensor:
+        """Return the target, plus Q for states."""
+        target = super().link_target(edge)
+        if not isinstance(edge.target, State):
+            return target
+        return target + self._multipliers[edge.target].pre_activation
+
+    def objective(self) -> float:
+        """Return the augmented Lagrangian at the current point, in float64."""
+        total = super().objective()
+        for state, held in self._multipliers.items():
+            u, lam = self.pre_activation(state), self.lam(state)
+            coupling = _coupling(
+                torch.zeros((), dtype=torch.float64), held.states, self.values[state],
+                held.pre_activation, u,
+            )  # fmt: skip
+            total += lam * (float(coupling) - held.level)
+        return total
+
+
+def _coupling(value: Tensor, p: Tensor, x: Tensor, q: Tensor, u: Tensor) -> Tensor:
+    """Return D + <P, X> - <Q, U> in float64, ()."""
+    return value + (p.double() * x).sum() - (q.double() * u).sum()
+
+
+def refuse_unfit(structure: Structure) -> None:
+    """Raise `DeclarationError` where a network has no multipliers of this kind."""
+    for term in structure.network.terms:
+        if term.state is not None:
+            raise DeclarationError(
+                'divergence="multipliers" needs a loss on the last pre-activation, such as '
+                f"CrossEntropy, and no output states; the loss is {type(term.loss).__name__}."
+            )
+    for number, state in enumerate(structure.states, start=1):
+        divergence = structure.divergences[state]
+        if isinstance(divergence, Raw) or not state.activation.per_unit:
+            raise DeclarationError(
+                'divergence="multipliers" needs activations that act unit by unit; '
+                f"{state.activation!r} of layer {number} does not."
+            )
+        if state.sequence or state.bounds is not None:
+            raise DeclarationError(
+                'divergence="multipliers" is for networks without sequences and without bounds on '
+                "their states."
+            )

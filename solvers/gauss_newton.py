@@ -1,0 +1,102 @@
+"""Gauss-Newton steps in all weights of a network at once, whatever the network is.
+
+The tight lifted problem, linearized at a forward pass, is a convex quadratic in all weights and
+states. With the states eliminated it is the model of Gauss-Newton on the loss of the feedforward
+rule (Albersmeyer and Diehl, The Lifted Newton Method, 2010), which the linearized outputs give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from liftednet.errors import DeclarationError
+
+from .curvature_products import CurvatureProducts
+from .levenberg_marquardt import LevenbergMarquardt, Model
+from .normal_equations import normal_equations
+from .objective import Forward
+
+FORMS: dict[str, Callable[[Forward, Tensor], Model]] = {
+    "products": CurvatureProducts,
+    "normal": normal_equations,
+}
+_FEW = 30  # weights whose Jacobian takes less time than the products
+
+
+@dataclass(frozen=True, eq=False)
+class Taken:
+    """A step that lowered the objective.
+
+    Attributes:
+        point: all weights after it, (parameters,), float64.
+        objective: the value there.
+        decrease: by how much it is lower than before.
+        residual: the relative gradient before the step.
+        attempts: how many dampings were tried.
+    """
+
+    point: Tensor
+    objective: float
+    decrease: float
+    residual: float
+    attempts: int
+
+
+def require_form(form: str | None) -> None:
+    """Raise `DeclarationError` where a form of the model is neither None nor a known name."""
+    if form is not None and form not in FORMS:
+        raise DeclarationError(
+            f"there is no form {form!r} of a step; there are {', '.join(FORMS)}."
+        )
+
+
+def chosen(forward: Forward, form: str | None = None) -> Callable[[Tensor], Model]:
+    """Return how the model at a point is made: as the form says, or as takes the least time.
+
+    Args:
+        forward: the network, its data and its targets.
+        form: "products", "normal", or None for a choice by the number of weights.
+
+    Raises:
+        DeclarationError: there is no such form.
+    """
+    require_form(form)
+    found = form or ("normal" if len(forward.pulls) <= _FEW else "products")
+    return partial(FORMS[found], forward)
+
+
+def steps(
+    forward: Forward,
+    point: Tensor,
+    tolerance: float,
+    form: str | None = None,
+    solver: LevenbergMarquardt | None = None,
+) -> Generator[Taken, None, bool]:
+    """Yield one step after another, each of which lowers the objective.
+
+    Nothing is changed in place: where it is interrupted, the last step stands.
+
+    Args:
+        forward: the network, its data and its targets.
+        point: all weights at the start, (parameters,), float64.
+        tolerance: stop when no entry of the gradient, relative to its terms, is larger.
+        form: as `chosen` takes it.
+        solver: with the damping to go on with; None for a new one.
+
+    Returns:
+        Whether the tolerance has been reached; no step lowers the objective otherwise.
+    """
+    model_at, damped = chosen(forward, form), solver or LevenbergMarquardt()
+    objective = forward.objective(point)
+    while (model := model_at(point)).residual > tolerance:
+        found = damped.descend(model, partial(forward.decrease, point, objective))
+        if found is None:
+            return False
+        point = point + found.step
+        objective -= found.decrease
+        yield Taken(point, objective, found.decrease, model.residual, found.attempts)
+    return True

@@ -1,0 +1,132 @@
+"""One space of directions in which a convex quadratic is minimized with any damping."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .levenberg_marquardt import Damped
+
+_FIRST_ROOM = 32  # directions; the room is doubled when it is full
+_MOST_BYTES = 2**31  # of directions
+_FEWEST = 10  # directions even where they do not fit into that
+
+
+@dataclass
+class Krylov:
+    """The space of -g, -C g, C^2 g, ..., with an orthonormal basis in which C is tridiagonal.
+
+    Conjugate gradients with a damping mu minimize <g, s> + <s, (C + mu) s> / 2 in this space. It
+    does not depend on mu: a step that is refused is damped more without a product. Each direction
+    is made orthogonal to all before, without which the space would take in the same directions
+    again and again where C is ill-conditioned (Lanczos; Golub and Van Loan, section 10.3).
+
+    Attributes:
+        product: v -> C v.
+        gradient: g, (parameters,), float64.
+        flat: the relative decrease per product below which the space is not made larger.
+        window: over how many products, at least, that decrease is measured.
+    """
+
+    product: Callable[[Tensor], Tensor]
+    gradient: Tensor
+    flat: float
+    window: int
+    _basis: Tensor = field(init=False, repr=False)
+    _diagonal: list[float] = field(default_factory=list, init=False, repr=False)
+    _beside: list[float] = field(default_factory=list, init=False, repr=False)
+    _complete: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the steepest descent."""
+        self._length = float(self.gradient.norm())
+        self._basis = self.gradient.new_empty(_FIRST_ROOM, len(self.gradient))
+        self._basis[0] = -self.gradient / self._length
+        self._complete = not 0 < self._length < math.inf
+
+    @property
+    def size(self) -> int:
+        """How many products have been taken."""
+        return len(self._diagonal)
+
+    def minimizer(self, damping: float) -> Damped:
+        """Return the damped minimizer in a space that is made large enough for it.
+
+        The products end where the last ones, a tenth of all and at least `window`, have lowered
+        the damped model by less than `flat` each, relative to all: Martens, Deep Learning via
+        Hessian-free Optimization, 2010.
+        """
+        pivots, right = self._eliminate(damping)
+        entries = [value / pivot for value, pivot in zip(right, pivots, strict=True)]
+        for place in range(len(entries) - 2, -1, -1):
+            entries[place] -= self._beside[place] / pivots[place] * entries[place + 1]
+        amounts = self.gradient.new_tensor(entries)
+        step = self._basis[: len(entries)].T @ amounts
+        first = self._length * entries[0] if entries else 0.0
+        return Damped(step, (first + damping * float(amounts @ amounts)) / 2)
+
+    def _eliminate(self, damping: float) -> tuple[list[float], list[float]]:
+        """Return the pivots of T + damping and the eliminated right-hand side |g| e_1."""
+        pivots: list[float] = []
+        right: list[float] = []
+        lowered = [0.0]
+        while not self._enough(lowered):
+            place = len(pivots)
+            if place == self.size and not self._grow():
+                break
+            pivot, value = self._diagonal[place] + damping, self._length
+            if place > 0:
+                share = self._beside[place - 1] / pivots[-1]
+                pivot, value = pivot - share * self._beside[place - 1], -share * right[-1]
+            if not pivot > 0:  # rounding of a curvature far larger than the damping
+                break
+            pivots.append(pivot)
+            right.append(value)
+            lowered.append(lowered[-1] + value * value / (2 * pivot))
+        return pivots, right
+
+    def _enough(self, lowered: list[float]) -> bool:
+        """Say whether the last products have lowered the model by next to nothing."""
+        products = len(lowered) - 1
+        recent = max(self.window, products // 10)
+        if products <= recent:
+            return False
+        return lowered[-1] - lowered[-1 - recent] < recent * self.flat * lowered[-1]
+
+    def _grow(self) -> bool:
+        """Take one more product, and say whether there was a direction for it."""
+        size = self.size
+        if self._complete or size >= self._most():
+            return False
+        direction = self._basis[size]
+        image = self.product(direction)
+        curvature = float(direction @ image)
+        if not math.isfinite(curvature):
+            self._complete = True
+            return False
+        self._diagonal.append(curvature)
+        self._extend(image)
+        return True
+
+    def _extend(self, image: Tensor) -> None:
+        """Append what is new in an image of the last direction."""
+        size = self.size
+        known = self._basis[:size]
+        known_part = known[-2:]  # Lanczos's three terms first, then what rounding has left
+        image = image - known_part.T @ (known_part @ image)
+        image = image - known.T @ (known @ image)
+        left = float(image.norm())
+        self._beside.append(left)
+        self._complete = not left > 1e-14 * self._diagonal[0] or size == len(self.gradient)
+        if self._complete:
+            return
+        if size == len(self._basis):
+            self._basis = torch.cat([self._basis, torch.empty_like(self._basis)])
+        self._basis[size] = image / left
+
+    def _most(self) -> int:
+        return max(_FEWEST, _MOST_BYTES // (8 * len(self.gradient)))

@@ -1,0 +1,380 @@
+"""Proximal maps in a metric: they hold a penalty where the metric of a step is not the identity.
+
+W is (inputs, units), and the metric, on the space of its rows, is the same for every unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import SolverError
+from liftednet.penalties import Penalty, SquaredFrobenius
+
+_EVALUATIONS = 300  # of the dual, each a prox and two thin products
+_CHEAP = 6  # steps before Newton's
+_TRUSTED = 20  # of Newton's steps, before any is cut
+_PROGRESS = 0.9  # of the smallest residual so far: a bold step follows only upon that
+_SAMPLED = 32  # units that tell the share of entries that are not 0
+_BURST = 50  # accelerated steps before Newton's, twice as many every time
+_BURSTS = 11
+_SYSTEM_ENTRIES = 1 << 24  # of Newton's systems at a time: 128 MB
+_HALVINGS = 20  # of a Newton step
+
+
+@dataclass(frozen=True)
+class LowRankMetric:
+    """M = d (I + V diag(e) V') on the space of rows, (inputs, inputs).
+
+    Attributes:
+        scale: d, positive.
+        vectors: V, orthonormal columns, (inputs, rank).
+        values: e, none negative, (rank,).
+    """
+
+    scale: float
+    vectors: Tensor
+    values: Tensor
+
+
+def low_rank_prox(
+    penalty: Penalty,
+    weight: Tensor,
+    metric: LowRankMetric,
+    t: float,
+    start: Tensor | None = None,
+    tolerance: float = 1e-3,
+) -> Tensor:
+    """Return argmin over P of pi(P) + <P - W, M (P - W)> / (2 t), (inputs, units).
+
+    With U = V diag(e)^(1/2), s = t / d and Z (rank, units), P = prox_{s pi}(W - U Z) where
+    Z = U'(P - W) (Becker and Fadili, A Quasi-Newton Proximal Splitting Method, 2012). Unknowns
+    are few, and P is in the domain whatever the tolerance. For rho |P - C|_F^2 there is a formula.
+
+    Args:
+        penalty: pi.
+        weight: W, where the step ends without pi, (inputs, units).
+        metric: M.
+        t: the length of the step, positive.
+        start: P to begin with; None begins with Z = 0, which is nearer to the solution unless the
+            start solves almost the same problem.
+        tolerance: KKT residual to reach, relative to the gradient M (P - W) / t; no step on a
+            minibatch needs less than 1e-3.
+
+    Raises:
+        SolverError: the tolerance is not reached; it carries the last P.
+    """
+    dual = _Dual(penalty, weight, metric, t / metric.scale)
+    if isinstance(penalty, SquaredFrobenius):
+        return dual.ridge(penalty)
+    for point in dual.points(start):
+        if point.residual <= tolerance:
+            return point.weight
+    raise SolverError(
+        f"the proximal step stopped at a residual of {point.residual:.1e} after {_EVALUATIONS} "
+        f"evaluations, not {tolerance:.1e}.",
+        point.weight,
+    )
+
+
+@dataclass(frozen=True)
+class _Point:
+    """Where Z leads.
+
+    Attributes:
+        dual: Z, (rank, units).
+        weight: P = prox(W - U Z), (inputs, units).
+        error: U'(P - W) - Z, (rank, units).
+        residual: the KKT residual U error / s over the gradient (I + U U')(P - W) / s, in norm;
+            what P's own rounding makes of the gradient is taken off.
+    """
+
+    dual: Tensor
+    weight: Tensor
+    error: Tensor
+    residual: float
+
+
+@dataclass(frozen=True)
+class _Dual:
+    """The equation U'(prox_{s pi}(W - U Z) - W) = Z, monotone in Z.
+
+    Attributes:
+        penalty: pi.
+        target: W, (inputs, units).
+        metric: M.
+        step: s = t / d.
+    """
+
+    penalty: Penalty
+    target: Tensor
+    metric: LowRankMetric
+    step: float
+
+    @cached_property
+    def root(self) -> Tensor:
+        """U, (inputs, rank)."""
+        return self.metric.vectors * self.metric.values.sqrt()
+
+    @cached_property
+    def rounding(self) -> float:
+        """What rounding of P makes of the gradient."""
+        largest = float(self.metric.values.max()) if len(self.metric.values) else 0.0
+        return torch.finfo(self.target.dtype).eps * (1 + largest) * float(self.target.norm())
+
+    @cached_property
+    def pairs(self) -> Tensor:
+        """Products of two columns of U, (inputs, rank^2)."""
+        return (self.root.unsqueeze(2) * self.root.unsqueeze(1)).flatten(1)
+
+    @property
+    def slope(self) -> float:
+        """The largest slope of the prox."""
+        return 1 / (1 + self.step * self.penalty.curvature)
+
+    def ridge(self, penalty: SquaredFrobenius) -> Tensor:
+        """Return the solution for rho |P - C|_F^2 by the formula of Woodbury."""
+        pull = penalty.stationarity(self.target, self.target.new_zeros(()), 1.0)  # 2 rho (W - C)
+        seen = self.root.T @ pull / (1 / self.slope + self.metric.values).unsqueeze(1)
+        return self.target.sub(pull.addmm_(self.root, seen, alpha=-1), alpha=self.step * self.slope)
+
+    def at(self, dual: Tensor) -> _Point:
+        """Return where Z leads."""
+        shifted = torch.addmm(self.target, self.root, dual, alpha=-1)
+        return self.measured(dual, self.penalty.prox(shifted, self.step))
+
+    def first(self, start: Tensor | None) -> _Point:
+        """Return where Z = U'(P - W) leads, or Z = 0, which takes no product."""
+        if start is not None:
+            return self.at(self.root.T @ (start - self.target))
+        dual = self.target.new_zeros(len(self.metric.values), self.target.shape[1])
+        return self.measured(dual, self.penalty.prox(self.target, self.step))
+
+    def measured(self, dual: Tensor, weight: Tensor) -> _Point:
+        """Return Z and P with their error and residual."""
+        moved = weight - self.target
+        seen = self.root.T @ moved
+        error, values = seen - dual, self.metric.values.unsqueeze(1)
+        gap = float((values * error.square()).sum()) ** 0.5
+        gradient = (float(moved.norm()) ** 2 + float(((2 + values) * seen.square()).sum())) ** 0.5
+        tiny = torch.finfo(weight.dtype).tiny
+        return _Point(dual, weight, error, max(gap - self.rounding, 0.0) / max(gradient, tiny))
+
+    def points(self, start: Tensor | None) -> Iterator[_Point]:
+        """Yield points from the start on, of which the residual tends to 0."""
+        first = self.first(start)
+        yield first
+        cheap = _CHEAP if self.penalty.entrywise else _EVALUATIONS
+        for point in self.secants(first, cheap):
+            yield point
+        yield from self.newton(point, _EVALUATIONS - cheap)
+
+    def secants(self, point: _Point, steps: int) -> Iterator[_Point]:
+        """Yield points of steps that share the slope of the prox over all units.
+
+        With a slope above a half of the largest it is safe: gradient descent on a convex
+        function, in a metric above half of its Hessian. A secant makes it bold, but only upon an
+        error that is smaller than all before, of a unit where pi is a sum over entries.
+        """
+        inverse, last, best = self.mean_inverse(point.weight), None, torch.inf
+        for _ in range(steps):
+            size = point.error.norm(dim=0) if self.penalty.entrywise else point.error.norm()
+            bold, best = size <= _PROGRESS * best, size.clamp(max=best)
+            step = safe = inverse @ point.error
+            if last is not None:
+                step = torch.where(bold, _secant(safe, point.dual, *last), safe)
+            last = safe, point.dual
+            point = self.at(point.dual + step)
+            yield point
+
+    def newton(self, point: _Point, steps: int) -> Iterator[_Point]:
+        """Yield points of Newton's steps, each unit by its own slopes of the prox.
+
+        They may circle, though none was seen to: after some steps, one at the end of which the
+        error points back is cut to where the line through the errors along it is 0.
+        """
+        step = self.newton_step(point.weight, point.error)
+        for number in range(steps):
+            base, point = point, self.at(point.dual + step)
+            yield point
+            onward = self.newton_step(point.weight, point.error)
+            if number < _TRUSTED:
+                step = onward
+                continue
+            before, after = (base.error * step).sum(0), (point.error * step).sum(0)
+            share = after / (before - after).clamp(min=torch.finfo(step.dtype).tiny)
+            step = torch.where(after < 0, share * step, onward)
+
+    def mean_inverse(self, weight: Tensor) -> Tensor:
+        """Return (I + U'A U)^{-1}, A the share of entries of a row that are not 0, (rank, rank)."""
+        some = weight[:, :_SAMPLED] != 0
+        share = self.slope * some.to(weight.dtype).mean(1).clamp(min=0.5)
+        system = (self.root.T * share) @ self.root
+        system.diagonal().add_(1)
+        inverse: Tensor = torch.linalg.inv(system)
+        return inverse
+
+    def newton_step(self, weight: Tensor, error: Tensor) -> Tensor:
+        """Return (I + U'A U)^{-1} error for each unit, A the slopes of its own prox."""
+        active = (weight != 0).to(weight.dtype)
+        rank = len(error)
+        systems = self.slope * (active.T @ self.pairs).unflatten(1, (rank, rank))
+        systems.diagonal(dim1=1, dim2=2).add_(1)
+        return _solved(systems, error)
+
+
+def _secant(safe: Tensor, dual: Tensor, safe_before: Tensor, dual_before: Tensor) -> Tensor:
+    """Return the step to where the line through two safe steps of a unit is shortest.
+
+    Anderson's mixing of depth one, (rank, units).
+    """
+    change = safe - safe_before
+    squares = change.square().sum(0).clamp(min=torch.finfo(safe.dtype).tiny)
+    share = (change * safe).sum(0) / squares
+    return safe - share * (dual - dual_before + change)
+
+
+def _solved(systems: Tensor, right: Tensor) -> Tensor:
+    """Return the solutions of one system a unit, (rows, units)."""
+    factors = torch.linalg.cholesky(systems)
+    return torch.cholesky_solve(right.T.unsqueeze(2), factors).squeeze(2).T
+
+
+def dense_prox(
+    penalty: Penalty,
+    weight: Tensor,
+    gram: Tensor,
+    start: Tensor | None = None,
+    tolerance: float = 1e-8,
+) -> Tensor:
+    """Return argmin over P of pi(P) + <P - W, G (P - W)> / 2, (inputs, units), by float64.
+
+    Bursts of accelerated proximal gradient (Beck and Teboulle, 2009; restarted as O'Donoghue and
+    Candes, 2015) find which entries are 0; where pi is a sum over entries, Newton's steps on the
+    others follow. For rho |P - C|_F^2 it is one system.
+
+    Args:
+        penalty: pi.
+        weight: W, where the step ends without pi, (inputs, units).
+        gram: G, positive definite, (inputs, inputs).
+        start: P to begin with, or None.
+        tolerance: KKT residual to reach, relative to the gradient G (P - W).
+
+    Raises:
+        SolverError: the tolerance is not reached; it carries the last P.
+    """
+    problem = _Dense(penalty, weight.double(), gram.double())
+    if isinstance(penalty, SquaredFrobenius):
+        return problem.ridge(penalty).to(weight)
+    found, residual = problem.target if start is None else start.double(), torch.inf
+    for number in range(_BURSTS):
+        if start is None or number > 0:  # a start may know which entries are 0
+            found = problem.accelerated(found, _BURST << number)
+        found, residual = problem.polished(found, tolerance)
+        if residual <= tolerance:
+            return found.to(weight)
+    raise SolverError(
+        f"the proximal step stopped at a residual of {residual:.1e}, not {tolerance:.1e}.",
+        found.to(weight),
+    )
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """min over P of pi(P) + <P - W, G (P - W)> / 2.
+
+    Attributes:
+        penalty: pi.
+        target: W in float64, (inputs, units).
+        gram: G in float64, (inputs, inputs).
+    """
+
+    penalty: Penalty
+    target: Tensor
+    gram: Tensor
+
+    @cached_property
+    def smoothness(self) -> float:
+        """The largest eigenvalue of G."""
+        return float(torch.linalg.eigvalsh(self.gram)[-1])
+
+    @cached_property
+    def rounding(self) -> float:
+        """What rounding of P makes of the gradient."""
+        return torch.finfo(torch.float64).eps * self.smoothness * float(self.target.norm())
+
+    def ridge(self, penalty: SquaredFrobenius) -> Tensor:
+        """Return the solution for rho |P - C|_F^2."""
+        pull = penalty.stationarity(self.target, self.target.new_zeros(()), 1.0)  # 2 rho (W - C)
+        system = self.gram + penalty.curvature * torch.eye(len(self.gram)).to(self.gram)
+        moved: Tensor = torch.linalg.solve(system, pull)
+        return self.target - moved
+
+    def gradient(self, weight: Tensor) -> Tensor:
+        """Return G (P - W)."""
+        return self.gram @ (weight - self.target)
+
+    def proximal(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Return the proximal gradient step from P."""
+        return self.penalty.prox(weight - gradient / self.smoothness, 1 / self.smoothness)
+
+    def accelerated(self, value: Tensor, steps: int) -> Tensor:
+        """Return P after accelerated steps."""
+        ahead, momentum = value, 1.0
+        for _ in range(steps):
+            following = self.proximal(ahead, self.gradient(ahead))
+            change = following - value
+            if float(((ahead - following) * change).sum()) > 0:
+                momentum = 1.0
+            larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+            ahead = following + (momentum - 1) / larger * change
+            value, momentum = following, larger
+        return value
+
+    def polished(self, value: Tensor, tolerance: float) -> tuple[Tensor, float]:
+        """Return P after Newton's steps as long as they halve the residual, and the residual."""
+        last = torch.inf
+        while True:
+            gradient = self.gradient(value)
+            value, before = self.proximal(value, gradient), value
+            slope = self.gradient(value)
+            violation = slope - gradient + self.smoothness * (before - value)
+            gap = max(float(violation.norm()) - self.rounding, 0.0)
+            residual = gap / max(float(slope.norm()), torch.finfo(torch.float64).tiny)
+            if residual <= tolerance or residual > last / 2 or not self.penalty.entrywise:
+                return value, residual
+            value, last = self.newton(value, violation), residual
+
+    def newton(self, value: Tensor, violation: Tensor) -> Tensor:
+        """Return the step to the minimum over the entries that are not 0, as far as it descends.
+
+        On the orthant of P the objective is quadratic, with this violation for its gradient. What
+        leaves the orthant is 0, and units where that does not descend step half as far.
+        """
+        direction = self._direction(value != 0, violation)
+        length = torch.ones_like(violation[0])
+        for _ in range(_HALVINGS):
+            ahead = value - length * direction
+            moved = torch.where(ahead * value > 0, ahead, 0.0) - value
+            curved = self.gram @ moved + self.penalty.curvature * moved
+            rising = ((violation + curved / 2) * moved).sum(0) > 0
+            if not bool(rising.any()):
+                return value + moved
+            length = torch.where(rising, length / 2, length)
+        return torch.where(rising, value, value + moved)
+
+    def _direction(self, active: Tensor, violation: Tensor) -> Tensor:
+        """Return G_AA^{-1} violation_A for every unit with its active entries A, and 0 else."""
+        units = max(1, _SYSTEM_ENTRIES // self.gram.numel())
+        parts = zip(active.split(units, 1), violation.split(units, 1), strict=True)
+        return torch.cat([self._part(one, right) for one, right in parts], 1)
+
+    def _part(self, active: Tensor, violation: Tensor) -> Tensor:
+        share = active.T.double()
+        systems = share.unsqueeze(2) * self.gram * share.unsqueeze(1)
+        systems.diagonal(dim1=1, dim2=2).add_(1 + (self.penalty.curvature - 1) * share)
+        return _solved(systems, active * violation)

@@ -1,0 +1,154 @@
+"""The loss of a network as a function of all its weights, which asks nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Divergence, Joint
+
+Tensors = tuple[Tensor, ...]
+Product = Callable[[Tensor], Tensor]
+
+
+class Outputs(Protocol):
+    """A network as a function of its weights, made of what torch differentiates.
+
+    Use `unbind`, not an index, to go through the steps of a sequence: a product with the Jacobian
+    of an index takes as long as the whole sequence.
+    """
+
+    def __call__(self, weights: Tensors, data: Tensors) -> Tensors:
+        """Return the pre-activations of every loss, each (samples, rows, outputs).
+
+        Args:
+            weights: stacked matrices [W; b], or tensors of other shapes.
+            data: tensors whose first axis is samples; no sample may act on another.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """weight sum D(y, u) over the rows that count: what one output of a network is held to.
+
+    Attributes:
+        divergence: whose R is smooth.
+        values: y, (samples, rows, outputs); float64 from here on.
+        counted: which rows count, (samples, rows) booleans; y may be anything elsewhere.
+        weight: a factor of the divergence.
+    """
+
+    divergence: Divergence
+    values: Tensor
+    counted: Tensor
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Keep the targets in double precision, and something finite where none counts."""
+        values = torch.where(self.counted[..., None], self.values.double(), 0.0)
+        object.__setattr__(self, "values", values)
+
+    def take(self, samples: slice) -> Target:
+        """Return the target of some samples."""
+        return Target(self.divergence, self.values[samples], self.counted[samples], self.weight)
+
+    def value(self, outputs: Tensor) -> Tensor:
+        """Return weight sum D(y, u), a scalar."""
+        return self.weight * self.divergence.value(self.values[self.counted], outputs[self.counted])
+
+    def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.
+
+        Both are (samples, rows, outputs), 0 in rows that do not count.
+        """
+        answered = self._kept(self.divergence.link_gradient(outputs))
+        return answered - self.weight * self.values, answered
+
+    def curved(self, outputs: Tensor) -> Product:
+        """Return the product of weight Hess R(u) with directions (samples, rows, outputs)."""
+        if isinstance(self.divergence, Joint) or self.divergence.activation.per_unit:
+            curvature = self._kept(self.divergence.link_curvature(outputs))
+            return lambda direction: curvature * direction
+        with torch.enable_grad():
+            point = outputs.detach().requires_grad_()
+            slope = self._kept(self.divergence.link_gradient(point))
+
+        def product(direction: Tensor) -> Tensor:  # the Hessian is its own transpose
+            return torch.autograd.grad(slope, point, direction, retain_graph=True)[0]
+
+        return product
+
+    def _kept(self, rows: Tensor) -> Tensor:
+        return torch.where(self.counted[..., None], self.weight * rows, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """sum over targets of D(y, u(weights)) + sum (pull / 2) weights^2, in double precision.
+
+    A point is all weights in one vector (parameters,), float64, one matrix after another.
+
+    Attributes:
+        outputs: the network.
+        data: its tensors, finite, the first axis of each samples; float64 from here on.
+        targets: one for each output.
+        pull: 2 rho of every weight, shaped as the weights, 0 for biases.
+    """
+
+    outputs: Outputs
+    data: Tensors
+    targets: tuple[Target, ...]
+    pull: Tensors
+
+    def __post_init__(self) -> None:
+        """Bring the data to double precision."""
+        data = tuple(part.double() if part.is_floating_point() else part for part in self.data)
+        object.__setattr__(self, "data", data)
+        object.__setattr__(self, "pull", tuple(part.double() for part in self.pull))
+
+    @property
+    def samples(self) -> int:
+        """How many samples there are."""
+        return len(self.targets[0].values)
+
+    @cached_property
+    def pulls(self) -> Tensor:
+        """2 rho of every weight as one vector, (parameters,)."""
+        return joined(self.pull)
+
+    def take(self, samples: slice) -> Forward:
+        """Return the same for some samples, penalty included."""
+        data = tuple(part[samples] for part in self.data)
+        targets = tuple(target.take(samples) for target in self.targets)
+        return Forward(self.outputs, data, targets, self.pull)
+
+    def split(self, point: Tensor) -> Tensors:
+        """Return the weights of a point, views of it."""
+        parts = point.split([part.numel() for part in self.pull])
+        return tuple(part.view_as(like) for part, like in zip(parts, self.pull, strict=True))
+
+    def at(self, weights: Tensors) -> Tensors:
+        """Return the outputs at weights, each (samples, rows, outputs)."""
+        return self.outputs(weights, self.data)
+
+    @torch.no_grad()
+    def objective(self, point: Tensor) -> float:
+        """Return the value at a point; NaN or infinite where the network overflows."""
+        found = zip(self.targets, self.at(self.split(point)), strict=True)
+        loss = sum(float(target.value(outputs)) for target, outputs in found)
+        return loss + float((self.pulls * point * point).sum()) / 2
+
+    def decrease(self, point: Tensor, before: float, step: Tensor) -> float:
+        """Return by how much a step lowers the objective, which is `before` at the point."""
+        return before - self.objective(point + step)
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return tensors one after another as one vector (parameters,), float64."""
+    return torch.cat([part.detach().double().flatten() for part in parts])

@@ -1,0 +1,265 @@
+"""Penalties: proxes of each and of sums against CVXPY, their domains, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import cvxpy as cp
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.penalties import (
+    L1,
+    Declared,
+    GroupLasso,
+    Nonnegative,
+    Penalty,
+    RowNorm,
+    SpectralNorm,
+    SquaredFrobenius,
+    Sum,
+)
+
+SHAPE = (4, 3)
+CENTER = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(SHAPE)
+SINGLE: list[Penalty] = [
+    SquaredFrobenius(0.3),
+    SquaredFrobenius(0.3, CENTER),
+    L1(0.4),
+    GroupLasso(0.5),
+    Nonnegative(),
+    Nonnegative(0.2),
+    RowNorm(0.7),
+    SpectralNorm(0.8),
+]
+PAIRS: list[Penalty] = [one + other for one, other in combinations(SINGLE, 2)]
+LONG: list[Penalty] = [
+    RowNorm(0.7) + GroupLasso(0.1) + Nonnegative(0.1) + L1(0.1) + SquaredFrobenius(0.2, CENTER),
+    L1(0.1) + L1(0.2) + GroupLasso(0.1) + GroupLasso(0.2),
+    RowNorm(0.9) + RowNorm(0.6),
+    SpectralNorm(0.9) + SpectralNorm(0.5) + Nonnegative(),
+]
+DECLARED: list[Penalty] = [
+    Declared(lambda W: 0.4 * cp.norm1(W)),
+    Declared(constraints=lambda W: [W >= -0.1, cp.sum(W, axis=0) == 1]),
+    Declared(lambda W: 0.1 * cp.norm1(W), lambda W: W >= 0),
+    Declared(lambda W: 0.5 * cp.normNuc(W)) + SquaredFrobenius(0.2),
+]
+CHEAP = [*SINGLE, *PAIRS, *LONG]
+ENTRIES = st.lists(st.floats(-5, 5), min_size=12, max_size=12)
+
+
+@dataclass(frozen=True)
+class Box(Penalty):
+    """A penalty of a user's own: |W_ij| <= 0.5, known by its prox alone."""
+
+    def expression(self, weight: Any) -> Any:
+        return cp.Constant(0.0)
+
+    def domain(self, weight: Any) -> list[Any]:
+        return [cp.abs(weight) <= 0.5]
+
+    def value(self, weight: Tensor) -> Tensor:
+        return weight.new_zeros(())
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        return weight.clamp(-0.5, 0.5)
+
+
+def name(value: Any) -> str:
+    terms = value.terms if isinstance(value, Sum) else (value,)
+    return " + ".join(type(term).__name__ for term in terms)
+
+
+def matrix(generator: torch.Generator) -> Tensor:
+    return torch.randn(*SHAPE, generator=generator, dtype=torch.float64)
+
+
+def by_cvxpy(penalty: Penalty, w: Tensor, t: float) -> Tensor:
+    p = cp.Variable(w.shape)
+    objective = t * penalty.expression(p) + cp.sum_squares(p - w.numpy()) / 2
+    problem = cp.Problem(cp.Minimize(objective), penalty.domain(p))
+    for tolerance in (1e-13, 1e-12, 1e-11, 1e-10):  # the most precise that it reaches
+        names = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+        problem.solve(solver="CLARABEL", **dict.fromkeys(names, tolerance))
+        if problem.status == cp.OPTIMAL:
+            break
+    assert problem.status == cp.OPTIMAL
+    return torch.from_numpy(p.value)
+
+
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+@pytest.mark.parametrize("penalty", [*CHEAP, *DECLARED, Box() + GroupLasso(0.2)], ids=name)
+@pytest.mark.parametrize("t", [0.1, 3.0])
+def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Generator) -> None:
+    w = matrix(generator)
+    found, expected = penalty.prox(w, t), by_cvxpy(penalty, w, t)
+    assert torch.allclose(found, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("penalty", [*SINGLE, *DECLARED, *LONG], ids=name)
+def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -> None:
+    w = penalty.prox(matrix(generator), 0.5)  # inside the domain
+    constant = cp.Constant(w.numpy())
+    stated: Any = penalty.expression(constant).value
+    assert float(penalty.value(w)) == pytest.approx(float(stated))
+    violations = [constraint.violation().max() for constraint in penalty.domain(constant)]
+    assert max(violations, default=0.0) < 1e-7
+
+
+@pytest.mark.parametrize("penalty", CHEAP, ids=name)
+@given(first=ENTRIES, second=ENTRIES, t=st.floats(1e-3, 1e2))
+def test_prox_is_firmly_nonexpansive(
+    penalty: Penalty, first: list[float], second: list[float], t: float
+) -> None:
+    one, other = (torch.tensor(part, dtype=torch.float64).view(SHAPE) for part in (first, second))
+    moved = penalty.prox(one, t) - penalty.prox(other, t)
+    assert float((moved * moved).sum()) <= float((moved * (one - other)).sum()) + 1e-10
+
+
+@pytest.mark.parametrize("penalty", [*SINGLE, *LONG], ids=name)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_what_is_projected_is_held(
+    penalty: Penalty, dtype: torch.dtype, generator: torch.Generator
+) -> None:
+    w = 3 * torch.randn(40, 30, generator=generator, dtype=dtype)
+    if isinstance(penalty, Sum):  # the centers are of another shape
+        w = w[: SHAPE[0], : SHAPE[1]].contiguous()
+    for inside in (penalty.project(w), penalty.prox(w, 0.0)):
+        assert inside.dtype is dtype
+        assert penalty.holds(inside)
+        torch.testing.assert_close(penalty.project(inside), inside)
+
+
+def test_a_domain_is_left_by_more_than_the_slack() -> None:
+    w = torch.tensor([[0.6, -0.01], [0.0, 0.8]], dtype=torch.float64)
+    assert not Nonnegative().holds(w)
+    assert Nonnegative().holds(w, slack=0.01)
+    assert not (L1(1.0) + Nonnegative()).holds(w)
+    assert L1(1.0).holds(w) and RowNorm(0.8).holds(w) and not RowNorm(0.79).holds(w)
+    assert not SpectralNorm(0.75).holds(w) and SpectralNorm(0.75).holds(w, slack=0.1)
+    assert not Nonnegative().holds(w * torch.nan)
+    assert not Box().holds(w) and Box().holds(w, slack=0.31)
+    assert not Declared(constraints=lambda W: W >= 0).holds(w)
+    assert Declared(constraints=lambda W: W >= 0).holds(w.clamp(min=0))
+
+
+def test_a_sum_is_one_list_of_terms() -> None:
+    first, second, third = L1(0.1), Nonnegative(1e-4), RowNorm(2.0)
+    assert (first + second).terms == (first, second)
+    assert ((first + second) + third).terms == (first + (second + third)).terms
+    assert first + second == L1(0.1) + Nonnegative(1e-4)
+    assert hash(first + second) == hash(L1(0.1) + Nonnegative(1e-4))
+    with pytest.raises(TypeError):
+        first + 1.0  # type: ignore[operator]
+
+
+def test_a_sum_has_what_its_terms_have_in_common(generator: torch.Generator) -> None:
+    squares = SquaredFrobenius(0.3) + SquaredFrobenius(0.2, CENTER)
+    assert squares.smooth and squares.entrywise and squares.closed_form
+    assert squares.curvature == pytest.approx(1.0)
+    w, gradient = matrix(generator), matrix(generator)
+    expected = gradient + 0.6 * w + 0.4 * (w - CENTER)
+    assert torch.allclose(squares.stationarity(w, gradient, 7.0), expected)
+    mixed = L1(0.1) + Nonnegative(0.2)
+    assert mixed.entrywise and not mixed.smooth and mixed.curvature == 0.4
+    assert not (L1(0.1) + GroupLasso(0.1)).entrywise
+    assert not (L1(0.1) + Declared(cp.norm1)).closed_form
+
+
+@pytest.mark.parametrize("penalty", [*SINGLE[2:], L1(0.1) + Nonnegative(0.2)], ids=name)
+def test_stationarity_is_zero_at_a_prox(penalty: Penalty, generator: torch.Generator) -> None:
+    w = matrix(generator)
+    p = penalty.prox(w, 1.0)
+    assert float(penalty.stationarity(p, p - w, 2.0).abs().max()) < 1e-8
+
+
+def test_signs_and_zeros_of_a_sum_are_exact() -> None:
+    w = torch.randn(30, 20, generator=torch.Generator().manual_seed(0))
+    p = (SpectralNorm(2.0) + Nonnegative() + L1(0.1)).prox(w, 1.0)
+    assert p.dtype is torch.float32
+    assert bool((p >= 0).all()) and float((p == 0).float().mean()) > 0.3
+
+
+def test_a_declared_prox_is_that_of_the_closed_form(generator: torch.Generator) -> None:
+    w = matrix(generator)
+    declared = Declared(lambda W: 0.1 * cp.norm1(W), constraints=lambda W: [W >= 0])
+    for t in (0.0, 1e-3, 1.0, 100.0):
+        expected = (L1(0.1) + Nonnegative()).prox(w, t)
+        assert torch.allclose(declared.prox(w, t), expected, atol=1e-6)
+    assert declared.prox(w.float(), 1.0).dtype is torch.float32
+    assert torch.allclose(declared.project(w), w.clamp(min=0), atol=1e-6)
+    total = Declared(cp.norm1) + Nonnegative(0.3) + RowNorm(0.5)
+    assert torch.allclose(total.prox(w, 0.2), by_cvxpy(total, w, 0.2), atol=1e-6)
+
+
+def test_constraints_that_exclude_each_other_are_named() -> None:
+    impossible = Declared(constraints=lambda W: [W >= 1, cp.sum(W) <= 2])
+    with pytest.raises(DataError, match=r"no W of shape \(4, 3\).*<= 2"):
+        impossible.refuse_infeasible(SHAPE)
+    impossible.refuse_infeasible((1, 2))
+    with pytest.raises(SolverError, match="infeasible"):
+        impossible.prox(CENTER, 1.0)
+    together = Declared(constraints=lambda W: W >= 1) + RowNorm(1.0)
+    with pytest.raises(DataError, match="1.0 <= W"):
+        together.refuse_infeasible(SHAPE)
+    for penalty in SINGLE:
+        penalty.refuse_infeasible(SHAPE)
+
+
+def test_terms_that_exclude_each_other_are_found_out_by_their_prox() -> None:
+    @dataclass(frozen=True)
+    class Far(Box):
+        """W_ij >= 1."""
+
+        def prox(self, weight: Tensor, t: float) -> Tensor:
+            return weight.clamp(min=1)
+
+    with pytest.raises(SolverError, match="exclude each other"):
+        (Far() + Box()).prox(CENTER, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("penalty", "message"),
+    [
+        (Declared(lambda W: -cp.norm1(W)), "CONCAVE"),
+        (Declared(lambda W: cp.sum(cp.sqrt(cp.abs(W)))), "UNKNOWN"),
+        (Declared(cp.abs), r"scalar.*\(4, 3\)"),
+        (Declared(constraints=lambda W: [cp.norm1(W) >= 1]), "not convex"),
+        (Declared(constraints=lambda W: [True]), "got True"),  # type: ignore[list-item]
+        (L1(0.1) + Declared(lambda W: -cp.norm1(W)), "CONCAVE"),
+    ],
+)
+def test_what_is_not_convex_is_refused_at_first_use(penalty: Penalty, message: str) -> None:
+    for use in (
+        lambda: penalty.prox(CENTER, 1.0),
+        lambda: penalty.value(CENTER),
+        lambda: penalty.refuse_infeasible(SHAPE),
+    ):
+        with pytest.raises(DeclarationError, match=message):
+            use()
+
+
+def test_a_declaration_of_nothing_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="function"):
+        Declared()
+
+
+@pytest.mark.parametrize("kind", [SquaredFrobenius, L1, GroupLasso, RowNorm, SpectralNorm])
+@pytest.mark.parametrize("number", [0.0, -1.0, float("nan"), float("inf"), "1", None])
+def test_weights_and_bounds_must_be_positive(kind: Any, number: Any) -> None:
+    with pytest.raises(DataError, match="positive|real number"):
+        kind(number)
+
+
+@pytest.mark.parametrize("rho", [-1.0, float("nan"), float("inf"), "0", None])
+def test_a_negative_rho_is_refused(rho: Any) -> None:
+    with pytest.raises(DataError, match="positive|real number"):
+        Nonnegative(rho)
+    assert Nonnegative().rho == 0.0

@@ -1,0 +1,319 @@
+"""Gauss-Newton steps of any network: against autograd, closed forms, and scikit-learn."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+from torch.func import jacrev
+
+from liftednet.activations import Tanh
+from liftednet.errors import DeclarationError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.solvers import normal_equations as dense
+from liftednet.solvers.curvature_products import CurvatureProducts
+from liftednet.solvers.gauss_newton import Taken, chosen, steps
+from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
+from liftednet.solvers.normal_equations import normal_equations
+from liftednet.solvers.objective import Forward, Target, joined
+
+LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
+FORMS = ["products", "normal"]
+
+
+def linear(weights, data):
+    return ((data[0] @ weights[0][:-1] + weights[0][-1])[:, None],)
+
+
+def recurrent(weights, data):
+    """A recurrent network with an output at every step, and one of the last state."""
+    cell, readout, last = weights
+    units = cell.shape[1]
+    state = data[0].new_zeros(len(data[0]), units)
+    drives = data[0] @ cell[units:-1] + cell[-1]
+    states = []
+    for drive in drives.unbind(1):
+        state = Tanh().forward(state @ cell[:units] + drive)
+        states.append(state)
+    every = torch.stack(states, 1) @ readout[:-1] + readout[-1]
+    return every, (state @ last[:-1] + last[-1])[:, None]
+
+
+def normal(generator, *shape) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def recurrent_problem(generator, loss) -> tuple[Forward, Tensor]:
+    """Return two losses of a recurrent network, some steps of which count, and its weights."""
+    samples, length, units, classes = 5, 4, 3, 2
+    shapes = [(units + 2 + 1, units), (units + 1, classes), (units + 1, 1)]
+    wanted = normal(generator, samples, length, classes)
+    if not isinstance(loss, SquaredError):
+        wanted = torch.nn.functional.one_hot((wanted[..., 0] > 0).long(), classes).double()
+    counted = torch.rand(samples, length, generator=generator) > 0.3
+    wanted[~counted] = torch.nan
+    one = torch.ones(samples, 1, dtype=torch.bool)
+    targets = (
+        Target(loss.divergence, wanted, counted),
+        Target(SquaredError().divergence, normal(generator, samples, 1, 1), one, weight=0.7),
+    )
+    pull = tuple(torch.full(shape, 0.3) for shape in shapes)
+    for part in pull:
+        part[-1] = 0.0
+    weights = joined([normal(generator, *shape) / 2 for shape in shapes])
+    return Forward(recurrent, (normal(generator, samples, length, 2),), targets, pull), weights
+
+
+def loss_of(forward: Forward, outputs: tuple[Tensor, ...]) -> Tensor:
+    """Return the losses at outputs by torch's own functions."""
+    total = torch.zeros(()).double()
+    for target, found in zip(forward.targets, outputs, strict=True):
+        y, u = target.values[target.counted], found[target.counted]
+        name = repr(target.divergence)
+        if "Softmax" in name:
+            total = total - target.weight * (u.log_softmax(-1) * y).sum()
+        elif "Sigmoid" in name:
+            total = total + target.weight * (torch.nn.functional.softplus(u) - u * y).sum()
+        else:
+            total = total + target.weight * (u - y).square().sum() / 2
+    return total
+
+
+def objective_of(forward: Forward, point: Tensor) -> Tensor:
+    outputs = forward.outputs(forward.split(point), forward.data)
+    return loss_of(forward, outputs) + (joined(forward.pull) * point.square()).sum() / 2
+
+
+def curvature_of(forward: Forward, point: Tensor) -> Tensor:
+    """Return J' Hess R J + pull from Jacobians and Hessians by autograd."""
+    sizes = [target.values.numel() for target in forward.targets]
+    shapes = [target.values.shape for target in forward.targets]
+
+    def flat_outputs(weights: Tensor) -> Tensor:
+        found = forward.outputs(forward.split(weights), forward.data)
+        return torch.cat([part.flatten() for part in found])
+
+    def flat_loss(outputs: Tensor) -> Tensor:
+        parts = zip(outputs.split(sizes), shapes, strict=True)
+        return loss_of(forward, tuple(part.view(shape) for part, shape in parts))
+
+    jacobian = jacrev(flat_outputs)(point)
+    bend = torch.autograd.functional.hessian(flat_loss, flat_outputs(point))
+    return jacobian.T @ bend @ jacobian + torch.diag(joined(forward.pull))
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_gradient_and_curvature_are_those_of_autograd(generator, loss):
+    forward, point = recurrent_problem(generator, loss)
+    gradient = jacrev(lambda w: objective_of(forward, w))(point)
+    curvature = curvature_of(forward, point)
+    matrix, products = normal_equations(forward, point), CurvatureProducts(forward, point)
+    directions = torch.eye(len(point), dtype=torch.float64)
+    by_products = torch.stack([products.product(direction) for direction in directions])
+    for found in (matrix.gradient, products.gradient):
+        torch.testing.assert_close(found, gradient)
+    for found in (matrix.curvature, by_products):
+        torch.testing.assert_close(found, curvature)
+    assert products.residual == pytest.approx(matrix.residual)
+    assert products.mean_curvature == pytest.approx(matrix.mean_curvature, rel=1.0)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_the_objective_is_that_of_torch(generator, loss):
+    forward, point = recurrent_problem(generator, loss)
+    step = normal(generator, len(point)) / 10
+    before, after = objective_of(forward, point), objective_of(forward, point + step)
+    lowered = forward.decrease(point, forward.objective(point), step)
+    assert lowered == pytest.approx(float(before - after))
+
+
+def test_jacobians_forward_and_backward_and_in_parts_agree(generator, monkeypatch):
+    forward, point = recurrent_problem(generator, CrossEntropy())
+    forwards, backwards = dense._by_weights(forward, point), dense._by_outputs(forward, point)
+    torch.testing.assert_close(forwards, backwards)
+    whole = normal_equations(forward, point)
+    monkeypatch.setattr(dense, "_CHUNK_BYTES", 1)
+    parts = normal_equations(forward, point)
+    torch.testing.assert_close(parts.curvature, whole.curvature)
+    torch.testing.assert_close(parts.gradient, whole.gradient)
+
+
+@pytest.mark.parametrize("damping", [1e-3, 1.0, 1e3])
+def test_both_forms_take_the_same_step(generator, damping):
+    forward, point = recurrent_problem(generator, CrossEntropy())
+    exact = normal_equations(forward, point).minimizer(damping)
+    found = CurvatureProducts(forward, point, flat=0.0).minimizer(damping)
+    torch.testing.assert_close(found.step, exact.step, rtol=1e-8, atol=1e-10)
+    assert found.expected == pytest.approx(exact.expected)
+
+
+def test_more_damping_takes_no_more_products(generator):
+    forward, point = recurrent_problem(generator, CrossEntropy())
+    model = CurvatureProducts(forward, point)
+    model.minimizer(1e-3)
+    products = model.products
+    again, matrix = model.minimizer(5.0), normal_equations(forward, point)
+    assert model.products == products
+    damped = matrix.value(again.step) + 2.5 * float(again.step.square().sum())
+    best = matrix.minimizer(5.0)
+    least = 2.5 * float(best.step.square().sum()) - best.expected
+    assert damped == pytest.approx(least, rel=1e-6)
+    assert again.expected == pytest.approx(-matrix.value(again.step))
+
+
+def test_a_truncated_step_lowers_the_damped_model_by_almost_as_much(generator):
+    x = normal(generator, 300, 60) * torch.logspace(0, -3, 60)
+    forward = regression(x, normal(generator, 300, 1), pull=0.0)
+    point = torch.zeros(61, dtype=torch.float64)
+    model = CurvatureProducts(forward, point, flat=1e-3, window=5)
+    found = model.minimizer(1e-3)
+    assert model.products < 61
+    assert found.expected > 0.95 * normal_equations(forward, point).minimizer(1e-3).expected
+
+
+def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
+    """Return a linear network with one output row a sample."""
+    weights = torch.full((x.shape[1] + 1, y.shape[1]), pull, dtype=torch.float64)
+    weights[-1] = 0.0
+    counted = torch.ones(len(x), 1, dtype=torch.bool)
+    target = Target((loss or SquaredError()).divergence, y[:, None], counted)
+    return Forward(linear, (x,), (target,), (weights,))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_step_solves_a_ridge_regression(generator, form):
+    x, y = normal(generator, 40, 6), normal(generator, 40, 2)
+    forward = regression(x, y, pull=0.8)
+    solver = LevenbergMarquardt(damping=1e-14)
+    taken = next(steps(forward, torch.zeros(14).double(), 0.0, form, solver))
+    rows = np.hstack([x.numpy(), np.ones((40, 1))])
+    shrink = np.sqrt(0.8) * np.eye(7)[:6]
+    solution = np.linalg.lstsq(
+        np.vstack([rows, shrink]), np.vstack([y.numpy(), np.zeros((6, 2))]), rcond=None
+    )[0]
+    np.testing.assert_allclose(taken.point.view(7, 2).numpy(), solution, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_logistic_regression_reaches_the_optimum_of_scikit_learn(generator, form):
+    x, labels = normal(generator, 120, 5), torch.arange(120) % 3
+    x[torch.arange(120), labels] += 1.0
+    forward = regression(
+        x, torch.nn.functional.one_hot(labels, 3).double(), pull=1.0, loss=CrossEntropy()
+    )
+    *_, last = steps(forward, torch.zeros(18).double(), 1e-9, form)
+    weights = last.point.view(6, 3)
+    fitted = LogisticRegression(C=1.0, tol=1e-10, max_iter=1000).fit(x.numpy(), labels.numpy())
+    np.testing.assert_allclose(weights[:5].T.numpy(), fitted.coef_, atol=1e-6)
+    centered = weights[5] - weights[5].mean()
+    np.testing.assert_allclose(
+        centered.numpy(), fitted.intercept_ - fitted.intercept_.mean(), atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_every_step_lowers_the_objective(generator, loss, form):
+    forward, point = recurrent_problem(generator, loss)
+    start, kept = forward.objective(point), point.clone()
+    taken = [found for _, found in zip(range(15), steps(forward, point, 1e-9, form), strict=False)]
+    objectives = [start, *(found.objective for found in taken)]
+    assert len(taken) == 15
+    assert all(after < before for before, after in pairwise(objectives))
+    assert objectives[-1] == pytest.approx(float(objective_of(forward, taken[-1].point)))
+    torch.testing.assert_close(point, kept, rtol=0, atol=0)
+    assert taken[-1].point.dtype == torch.float64
+
+
+def test_weights_and_data_in_single_precision_give_a_point_in_double(generator):
+    forward, point = recurrent_problem(generator, SquaredError())
+    single = [part.float() for part in forward.split(point)]
+    data = tuple(part.float() for part in forward.data)
+    again = Forward(recurrent, data, forward.targets, tuple(p.float() for p in forward.pull))
+    taken = next(steps(again, joined(single), 0.0))
+    assert taken.point.dtype == torch.float64
+    assert taken.objective == pytest.approx(next(steps(forward, point, 0.0)).objective, rel=1e-4)
+
+
+def test_a_step_that_overflows_is_damped_until_it_does_not():
+    """exp(exp(w)) is finite near the start alone, where the undamped step is long."""
+    data = (torch.ones(1, 1).double(),)
+
+    def doubled(weights, data):
+        return ((weights[0] * data[0]).exp().exp()[:, None] - 1.0,)
+
+    target = Target(
+        SquaredError().divergence,
+        torch.full((1, 1, 1), 1e12).double(),
+        torch.ones(1, 1, dtype=torch.bool),
+    )
+    forward = Forward(doubled, data, (target,), (torch.zeros(1, 1),))
+    for form in FORMS:
+        points = steps(forward, torch.zeros(1).double(), 1e-9, form, LevenbergMarquardt(1e-12))
+        taken = next(points)
+        assert taken.attempts > 1
+        assert np.isfinite(taken.objective)
+
+
+def test_a_start_that_overflows_has_no_step():
+    x = torch.full((3, 1), 1e200, dtype=torch.float64)
+    forward = regression(x, torch.ones(3, 1), pull=0.0)
+    for form in FORMS:
+        assert list(steps(forward, x[:2, 0], 1e-9, form)) == []
+
+
+def ended(forward: Forward, point: Tensor, form: str) -> tuple[list[Taken], bool]:
+    found, generator = [], steps(forward, point, 1e-6, form)
+    while True:
+        try:
+            found.append(next(generator))
+        except StopIteration as end:
+            return found, end.value
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_ends_at_a_stationary_point(generator, form):
+    forward, point = recurrent_problem(generator, SquaredError())
+    taken, converged = ended(forward, point, form)
+    gradient = jacrev(lambda w: objective_of(forward, w))(taken[-1].point)
+    assert converged
+    assert float(gradient.abs().max()) < 1e-4
+
+
+def test_few_weights_take_the_matrix_and_many_the_products(generator):
+    x, y = normal(generator, 40, 6), normal(generator, 40, 2)
+    few, point = regression(x, y, pull=0.8), torch.zeros(14).double()
+    many, start = recurrent_problem(generator, SquaredError())
+    assert not isinstance(chosen(few)(point), CurvatureProducts)
+    assert isinstance(chosen(many)(start), CurvatureProducts)
+    assert isinstance(chosen(few, "products")(point), CurvatureProducts)
+    with pytest.raises(DeclarationError, match="'cholesky'"):
+        chosen(few, "cholesky")
+
+
+def selections(model: CurvatureProducts) -> int:
+    """Return how many nodes of the graph of J v fill a tensor to set a part of it."""
+    found, todo = set(), [part.grad_fn for part in model._pulled]
+    while todo:
+        node = todo.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            todo += [following for following, _ in node.next_functions]
+    return sum("Select" in node.name() for node in found)
+
+
+def test_products_take_time_linear_in_the_length(generator):
+    forward, point = recurrent_problem(generator, SquaredError())
+    data = (forward.data[0].repeat(1, 2, 1),)
+    doubled = Target(
+        SquaredError().divergence,
+        forward.targets[0].values.repeat(1, 2, 1),
+        forward.targets[0].counted.repeat(1, 2),
+    )
+    twice = Forward(recurrent, data, (doubled, forward.targets[1]), forward.pull)
+    once = selections(CurvatureProducts(forward, point))
+    assert selections(CurvatureProducts(twice, point)) == once
