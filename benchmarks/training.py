@@ -16,9 +16,11 @@ import itertools
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +28,10 @@ from torch import Tensor, nn
 from liftednet.data import Classification, mnist, split
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
-from liftednet.models.minibatch import BatchSteps
+from liftednet.models.data import prepared
+from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.reproduce import Table, mean_and_spread, write_report
+from liftednet.reproduce.starts import shuffled
 from liftednet.reproduce.table1_starts import LAM, RHO, smoothed
 
 GOAL = 0.97
@@ -61,13 +65,13 @@ def lifted(
     model = LiftedMLP(SIZES, lam=LAM, rho=RHO, seed=seed)
     source = torch.Generator().manual_seed(seed)
     settings = Minibatch(batch_size=setting.batch, rate=setting.rate, rank=0)
-    weights = [layer.to(data.x_train) for layer in model._first_weights]
-    steps = BatchSteps(model.architecture, weights, settings, source)
+    steps = BatchSteps(model.structure, model._first_weights(), settings, source)
     target = smoothed(data.y_train, data.classes)
-    batches = ArrayBatches(data.x_train, target, setting.batch, source)
-    for (x, y), rate in _schedule(batches, setting):
-        steps.step(x, y, rate, batches.samples)
-        yield lambda x: steps._forward(x)[1][-1]
+    batches = ArrayBatches(prepared(model.network, data.x_train, target), setting.batch, source)
+    for batch, rate in _schedule(lambda: batches, len(batches), setting):
+        with torch.no_grad():
+            steps.step(batch, rate, batches.samples)
+        yield lambda x: model.with_weights(steps.weights).forward(x)
 
 
 def adam(
@@ -83,8 +87,10 @@ def adam(
         mean = data.x_train[:5000].mean(0) if centered else torch.zeros(784)
         loss = nn.CrossEntropyLoss(label_smoothing=0.1 if centered else 0.0)
         optimizer = torch.optim.Adam(network.parameters(), setting.rate, fused=True)
-        batches = ArrayBatches(data.x_train, data.y_train, setting.batch, source)
-        for (x, y), rate in _schedule(batches, setting):
+        samples = len(data.x_train)
+        batches = partial(shuffled, samples, setting.batch, source)
+        for rows, rate in _schedule(batches, -(-samples // setting.batch), setting):
+            x, y = data.x_train[rows], data.y_train[rows]
             optimizer.param_groups[0]["lr"] = rate
             optimizer.zero_grad()
             loss(network(x - mean if centered else x), y).backward()
@@ -103,11 +109,11 @@ def _network(source: torch.Generator) -> nn.Sequential:
 
 
 def _schedule(
-    batches: ArrayBatches, setting: Setting
-) -> Iterator[tuple[tuple[Tensor, Tensor], float]]:
+    batches: Callable[[], Iterable[Any]], length: int, setting: Setting
+) -> Iterator[tuple[Any, float]]:
     """Yield every batch with its rate, which falls linearly to zero."""
-    total = round(setting.epochs * len(batches))
-    endless = (batch for _ in range(math.ceil(setting.epochs)) for batch in batches)
+    total = round(setting.epochs * length)
+    endless = (batch for _ in range(math.ceil(setting.epochs)) for batch in batches())
     for number, batch in enumerate(itertools.islice(endless, total)):
         yield batch, setting.rate * (1 - number / total)
 

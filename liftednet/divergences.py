@@ -71,6 +71,27 @@ class Divergence(ABC):
     def value(self, v: Tensor, u: Tensor) -> Tensor:
         """Return D(v, u) summed over the samples, a scalar."""
 
+    def values(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return D(v, u) of every sample, (samples,).
+
+        Raises:
+            DeclarationError: it is raw.
+        """
+        raise self._only_summed()
+
+    def link_values(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return R(u) - <u, v> of every sample, (samples,).
+
+        Raises:
+            DeclarationError: it is raw.
+        """
+        raise self._only_summed()
+
+    def _only_summed(self) -> DeclarationError:
+        return DeclarationError(
+            f"{self.activation!r} is a raw divergence, whose samples cannot be weighed one by one."
+        )
+
     def joint_term(self, v: Expression, u: Expression) -> Expression:
         """Return D(v, u), convex in both together by CVXPY's rules.
 
@@ -100,11 +121,17 @@ class _Split(Divergence):
         return (self.activation.potential_value(v) - (u * v).sum(-1)).sum()
 
     def link_value(self, u: Tensor, v: Tensor) -> Tensor:
-        return (self.remainder_value(u) - (u * v).sum(-1)).sum()
+        return self.link_values(u, v).sum()
+
+    def link_values(self, u: Tensor, v: Tensor) -> Tensor:
+        return self.remainder_value(u) - (u * v).sum(-1)
 
     def value(self, v: Tensor, u: Tensor) -> Tensor:
+        return self.values(v, u).sum()
+
+    def values(self, v: Tensor, u: Tensor) -> Tensor:
         potential = self.activation.potential_value(v)
-        return (potential - (u * v).sum(-1) + self.remainder_value(u)).sum()
+        return potential - (u * v).sum(-1) + self.remainder_value(u)
 
     @abstractmethod
     def remainder(self, u: Expression) -> Expression:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, Protocol
 
@@ -25,7 +26,12 @@ from liftednet.activations import (
     Tanh,
 )
 from liftednet.errors import DataError
-from liftednet.problems import Weights
+from liftednet.layers.convolution import Convolution
+from liftednet.layers.dense import Dense
+from liftednet.layers.expression import TIME, Applied, Input, Parameter, value_of
+from liftednet.layers.layer import Layer
+from liftednet.layers.time import Timeline
+from liftednet.samples import Weights
 
 
 class Feedforward(Protocol):
@@ -63,38 +69,212 @@ class ActivationModule(nn.Module):
         return repr(self.activation)
 
 
-def to_torch(model: Feedforward, *, logits: bool = False) -> nn.Sequential:
-    """Return the network as a torch.nn.Sequential of Linear and activations.
+def to_torch(model: Any, *, logits: bool = False) -> Any:
+    """Return a trained network as a torch module, whose output equals the model's `forward`.
 
-    x_l = phi_l(x_{l-1} W_l + b_l), Lifted Neural Networks, eq. (1): the output equals the model's
-    `forward`. torch.nn.Linear keeps W transposed. The parameters are copies, trainable, in the
-    model's precision and on its device.
+    The parameters are copies in torch's own layout, trainable, in the model's precision and on its
+    device.
 
     Args:
-        model: a fitted model, such as `LiftedMLP`.
+        model: a fitted model, such as `LiftedMLP` or `Lifted`, or anything with the weights and
+            activations of a chain.
         logits: whether to leave out the last activation, so that the network ends with the last
             pre-activation, as torch.nn.CrossEntropyLoss and BCEWithLogitsLoss want it.
 
     Returns:
-        A network that takes (samples, inputs) and returns (samples, outputs).
+        A torch.nn.Sequential of Linear and activations where layers follow one another
+        (x_l = phi_l(x_{l-1} W_l + b_l), Lifted Neural Networks, eq. (1)), else an `ExportedGraph`.
 
     Raises:
-        DataError: the model is none that has one layer after another.
+        DataError: it is no model.
         NotFittedError: the model has no weights yet.
     """
-    _require_feedforward(model)
+    _require_model(model)
+    if _is_chain(model):
+        return _sequential(model, logits)
+    return ExportedGraph(model, logits=logits)
+
+
+def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
-        network.append(_linear(weights))
+        network.append(linear(weights))
         network.extend(_modules(activation))
     if logits:
         del network[len(network) - len(_modules(model.activations[-1])) :]
     return network
 
 
+def _is_chain(model: Any) -> bool:
+    """Say whether every dense layer stands on the one before, and nothing else is there."""
+    network = getattr(model, "network", None)
+    if network is None:
+        return True
+    states = model.structure.states
+    pinned = [term.argument for term in network.terms if term.state is None]
+    arguments = [*(state.argument for state in states), *pinned]
+    below = [network.inputs[0], *states]
+    plain = len(network.inputs) == len(network.terms) == 1 and len(below[0].shape) == 1
+    return (
+        plain
+        and not below[0].sequence
+        and all(state.bounds is None for state in states)
+        and all(map(_is_dense_on, arguments, below))
+        and len({argument.weights for argument in arguments}) == len(arguments)
+    )
+
+
+def _is_dense_on(argument: Any, below: Any) -> bool:
+    dense = isinstance(argument, Applied) and type(argument.layer) is Dense
+    return dense and argument.arguments[0] is below
+
+
+class LayerWeights(nn.Module):
+    """The weights of layers for which torch has no module of its own.
+
+    Attributes:
+        matrix: as the layer has it.
+        bias: (columns,), or None.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        """Copy the weights."""
+        super().__init__()
+        self.matrix = nn.Parameter(weights.matrix.detach().clone())
+        bias = weights.bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone())
+
+
+class ExportedGraph(nn.Module):
+    """The forward pass of any network, its weights in torch modules.
+
+    Attributes:
+        weights_1, ...: torch.nn.Linear of a dense layer, Conv1d or Conv2d of a convolution,
+            `LayerWeights` of another layer, or of layers of several kinds that share them.
+    """
+
+    def __init__(self, model: Any, *, logits: bool = False) -> None:
+        """Copy the weights of a fitted model."""
+        super().__init__()
+        weights, structure = model.weights, model.structure
+        self.logits = logits
+        self._structure = replace(structure, lam={}, penalties={})  # what training needs alone
+        self._last_only = model._known.last_only
+        uses = _uses(structure.network)
+        for number, (parameter, layer) in enumerate(
+            zip(structure.parameters, weights, strict=True), start=1
+        ):
+            self.add_module(f"weights_{number}", _module_of(uses[parameter], layer))
+
+    def forward(self, *inputs: Tensor, lengths: Tensor | None = None) -> Any:
+        """Return (samples, outputs), or (samples, steps, outputs), as the model's `forward`.
+
+        Args:
+            inputs: (samples, ...) of each input, or (samples, steps, ...) of sequences.
+            lengths: (samples,) steps of each sequence; None: all have every step.
+
+        Returns:
+            A tensor, or a tuple of them where there are several losses.
+        """
+        network = self._structure.network
+        values: dict[Any, Any] = dict(zip(network.inputs, map(_rows, network.inputs, inputs),
+                                          strict=True))  # fmt: skip
+        sequences = [values[x] for x in network.inputs if x.sequence]
+        if sequences:
+            values[TIME] = _timeline(sequences[0], lengths)
+        for parameter, module in zip(self._structure.parameters, self.children(), strict=True):
+            values[parameter] = _weights_in(module)
+        values = self._structure.passed(values)
+        found = tuple(self._output(term, values) for term in network.terms)
+        return found[0] if len(found) == 1 else found
+
+    def _output(self, term: Any, values: dict[Any, Any]) -> Tensor:
+        if self.logits or term.state is None:
+            output = value_of(term.argument, values)
+        else:
+            output = values[term.state]
+        if term.state is None and not self.logits:
+            output = term.pinned.activate(output)
+        if not term.argument.sequence:
+            return output
+        if term.label not in self._last_only:
+            return output.transpose(0, 1)
+        last = values[TIME].lengths - 1
+        return output[last, torch.arange(output.shape[1], device=output.device)]
+
+
+def _rows(variable: Input, x: Tensor) -> Tensor:
+    """Return data as (samples, units), or (steps, samples, units)."""
+    return x.flatten(2).transpose(0, 1) if variable.sequence else x.flatten(1)
+
+
+def _timeline(x: Tensor, lengths: Tensor | None) -> Timeline:
+    """Return the timeline of (steps, samples, units)."""
+    steps, samples = x.shape[:2]
+    if lengths is not None:
+        return Timeline(steps, lengths.cpu(), x.device)
+    found = Timeline(steps, torch.full((samples,), steps), x.device)
+    found.__dict__["full"] = True  # not looked up, so that torch.export can trace it
+    return found
+
+
+def _uses(network: Any) -> dict[Parameter, list[Layer]]:
+    """Return the layers that use each of the weights."""
+    found: dict[Parameter, list[Layer]] = {}
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, Applied):
+            for argument in expression.arguments:
+                visit(argument)
+            if expression.weights is not None:
+                found.setdefault(expression.weights, []).append(expression.layer)
+
+    for argument in network.arguments:
+        visit(argument)
+    return found
+
+
+def _module_of(layers: Sequence[Layer], weights: Weights) -> nn.Module:
+    """Return torch's module of layers that share weights, or one of our own."""
+    first = layers[0]
+    if all(type(layer) is Dense for layer in layers):
+        return linear(weights)
+    if type(first) is Convolution and all(layer == first for layer in layers):
+        return _convolution(first, weights)
+    return LayerWeights(weights)
+
+
+@torch.no_grad()
+def _convolution(layer: Convolution, weights: Weights) -> nn.Module:
+    matrix, kind = weights.matrix, {1: nn.Conv1d, 2: nn.Conv2d}[len(layer.window)]
+    module: nn.Module = nn.utils.skip_init(
+        kind,
+        layer.below[0],
+        layer.channels,
+        layer.window,
+        stride=layer.stride,
+        padding=layer.padding,
+        bias=layer.bias,
+        dtype=matrix.dtype,
+        device=matrix.device,
+    )
+    for name, value in _named(weights):
+        if value is not None:
+            parameter = getattr(module, name)
+            parameter.copy_(value.view_as(parameter))
+    return module
+
+
+def _weights_in(module: Any) -> Weights:
+    """Return what a module holds, as a layer takes it: torch's layouts have outputs first."""
+    if isinstance(module, LayerWeights):
+        return Weights(module.matrix, module.bias)
+    return Weights(module.weight.flatten(1).T, module.bias)
+
+
 @torch.no_grad()
 def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
-    """Write a model's weights into the Linear layers of a torch network, in place.
+    """Write a chain's weights into the Linear layers of a torch network, in place.
 
     The layers are taken in the order in which the network registers them; everything else in it
     stays as it is, and nothing is written unless all of them fit.
@@ -108,12 +288,18 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
 
     Raises:
         DataError: the first layer that does not fit, with both shapes; or an argument is no
-            network or no model.
+            network, or no model whose layers follow one another.
         NotFittedError: the model has no weights yet.
     """
     if not isinstance(module, nn.Module):
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
-    _require_feedforward(model)
+    _require_model(model)
+    if not _is_chain(model):
+        raise DataError(
+            "initialize_ writes dense layers that follow one another, and this "
+            f"{type(model).__name__} is another graph: to_torch makes a module of it. Recurrent "
+            "models have liftednet.initialize_rnn_."
+        )
     found = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
     for number, (layer, weights) in enumerate(zip_longest(found, model.weights), start=1):
         _require_fit(number, layer, weights, len(found), len(model.weights))
@@ -122,12 +308,11 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
     return module
 
 
-def _require_feedforward(model: object) -> None:
-    if not hasattr(model, "activations"):
+def _require_model(model: object) -> None:
+    if not hasattr(model, "activations") or not hasattr(model, "weights"):
         raise DataError(
-            "a feedforward model such as LiftedMLP is needed, with weights and activations; got "
-            f"{type(model).__name__}. Recurrent models have liftednet.recurrent_to_torch and "
-            "liftednet.initialize_rnn_."
+            "a fitted model such as LiftedMLP is needed, with weights and activations; got "
+            f"{type(model).__name__}."
         )
 
 
@@ -170,9 +355,10 @@ def _write(linear: nn.Linear, weights: Weights) -> None:
 
 
 @torch.no_grad()
-def _linear(weights: Weights) -> nn.Linear:
+def linear(weights: Weights) -> nn.Linear:
+    """Return the torch.nn.Linear of a dense layer, which keeps W transposed."""
     inputs, units = weights.matrix.shape
-    linear: nn.Linear = nn.utils.skip_init(  # torch's own start would move its random generator
+    module: nn.Linear = nn.utils.skip_init(  # torch's own start would move its random generator
         nn.Linear,
         inputs,
         units,
@@ -180,8 +366,8 @@ def _linear(weights: Weights) -> nn.Linear:
         dtype=weights.matrix.dtype,
         device=weights.matrix.device,
     )
-    _write(linear, weights)
-    return linear
+    _write(module, weights)
+    return module
 
 
 def _modules(activation: Activation) -> list[nn.Module]:

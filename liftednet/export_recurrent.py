@@ -12,7 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError
-from liftednet.problems import Weights
+from liftednet.export import linear
+from liftednet.samples import Weights
 
 _TORCH_NAMES: dict[type[Activation], str] = {ReLU: "relu", Tanh: "tanh"}
 
@@ -76,16 +77,10 @@ class ExportedCell(nn.Module):
     def __init__(self, cell: CellParts, activation: Activation) -> None:
         """Copy the weights; torch.nn.Linear keeps them transposed."""
         super().__init__()
-        features, units = cell.inputs.shape
-        dtype, device = cell.inputs.dtype, cell.inputs.device
         self.activation = activation
         self.backward_in_time = cell.backward
-        self.input = nn.Linear(features, units, dtype=dtype, device=device)
-        self.recurrent = nn.Linear(units, units, bias=False, dtype=dtype, device=device)
-        with torch.no_grad():
-            self.input.weight.copy_(cell.inputs.T)
-            self.input.bias.copy_(cell.bias)
-            self.recurrent.weight.copy_(cell.recurrent.T)
+        self.input = linear(Weights(cell.inputs, cell.bias))
+        self.recurrent = linear(Weights(cell.recurrent, None))
 
     def forward(self, x: Tensor, initial: Tensor, lengths: Tensor) -> Tensor:
         """Return the states (samples, steps, units) from x (samples, steps, features).
@@ -121,13 +116,7 @@ class ExportedRNN(nn.Module):
             ExportedCell(cell, model.activation) for cell in cells
         )
         self.initial = nn.ParameterList(cell.initial.clone() for cell in cells)
-        matrix, bias = model.readout.matrix, model.readout.bias
-        features, outputs = matrix.shape
-        self.readout = nn.Linear(features, outputs, dtype=matrix.dtype, device=matrix.device)
-        with torch.no_grad():
-            self.readout.weight.copy_(matrix.T)
-            if bias is not None:
-                self.readout.bias.copy_(bias)
+        self.readout = linear(model.readout)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of every step, (samples, steps, outputs).

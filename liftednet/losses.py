@@ -83,8 +83,12 @@ class OutputLoss(Loss):
         """Return L(y, z), summed over samples, in CVXPY."""
 
     @abstractmethod
+    def output_values(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return L(y, z) of every sample, (samples,)."""
+
     def output_value(self, y: Tensor, z: Tensor) -> Tensor:
         """Return L(y, z) summed over the samples, a scalar."""
+        return self.output_values(y, z).sum()
 
 
 class SquaredError(PinnedLoss, OutputLoss):
@@ -112,9 +116,9 @@ class SquaredError(PinnedLoss, OutputLoss):
         """Return |y - z|^2 / 2."""
         return cp.sum_squares(y - z) / 2
 
-    def output_value(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return |y - z|^2 / 2, a scalar."""
-        return (y - z).square().sum() / 2
+    def output_values(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return |y - z|^2 / 2 of every sample, (samples,)."""
+        return (y - z).square().sum(-1) / 2
 
     def stationary_point(
         self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
@@ -189,9 +193,9 @@ class SimplexCrossEntropy(OutputLoss):
         """Return -sum y log z."""
         return -cp.sum(cp.multiply(y, cp.log(z)))
 
-    def output_value(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return -sum y log z, a scalar, with 0 log 0 = 0."""
-        return -torch.xlogy(y, z).sum()
+    def output_values(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return -sum y log z of every sample, (samples,), with 0 log 0 = 0."""
+        return -torch.xlogy(y, z).sum(-1)
 
     def require_activation(self, activation: Activation) -> None:
         """Raise `DeclarationError` unless the outputs are projected on the simplex."""

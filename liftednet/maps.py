@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class LinearMap(ABC):
         return total + scale * self.adjoint(u)
 
     def matrix(self, like: Tensor) -> Tensor:
-        """Return A as a matrix (entries of u, entries of v), for v like a tensor; toy sizes only."""
+        """Return A, (entries of u, entries of v), for v like a tensor; at toy size."""
         basis = torch.eye(like.numel(), dtype=torch.float64, device=like.device)
         exact = self.double()
         return torch.stack([exact.apply(e.view(like.shape)).flatten() for e in basis], 1)
@@ -134,7 +134,7 @@ class Times(LinearMap):
         return total + scale * self.adjoint(u)
 
     @cached_property
-    def squared_norm(self) -> float:  # type: ignore[override]
+    def squared_norm(self) -> float:
         """The largest eigenvalue of W W'."""
         return float(squared_norm_on(self.weight))
 
@@ -167,7 +167,7 @@ class Rows(LinearMap):
 
     def adjoint(self, u: Tensor) -> Tensor:
         """Return [X, 1]'u, (inputs + 1, units), in float64."""
-        return self.design.cross(u)
+        return replace(self.design, weights=None).cross(u)
 
     @property
     def squared_norm(self) -> float:
@@ -207,7 +207,7 @@ class Diagonal(LinearMap):
         return self.entries * u
 
     @cached_property
-    def squared_norm(self) -> float:  # type: ignore[override]
+    def squared_norm(self) -> float:
         """The largest entry of d^2."""
         return float(self.entries.double().square().max())
 
@@ -326,7 +326,7 @@ class Traced(LinearMap):
         return torch.autograd.grad(value, point, u)[0]
 
     @cached_property
-    def squared_norm(self) -> float:  # type: ignore[override]
+    def squared_norm(self) -> float:
         """The largest eigenvalue of A'A by power iteration, and five percent."""
         generator = torch.Generator(self.like.device).manual_seed(0)
         v = torch.randn(

@@ -9,7 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from liftednet.validation import require_matrix
+from liftednet.errors import DataError
+from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
 _CHUNK_ENTRIES = 1_000_000  # of float64 at a time: 8 MB, which caches hold
@@ -70,14 +71,18 @@ class Design:
     Attributes:
         inputs: X, (samples, inputs).
         bias: whether a column of ones stands beside X.
+        weights: (samples,) of every sample in all sums, not negative; None for 1.
     """
 
     inputs: Tensor
     bias: bool = True
+    weights: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse inputs that are not a matrix of float32 or float64."""
+        """Refuse inputs that are not a matrix of float32 or float64, and bad weights."""
         require_matrix("the inputs X", self.inputs)
+        if self.weights is not None:
+            require_sample_weights(self.weights, self.samples)
 
     @property
     def samples(self) -> int:
@@ -92,7 +97,13 @@ class Design:
     @property
     def wide(self) -> bool:
         """Whether there are fewer samples than inputs, so that sums over inputs are cheaper."""
-        return self.samples < self.features
+        return self.samples < self.features and self.weights is None
+
+    def weighed(self, rows: Tensor, part: slice) -> Tensor:
+        """Return rows of some samples, (some, ...), each times the weight of its sample."""
+        if self.weights is None:
+            return rows
+        return rows * self.weights[part].to(rows).view(-1, *(1,) * (rows.ndim - 1))
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Yield (rows, [X, 1] of these rows in float64), a chunk at a time."""
@@ -118,22 +129,30 @@ class Design:
         size = self.features + self.bias
         gram = self.inputs.new_zeros(size, size, dtype=torch.float64)
         square = gram[: self.features, : self.features]
-        for _, chunk in self._chunks():
-            _add_upper_square(square, chunk)
+        for part, chunk in self._chunks():
+            weighed = self.weighed(chunk, part)
+            _add_upper_square(square, chunk, weighed)
             if self.bias:
-                gram[-1, :-1] += chunk.sum(0)
+                gram[-1, :-1] += weighed.sum(0)
         _mirror(square)
         if self.bias:
-            gram[:, -1], gram[-1, -1] = gram[-1], self.samples
+            gram[:, -1], gram[-1, -1] = gram[-1], self.mass
         return gram
+
+    @cached_property
+    def mass(self) -> float:
+        """The sum of the weights, the number of samples without any."""
+        if self.weights is None:
+            return self.samples
+        return float(self.weights.sum(dtype=torch.float64))
 
     @cached_property
     def total(self) -> Tensor:
         """[X, 1]'1 in float64."""
         if self.bias and not self.wide:
             return self.gram[-1]
-        total = sum_of(chunk.sum(0) for _, chunk in self._chunks())
-        return torch.cat([total, total.new_full((1,), self.samples)]) if self.bias else total
+        total = sum_of(self.weighed(chunk, part).sum(0) for part, chunk in self._chunks())
+        return torch.cat([total, total.new_full((1,), self.mass)]) if self.bias else total
 
     @cached_property
     def squared_norm(self) -> float:
@@ -144,10 +163,13 @@ class Design:
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X, 1]'V in float64."""
-        cross = sum_of(targets[part].double().T @ chunk for part, chunk in self._chunks()).T
+        cross = sum_of(
+            self.weighed(targets[part].double(), part).T @ chunk for part, chunk in self._chunks()
+        ).T
         if not self.bias:
             return cross
-        return torch.cat([cross, targets.sum(0, dtype=torch.float64).unsqueeze(0)])
+        total = self.weighed(targets, slice(None)).sum(0, dtype=torch.float64)
+        return torch.cat([cross, total.unsqueeze(0)])
 
     def split(self, stacked: Tensor) -> Weights:
         """Return [W; b] as weights in the type of X."""
@@ -155,11 +177,23 @@ class Design:
         return Weights(value[:-1], value[-1]) if self.bias else Weights(value, None)
 
 
-def _add_upper_square(square: Tensor, chunk: Tensor) -> None:
+def require_sample_weights(weights: Tensor, samples: int) -> None:
+    """Raise `DataError` where weights of samples are negative, not finite, all 0, or too few."""
+    if tuple(weights.shape) != (samples,):
+        raise DataError(
+            f"sample weights must have shape ({samples},), one for each sample, got "
+            f"{tuple(weights.shape)}."
+        )
+    require_finite("the sample weights", weights)
+    if float(weights.min()) < 0 or float(weights.max()) == 0:
+        raise DataError("sample weights must not be negative, nor all 0.")
+
+
+def _add_upper_square(square: Tensor, chunk: Tensor, weighed: Tensor) -> None:
     """Add X'X on and above the diagonal: half of the products, for many inputs."""
     for first in range(0, len(square), _SQUARE_BLOCK):
         part = slice(first, first + _SQUARE_BLOCK)
-        square[part, first:].addmm_(chunk[:, part].T, chunk[:, first:])
+        square[part, first:].addmm_(chunk[:, part].T, weighed[:, first:])
 
 
 def _mirror(square: Tensor) -> None:
@@ -191,4 +225,5 @@ def squared_norm_on(matrix: Tensor) -> Tensor:
 
 def largest_eigenvalue(gram: Tensor) -> Tensor:
     """Return the largest eigenvalue of a positive semidefinite G, ()."""
-    return torch.linalg.eigvalsh(gram)[-1].clamp(min=0)
+    largest: Tensor = torch.linalg.eigvalsh(gram)[-1].clamp(min=0)
+    return largest

@@ -17,17 +17,17 @@ from typing import Any
 
 from torch import Tensor
 
-from liftednet import activations, losses
-from liftednet.activation import Activation
+from liftednet import activations, losses, penalties
 from liftednet.errors import DataError
-from liftednet.losses import Loss
-from liftednet.validation import require_finite
+from liftednet.validation import is_integer, is_number, require_finite, require_float
 
 _FORMAT = "liftednet"
-_VERSION = 1
+_VERSION = 2
+_OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described by their sizes
 _KEYS = {"kind", "architecture"}
 
 Description = Mapping[str, Any]
+Catalogue = Mapping[str, type[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +38,13 @@ class Archive:
         kind: name of the class of the model.
         architecture: what the model is, as JSON values.
         tensors: its numbers by name.
+        older: whether liftednet 0.1 has written it.
     """
 
     kind: str
     architecture: Description
     tensors: Mapping[str, Tensor]
+    older: bool = False
 
 
 def write(archive: Archive, path: str | Path) -> Path:
@@ -107,8 +109,10 @@ def read(path: str | Path) -> Archive:
         raise DataError(f"{source} is no whole safetensors file: {error}.") from error
     about = _described(metadata, source)
     for name, tensor in tensors.items():
+        require_float(f"{name} of {source}", tensor)
         require_finite(f"{name} of {source}", tensor)
-    return Archive(about["kind"], about["architecture"], tensors)
+    older = metadata["version"] == str(_OLDER)
+    return Archive(about["kind"], about["architecture"], tensors, older)
 
 
 def _described(metadata: Mapping[str, str], source: Path) -> Description:
@@ -117,71 +121,103 @@ def _described(metadata: Mapping[str, str], source: Path) -> Description:
             f"{source} was not saved by liftednet.save: its metadata do not name an architecture. "
             "Weights of a torch network go into one by load_state_dict."
         )
-    if metadata.get("version") != str(_VERSION):
+    if metadata.get("version") not in (str(_VERSION), str(_OLDER)):
         raise DataError(
             f"{source} has version {metadata.get('version')} of the format, and this liftednet "
-            f"reads version {_VERSION}: install the liftednet that saved it, or a newer one."
+            f"reads versions {_OLDER} and {_VERSION}: install the liftednet that saved it, or a "
+            "newer one."
         )
     try:
         about = json.loads(metadata["model"])
-    except (KeyError, ValueError) as error:
+    except (KeyError, ValueError, RecursionError) as error:
         raise DataError(f"the architecture in {source} cannot be read: {error}.") from error
     if not isinstance(about, dict) or not about.keys() >= _KEYS:
         raise DataError(f"the architecture in {source} lacks {sorted(_KEYS)}.")
     return about
 
 
-def describe(part: Activation | Loss) -> Description:
-    """Return an activation of the catalogue, or a loss, by name and parameters.
+def describe(
+    value: Any, known: Catalogue | None = None, tensors: dict[str, Tensor] | None = None
+) -> Any:
+    """Return a value as JSON: parts that are known by name and parameters, others as they print.
 
-    A declared activation is described by how it prints itself: a file cannot hold code.
+    A declared activation, loss or penalty is one of the others: a file cannot hold code.
+
+    Args:
+        value: numbers, names, parts, tensors, or sequences of them.
+        known: classes of parts by name; None for the catalogue of the language.
+        tensors: where tensors are put, numbered; None for no tensors.
     """
-    if type(part) not in _CATALOGUE.values():
-        return {"declared": repr(part)}
-    names = inspect.signature(type(part)).parameters
-    return {
-        "name": type(part).__name__,
-        "parameters": {name: getattr(part, name) for name in names},
-    }
+    known = CATALOGUE if known is None else known
+    if value is None or isinstance(value, bool | str):
+        return value
+    if is_number(value):
+        return int(value) if is_integer(value) else float(value)
+    if isinstance(value, list | tuple):
+        return [describe(each, known, tensors) for each in value]
+    if isinstance(value, Tensor) and tensors is not None:
+        tensors[f"constant.{len(tensors) + 1}"] = value
+        return {"tensor": f"constant.{len(tensors)}"}
+    if type(value) not in known.values():
+        return {"declared": repr(value)}
+    names = inspect.signature(type(value)).parameters
+    parameters = {name: describe(getattr(value, name), known, tensors) for name in names}
+    return {"name": type(value).__name__, "parameters": parameters}
 
 
-def rebuild_loss(description: Description) -> Loss:
-    """Return the loss that a description names.
+def rebuild(
+    described: Any,
+    option: str,
+    known: Catalogue | None = None,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Any:
+    """Return the value that `describe` has described, sequences as tuples.
+
+    Args:
+        described: JSON.
+        option: of `load` that takes the value in place of the file's.
+        known: classes of parts by name; None for the catalogue of the language.
+        tensors: those of the file.
 
     Raises:
-        DataError: liftednet has no such loss.
+        DataError: it was declared outside of liftednet, or a part does not take its parameters.
     """
-    loss = _rebuild(description)
-    if not isinstance(loss, Loss):
-        raise DataError(f"the loss {_name(description)} is declared outside of liftednet.")
-    return loss
-
-
-def rebuild_activation(description: Description) -> Activation | None:
-    """Return the activation that a description names, or None where it was declared elsewhere."""
-    part = _rebuild(description)
-    return part if isinstance(part, Activation) else None
-
-
-def _rebuild(description: Description) -> Activation | Loss | None:
-    make = _CATALOGUE.get(_name(description))
+    known = CATALOGUE if known is None else known
+    if isinstance(described, list):
+        return tuple(rebuild(each, option, known, tensors) for each in described)
+    if not isinstance(described, dict):
+        return described
+    if "tensor" in described:
+        return (tensors or {})[described["tensor"]]
+    make = known.get(str(described.get("name")))
+    if make is None:
+        raise DataError(
+            f"{described.get('declared', described.get('name'))} was declared outside of "
+            f"liftednet, and a file holds no code: pass the {option} to load(path, {option}=...)."
+        )
+    parameters = described.get("parameters", {})
     try:
-        return None if make is None else make(**description.get("parameters", {}))
+        return make(**{x: rebuild(v, option, known, tensors) for x, v in parameters.items()})
     except TypeError as error:
-        raise DataError(f"the file describes no {_name(description)}: {error}.") from error
+        raise DataError(f"the file describes no {make.__name__}: {error}.") from error
 
 
-def _name(description: Description) -> str:
-    return str(description.get("name", description.get("declared")))
-
-
+_PENALTIES = (
+    penalties.SquaredFrobenius,
+    penalties.L1,
+    penalties.GroupLasso,
+    penalties.Nonnegative,
+    penalties.RowNorm,
+    penalties.SpectralNorm,
+    penalties.Sum,
+)
 _LOSSES = (
     losses.SquaredError,
     losses.CrossEntropy,
     losses.BinaryCrossEntropy,
     losses.SimplexCrossEntropy,
 )
-_CATALOGUE: dict[str, type[Activation] | type[Loss]] = {
+CATALOGUE: Catalogue = {
     **{name: getattr(activations, name) for name in activations.__all__},
-    **{loss.__name__: loss for loss in _LOSSES},
+    **{part.__name__: part for part in (*_LOSSES, *_PENALTIES)},
 }

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from liftednet.divergences import Divergence, within
 from liftednet.layers.expression import (
+    SAMPLE_WEIGHTS,
     TIME,
     Affine,
     Applied,
@@ -29,7 +30,6 @@ from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, T
 from liftednet.problems.block_fit import BlockFit, BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
 from liftednet.samples import Design, Weights, row_chunks
-from liftednet.solvers import Solver
 
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
 from .graph import Label, Network, State
@@ -104,14 +104,12 @@ class Block:
         problem: builds the subproblem at the current point.
         value: returns the current value of the block.
         assign: puts a new value in its place.
-        solver: of its own, or None.
     """
 
     name: str
     problem: Callable[[], Fit[Any]]
     value: Callable[[], Any]
     assign: Callable[[Any], None]
-    solver: Solver[Any, Any, Any] | None = None
 
 
 class Blocks:
@@ -184,21 +182,35 @@ class Blocks:
         for piece in self._pieces():
             known: dict[int, Any] = {}
             for edge in self.edges():
-                yield self._edge_value(edge, piece, known)
+                yield self.edge_value(edge, piece, known)
             yield from self._output_values(piece)
 
-    def _edge_value(self, edge: Edge, values: Values, known: dict[int, Any]) -> Tensor:
-        u, target = value_of(edge.argument, values, known), values[edge.target]
+    def edge_value(self, edge: Edge, values: Values, known: dict[int, Any] | None = None) -> Tensor:
+        """Return lam D(T, U) at values, in float64, a scalar."""
+        u, target = value_of(edge.argument, values, known).double(), values[edge.target].double()
+        weights = row_weights(values, target)
         mask = self.mask(edge.target, edge.argument)
         if mask is not None:
             u, target = u[mask], target[mask]
-        return edge.lam * edge.divergence.value(target.flatten(0, -2), u.flatten(0, -2))
+            weights = None if weights is None else weights[mask]
+        u, target = u.flatten(0, -2), target.flatten(0, -2)
+        if weights is None:
+            return edge.lam * edge.divergence.value(target, u)
+        return edge.lam * (weights.flatten() * edge.divergence.values(target, u)).sum()
 
     def _output_values(self, values: Values) -> Iterator[Tensor]:
         for term in self.network.terms:
             if term.state is not None and term.label in values:
                 assert isinstance(term.loss, OutputLoss)  # it has output states
-                yield term.loss.output_value(values[term.label], values[term.state])
+                yield self._weighed_output(term.loss, term.label, term.state, values)
+
+    def _weighed_output(
+        self, loss: OutputLoss, label: Label, state: State, values: Values
+    ) -> Tensor:
+        y, z = values[label], values[state]
+        if SAMPLE_WEIGHTS not in values:
+            return loss.output_value(y, z)
+        return (values[SAMPLE_WEIGHTS] * loss.output_values(y, z)).sum()
 
     def _pieces(self) -> Iterator[Values]:
         """Yield the values in float64, a chunk of samples at a time where there are no steps."""
@@ -207,7 +219,7 @@ class Blocks:
         if TIME in rest:
             yield {**weights, **{x: _double(v) for x, v in rest.items()}}
             return
-        widest = sum(v.shape[1] for v in rest.values())
+        widest = sum(v[0].numel() for v in rest.values())
         for part in row_chunks(self.samples, widest, 4_000_000):
             yield {**weights, **{x: v[part].double() for x, v in rest.items()}}
 
@@ -217,7 +229,7 @@ class Blocks:
         for piece in self._pieces():
             for edge in self.edges():
                 if isinstance(edge.target, Label):
-                    total += float(self._edge_value(edge, piece, {}))
+                    total += float(self.edge_value(edge, piece))
             total += sum(map(float, self._output_values(piece)))
         return total
 
@@ -344,11 +356,13 @@ class Blocks:
         if offset is None:
             offset = target.new_zeros(edge.argument.units)
         mask = self.mask(edge.target, edge.argument)
+        weights = row_weights(self.values, target)
         if edge.argument.sequence:
             mask = target.new_ones(target.shape[:2], dtype=torch.bool) if mask is None else mask
             target, map_ = target[mask], Composed(picked(mask), map_)
             offset = offset if offset.ndim == 1 else offset[mask]
-        return Link(edge.divergence, map_, offset, target, edge.lam)
+            weights = None if weights is None else weights[mask]
+        return Link(edge.divergence, map_, offset, target, edge.lam, weights)
 
     def _states_over_time(
         self, state: State, own: Affine, above: Sequence[tuple[Edge, Affine]]
@@ -429,33 +443,45 @@ class Blocks:
         ):
             return None
         target, offset = self.link_target(edge), part.offset
-        mask = self.mask(edge.target, edge.argument)
-        counted = None if mask is None else mask.unsqueeze(-1).expand_as(target).to(target)
-        if offset is not None:
-            offset = offset.expand(*target.shape[:-1], -1)
-        for mover in movers:
-            target = mover.adjoint(target)
-            counted = None if counted is None else mover.adjoint(counted)
-            offset = None if offset is None else mover.adjoint(offset)
-        design = rows.design
-        if counted is not None:
-            places = (counted[..., 0] > 0).nonzero()[:, 0]
-            design = self._design(parameter, edge, design, places)
-            target = target[places]
-            offset = None if offset is None else offset[places]
-        else:
-            design = self._design(parameter, edge, design, None)
+        mask, weights = self.mask(edge.target, edge.argument), row_weights(self.values, target)
+
+        def moved(values: Tensor | None) -> Tensor | None:
+            """Return what stands beside the target where the rows of inputs have it."""
+            if values is None:
+                return None
+            full = values.to(target).expand_as(target)
+            for mover in movers:
+                full = mover.adjoint(full)
+            return full
+
+        counted = moved(None if mask is None else mask.unsqueeze(-1))
+        weights = moved(None if weights is None else weights.unsqueeze(-1))
+        offset, pulled = moved(offset), moved(target)
+        assert pulled is not None  # there is a target
+        target = pulled
+        places = None if counted is None else (counted[..., 0] > 0).nonzero()[:, 0]
+        if places is not None:
+            offset, target, weights = (
+                None if x is None else x[places] for x in (offset, target, weights)
+            )
+        weights = None if weights is None else weights[:, 0].contiguous()
+        design = self._design(parameter, edge, replace(rows.design, weights=None), places, weights)
         return WeightFit(edge.divergence, design, target, penalty, edge.lam, offset)
 
     def _design(
-        self, parameter: Parameter, edge: Edge, design: Design, places: Tensor | None
+        self,
+        parameter: Parameter,
+        edge: Edge,
+        design: Design,
+        places: Tensor | None,
+        weights: Tensor | None,
     ) -> Design:
         """Return the rows that count; those of the data alone are made, and summed, once."""
         fixed = not any(isinstance(x, State) for x in _seen_by(edge.argument, parameter))
         if fixed and parameter in self._designs:
             return self._designs[parameter]
-        if places is not None:
-            design = Design(design.inputs[places], design.bias)
+        inputs = design.inputs if places is None else design.inputs[places]
+        design = Design(inputs, design.bias, weights)
         if fixed:
             self._designs[parameter] = design
         return design
@@ -466,6 +492,12 @@ class Blocks:
         if self.proximity is None:
             return penalty
         return penalty + SquaredFrobenius(self.proximity, self.values[parameter].matrix)
+
+
+def row_weights(values: Mapping[Variable, Any], like: Tensor) -> Tensor | None:
+    """Return how much every row counts, of the shape of like without its units; None for 1."""
+    weights: Tensor | None = values.get(SAMPLE_WEIGHTS)
+    return None if weights is None else weights.expand(like.shape[:-1])
 
 
 def counted(

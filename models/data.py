@@ -11,9 +11,10 @@ from torch import Tensor
 
 from liftednet.data.checks import sequence_lengths
 from liftednet.errors import DataError
-from liftednet.layers.expression import TIME, Input
+from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input
 from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
+from liftednet.samples import require_sample_weights
 from liftednet.validation import require_finite, require_float
 
 from .arrays import ArrayLike, as_tensor
@@ -86,6 +87,7 @@ def prepared(
     dtype: torch.dtype | None = None,
     device: str = "cpu",
     part: bool = False,
+    sample_weight: ArrayLike | None = None,
 ) -> Data:
     """Return checked data.
 
@@ -97,6 +99,7 @@ def prepared(
         dtype: of the values, or None for that of X.
         device: of the values.
         part: whether these are a part of the data, in which classes may be missing.
+        sample_weight: (samples,), not negative; None for 1.
 
     Raises:
         DataError: arrays, lengths and network do not fit together, or are not finite.
@@ -118,6 +121,10 @@ def prepared(
             require_finite("X", values[variable])
         values[variable] = values[variable].to(device=device, dtype=dtype)
     data = Data(values)
+    if sample_weight is not None:
+        weights = as_tensor("sample_weight", sample_weight).to(device=device, dtype=dtype)
+        require_sample_weights(weights, len(data))
+        values[SAMPLE_WEIGHTS] = weights
     if y is None:
         return data.to(device)
     labels = [term.label for term in network.terms]

@@ -14,7 +14,7 @@ from liftednet.maps import Moved, Times, chain
 
 from .graph import State
 
-Values = dict[Variable, Any]
+Values = dict[Any, Any]  # of variables, by their identity
 Activate = Callable[[State, Tensor], Tensor]
 
 
@@ -38,7 +38,7 @@ def passed_forward(
             u = value_of(state.argument, found, known)
             found[state] = counted_steps(state, activate(state, u), found)
         else:
-            found.update(_over_time(group, found, known, activate))
+            found |= _over_time(group, found, known, activate)
     return found
 
 
@@ -83,7 +83,7 @@ def recurrent_weight(factors: Sequence[Any]) -> Tensor | None:
     """Return W where a map is v -> delay(v) W, else None."""
     match factors:
         case (Times(weight=weight), Moved(forth=forth)) if forth is delayed:
-            return weight  # type: ignore[no-any-return]
+            return weight
     return None
 
 

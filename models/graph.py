@@ -211,7 +211,8 @@ class Network:
         """
         if not isinstance(loss, Loss):
             raise DeclarationError(
-                f"loss must be a loss object, such as liftednet.losses.CrossEntropy(); got {loss!r}."
+                "loss must be a loss object, such as liftednet.losses.CrossEntropy(); got "
+                f"{loss!r}."
             )
         label = _named(Label(), "y", len(self.terms))
         weight, state = require_positive("weight", weight), None
@@ -279,9 +280,14 @@ class Network:
             raise DeclarationError("a network needs an input and a loss.")
         self.groups()
         outputs = {term.state for term in self.terms if term.state is not None}
-        for where in (*self.states, *self.terms):
-            if inside := outputs & set(_states(where.argument, delayed=True)):
+        for argument in self.arguments:
+            if inside := outputs & set(_states(argument, delayed=True)):
                 raise DeclarationError(f"{inside.pop()} has a loss of its own and feeds a layer.")
+
+    @property
+    def arguments(self) -> list[Expression]:
+        """The pre-activations of all states and losses."""
+        return [x.argument for x in self.states] + [x.argument for x in self.terms]
 
 
 def parameters_of(expression: Expression) -> Iterator[Parameter]:
@@ -298,11 +304,10 @@ def _states(expression: Expression, delayed: bool) -> Iterator[State]:
     """Yield the states in an expression, those behind a delay only where asked for."""
     if isinstance(expression, State):
         yield expression
-    elif isinstance(expression, Applied):
-        if delayed or not isinstance(expression.layer, Delay):
-            for argument in expression.arguments:
-                if isinstance(argument, Expression):
-                    yield from _states(argument, delayed)
+    elif isinstance(expression, Applied) and (delayed or not isinstance(expression.layer, Delay)):
+        for argument in expression.arguments:
+            if isinstance(argument, Expression):
+                yield from _states(argument, delayed)
 
 
 def _sorted(needs: dict[State, set[State]]) -> list[State]:

@@ -15,9 +15,10 @@ from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.validation import is_integer
 
 from .graph import Network
-from .lifted import Lifted, Penalties
+from .lifted import Lifted
 from .methods import Method
 from .methods.descent import AnySolver
+from .settings import Penalties
 from .starts import Start
 
 

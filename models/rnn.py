@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,15 +26,17 @@ from liftednet.layers import (
 )
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.samples import Weights
+from liftednet.solvers import solve
 from liftednet.starts import gaussian, identity, orthogonal
 from liftednet.validation import is_integer, require_positive
 
 from .arrays import as_tensor
 from .block import Blocks
 from .graph import Network, State
-from .lifted import Lifted, Penalties
+from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Method
 from .methods.descent import AnySolver
+from .settings import Penalties
 from .starts import Start, start_named
 
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
@@ -158,7 +160,7 @@ class LiftedRNN(Lifted):
         self.learn_initial_state, self.spectral_radius = learn_initial_state, spectral_radius
         self.output_size, self.sweeps, self.tolerance = int(output_size), sweeps, tolerance
         if isinstance(start, str):
-            start_named(start, RECURRENT_STARTS)  # type: ignore[arg-type]
+            start_named(start, RECURRENT_STARTS)
         require_positive("spectral_radius", spectral_radius)
         network = recurrent(
             self.layer_cells, self.output_size, self.activation, self.loss, learn_initial_state
@@ -208,9 +210,9 @@ class LiftedRNN(Lifted):
         if not largest <= _LARGEST_STATE:  # also where it is NaN
             start = self.start if isinstance(self.start, str) else "given"
             raise DataError(
-                f"the start {start!r} with spectral radius {self.spectral_radius:g} overflows: over "
-                f"{blocks.states[0].shape[0]} steps its forward pass grows to {largest:.3g}. Use a "
-                "smaller spectral_radius, a saturating activation, or smaller inputs."
+                f"the start {start!r} with spectral radius {self.spectral_radius:g} overflows: "
+                f"over {blocks.states[0].shape[0]} steps its forward pass grows to {largest:.3g}. "
+                "Use a smaller spectral_radius, a saturating activation, or smaller inputs."
             )
 
     def _settings(self) -> dict[str, Any]:
@@ -232,13 +234,12 @@ class LiftedRNN(Lifted):
 
     def refit_readout(self, X: Any, y: Any, *, lengths: Any = None) -> LiftedRNN:
         """Fit the output weights once more, to the states of a forward pass; as in `fit`."""
-        from liftednet.solvers import solve
-
         data = self._data(X, y, lengths)
         blocks = self._blocks_at(self._known.structure, data, self.weights)
         fit = blocks.weight_fit(self.network.parameters[-1])
         readout = solve(fit, self.solver, self.readout).value
-        self._fit = type(self._known)(self._known.structure, (*self.weights[:-1], readout), data)
+        weights = (*self.weights[:-1], readout)
+        self._fit = replace(self._known, weights=weights, data=data, blocks=None)
         return self
 
     def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:

@@ -1,47 +1,60 @@
-"""Saved models: which class a file holds, and how it becomes one again."""
+"""Saved models: weights as tensors, everything else as JSON, and a model again from both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from liftednet.activation import Activation
-from liftednet.errors import DataError
-from liftednet.storage import Archive, read, write
+import torch
+from torch import Tensor
 
+from liftednet import solvers
+from liftednet.activation import Activation
+from liftednet.errors import DataError, LiftedError
+from liftednet.layers import Expression
+from liftednet.layers.expression import Applied
+from liftednet.layers.layer import Layer
+from liftednet.samples import Weights
+from liftednet.storage import CATALOGUE, Archive, Description, describe, read, rebuild, write
+
+from .graph import Network, State
+from .lifted import Lifted
+from .methods import METHODS
 from .mlp import LiftedMLP
-from .mlp_archive import pack_mlp, unpack_mlp
 from .rnn import LiftedRNN
-from .rnn_archive import pack_rnn, unpack_rnn
+from .settings import COUPLINGS
 
 Activations = Activation | Sequence[Activation] | None
+Arguments = dict[str, Any]
+Tensors = dict[str, Tensor]
 
-
-@dataclass(frozen=True)
-class Kind:
-    """How a class of models is written and read.
-
-    Attributes:
-        model: the class.
-        pack: turns a fitted model into an archive.
-        unpack: turns archive, activations and options into a fitted model.
-    """
-
-    model: type[Any]
-    pack: Callable[[Any], Archive]
-    unpack: Callable[..., Any]
-
-
-_KINDS = (Kind(LiftedMLP, pack_mlp, unpack_mlp), Kind(LiftedRNN, pack_rnn, unpack_rnn))
+_SETTINGS = (
+    "lam", "rho", "divergence", "penalty", "method", "solver", "proximity", "seed", "dtype",
+    "warm_start", "refit_output",
+)  # fmt: skip
+_RECURRENT_SETTINGS = (
+    "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
+)  # fmt: skip
+_OF_THE_FILE = ("activations", "graph", "learned", "last_only")  # beside what a class takes
+_TYPES = {"float32": torch.float32, "float64": torch.float64}
+_SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "GeneralizedLinear",
+    "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
+    "SimplexDual", "TemporalSimplexDescent",
+)  # fmt: skip
+_KNOWN = {
+    **CATALOGUE,
+    **{method.__name__: method for method in METHODS.values()},
+    **{name: getattr(solvers, name) for name in _SOLVERS},
+}
 
 
 def save(model: Any, path: str | Path) -> Path:
-    """Save a fitted model: its weights as safetensors, its architecture in the metadata.
+    """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
 
     Args:
-        model: a fitted model, a `LiftedMLP` or `LiftedRNN`.
+        model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
         path: of the file, replaced at once or not at all; its folder must exist.
 
     Returns:
@@ -53,7 +66,7 @@ def save(model: Any, path: str | Path) -> Path:
     """
     for kind in _KINDS:
         if type(model) is kind.model:
-            return write(kind.pack(model), path)
+            return write(_pack(model, kind), path)
     raise DataError(f"save needs {_names()}, got {type(model).__name__}.")
 
 
@@ -64,20 +77,338 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
         path: of the file.
         activations: those of the model, where it had some that are not in the catalogue: a file
             holds no code.
-        options: of the model's class that say how it trains, such as `sweeps` or `device`.
+        options: of the model's class, in place of what was saved: how it trains, such as `method`
+            or `device`; a penalty or loss of your own; and `network` for a `Lifted` network, made
+            by the code that has made the one that was saved.
 
     Returns:
         A fitted model of the class that was saved.
 
     Raises:
-        DataError: there is no such file, it is damaged, or an activation is missing or differs.
+        DataError: there is no such file, it is damaged, or what it does not hold is missing or
+            differs from what was saved.
     """
     archive = read(path)
     for kind in _KINDS:
         if archive.kind == kind.model.__name__:
-            return kind.unpack(archive, activations, **options)
+            return _unpacked(archive, kind, activations, options)
     raise DataError(f"{path} holds a {archive.kind!r}; this liftednet loads {_names()}.")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a class of models is described.
+
+    Attributes:
+        model: the class.
+        arguments: which it is made of again, beside activations and weights.
+        activated: returns activations as its argument.
+    """
+
+    model: type[Lifted]
+    arguments: Callable[[Any], Arguments]
+    activated: Callable[[Any], Arguments]
+
+
+def _mlp_arguments(model: LiftedMLP) -> Arguments:
+    biases = [parameter.bias for parameter in model.network.parameters]
+    return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, _SETTINGS)}
+
+
+def _rnn_arguments(model: LiftedRNN) -> Arguments:
+    return {
+        "input_size": model.layer_cells[0].inputs,
+        "hidden_size": [cell.units for cell in model.layer_cells if not cell.backward],
+        "output_size": model.output_size,
+        "loss": model.loss,
+        "bidirectional": model.bidirectional,
+        **_named(model, (*_SETTINGS, *_RECURRENT_SETTINGS)),
+    }
+
+
+def _graph_arguments(model: Lifted) -> Arguments:
+    return _named(model, (*_SETTINGS, "state_solver"))
+
+
+def _named(model: Lifted, names: Sequence[str]) -> Arguments:
+    return {name: getattr(model, name) for name in names}
+
+
+def _first(activations: Any) -> Arguments:
+    found = activations if isinstance(activations, Activation) else activations[0]
+    return {"activation": found}
+
+
+def _none(activations: Any) -> Arguments:
+    return {}
+
+
+_KINDS = (
+    Kind(LiftedMLP, _mlp_arguments, lambda found: {"activations": found}),
+    Kind(LiftedRNN, _rnn_arguments, _first),
+    Kind(Lifted, _graph_arguments, _none),
+)
 
 
 def _names() -> str:
     return " or ".join(f"a {kind.model.__name__}" for kind in _KINDS)
+
+
+# Into a file.
+
+
+def _pack(model: Lifted, kind: Kind) -> Archive:
+    tensors, constants = _pack_weights(model.weights), Tensors()
+    states = model.network.states
+    arguments = {
+        name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+        for name, value in kind.arguments(model).items()
+    }
+    described = [describe(state.activation) for state in states]
+    about = {
+        **{name: describe(value, _KNOWN, constants) for name, value in arguments.items()},
+        "activations": described,
+        "graph": described_network(model.network),
+        "learned": [describe(activation) for activation in _learned(model)],
+        "last_only": _last_only(model),
+    }
+    for number, (state, description) in enumerate(zip(states, described, strict=True), start=1):
+        if "declared" in description:
+            tensors[f"forward.{number}"] = _sampled(state)
+    return Archive(kind.model.__name__, about, {**tensors, **constants})
+
+
+def _pack_weights(weights: Sequence[Weights]) -> Tensors:
+    """Return every W and b by the number of its layer, from 1."""
+    tensors: Tensors = {}
+    for number, layer in enumerate(weights, start=1):
+        tensors[f"weight.{number}"] = layer.matrix
+        if layer.bias is not None:
+            tensors[f"bias.{number}"] = layer.bias
+    return tensors
+
+
+def _learned(model: Lifted) -> list[Activation | None]:
+    """Return the activations that are not those that were declared, by state."""
+    found = [model.structure.divergences[state].activation for state in model.network.states]
+    return [
+        None if activation is state.activation else activation
+        for state, activation in zip(model.network.states, found, strict=True)
+    ]
+
+
+def _last_only(model: Lifted) -> list[int]:
+    """Return the numbers of the losses whose sequences have one answer, at the last step."""
+    last = model._known.last_only
+    return [number for number, term in enumerate(model.network.terms) if term.label in last]
+
+
+def _sampled(state: State) -> Tensor:
+    """Return phi at fixed pre-activations, (4, units), to know a declared one again."""
+    points = torch.linspace(-2, 2, 4 * state.argument.units, dtype=torch.float64)
+    return state.activation.forward(points.reshape(4, -1)).detach()
+
+
+# Out of a file.
+
+
+def _unpacked(archive: Archive, kind: Kind, activations: Activations, options: Arguments) -> Any:
+    name = kind.model.__name__
+    try:
+        weights = _unpack_weights(archive.tensors)
+        given = {"start": weights, **_arguments(archive, kind, activations, options), **options}
+        model = kind.model(**given)
+        _require_same_network(archive, model.network)
+        model.with_weights(weights)
+        model.start = given["start"]
+        _restore(model, archive)
+    except LiftedError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"file and options make no {name}: {error}.") from error
+    return model
+
+
+def _arguments(
+    archive: Archive, kind: Kind, activations: Activations, options: Arguments
+) -> Arguments:
+    """Return what the class is made of, but for what the options bring.
+
+    Raises:
+        DataError: something was declared outside of liftednet, and is not given.
+    """
+    about = archive.architecture
+    found = {
+        name: rebuild(value, name, _KNOWN, archive.tensors)
+        for name, value in about.items()
+        if name not in _OF_THE_FILE and name not in options
+    }
+    if isinstance(found.get("dtype"), str):
+        found["dtype"] = _type_named(found["dtype"])
+    if kind.model is Lifted:
+        _refuse_without_network(activations, options)
+    elif not {"activation", "activations"} & set(options):
+        described = about["activations"]
+        given = rebuild(described, "activations") if activations is None else activations
+        found.update(kind.activated(given))
+    return found
+
+
+def _refuse_without_network(activations: Activations, options: Arguments) -> None:
+    if activations is not None or not isinstance(options.get("network"), Network):
+        raise DataError(
+            "a file holds no code, and so no graph: make the network again as it was made, and "
+            "pass it, its activations in it, to load(path, network=network)."
+        )
+
+
+def _type_named(name: str) -> torch.dtype:
+    if name not in _TYPES:
+        raise DataError(f"the file names the type {name!r}; it must be one of {', '.join(_TYPES)}.")
+    return _TYPES[name]
+
+
+def _unpack_weights(tensors: Mapping[str, Tensor]) -> list[Weights]:
+    """Return the layers that `_pack_weights` has numbered.
+
+    Raises:
+        DataError: they are not of one type.
+    """
+    layers: list[Weights] = []
+    while (matrix := tensors.get(f"weight.{len(layers) + 1}")) is not None:
+        layers.append(Weights(matrix, tensors.get(f"bias.{len(layers) + 1}")))
+    types = {tensor.dtype for layer in layers for tensor in (layer.matrix, layer.bias)
+             if tensor is not None}  # fmt: skip
+    if len(types) != 1:
+        raise DataError(f"the weights in a file are of one type, got {sorted(map(str, types))}.")
+    return layers
+
+
+def _restore(model: Lifted, archive: Archive) -> None:
+    """Give a model what a fit has made beside weights; liftednet 0.1 has not saved it."""
+    if archive.older:
+        return
+    about, network, structure = archive.architecture, model.network, model.structure
+    divergences = dict(structure.divergences)
+    for state, description in zip(network.states, about["learned"], strict=True):
+        if description is not None:
+            learned = rebuild(description, "activations")
+            divergences[state] = COUPLINGS[model.divergence](learned)
+    last_only = frozenset(network.terms[number].label for number in about["last_only"])
+    structure = replace(structure, divergences=divergences)
+    model._fit = replace(model._known, structure=structure, last_only=last_only)
+
+
+# Whether a network is the one that was saved.
+
+
+def _require_same_network(archive: Archive, network: Network) -> None:
+    """Raise `DataError` at the first difference from the network that was saved."""
+    about = archive.architecture
+    described = zip(network.states, about["activations"], strict=False)
+    for number, (state, description) in enumerate(described, start=1):
+        _require_same_activation(number, state, description, archive.tensors)
+    if archive.older:
+        return
+    for where, saved, given in _differences(about["graph"], described_network(network)):
+        raise DataError(
+            f"the network is not the one that was saved: {where} is {given}, and was {saved}."
+        )
+
+
+def _require_same_activation(
+    number: int, state: State, description: Description, tensors: Mapping[str, Tensor]
+) -> None:
+    if "declared" in description:
+        saved, found = tensors[f"forward.{number}"], _sampled(state)
+        same = saved.shape == found.shape and torch.allclose(
+            found.to(saved), saved, rtol=1e-5, atol=1e-6
+        )
+    else:
+        same = describe(state.activation) == description
+    if not same:
+        wanted = description.get("declared", description.get("name"))
+        raise DataError(
+            f"the activation of layer {number} was saved as {wanted} with parameters "
+            f"{description.get('parameters', {})}; {state.activation!r} is another map."
+        )
+
+
+def described_network(network: Network) -> Description:
+    """Return shapes, layers, their fields, penalties and losses as JSON, in order."""
+    names: dict[Any, str] = {}
+    for kind, variables in (
+        ("input", network.inputs), ("states", network.states), ("weights", network.parameters),
+    ):  # fmt: skip
+        names.update({x: f"{kind} {number}" for number, x in enumerate(variables, start=1)})
+    layers: list[Description] = []
+    for argument in network.arguments:
+        _describe_layers(argument, names, layers)
+    return {
+        "inputs": [{"shape": list(x.shape), "sequence": x.sequence} for x in network.inputs],
+        "weights": [_described_fields(x, ("shape", "bias", "penalty")) for x in network.parameters],
+        "layers": layers,
+        "states": [
+            {"of": names[state.argument],
+             **_described_fields(state, ("shape", "sequence", "early", "lam", "bounds"))}
+            for state in network.states
+        ],
+        "losses": [
+            {"loss": describe(term.loss), "of": names[term.argument], "weight": term.weight,
+             "states": None if term.state is None else names[term.state]}
+            for term in network.terms
+        ],
+    }  # fmt: skip
+
+
+def _describe_layers(
+    expression: Expression, names: dict[Any, str], layers: list[Description]
+) -> None:
+    """Add the layers of an expression, each after its arguments and once, and name them."""
+    if expression in names or not isinstance(expression, Applied):
+        return
+    for argument in expression.arguments:
+        if isinstance(argument, Expression):
+            _describe_layers(argument, names, layers)
+    layers.append({
+        "layer": type(expression.layer).__name__,
+        "fields": _described_fields(expression.layer, _fields_of(expression.layer)),
+        "of": [names.get(argument, str(argument)) for argument in expression.arguments],
+        "weights": None if expression.weights is None else names[expression.weights],
+    })  # fmt: skip
+    names[expression] = f"layer {len(layers)}"
+
+
+def _fields_of(layer: Layer) -> list[str]:
+    names = [x.name for x in fields(layer)] if is_dataclass(layer) else sorted(vars(layer))
+    return [name for name in names if not name.startswith("_")]
+
+
+def _described_fields(part: Any, names: Sequence[str]) -> Description:
+    return {name: _comparable(describe(getattr(part, name))) for name in names}
+
+
+def _comparable(described: Any) -> Any:
+    """Return a description without what prints differently in every run."""
+    if isinstance(described, list):
+        return [_comparable(each) for each in described]
+    if not isinstance(described, dict):
+        return described
+    if "declared" in described:
+        return {"declared": described["declared"].split("(")[0].split(" at 0x")[0]}
+    return {name: _comparable(value) for name, value in described.items()}
+
+
+def _differences(saved: Any, given: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (place, saved, given) wherever two descriptions differ."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        for name in {**given, **saved}:
+            place = f"{where} {name}".strip()
+            yield from _differences(saved.get(name), given.get(name), place)
+    elif isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
+        for number, (one, other) in enumerate(zip(saved, given, strict=True), start=1):
+            yield from _differences(one, other, f"{where} {number}")
+    elif isinstance(saved, list) and isinstance(given, list) and {*map(type, saved)} == {dict}:
+        yield f"the number of {where}", len(saved), len(given)
+    elif saved != given:
+        yield where, saved, given

@@ -16,6 +16,7 @@ from .output import ClosedForm, SimplexDual
 from .over_time import Cyclic, RedBlack
 from .proximal_weights import ProximalWeights
 from .ridge import Ridge
+from .slope import Slope
 from .solver_table import AnySolver, SolverTable
 from .state_solvers import STATE_SOLVERS
 
@@ -34,6 +35,7 @@ _TABLE = SolverTable(
         RedBlack(),
         Cyclic(),
         Accelerated(),
+        Slope(),
     )
 )
 

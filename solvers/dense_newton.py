@@ -71,11 +71,16 @@ def _hessian(descent: WeightDescent, u: Tensor) -> Tensor:
     total = u.new_zeros(features, units * units * features, dtype=torch.float64)
     for part, x in design.rows():
         for some in row_chunks(len(x), units * units * features):
-            slopes = _slopes(descent, u[part][some].double()) + LEAST_CURVATURE * identity
+            slopes = _slopes(descent, u[part][some].double())
+            slopes = design.weighed(slopes, _within(part, some)) + LEAST_CURVATURE * identity
             weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
             total += x[some].T @ weighted.flatten(1)
     size = features * units
     return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
+
+
+def _within(part: slice, some: slice) -> slice:
+    return slice(part.start + some.start, part.start + some.stop)
 
 
 def _slopes(descent: WeightDescent, u: Tensor) -> Tensor:
@@ -84,7 +89,7 @@ def _slopes(descent: WeightDescent, u: Tensor) -> Tensor:
     if divergence.activation.per_unit:
         return torch.diag_embed(divergence.link_curvature(u))
     columns = [
-        torch.func.jvp(descent.forward, (u,), (unit.expand_as(u),))[1]
+        torch.func.jvp(divergence.link_gradient, (u,), (unit.expand_as(u),))[1]
         for unit in torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
     ]
     return torch.stack(columns, -1)

@@ -69,7 +69,8 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     signs = drawn.to(u) * 2 - 1
     slope = problem.divergence.link_gradient
     change = slope(u + _PROBE * signs) - slope(u)
-    return (signs * change).mean(-1).clamp(min=LEAST_CURVATURE) / _PROBE
+    curvature = problem.design.weighed((signs * change).mean(-1), slice(None))
+    return curvature.clamp(min=LEAST_CURVATURE) / _PROBE
 
 
 def rows_used(samples: int, features: int) -> int:

@@ -37,7 +37,7 @@ def anchor_at(problem: WeightFit, y: Tensor) -> Anchor:
     u = _lift(inputs, bias, y)
     if problem.offset is not None:
         u = u + problem.offset
-    v = problem.divergence.link_gradient(u)
+    v = weighed_gradient(problem, u)
     return Anchor(y, u, v, _pull(inputs, bias, v))
 
 
@@ -72,8 +72,8 @@ class WeightDescent:
         return columns.sum(1, keepdim=True) if coupled else columns
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return phi(u)."""
-        return self.problem.divergence.link_gradient(u)
+        """Return phi(u), times the weights of the samples."""
+        return weighed_gradient(self.problem, u)
 
     def lift(self, y: Tensor) -> Tensor:
         """Return X W + b, by float32."""
@@ -135,6 +135,11 @@ def weight_descent(problem: WeightFit, start: Weights) -> WeightDescent:
     anchor, single = anchor_at(problem, start.stacked()), inputs.float()
     system = preconditioner(problem, single, anchor.u, pull_back)
     return WeightDescent(problem, single, cross.to(inputs), pull_back, system, anchor)
+
+
+def weighed_gradient(problem: WeightFit, u: Tensor) -> Tensor:
+    """Return grad R(u) of all samples, each times the weight of its sample."""
+    return problem.design.weighed(problem.divergence.link_gradient(u), slice(None))
 
 
 def _lift(x: Tensor, bias: bool, y: Tensor) -> Tensor:

@@ -15,8 +15,7 @@ from benchmarks.gpu.jobs import Job
 from benchmarks.gpu.timing import Scale, wait
 from benchmarks.gpu.training_data import Images
 from liftednet.activations import ReLU
-from liftednet.models import FullBatch, LiftedMLP
-from liftednet.models.descent import Trace
+from liftednet.models import FullBatch, LiftedMLP, Trace
 
 
 @dataclass(frozen=True)

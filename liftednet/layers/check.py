@@ -50,7 +50,7 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
     for position in range(len(arguments)):
         _refuse_bad(
             f"{layer}, argument {position},",
-            lambda v, n=position: layer.value([*arguments[:n], v, *arguments[n + 1 :]], weights),
+            _in_one(layer, arguments, position, weights),
             layer.map(position, arguments, weights),
             arguments[position],
             drawn,
@@ -63,6 +63,15 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
             weights.stacked(),
             drawn,
         )
+
+
+def _in_one(
+    layer: Layer, arguments: Sequence[Tensor], position: int, weights: Weights | None
+) -> Callable[[Tensor], Tensor]:
+    def function(v: Tensor) -> Tensor:
+        return layer.value([*arguments[:position], v, *arguments[position + 1 :]], weights)
+
+    return function
 
 
 def _refuse_bad(

@@ -63,10 +63,14 @@ def convolution(
         DataError: the window does not fit into x.
     """
     axes = len(x.shape) - 1
-    sizes = (_sizes(name, size, axes) for name, size in (
-        ("window", window), ("stride", stride), ("padding", padding),
-    ))  # fmt: skip
-    layer = Convolution(x.shape, channels, *sizes, bias)
+    layer = Convolution(
+        x.shape,
+        channels,
+        _sizes("window", window, axes),
+        _sizes("stride", stride, axes),
+        _sizes("padding", padding, axes),
+        bias,
+    )
     return apply(layer, x, penalty=penalty, weights=weights)
 
 

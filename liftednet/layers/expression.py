@@ -55,6 +55,15 @@ class _Time(Variable):
 TIME = _Time()
 
 
+class _SampleWeights(Variable):
+    """(samples,) how much every sample counts."""
+
+    name = "sample weights"
+
+
+SAMPLE_WEIGHTS = _SampleWeights()
+
+
 class Expression:
     """Values (samples, units), or (steps, samples, units) of sequences.
 
@@ -270,11 +279,10 @@ def affine_in(expression: Expression, variable: Variable, values: Values) -> Aff
 def _affine(
     expression: Expression, variable: Variable, values: Values, known: dict[int, Any]
 ) -> Affine:
-    if expression is variable:
+    if not isinstance(expression, Applied):  # it depends on the variable, and so is it
         return Affine(Identity(), None)
-    assert isinstance(expression, Applied)  # it depends on the variable
     arguments = arguments_of(expression, values, known)
-    weights = None if expression.weights is None else values[expression.weights]
+    weights: Weights | None = None if expression.weights is None else values[expression.weights]
     inside = [
         number
         for number, x in enumerate(expression.arguments)
@@ -286,6 +294,7 @@ def _affine(
             raise DeclarationError(
                 f"{variable} stands twice in one path: the expression is not affine in it."
             )
+        assert weights is not None  # they are the variable
         return Affine(layer.weight_map(arguments, weights), None)
     parts = {n: _affine(expression.arguments[n], variable, values, known) for n in inside}
     constant = _constant(layer, arguments, weights, parts)

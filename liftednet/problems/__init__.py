@@ -5,6 +5,7 @@ from liftednet.problems.fit import Fit
 from liftednet.problems.formulation import Formulation, Measure
 from liftednet.problems.link import Link
 from liftednet.problems.output_fit import OutputFit
+from liftednet.problems.slope_fit import SlopeFit
 from liftednet.problems.state_fit import StateFit
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.problems.weight_fit import WeightFit
@@ -18,6 +19,7 @@ __all__ = [
     "Link",
     "Measure",
     "OutputFit",
+    "SlopeFit",
     "StateFit",
     "StatesOverTime",
     "TimeLink",

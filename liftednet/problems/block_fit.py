@@ -334,7 +334,8 @@ class BlockFit(Fit[Any]):
         for link in self.links:
             if link.smoothness is None:
                 return None
-            total += link.smoothness
+            heaviest = 1.0 if link.weights is None else float(link.weights.max())
+            total += heaviest * link.smoothness
         if self.own is None:
             return total
         norm, curvature = self.own.map.squared_norm**0.5, self.own.divergence.smoothness
@@ -346,9 +347,7 @@ class BlockFit(Fit[Any]):
         """Return all but g at v, a scalar."""
         total = v.new_zeros(()) if self.linear is None else -(self.linear.to(v) * v).sum()
         for link in self.links:
-            total = total + link.lam * link.divergence.link_value(
-                link.pre_activation(v), link.target
-            )
+            total = total + link.value(v)
         if self.own is not None:
             u = self.own.pre_activation(v)
             total = total + self.own.lam * self.own.divergence.link_value(u, self.chosen.apply(v))
@@ -359,8 +358,8 @@ class BlockFit(Fit[Any]):
         terms = [] if self.linear is None else [-self.linear.to(v)]
         for link in self.links:
             slope = link.divergence.link_gradient(link.pre_activation(v))
-            terms.append(link.lam * link.map.adjoint(slope))
-            terms.append(-link.lam * link.map.adjoint(link.target))
+            terms.append(link.map.adjoint(link.weighed(slope)))
+            terms.append(-link.map.adjoint(link.weighed(link.target)))
         if self.own is not None:
             own, u = self.own, self.own.pre_activation(v)
             terms.append(own.lam * own.map.adjoint(own.divergence.link_gradient(u)))

@@ -102,7 +102,7 @@ class Fit(ABC, Generic[Value]):
             for name, value in link.map.data(self.like()).items()
         }
         above = link.map.expression(v, named, link.shape)
-        return link.lam * link.divergence.link_term(u, target), u == above + offset
+        return link.lam * _summed(link, u, target), u == above + offset
 
     def fill(self, formulation: Formulation) -> None:
         """Put the data into the parameters of a formulation of the same signature."""
@@ -114,6 +114,16 @@ class Fit(ABC, Generic[Value]):
             formulation.parameters[f"offset {number}"].value = link.offset_rows()
             target = exact_target(link.divergence, link.target)
             formulation.parameters[f"target {number}"].value = target
+
+
+def _summed(link: Link, u: Expression, target: Expression) -> Expression:
+    """Return the sum of R(u) - <u, t> over the samples, each times its weight."""
+    if link.weights is None:
+        return link.divergence.link_term(u, target)
+    return sum(
+        weight * link.divergence.link_term(u[row : row + 1], target[row : row + 1])
+        for row, weight in enumerate(link.weights.tolist())
+    )
 
 
 def parameter(

@@ -35,6 +35,8 @@ class Link:
         offset: c, a bias (next units,) or a full (samples, next units) offset.
         target: t, the states or data above, (samples, next states).
         lam: the weight of the divergence, positive.
+        weights: (samples,) of the rows of u in a block or weight fit; None for 1. A state fit
+            needs none: each of its samples is a problem of its own.
     """
 
     divergence: Divergence
@@ -42,6 +44,7 @@ class Link:
     offset: Tensor
     target: Tensor
     lam: float = 1.0
+    weights: Tensor | None = None
 
     @cached_property
     def map(self) -> LinearMap:
@@ -52,6 +55,12 @@ class Link:
         """Keep the matrix of a map that is one."""
         if isinstance(self.weight, Times):
             object.__setattr__(self, "weight", self.weight.weight)
+
+    @property
+    def matrix(self) -> Tensor:
+        """W, where A is a matrix that all samples share; solvers that need it have asked."""
+        assert isinstance(self.weight, Tensor)
+        return self.weight
 
     def pre_activation(self, states: Tensor) -> Tensor:
         """Return A v + c, (samples, next units)."""
@@ -80,18 +89,32 @@ class Link:
 
     def double(self) -> Link:
         """Return the link in float64."""
-        return Link(
-            self.divergence,
-            self.weight.double(),
-            self.offset.double(),
-            self.target.double(),
-            self.lam,
+        return replace(
+            self,
+            weight=self.weight.double(),
+            offset=self.offset.double(),
+            target=self.target.double(),
         )
+
+    def weighed(self, rows: Tensor) -> Tensor:
+        """Return rows (samples, units), each times the weight of its sample, and lam."""
+        if self.weights is None:
+            return self.lam * rows
+        return self.lam * self.weights.to(rows).unsqueeze(-1) * rows
+
+    def value(self, v: Tensor) -> Tensor:
+        """Return the term at v, a scalar."""
+        u = self.pre_activation(v)
+        if self.weights is None:
+            return self.lam * self.divergence.link_value(u, self.target)
+        rows = self.divergence.link_values(u, self.target)
+        return self.lam * (self.weights.to(rows) * rows).sum()
 
     def signature(self) -> Hashable:
         """Return what two links must share to share one formulation."""
         kind = tuple(self.weight.shape) if isinstance(self.weight, Tensor) else self.map.signature()
-        return kind, tuple(self.target.shape), self.divergence, self.lam
+        weights = None if self.weights is None else self.weights.cpu().numpy().tobytes()
+        return kind, tuple(self.target.shape), self.divergence, self.lam, weights
 
     def require(self, which: str, samples: int, units: int, like: Tensor) -> None:
         """Raise `DataError` or `DeclarationError` where it does not fit states.

@@ -118,7 +118,8 @@ class WeightFit(Fit[Weights]):
     def terms_above(self) -> Sequence[Link]:
         """The divergence, with [W; b] seen through [X, 1]."""
         offset = self.targets.new_zeros(self.units) if self.offset is None else self.offset
-        return (Link(self.divergence, Rows(self.design), offset, self.targets, self.lam),)
+        rows, weights = Rows(self.design), self.design.weights
+        return (Link(self.divergence, rows, offset, self.targets, self.lam, weights),)
 
     def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
         """Return [W; b] of "weight" and "bias"."""
@@ -152,7 +153,8 @@ class WeightFit(Fit[Weights]):
     def signature(self) -> Hashable:
         """Return shapes, divergence, lam and penalty."""
         shapes = tuple(self.design.inputs.shape), tuple(self.targets.shape)
-        return WeightFit, shapes, self.design.bias, self.divergence, self.lam, self.penalty
+        weighed = self.design.weights is not None
+        return WeightFit, shapes, self.design.bias, weighed, self.divergence, self.lam, self.penalty
 
     @cached_property
     def pulled(self) -> Tensor:
@@ -171,7 +173,8 @@ class WeightFit(Fit[Weights]):
         """What the offset alone adds to the value of a quadratic divergence, over lam."""
         if self.offset is None:
             return 0.0
-        return float(self.divergence.link_value(self.offset.double(), self.targets.double()))
+        rows = self.divergence.link_values(self.offset.double(), self.targets.double())
+        return float(self.design.weighed(rows, slice(None)).sum())
 
     @property
     def smoothness(self) -> float | None:
@@ -237,19 +240,24 @@ class WeightFit(Fit[Weights]):
         value, slope = stacked.new_zeros(()), torch.zeros_like(stacked)
         for part, chunk, u in self._pre_activations(stacked):
             target = self.targets[part].double()
-            value += self.divergence.link_value(u, target)
+            value += self._summed(u, target, part)
             push = self.divergence.link_gradient(u)
             if self.pulled is not self.targets:
                 push = push - target + self.pulled[part].double()
-            slope += (push.T @ chunk).T  # faster than chunk' push
+            slope += (self.design.weighed(push, part).T @ chunk).T  # faster than chunk' push
         return value, slope
 
     def _link_value(self, stacked: Tensor) -> Tensor:
         values = (
-            self.divergence.link_value(u, self.targets[part].double())
+            self._summed(u, self.targets[part].double(), part)
             for part, _, u in self._pre_activations(stacked)
         )
         return self.lam * sum_of(values)
+
+    def _summed(self, u: Tensor, target: Tensor, part: slice) -> Tensor:
+        if self.design.weights is None:
+            return self.divergence.link_value(u, target)
+        return self.design.weighed(self.divergence.link_values(u, target), part).sum()
 
     def _pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield (rows, [X, 1], X W + b + C) a chunk at a time, in float64."""

@@ -12,9 +12,8 @@ from torch import nn
 from liftednet.activations import Tanh
 from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import CrossEntropy, Loss, SquaredError
-from liftednet.models import LiftedRNN
+from liftednet.models import LiftedRNN, Minibatch
 from liftednet.models.networks import SequenceModel
-from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
 from liftednet.reproduce.temporal_methods import HIDDEN, TASKS, Task, network
@@ -101,7 +100,7 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
         divergence="tight",
         start="gaussian",
         spectral_radius=1.0,
-        method=SequenceMinibatch(PASSES, BATCH),
+        method=Minibatch(PASSES, BATCH),
         seed=seed,
     ).fit(x.double(), y.double() if y.is_floating_point() else y, lengths=lengths)
     assert isinstance(model.recurrence, nn.RNN)

@@ -15,9 +15,8 @@ from liftednet.data import PianoRolls, Sequences, jsb_chorales, muse_data
 from liftednet.errors import DataError
 from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import BinaryCrossEntropy
-from liftednet.models import LiftedRNN
+from liftednet.models import LiftedRNN, Minibatch
 from liftednet.models.networks import EchoStateNetwork, PlainRNN, SequenceModel
-from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.reproduce.lanes import Lanes
 from liftednet.reproduce.runs import Outcome
 from liftednet.starts import orthogonal
@@ -195,7 +194,7 @@ def _lift_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
         loss=BinaryCrossEntropy(),
         divergence="tight",
         start="gaussian",
-        method=SequenceMinibatch(1, LIFTED_BATCH),
+        method=Minibatch(1, LIFTED_BATCH),
         seed=run.seed,
     ).fit(batch.x.double(), batch.y.double(), lengths=batch.lengths)
     assert isinstance(model.recurrence, nn.RNN)

@@ -12,9 +12,8 @@ from liftednet import starts
 from liftednet.activations import ReLU
 from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import BinaryCrossEntropy
-from liftednet.models import LiftedRNN
+from liftednet.models import LiftedRNN, Minibatch
 from liftednet.models.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
-from liftednet.models.recurrent_minibatch import SequenceMinibatch
 from liftednet.reproduce.training import MakeNetwork, MakeOptimizer, Method
 from liftednet.solvers.gradient import FrankWolfe
 
@@ -125,7 +124,7 @@ def lifted_start(model: SequenceModel, x: Tensor, y: Tensor, seed: int) -> None:
         activation=ReLU(),
         loss=BinaryCrossEntropy(),
         divergence="tight",
-        method=SequenceMinibatch(1, LIFTED_BATCH),
+        method=Minibatch(1, LIFTED_BATCH),
         seed=seed,
     ).fit(x[some].double(), y[some, None].double())
     initialize_rnn_(recurrence, model.readout, lifted)

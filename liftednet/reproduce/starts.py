@@ -21,7 +21,7 @@ from liftednet.activations import Softmax
 from liftednet.export import to_torch
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP
-from liftednet.models.layer_starts import STARTS, draw_weights
+from liftednet.models.starts import STARTS, draw_weights
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 from liftednet.solvers import Solver, solve
@@ -228,6 +228,11 @@ def _trained(
     epochs = epochs_of(network, task.train, optimizer, nn.CrossEntropyLoss(), schedule.batch, seed)
     passes = itertools.islice(epochs, schedule.epochs)
     return (accuracy(network, task.test), *(accuracy(network, task.test) for _ in passes))
+
+
+def shuffled(samples: int, size: int, order: torch.Generator) -> Sequence[Tensor]:
+    """Return the rows of one pass in a new order, in batches equal in size but for one sample."""
+    return torch.randperm(samples, generator=order).tensor_split(-(-samples // size))
 
 
 def epochs_of(

@@ -13,7 +13,6 @@ from liftednet.activations import ReLU, Softmax
 from liftednet.data import Classification
 from liftednet.export import to_torch
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.batches import ArrayBatches
 from liftednet.problems import Weights
 from liftednet.reproduce import starts
 from liftednet.reproduce.starts import Layers, drawn_weights
@@ -69,15 +68,15 @@ def trained_as_long(epochs: int) -> Start:
     def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
         network = network_from(drawn("kaiming")(data, sizes, seed))
         order, loss = torch.Generator().manual_seed(seed), nn.CrossEntropyLoss()
-        batches = ArrayBatches(data.x_train, data.y_train, _CONTROL_BATCH, order)
         optimizer = torch.optim.Adam(network.parameters(), _CONTROL_RATE)
-        length = epochs * len(batches)
+        length = epochs * -(-len(data.x_train) // _CONTROL_BATCH)
         falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 1e-3, length)
-        for x, y in (batch for _ in range(epochs) for batch in batches):
-            optimizer.zero_grad()
-            loss(network(x), y).backward()
-            optimizer.step()
-            falling.step()
+        for _ in range(epochs):
+            for rows in starts.shuffled(len(data.x_train), _CONTROL_BATCH, order):
+                optimizer.zero_grad()
+                loss(network(data.x_train[rows]), data.y_train[rows]).backward()
+                optimizer.step()
+                falling.step()
         return [
             Weights(layer.weight.detach().T.contiguous(), layer.bias.detach())
             for layer in network

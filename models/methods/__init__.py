@@ -8,6 +8,8 @@ from .descent import FullBatch
 from .gauss_newton import GaussNewton
 from .minibatch import Minibatch
 
+__all__ = ["METHODS", "FullBatch", "GaussNewton", "Method", "Minibatch", "method_named"]
+
 Method = FullBatch | GaussNewton | Minibatch
 METHODS: dict[str, type[FullBatch] | type[GaussNewton] | type[Minibatch]] = {
     "full": FullBatch,

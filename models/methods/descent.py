@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from liftednet.errors import SolverError
-from liftednet.problems import StatesOverTime
+from liftednet.layers.expression import SAMPLE_WEIGHTS
+from liftednet.problems import SlopeFit, StatesOverTime
 from liftednet.solution import Solution
 from liftednet.solvers import (
     GeneralizedLinear,
@@ -88,6 +89,9 @@ class FullBatch:
             objective = blocks.objective()
             for block in self._sweep(blocks):
                 step = _update(block, solvers, sweep, objective, started)
+                if SAMPLE_WEIGHTS in blocks.values:  # which the fits of states do not know
+                    objective = blocks.objective()
+                    step = replace(step, objective=objective)
                 objective, worst = step.objective, _worse(worst, step.residual)
                 yield step
             if isinstance(blocks, MultiplierBlocks):
@@ -126,7 +130,7 @@ class Solvers:
 
     def solve(self, block: Block, problem: Any, value: Any) -> Solution[Any]:
         """Return the solution of a block from its current value."""
-        wanted = self._wanted(problem) if block.solver is None else block.solver
+        wanted = self._wanted(problem)
         solver = choose(problem, wanted)
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
@@ -135,6 +139,8 @@ class Solvers:
 
     def _wanted(self, problem: Any) -> AnySolver:
         """Return who solves a problem, iterative fits to a tenth of the descent's tolerance."""
+        if isinstance(problem, SlopeFit):
+            return "auto"  # nobody else solves it
         over_time = isinstance(problem, StatesOverTime)
         wanted, goal = self.over_time if over_time else self.all, self.tolerance / 10
         if over_time and isinstance(wanted, str) and wanted != "auto":

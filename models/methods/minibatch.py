@@ -23,7 +23,7 @@ from liftednet.solvers.metric_prox import low_rank_prox
 from liftednet.validation import is_number, require_count, require_positive
 
 from ..batches import Batches
-from ..block import Structure, counted
+from ..block import Structure, counted, row_weights
 from ..data import Data
 from ..forward_pass import Values, passed_forward
 from ..graph import State, Term
@@ -310,35 +310,39 @@ class BatchSteps:
         return loss, gradients, values
 
     def _activated(self, state: State, u: Tensor) -> Tensor:
-        lifted: Tensor = _Lifted.apply(
-            u, self.structure.divergences[state], self.structure.lam[state]
-        )
+        divergence, lam = self.structure.divergences[state], self.structure.lam[state]
+        lifted: Tensor = _Lifted.apply(u, divergence, lam)  # type: ignore[no-untyped-call]
         return lifted if state.bounds is None else lifted.clamp(*state.bounds)
 
     def _top(self, term: Term, batch: Data, values: Values) -> tuple[float, Tensor, Tensor]:
         """Return the mean loss, the last pre-activations, and their part of the mean gradient."""
         u, y = value_of(term.argument, values), batch.values[term.label]
+        weights = row_weights(batch.values, y)
         if term.argument.sequence:
             mask = counted(batch.values, batch.last_only, term.label, term.argument)
             if mask is not None:
                 u, y = u[mask], y[mask]
+                weights = None if weights is None else weights[mask]
             u, y = u.flatten(0, -2), y.flatten(0, -2)
         with torch.no_grad():
             if term.state is None:
                 divergence = term.pinned.divergence
-                value = term.weight * divergence.value(y, u)
+                rows = term.weight * divergence.values(y, u)
                 slope = term.weight * (divergence.link_gradient(u) - y)
             else:
-                value, slope = self._output(term, term.state, y, u)
-        return float(value) / len(u), u, slope / len(u)
+                rows, slope = self._output(term, term.state, y, u)
+            if weights is not None:
+                weights = weights.flatten()
+                rows, slope = weights * rows, weights.unsqueeze(-1) * slope
+        return float(rows.sum()) / len(u), u, slope / len(u)
 
     def _output(self, term: Term, state: State, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
         assert isinstance(term.loss, OutputLoss)  # it has output states
         fit = OutputFit(term.loss, y, divergence, u.detach(), lam)
         states = choose(fit).solve(fit).value  # the loss tells of values that are not finite
-        value = term.loss.output_value(y, states) + lam * divergence.value(states, u)
-        return value, lam * (divergence.link_gradient(u) - states)
+        rows = term.loss.output_values(y, states) + lam * divergence.values(states, u)
+        return rows, lam * (divergence.link_gradient(u) - states)
 
     def _look(self, values: Values) -> None:
         if self._taken % self._settings.refresh and self._taken >= _FIRST_LOOKS:
@@ -372,5 +376,5 @@ def _layers(structure: Structure) -> Iterator[tuple[Parameter, Applied]]:
                 if isinstance(argument, Expression):
                     yield from visit(argument)
 
-    for where in (*structure.states, *structure.network.terms):
-        yield from visit(where.argument)
+    for argument in structure.network.arguments:
+        yield from visit(argument)

@@ -29,12 +29,13 @@ class Multiplier:
     Attributes:
         states: P = Y / lam, with Y the multipliers of X = phi(U), (samples, units).
         pre_activation: Q = grad R(U_0) - phi(U_0) + phi'(U_0) P, (samples, units).
-        level: D(phi(U_0), U_0) + <P, phi(U_0)> - <Q, U_0>, so that the layer's term vanishes there.
+        level: D(phi(U_0), U_0) + <P, phi(U_0)> - <Q, U_0> of every sample, (samples,), so that the
+            layer's term vanishes there.
     """
 
     states: Tensor
     pre_activation: Tensor
-    level: float
+    level: Tensor
 
 
 class MultiplierBlocks(Blocks):
@@ -85,8 +86,7 @@ class MultiplierBlocks(Blocks):
         )
         for edge in self.edges():
             if not isinstance(edge.target, State):
-                u, y = value_of(edge.argument, passed).double(), passed[edge.target].double()
-                total += edge.lam * float(edge.divergence.value(y, u))
+                total += float(self.edge_value(edge, passed))
         return total
 
     def renewal(self, sweep: int, started: float) -> Step:
@@ -110,7 +110,7 @@ class MultiplierBlocks(Blocks):
 
     def _estimates(self) -> dict[State, Multiplier]:
         edges = list(self.edges())
-        slopes = {
+        slopes: dict[Any, Tensor] = {
             edge.target: edge.lam
             * (edge.divergence.link_gradient(self._above(edge)) - self.values[edge.target])
             for edge in edges
@@ -142,8 +142,8 @@ class MultiplierBlocks(Blocks):
     ) -> Multiplier:
         divergence, lam = self.divergence(state), self.lam(state)
         p, q = -push / lam, divergence.link_gradient(u) - passed - tangent / lam
-        value = divergence.value(passed.double(), u.double())
-        return Multiplier(p, q, float(_coupling(value, p, passed, q, u)))
+        level = divergence.values(passed.double(), u.double()) + _coupling(p, passed, q, u)
+        return Multiplier(p, q, level)
 
     def lam(self, state: State) -> float:
         """Return the weight of a divergence, with the damping."""
@@ -164,18 +164,17 @@ class MultiplierBlocks(Blocks):
         """Return the augmented Lagrangian at the current point, in float64."""
         total = super().objective()
         for state, held in self._multipliers.items():
-            u, lam = self.pre_activation(state), self.lam(state)
-            coupling = _coupling(
-                torch.zeros((), dtype=torch.float64), held.states, self.values[state],
-                held.pre_activation, u,
-            )  # fmt: skip
-            total += lam * (float(coupling) - held.level)
+            u = self.pre_activation(state)
+            coupling = _coupling(held.states, self.values[state], held.pre_activation, u)
+            rows, weights = coupling - held.level, row_weights(self.values, u)
+            rows = rows if weights is None else weights * rows
+            total += self.lam(state) * float(rows.sum())
         return total
 
 
-def _coupling(value: Tensor, p: Tensor, x: Tensor, q: Tensor, u: Tensor) -> Tensor:
-    """Return D + <P, X> - <Q, U> in float64, ()."""
-    return value + (p.double() * x).sum() - (q.double() * u).sum()
+def _coupling(p: Tensor, x: Tensor, q: Tensor, u: Tensor) -> Tensor:
+    """Return <P, X> - <Q, U> of every sample in float64, (samples,)."""
+    return (p.double() * x).sum(-1) - (q.double() * u).sum(-1)
 
 
 def refuse_unfit(structure: Structure) -> None:

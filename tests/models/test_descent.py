@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftednet import Activation, SolverError, activations, losses
-from liftednet.models.descent import Descent, Ending
-from liftednet.models.feedforward import FeedforwardBlocks
+from liftednet.models import Ending, FullBatch
+from liftednet.models.block import Blocks
 from liftednet.solvers import Solver, named
 from tests.models.networks import fitted, full, labeled, targets_for
 
@@ -52,7 +52,7 @@ def test_the_joint_objective_never_rises(
 ):
     x, labels = labeled(samples=12)
     y = targets_for(loss, labels, 3)
-    options = {"dtype": dtype, "sweeps": 4, "state_passes": passes, "tolerance": 1e-12}
+    options: dict[str, Any] = {"dtype": dtype, "sweeps": 4, "state_passes": passes, "tolerance": 1e-12}
     options["extrapolation"] = extrapolation
     model = full((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
     assert model.trace is not None
@@ -134,7 +134,7 @@ def test_a_budget_of_sweeps_is_kept():
     model = fitted(x, y, sweeps=2, tolerance=1e-12, extrapolation=False)
     assert model.trace is not None and model.trace.ending is Ending.BUDGET
     assert [step.sweep for step in model.trace.steps] == [0, 0, 0, 1, 1, 1]
-    assert Descent().tolerance > 0
+    assert FullBatch().sweeps > 2
 
 
 @pytest.mark.parametrize("divergence", ["tight", "joint"])
@@ -155,32 +155,13 @@ def test_extrapolation_reaches_the_same_point_in_fewer_sweeps(divergence):
 def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch):
     x, y = labeled()
     model = full((4, 5, 3), sweeps=5, tolerance=1e-12)
-    extrapolate = FeedforwardBlocks.extrapolate
+    extrapolate = Blocks.extrapolate
 
     def interrupted(self, previous, factor):
         extrapolate(self, previous, factor)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(FeedforwardBlocks, "extrapolate", interrupted)
+    monkeypatch.setattr(Blocks, "extrapolate", interrupted)
     model.fit(x, y)
     assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
     assert model.objective() == pytest.approx(model.trace.steps[-1].objective)
-
-
-def test_continuation_ends_lower():
-    x, y = labeled()
-    options: dict[str, Any] = {"lam": 30.0, "rho": 0.01, "tolerance": 1e-12}
-    direct = fitted(x, y, sweeps=9, **options)
-    staged = fitted(x, y, sweeps=3, continuation=(0.01, 0.1), **options)
-    assert staged.architecture.lam == (30.0,)
-    assert staged.trace is not None and staged.trace.steps[-1].sweep == 2
-    assert staged.objective() == pytest.approx(staged.trace.objectives[-1])
-    assert staged.objective() < direct.objective()
-
-
-def test_an_interrupted_continuation_has_the_lam_that_was_asked_for():
-    x, y = labeled()
-    model = full((4, 5, 3), lam=2.0, continuation=(0.1,), sweeps=50, tolerance=1e-12)
-    model.fit(x, y, on_step=_interrupt_at(2))
-    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
-    assert model._fitted().architecture.lam == (2.0,)

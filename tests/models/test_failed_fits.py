@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import DataError, SolverError, activations
-from liftednet.models import LiftedMLP, LiftedRNN, Minibatch, SequenceMinibatch
+from liftednet.models import LiftedMLP, LiftedRNN, Minibatch
 from tests.models.networks import labeled
 
 X, Y = labeled(samples=60)
@@ -48,7 +48,7 @@ def test_a_bad_batch_of_a_loader_leaves_an_unfitted_model_unfitted():
     with pytest.raises(DataError, match="NaN"):
         model.fit(_loader(_spoiled()))
     assert not model.is_fitted
-    assert model.epochs is None
+    assert model.trace is None
 
 
 def test_an_error_of_the_listener_leaves_the_model_as_it_was():
@@ -110,13 +110,13 @@ def test_an_epoch_that_ends_in_weights_that_are_not_finite_is_an_error():
     model = LiftedMLP((4, 8, 3), dtype=torch.float32, method=one_batch)
     with pytest.raises(SolverError, match="last good epoch"):
         model.fit(X * 1e20, Y)
-    assert _same(model.weights, [w.to(model.weights[0].matrix) for w in model.first_weights])
+    assert _same(model.weights, [w.to(model.weights[0].matrix) for w in model._first_weights()])
 
 
 def test_a_recurrent_batch_to_weights_that_are_not_finite_is_an_error_and_keeps_those_before():
-    method = SequenceMinibatch(epochs=1, batch_size=60)
+    method = Minibatch(epochs=1, batch_size=60)
     model = LiftedRNN(4, 5, 3, activations.Tanh(), divergence="tight", method=method)
-    first = [layer.to(X) for layer in model._first_weights]
+    first = [layer.to(X) for layer in model._first_weights()]
     with pytest.raises(SolverError, match="scale the inputs"):
         model.fit(X[:, None] * 1e200, Y)  # whose Gram matrix overflows; the loss does not
     assert _same(model.weights, first)

@@ -120,7 +120,7 @@ def test_starts_have_the_variance_they_promise(start):
         "normal": 0.1,
         "variance-scaling": 1 / 400,
     }[start]
-    drawn: Weights = model._first_weights[0]
+    drawn: Weights = model._first_weights()[0]
     assert float(drawn.matrix.var()) == pytest.approx(variance, rel=0.02)
     assert float(drawn.matrix.mean()) == pytest.approx(0, abs=5 * (variance / 120_000) ** 0.5)
 

@@ -18,9 +18,11 @@ def test_every_block_of_a_fixed_point_is_optimal_to_cvxpy(activation, divergence
     options = {"lam": 2.0, "rho": 0.3, "sweeps": 1000, "tolerance": 1e-4}
     model = fitted(x, y, (4, 3, 3), activations=activation, divergence=divergence, **options)
     assert model.residual() <= 1e-3
-    for block in model._fitted().sweep():
-        problem = block.problem()
-        own = problem.measure(block.value()).objective
+    values = {"states 1": model.states[0]}
+    values |= {f"weights {n}": layer for n, layer in enumerate(model.weights, start=1)}
+    for name, value in values.items():
+        problem = model.subproblem(name)
+        own = problem.measure(value).objective
         reference = solve(problem, "reference").objective
         assert own == pytest.approx(reference, rel=1e-5, abs=1e-5)
 

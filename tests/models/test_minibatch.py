@@ -12,10 +12,10 @@ from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import DataError, DeclarationError, SolverError, activations, losses
-from liftednet.models import Epoch, LiftedMLP, Minibatch
-from liftednet.models.descent import Ending
-from liftednet.models.layer_metric import LayerMetric
-from liftednet.models.minibatch import BatchSteps
+from liftednet.models import Ending, LiftedMLP, Minibatch, Step
+from liftednet.models.data import Data, prepared
+from liftednet.models.methods.layer_metric import LayerMetric
+from liftednet.models.methods.minibatch import BatchSteps, _Lifted
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
 from tests.models.networks import bias_of, full, labeled, targets_for
@@ -30,7 +30,11 @@ def _trained(seed: int = 0, **options) -> LiftedMLP:
 
 def _steps(network: LiftedMLP, damping: float = 1e12) -> BatchSteps:
     chosen = Minibatch(rank=0, damping=damping)
-    return BatchSteps(network.architecture, network.weights, chosen, torch.Generator())
+    return BatchSteps(network.structure, network.weights, chosen, torch.Generator())
+
+
+def _batch(network: LiftedMLP) -> Data:
+    return prepared(network.network, X, Y)
 
 
 @settings(max_examples=5)
@@ -45,13 +49,11 @@ def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activat
     for matrix, bias in leaves[:-1]:
         x = activation.forward(x @ matrix + bias)
     torch.nn.functional.cross_entropy(x @ leaves[-1][0] + leaves[-1][1], Y).backward()
-    below, above = _steps(network)._forward(X)
-    target = torch.nn.functional.one_hot(Y, 3).double()
-    _, slopes = _steps(network)._gradients(above, target)
-    for (matrix, bias), inputs, slope in zip(leaves, below, slopes, strict=True):
+    _, gradients, _ = _steps(network)._gradients(_batch(network))
+    for (matrix, bias), gradient in zip(leaves, gradients, strict=True):
         assert matrix.grad is not None and bias.grad is not None
-        assert torch.allclose(inputs.T @ slope / len(X), matrix.grad, atol=1e-4)
-        assert torch.allclose(slope.mean(0), bias.grad, atol=1e-4)
+        assert torch.allclose(gradient.matrix, matrix.grad, atol=1e-4)
+        assert torch.allclose(bias_of(gradient), bias.grad, atol=1e-4)
 
 
 @pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
@@ -61,30 +63,32 @@ def test_the_moved_states_lower_their_state_fit(activation):
     lam = float(torch.linalg.matrix_norm(start[1].matrix, 2)) ** 2
     network = LiftedMLP((4, 6, 3), activation, lam=lam, start=start, method=Minibatch(epochs=1))
     network.partial_fit(X, Y)
-    blocks = network._fitted()
-    steps = _steps(network)
-    slope = steps._gradients(steps._forward(X)[1], torch.nn.functional.one_hot(Y, 3).double())[1]
-    fit, passed = blocks.sweep()[0].problem(), blocks.states[0]
+    fit, (passed,) = network.subproblem("states 1"), network.states
     assert isinstance(fit, StateFit)
-    moved = fit.measure(passed - slope[0] / lam).objective
+    u = network.weights[0].apply(X).requires_grad_()
+    above = network.weights[1].apply(_Lifted.apply(u, network.structure.divergences[
+        network.network.states[0]], lam))
+    torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
+    assert u.grad is not None
+    moved = fit.measure(passed - u.grad / lam).objective
     assert solve(fit).objective <= moved < fit.measure(passed).objective
 
 
 def test_a_small_step_lowers_the_loss_and_a_zero_rate_changes_nothing():
     network = full((4, 6, 3), lam=10.0, rho=1e-9, sweeps=1).fit(X, Y)
-    steps, target = _steps(network), torch.nn.functional.one_hot(Y, 3).double()
-    first = steps.step(X, target, 0.0, len(X))
+    steps, batch = _steps(network), _batch(network)
+    first = steps.step(batch, 0.0, len(X))
     assert all(
         a.matrix.equal(b.matrix) for a, b in zip(steps.weights, network.weights, strict=True)
     )
-    found = [first] + [steps.step(X, target, 0.02, len(X)) for _ in range(20)]
+    found = [first] + [steps.step(batch, 0.02, len(X)) for _ in range(20)]
     assert found == sorted(found, reverse=True)
 
 
 def test_no_step_is_longer_than_the_parabola_allows():
     network = full((4, 6, 3), lam=10.0, sweeps=1).fit(X, Y)
-    steps, target = _steps(network), torch.nn.functional.one_hot(Y, 3).double()
-    found = [steps.step(X, target, 1e9, len(X)) for _ in range(200)]
+    steps, batch = _steps(network), _batch(network)
+    found = [steps.step(batch, 1e9, len(X)) for _ in range(200)]
     assert np.isfinite(found).all()
     assert found[-1] < 3 * found[0]
 
@@ -95,10 +99,10 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     basis = torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0]
     parts = torch.randn(200, 2, generator=generator, dtype=torch.float64)
     x = parts * torch.tensor([5.0, 2.0]) @ basis[:2] + 1
-    metric = LayerMetric(8, 2, damping, 0.0, generator)
+    metric = LayerMetric(8, True, 2, damping, 0.0, generator)
     for _ in range(50):
         metric.look(x)
-    centered = metric.centered(x)
+    centered = x - x.mean(0)
     variance, covariance = centered.square().mean(), centered.T @ centered / 200
     full = torch.zeros(9, 9, dtype=torch.float64)  # [W; b] -> centered inputs, then the metric
     full[:8, :8] = variance * torch.eye(8) + covariance / damping
@@ -107,8 +111,8 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     shift[8, :8] = x.mean(0)  # the bias of centered inputs is b + mean' W
     gradient = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     wanted = torch.linalg.solve(shift.T @ full @ shift, gradient)
-    centered = gradient[:8] - torch.outer(x.mean(0), gradient[8])
-    move = metric.move(centered.clone(), gradient[8])
+    move = metric.move(gradient[:8].clone(), gradient[8])
+    assert move.bias is not None
     found = torch.cat([move.scale * move.matrix, move.bias[None]])
     assert move.slope == pytest.approx(float((gradient * found).sum()))
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-8)
@@ -135,8 +139,8 @@ def test_one_layer_on_minibatches_comes_close_to_logistic_regression():
 def test_every_loss_and_divergence_trains(loss, divergence, activation):
     y = targets_for(loss, Y, 3)
     model = LiftedMLP((4, 8, 3), activation, loss, 1.0, 1e-4, divergence, method=SHORT).fit(X, y)
-    assert model.epochs is not None
-    first, *_, last = [epoch.loss for epoch in model.epochs.epochs]
+    assert model.trace is not None
+    first, *_, last = model.trace.losses
     assert last < first
     assert np.isfinite(model.objective())
 
@@ -145,12 +149,13 @@ def test_the_output_states_of_a_step_are_those_of_their_fit():
     loss = losses.SimplexCrossEntropy()
     network = full((4, 6, 3), loss=loss, lam=0.5, sweeps=1).fit(X, Y)
     target = torch.nn.functional.one_hot(Y, 3).double()
-    steps = _steps(network)
-    u = steps._forward(X)[1][-1]
-    _, slope = steps._top(u, target)
-    fit = OutputFit(loss, target, network.architecture.divergences[-1], u, 0.5)
-    wanted = 0.5 * (network.activations[-1].forward(u) - solve(fit, "reference").value)
-    assert torch.allclose(slope, wanted, atol=1e-4)
+    _, gradients, _ = _steps(network)._gradients(_batch(network))
+    features = torch.relu(network.weights[0].apply(X))
+    u, outputs = network.weights[1].apply(features), network.network.states[-1]
+    fit = OutputFit(loss, target, network.structure.divergences[outputs], u, 0.5)
+    slope = 0.5 * (network.activations[-1].forward(u) - solve(fit, "reference").value)
+    assert torch.allclose(gradients[1].matrix, features.T @ slope / len(X), atol=1e-4)
+    assert torch.allclose(bias_of(gradients[1]), slope.mean(0), atol=1e-4)
 
 
 def test_the_same_seed_gives_the_same_network_and_another_does_not():
@@ -181,7 +186,7 @@ def test_a_data_loader_gives_what_arrays_give():
 def test_sorted_batches_of_one_class_are_no_error():
     order = Y.argsort()
     loader = DataLoader(TensorDataset(X[order].float(), Y[order]), batch_size=5)
-    assert LiftedMLP((4, 8, 3), method=SHORT).fit(loader).epochs is not None
+    assert LiftedMLP((4, 8, 3), method=SHORT).fit(loader).is_fitted
 
 
 def test_partial_fit_learns_batch_by_batch_and_keeps_what_was_handed_out():
@@ -216,23 +221,24 @@ def test_early_stopping_keeps_the_best_weights():
     shuffled = Y[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
     chosen = Minibatch(epochs=200, batch_size=10, validation=0.3, patience=3)
     model = LiftedMLP((4, 20, 3), method=chosen).fit(X, shuffled)
-    assert model.epochs is not None and model.epochs.ending is Ending.STOPPED
-    found = [epoch.validation for epoch in model.epochs.epochs]
+    assert model.trace is not None and model.trace.ending is Ending.STOPPED
+    found = [step.validation for step in model.trace.steps]
     best = found.index(min(v for v in found if v is not None))
     assert len(found) == best + 4
     shorter = Minibatch(epochs=200, batch_size=10, validation=0.3, patience=1)
-    assert LiftedMLP((4, 20, 3), method=shorter).fit(X, shuffled).epochs is not None
+    early = LiftedMLP((4, 20, 3), method=shorter).fit(X, shuffled).trace
+    assert early is not None and len(early.steps) <= len(found)
 
 
 def test_an_interrupt_keeps_what_is_done():
-    def stop(epoch: Epoch) -> None:
-        if epoch.number == 2:
+    def stop(step: Step) -> None:
+        if step.sweep == 2:
             raise KeyboardInterrupt
 
     model = LiftedMLP((4, 8, 3), method=Minibatch(epochs=50, batch_size=10))
     model.fit(X, Y, on_step=stop)
-    assert model.epochs is not None and model.epochs.ending is Ending.INTERRUPTED
-    assert len(model.epochs.epochs) == 2
+    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
+    assert len(model.trace.steps) == 3
     assert np.isfinite(model.objective())
 
 
@@ -253,7 +259,7 @@ def test_refitting_the_output_is_the_convex_problem_on_forward_features():
     expected = torch.from_numpy(exact.predict_proba(features.numpy()))
     assert torch.allclose(model.predict_proba(X), expected, atol=1e-3)
     assert model.objective() < plain.objective()
-    fit = next(b for b in model._fitted().sweep() if b.name == "weights 2").problem()
+    fit = model.subproblem("weights 2")
     assert isinstance(fit, WeightFit) and isinstance(fit.design, Design)
 
 
@@ -279,7 +285,7 @@ def test_numbers_out_of_range_are_refused(options, words):
 
 def test_what_does_not_go_together_is_refused():
     loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10)
-    with pytest.raises(DeclarationError, match="'auto', 'full', 'minibatch'"):
+    with pytest.raises(DeclarationError, match="'auto', 'full', 'gauss-newton', 'minibatch'"):
         LiftedMLP((4, 3), method="batch")
     with pytest.raises(DeclarationError, match=r"MaxPooling.*layer 1"):
         LiftedMLP((4, 5, 3), activations.MaxPooling(2), method="minibatch")

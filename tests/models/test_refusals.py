@@ -67,7 +67,6 @@ def test_refused_data_leave_a_fitted_model_as_it_was():
         ({"sweeps": 0}, ["sweeps", "positive integer"]),
         ({"state_passes": 1.5}, ["state_passes"]),
         ({"tolerance": 0.0}, ["tolerance"]),
-        ({"continuation": (0.1, 0.0)}, ["continuation", "positive"]),
         ({"dtype": torch.float16}, ["float16"]),
         ({"dtype": torch.int64}, ["int64"]),
         ({"start": "zeros"}, ["zeros", "kaiming"]),

@@ -1,0 +1,261 @@
+"""What a fitted model is, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.errors import DataError, NotFittedError
+from liftednet.layers.expression import TIME, value_of
+from liftednet.problems import Fit
+from liftednet.samples import Weights
+from liftednet.solvers import solve
+
+from .block import Blocks, Structure
+from .data import Arrays, Data, Lengths, prepared
+from .graph import Label, Term
+from .methods.descent import FullBatch, Solvers, largest_residual
+from .run import Trace
+from .settings import MULTIPLIERS, Settings
+
+Outputs = Tensor | tuple[Tensor, ...]
+
+# Two layers need a handful of sweeps; a longer chain converges linearly.
+_PREDICTION = FullBatch(200, tolerance=1e-6, extrapolation=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What a fit has made, replaced whole by the next.
+
+    Attributes:
+        structure: of the training problem, with activations that were learned.
+        weights: of every layer.
+        data: of the fit, or None where weights were given, loaded, or fitted from a DataLoader.
+        blocks: weights and states on the data, made when they are asked for.
+        trace: the history, or None.
+        last_only: the labels of sequences that have one answer, at the last step.
+    """
+
+    structure: Structure
+    weights: tuple[Weights, ...]
+    data: Data | None = None
+    blocks: Blocks | None = None
+    trace: Trace | None = None
+    last_only: frozenset[Label] = frozenset()
+
+
+class Predictor(Settings):
+    """Settings, and what the last fit has made with them."""
+
+    _fit: Fitted | None = None
+
+    def __repr__(self) -> str:
+        """Name the settings, and whether there are weights."""
+        return f"{super().__repr__()[:-1]}, {'fitted' if self.is_fitted else 'not fitted'})"
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether there are weights."""
+        return self._fit is not None
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The weights of every layer, in the order of a forward pass."""
+        return self._known.weights
+
+    @property
+    def trace(self) -> Trace | None:
+        """The history of the last fit."""
+        return None if self._fit is None else self._fit.trace
+
+    @property
+    def states(self) -> tuple[Tensor, ...]:
+        """The states of every layer that has them, on the data of the last fit."""
+        return tuple(self._blocks.states)
+
+    @property
+    def structure(self) -> Structure:
+        """The training problem: divergences, their weights, penalties."""
+        return self._structure() if self._fit is None else self._fit.structure
+
+    @property
+    def activations(self) -> tuple[Activation, ...]:
+        """The activation of every layer with states, and of every pinned loss."""
+        hidden = tuple(self.structure.divergences[s].activation for s in self.structure.states)
+        pinned = tuple(t.activation for t in self.network.terms if t.state is None)
+        return (*hidden, *pinned)
+
+    def objective(self) -> float:
+        """Return the joint objective at the current point, in float64."""
+        return self._blocks.objective()
+
+    def residual(self) -> float:
+        """Return the largest relative KKT residual over all blocks at the current point."""
+        return largest_residual(self._blocks)
+
+    def gap(self) -> tuple[float, ...]:
+        """Return |Z - forward pass| / |forward pass| for every layer with states."""
+        return self._blocks.gap()
+
+    def subproblem(self, name: str) -> Fit[Any]:
+        """Return the convex fit of a block at the current point.
+
+        Args:
+            name: of the block, such as "weights 2" or "states 1", as `trace` calls it.
+
+        Raises:
+            DataError: there is no such block.
+            NotFittedError: there are no weights, or no data.
+        """
+        blocks = {block.name: block for block in self._blocks.sweep()}
+        if name not in blocks:
+            raise DataError(f"there is no block {name!r}; there are {', '.join(blocks)}.")
+        return blocks[name].problem()
+
+    @property
+    def _known(self) -> Fitted:
+        if self._fit is None:
+            raise NotFittedError(
+                f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
+            )
+        return self._fit
+
+    @property
+    def _blocks(self) -> Blocks:
+        fitted = self._known
+        if fitted.blocks is None:
+            blocks = self._blocks_at(fitted.structure, self._on_data(), fitted.weights)
+            self._fit = fitted = replace(fitted, blocks=blocks)
+        assert fitted.blocks is not None  # made just now
+        return fitted.blocks
+
+    def _on_data(self) -> Data:
+        data = self._known.data
+        if data is None:
+            raise NotFittedError(
+                f"this {type(self).__name__} holds weights but no data (they were given, loaded, "
+                "or fitted from a DataLoader): fit on arrays for states, objective, residual and "
+                "gap."
+            )
+        return data
+
+    def _blocks_at(
+        self,
+        structure: Structure,
+        data: Data,
+        weights: Sequence[Weights],
+        kind: type[Blocks] = Blocks,
+    ) -> Blocks:
+        """Return the blocks after a forward pass; output states minimize their own fit."""
+        values = {**data.values, **dict(zip(structure.parameters, weights, strict=True))}
+        values = structure.passed(values)
+        blocks = kind(structure, values, data.last_only, self.proximity)
+        for term in self.network.terms:
+            if term.state is not None and term.label in values:
+                fit = blocks.state_fit(term.state)
+                blocks.values[term.state] = solve(fit, self.solver).value
+        return blocks
+
+    def forward(self, X: Arrays, *, lengths: Lengths = None) -> Any:
+        """Return the output by the feedforward rule, (samples, outputs), or (samples, steps, ...).
+
+        Lifted Neural Networks, eq. (1); this is what is exported. A tuple where there are several
+        losses. Sequences that were fitted with one answer have that of their last step.
+        """
+        structure, data = self._known.structure, self._unlabeled(X, lengths)
+        values = structure.passed({**data.values, **self._by_parameter()})
+        return self._answers(values, data, structure)
+
+    def _by_parameter(self) -> dict[Any, Weights]:
+        fitted = self._known
+        return dict(zip(fitted.structure.parameters, fitted.weights, strict=True))
+
+    def _unlabeled(self, X: Arrays, lengths: Lengths) -> Data:
+        like = self._known.weights[0].matrix
+        data = prepared(self.network, X, None, lengths, dtype=like.dtype, device=str(like.device))
+        return Data(data.values, self._known.last_only)
+
+    def _answers(self, values: Any, data: Data, structure: Structure) -> Any:
+        found = []
+        for term in self.network.terms:
+            if term.state is not None:
+                found.append(values[term.state])
+                continue
+            u = value_of(term.argument, values)
+            found.append(_by_sample(term.pinned.activate(u), term, data))
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def predict(self, X: Arrays, *, lengths: Lengths = None) -> Any:
+        """Return labels (samples,), or outputs for a regression, by the feedforward rule."""
+        return self._decoded(self.forward(X, lengths=lengths))
+
+    def _decoded(self, outputs: Outputs) -> Any:
+        each = outputs if isinstance(outputs, tuple) else (outputs,)
+        found = tuple(
+            _decode(term, output) for term, output in zip(self.network.terms, each, strict=True)
+        )
+        return found[0] if len(found) == 1 else found
+
+    def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Any:
+        """Return class probabilities, (samples, outputs), by the feedforward rule.
+
+        Raises:
+            DataError: a loss has no probabilities.
+        """
+        for term in self.network.terms:
+            if not term.loss.probabilistic:
+                raise DataError(
+                    f"{type(term.loss).__name__} gives no probabilities; use predict or forward."
+                )
+        return self.forward(X, lengths=lengths)
+
+    def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
+        """Return the output by the lifted rule, (samples, outputs).
+
+        The training problem with the weights fixed and y free; Lifted Neural Networks, eq. (12);
+        Lifted Recurrent Neural Networks, section 4.2.
+
+        Raises:
+            SolverError: the states did not reach their tolerance.
+        """
+        if self.divergence == MULTIPLIERS:
+            return self.forward(X, lengths=lengths)  # where they hold the states
+        structure, data = self._known.structure, self._unlabeled(X, lengths)
+        blocks = _StatesAlone(structure, {**data.values, **self._by_parameter()}, data.last_only)
+        solvers = Solvers(self.solver, self.state_solver, _PREDICTION.tolerance)
+        for _ in _PREDICTION.steps(blocks, solvers):
+            pass
+        return self._answers(blocks.values, data, structure)
+
+    def predict_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
+        """Return labels, or outputs for a regression, by the lifted rule, eq. (12)."""
+        return self._decoded(self.forward_lifted(X, lengths=lengths))
+
+
+class _StatesAlone(Blocks):
+    """Blocks whose weights stay as they are, as in prediction."""
+
+    def sweep(self, state_passes: int = 1) -> list[Any]:
+        """Return the blocks of the states, from the top down."""
+        return self.state_blocks()
+
+
+def _by_sample(output: Tensor, term: Term, data: Data) -> Tensor:
+    """Return outputs of sequences as (samples, steps, outputs), or those of the last steps."""
+    if not term.argument.sequence:
+        return output
+    if term.label not in data.last_only:
+        return output.transpose(0, 1)
+    last = data.values[TIME].lengths - 1
+    return output[last, torch.arange(output.shape[1], device=output.device)]
+
+
+def _decode(term: Term, output: Tensor) -> Tensor:
+    flat = term.loss.decode(output.flatten(0, -2))
+    return flat.reshape(*output.shape[:-1], *flat.shape[1:])

@@ -1,0 +1,193 @@
+"""The settings of a lifted model: kept as they are given, turned into a problem at `fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from liftednet.activation import Activation
+from liftednet.divergences import Divergence, Raw, joint, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.penalties import Penalty, SquaredFrobenius
+from liftednet.samples import Weights
+from liftednet.solvers import Solver, named
+from liftednet.validation import FLOATS, require_device, require_positive, require_seed
+
+from .block import Structure
+from .graph import Network
+from .methods import Method, method_named
+from .methods.descent import AnySolver, FullBatch
+from .methods.minibatch import Minibatch
+from .methods.multipliers import refuse_unfit
+from .starts import Start, given_weights, start_named
+
+Penalties = Penalty | Sequence[Penalty]
+
+MULTIPLIERS = "multipliers"  # joint divergences, and what holds the states at the forward pass
+COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {
+    "tight": tight,
+    "joint": joint,
+    MULTIPLIERS: joint,
+}
+
+
+class Settings:
+    """What a lifted model has been told, see `Lifted`; every attribute may be changed."""
+
+    def __init__(
+        self,
+        network: Network,
+        lam: float | Sequence[float] = 10.0,
+        rho: float | Sequence[float] = 1e-3,
+        divergence: str = "tight",
+        *,
+        penalty: Penalties | None = None,
+        method: str | Method = "auto",
+        start: Start = "kaiming",
+        solver: AnySolver = "auto",
+        state_solver: AnySolver = "auto",
+        proximity: float | None = None,
+        seed: int = 0,
+        dtype: torch.dtype | None = None,
+        device: str = "cpu",
+        warm_start: bool = False,
+        refit_output: bool = False,
+    ) -> None:
+        """Check what can be checked before there are data."""
+        self.network = network
+        self.lam, self.rho, self.divergence, self.penalty = lam, rho, divergence, penalty
+        self.method, self.start, self.seed = method, start, seed
+        self.solver, self.state_solver, self.proximity = solver, state_solver, proximity
+        self.dtype, self.device = dtype, device
+        self.warm_start, self.refit_output = warm_start, refit_output
+        network.check()
+        self.checked()
+
+    def checked(self) -> tuple[Structure, Method]:
+        """Return the training problem and the method that the settings ask for.
+
+        Raises:
+            DataError: a number cannot be used.
+            DeclarationError: settings do not fit together.
+        """
+        structure, multipliers = self._structure(), self.divergence == MULTIPLIERS
+        if multipliers:
+            refuse_unfit(structure)
+        method = self._method(structure)
+        method.refuse(structure, multipliers)
+        if self.dtype is not None and self.dtype not in FLOATS:
+            raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")
+        if self.proximity is not None:
+            require_positive("proximity", self.proximity)
+        require_seed(self.seed)
+        require_device(self.device)
+        for solver in (self.solver, self.state_solver):
+            _refuse_unknown(solver)
+        if self.refit_output:
+            _refuse_output_states(self.network)
+        self._first_weights()
+        return structure, method
+
+    def _structure(self) -> Structure:
+        if self.divergence not in COUPLINGS:
+            names = ", ".join(map(repr, COUPLINGS))
+            raise DeclarationError(f"divergence must be one of {names}, got {self.divergence!r}.")
+        couple = COUPLINGS[self.divergence]
+        states = [state for group in self.network.groups() for state in group]
+        parameters = self.network.parameters
+        lam = _each("lam", self.lam, len(states))
+        penalties = self._penalties(len(parameters))
+        for parameter, penalty in zip(parameters, penalties, strict=True):
+            penalty.refuse_infeasible(parameter.shape)
+        return Structure(
+            self.network,
+            {state: couple(state.activation) for state in states},
+            {s: s.lam if s.lam is not None else x for s, x in zip(states, lam, strict=True)},
+            {p: p.penalty or x for p, x in zip(parameters, penalties, strict=True)},
+        )
+
+    def _penalties(self, layers: int) -> Sequence[Penalty]:
+        if self.penalty is None:
+            return [SquaredFrobenius(rho) for rho in _each("rho", self.rho, layers)]
+        given = self.penalty
+        found = list(given) if isinstance(given, Sequence) else [given] * layers
+        for one in found:
+            if not isinstance(one, Penalty):
+                raise DeclarationError(
+                    f"a penalty must be one of liftednet.penalties, such as Nonnegative(); got "
+                    f"{one!r}."
+                )
+        if len(found) != layers:
+            raise DataError(f"penalty needs one, or one for each of {layers}; got {len(found)}.")
+        return found
+
+    def _method(self, structure: Structure) -> Method:
+        if self.method != "auto":
+            return method_named(self.method)
+        raw = any(isinstance(divergence, Raw) for divergence in structure.divergences.values())
+        return FullBatch() if raw or self.divergence == MULTIPLIERS else Minibatch()
+
+    def _first_weights(self) -> list[Weights]:
+        """Return the weights of the start, each where its penalty allows it."""
+        parameters = self.network.parameters
+        if not isinstance(self.start, str):
+            return given_weights(self.start, parameters)
+        generator = torch.Generator().manual_seed(self.seed)
+        drawn = self._drawn(self.start, generator)
+        feasible = zip(drawn, self._penalties(len(drawn)), parameters, strict=True)
+        return [
+            replace(layer, matrix=(parameter.penalty or penalty).project(layer.matrix))
+            for layer, penalty, parameter in feasible
+        ]
+
+    def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
+        draw = start_named(start)
+        return [
+            Weights(draw(*p.shape, generator), torch.zeros(p.shape[1]) if p.bias else None)
+            for p in self.network.parameters
+        ]
+
+    def __repr__(self) -> str:
+        """Name the settings."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
+        return f"{type(self).__name__}({shown})"
+
+    def _settings(self) -> dict[str, Any]:
+        names = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed")
+        found = {name: getattr(self, name) for name in names}
+        if not isinstance(self.start, str):
+            found["start"] = "given"
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _each(name: str, value: float | Sequence[float], layers: int) -> tuple[float, ...]:
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * layers
+    if len(values) != layers:
+        raise DataError(f"{name} needs one number, or one for each of {layers}; got {value!r}.")
+    for number in values:
+        require_positive(name, number)
+    if not layers:
+        require_positive(name, 1.0 if isinstance(value, Sequence) else value)
+    return tuple(float(number) for number in values)
+
+
+def _refuse_unknown(solver: object) -> None:
+    """Raise `DeclarationError` where there is no such solver."""
+    if not isinstance(solver, str | Solver):
+        raise DeclarationError(
+            f'solver must be "auto", a name or a Solver of liftednet.solvers, got {solver!r}.'
+        )
+    if isinstance(solver, str) and solver != "auto":
+        named(solver)
+
+
+def _refuse_output_states(network: Network) -> None:
+    for term in network.terms:
+        if term.state is not None:
+            raise DeclarationError(
+                "refit_output needs a loss on the last pre-activation, such as CrossEntropy; "
+                f"{type(term.loss).__name__} has output states here."
+            )

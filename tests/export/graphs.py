@@ -1,0 +1,148 @@
+"""Networks of every kind that the tests of files and exports share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.activations import LeakyReLU, ReLU, Sigmoid, Tanh
+from liftednet.layers import (
+    Layer,
+    apply,
+    average_pooling,
+    concatenate,
+    convolution,
+    delay,
+    dense,
+    turn,
+)
+from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.models import FullBatch, Lifted, Network
+
+SAMPLES, STEPS = 12, 5
+
+
+@dataclass(frozen=True)
+class Outer(Layer):
+    """A layer of a user: u = (x * scale) W with the weights doubled, and no bias."""
+
+    units: int
+    scale: float = 0.5
+
+    def shape(self, *shapes):
+        return (self.units,)
+
+    def weight_shape(self, *shapes):
+        return (shapes[0][0], self.units)
+
+    def value(self, arguments, weights):
+        return (self.scale * arguments[0]) @ (2 * weights.matrix)
+
+
+def residual() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), dense(x, 5))
+    g = network.state(Tanh(), 0.5 * dense(h, 5, bias=False) + h)
+    network.loss(CrossEntropy(), dense(concatenate(h, g), 3))
+    return network
+
+
+def image() -> Network:
+    network = Network()
+    x = network.input(2, 6, 5)
+    h = network.state(ReLU(), convolution(x, 3, (3, 2), stride=(2, 1), padding=1))
+    network.loss(CrossEntropy(), dense(average_pooling(h, 2), 3))
+    return network
+
+
+def signal() -> Network:
+    network = Network()
+    x = network.input(2, 8)
+    h = network.state(LeakyReLU(0.2), convolution(x, 3, 3, padding=1))
+    g = network.state(ReLU(), convolution(h, 3, 3, bias=False), bounds=(0.0, 0.8))
+    network.loss(SimplexCrossEntropy(), dense(g, 3))
+    return network
+
+
+def two_inputs() -> Network:
+    network = Network()
+    x, z = network.input(4), network.input(3)
+    h = network.state(Sigmoid(), dense(x, 4) - dense(z, 4))
+    network.loss(CrossEntropy(), dense(h, 3), weight=0.5)
+    network.loss(SquaredError(), dense(concatenate(h[:2], z), 2))
+    return network
+
+
+def own_layer() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), apply(Outer(4), x))
+    shared: Any = dense(x, 4)
+    g = network.state(Tanh(), 1.0 - 0.5 * dense(h, 4, weights=shared.weights) + shared)
+    network.loss(CrossEntropy(), dense(g, 3))
+    return network
+
+
+def gated() -> Network:
+    network = Network()
+    x = network.input(2, sequence=True)
+    z = network.state(Sigmoid(), units=4)
+    c = network.state(Tanh(), units=4)
+    h = network.state(Tanh(), z * delay(c) + (1.0 - z) * dense(x, 4))
+    z.of(dense(concatenate(x, delay(h)), 4))
+    c.of(dense(delay(h), 4, bias=False) + dense(x, 4))
+    network.loss(CrossEntropy(), dense(h, 3))
+    return network
+
+
+def both_directions() -> Network:
+    network = Network()
+    x = network.input(2, sequence=True)
+    h, g = (network.state(Tanh(), units=3) for _ in range(2))
+    h.of(dense(concatenate(delay(h), x), 3))
+    g.of(dense(concatenate(delay(g), turn(x)), 3))
+    network.loss(CrossEntropy(), dense(concatenate(h, turn(g)), 3))
+    return network
+
+
+NETWORKS: dict[str, Callable[[], Network]] = {
+    function.__name__: function
+    for function in (
+        residual, image, signal, two_inputs, own_layer, gated, both_directions,
+    )
+}  # fmt: skip
+
+
+def data_for(network: Network, dtype: torch.dtype, last: bool = False) -> tuple[Any, Any]:
+    """Return X and y for a network; labels of sequences for each step, or for the last."""
+    generator = torch.Generator().manual_seed(3)
+    leading = [(SAMPLES, STEPS) if x.sequence else (SAMPLES,) for x in network.inputs]
+    arrays = [
+        torch.randn(*lead, *x.shape, generator=generator, dtype=dtype)
+        for lead, x in zip(leading, network.inputs, strict=True)
+    ]
+    sequence = network.terms[0].argument.sequence and not last
+    labels = torch.arange(SAMPLES * STEPS).reshape(SAMPLES, STEPS) % 3
+    targets: list[Tensor] = [labels if sequence else labels[:, 0]]
+    for term in network.terms[1:]:
+        targets.append(torch.randn(SAMPLES, term.argument.units, generator=generator, dtype=dtype))
+    return (
+        arrays[0] if len(arrays) == 1 else tuple(arrays),
+        targets[0] if len(targets) == 1 else tuple(targets),
+    )
+
+
+def fitted(
+    name: str, dtype: torch.dtype = torch.float64, last: bool = False, **options: Any
+) -> tuple[Lifted, Any]:
+    """Return a network after one sweep, and its X."""
+    network = NETWORKS[name]()
+    x, y = data_for(network, dtype, last)
+    method = FullBatch(sweeps=1, extrapolation=False)
+    model = Lifted(network, **{"method": method, "lam": 1.0, **options})
+    return model.fit(x, y), x

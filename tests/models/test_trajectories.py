@@ -1,0 +1,20 @@
+"""The objectives of the models of version 0.1, block by block, are those of the graphs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.models.trajectories import CASES, RECORD, objectives
+
+WANTED = json.loads(RECORD.read_text(encoding="utf-8"))
+
+
+def test_every_case_is_on_record():
+    assert list(WANTED) == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_block_has_the_objective_on_record(name):
+    assert objectives(name) == pytest.approx(WANTED[name], rel=1e-9, abs=0)
