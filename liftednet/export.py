@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,15 @@ class Feedforward(Protocol):
         ...
 
 
+class Graph(Protocol):
+    """A model whose layers stand in a network of any kind, such as `Lifted`."""
+
+    @property
+    def network(self) -> Any:
+        """The graph."""
+        ...
+
+
 class ActivationModule(nn.Module):
     """The forward map of an activation for which torch has no module of its own.
 
@@ -69,7 +78,15 @@ class ActivationModule(nn.Module):
         return repr(self.activation)
 
 
-def to_torch(model: Any, *, logits: bool = False) -> Any:
+@overload
+def to_torch(model: Graph, *, logits: bool = False) -> Any: ...
+
+
+@overload
+def to_torch(model: Feedforward, *, logits: bool = False) -> nn.Sequential: ...
+
+
+def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
     """Return a trained network as a torch module, whose output equals the model's `forward`.
 
     The parameters are copies in torch's own layout, trainable, in the model's precision and on its

@@ -163,7 +163,8 @@ class Rows(LinearMap):
 
     def apply(self, v: Tensor) -> Tensor:
         """Return X W + b, (samples, units), of [W; b], in the type of [W; b]."""
-        return self.design.split(v).apply(self.design.inputs.to(v.dtype))
+        inputs = self.design.inputs.to(v.dtype)
+        return inputs @ v[:-1] + v[-1] if self.design.bias else inputs @ v
 
     def adjoint(self, u: Tensor) -> Tensor:
         """Return [X, 1]'u, (inputs + 1, units), in float64."""

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 Map = Callable[[Tensor], Tensor]
 
-_ROUNDING = 64  # units in the last place by which a norm may exceed its bound
+_ROUNDING = 64  # units in the last place that a norm or a meeting of points may be off
+_DEGENERATE = 1e-9  # to which Dykstra's algorithm comes where terms barely touch
 _CONIC_SLACK = 1e-6  # by which CVXPY's solvers leave a constraint
-_ROUNDS = 5_000  # of Dykstra's algorithm
+_ROUNDS = 10_000  # of Dykstra's algorithm
+_FARTHEST = 10.0  # times W, beyond which its corrections are not mixed
 
 
 class Penalty(ABC):
@@ -158,8 +160,8 @@ class Bounded(Penalty):
         """Return the norm that is bounded, taken in float64."""
 
     def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return whether the norm is within the bound, a slack and the rounding of W's type."""
-        rounding = _ROUNDING * torch.finfo(weight.dtype).eps
+        """Return whether the norm is within the bound, a slack and rounding."""
+        rounding = max(_ROUNDING * torch.finfo(weight.dtype).eps, _DEGENERATE)
         return self.largest(weight) <= self.bound * (1 + rounding) + slack
 
 
@@ -447,7 +449,7 @@ class Sum(Penalty):
     bound on |W_i|_2. There prox_{g + f}(x) = prox_f(prox_g(x)) for g before f (Yu, On Decomposing
     the Proximal Map, 2013): with y = prox_g(x) and p = prox_f(y), x - y is in dg(y) and y - p in
     df(p). Now f shrinks, p = s y with s in [0, 1] for every entry or row, and g has degree one in
-    it, so that dg(y) lies in dg(s y): x - p is in dg(p) + df(p). Two bounds are the smaller one.
+    it, so that dg(y) lies in dg(s y): x - p is in dg(p) + df(p).
 
     Without a place, as for a bound on singular values, Dykstra's proximal algorithm takes over.
     Where a term has no closed form, CVXPY takes the sum as a whole.
@@ -530,13 +532,20 @@ class Sum(Penalty):
 
     @cached_property
     def _chain(self) -> list[Penalty]:
-        placed = (part for part in self.parts if part.place is not None)
+        placed = (part for part in self._kinked if part.place is not None)
         return sorted(placed, key=lambda part: part.place or 0)
 
     @cached_property
     def _others(self) -> list[Penalty]:
-        unplaced = (part for part in self.parts if part.place is None)
-        return [part for part in unplaced if not isinstance(part, SquaredFrobenius)]
+        return [part for part in self._kinked if part.place is None]
+
+    @cached_property
+    def _kinked(self) -> list[Penalty]:
+        """Parts besides squares, with one bound of a kind: the smallest."""
+        bounded = [part for part in self.parts if isinstance(part, Bounded)]
+        smallest = {type(part): part for part in sorted(bounded, key=lambda part: -part.bound)}
+        others = (part for part in self.parts if not isinstance(part, (Bounded, SquaredFrobenius)))
+        return [*others, *smallest.values()]
 
     def _chained(self, weight: Tensor, t: float) -> Tensor:
         return _composed([partial(part.prox, t=t) for part in self._chain], weight)
@@ -559,15 +568,17 @@ def _dykstra(maps: Sequence[Map], weight: Tensor) -> Tensor:
     Raises:
         SolverError: the points of the terms do not meet within `_ROUNDS` rounds.
     """
-    target, mixing = weight.double(), _Mixing()
-    close = _ROUNDING * torch.finfo(target.dtype).eps * float(target.abs().max())
+    target = weight.double()
+    largest, mixing = float(target.abs().max()), Mixing(_FARTHEST * float(target.norm()))
     held = target.new_zeros(len(maps) - 1, *target.shape)
     for _ in range(_ROUNDS):
         points, released = _dykstra_round(maps, target, held)
         gap = max(float((one - points[-1]).abs().max()) for one in points)
-        if gap <= close:
-            return points[-1].to(weight)
+        if gap <= _ROUNDING * torch.finfo(target.dtype).eps * largest:
+            break
         held = mixing.following(held, released)
+    if gap <= _DEGENERATE * largest:
+        return points[-1].to(weight)
     raise SolverError(
         f"Dykstra's algorithm has not found the prox of a sum of penalties in {_ROUNDS} rounds: "
         f"its terms are {gap:.1e} apart. They may exclude each other.",
@@ -596,29 +607,45 @@ def _dykstra_round(
     return points, torch.stack(released)
 
 
-class _Mixing:
+class Mixing:
     """Anderson's mixing for a nonexpansive map T: where T(z) - z would be least by past changes.
 
-    It mixes only upon a residual below all before, so that it cannot go astray for long.
+    A mixture that does not lessen it is given up, and T itself goes on from the best z. One that
+    goes far is not tried: T's way back would be long.
     """
 
-    def __init__(self) -> None:
-        """Begin without a past."""
+    def __init__(self, farthest: float = torch.inf) -> None:
+        """Begin without a past.
+
+        Args:
+            farthest: the norm of a mixture at most.
+        """
+        self._farthest = farthest
         self._values, self._residuals = deque[Tensor](maxlen=6), deque[Tensor](maxlen=6)
-        self._best = torch.inf
+        self._best, self._safe = torch.inf, torch.empty(0)
 
     def following(self, value: Tensor, mapped: Tensor) -> Tensor:
         """Return the value to go on with, z and T(z) given."""
         residual = mapped - value
+        size = float(residual.norm())
+        if size > self._best:
+            return self._given_up(mapped)
+        self._best, self._safe = size, mapped
         self._values.append(value.flatten())
         self._residuals.append(residual.flatten())
-        size = float(residual.norm())
-        bold, self._best = size < self._best, min(size, self._best)
-        if not bold or len(self._values) == 1:
-            return mapped
+        mixed = self._mixed(residual) if len(self._values) > 1 else mapped
+        return mixed if float(mixed.norm()) <= self._farthest else mapped
+
+    def _given_up(self, mapped: Tensor) -> Tensor:
+        mixed = len(self._values) > 1
+        self._values.clear()
+        self._residuals.clear()
+        return self._safe if mixed else mapped
+
+    def _mixed(self, residual: Tensor) -> Tensor:
         moved, changed = _changes(self._values), _changes(self._residuals)
         shares = torch.linalg.pinv(changed, rtol=1e-10) @ residual.flatten()
-        return mapped - ((moved + changed) @ shares).view_as(value)
+        return self._safe - ((moved + changed) @ shares).view_as(residual)
 
 
 def _changes(past: Iterable[Tensor]) -> Tensor:

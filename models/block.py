@@ -53,10 +53,14 @@ class Structure:
     lam: Mapping[State, float]
     penalties: Mapping[Parameter, Penalty]
 
+    def held(self, state: State) -> Divergence:
+        """Return the divergence of states within their bounds."""
+        divergence = self.divergences[state]
+        return divergence if state.bounds is None else within(divergence, state.bounds)
+
     def activated(self, state: State, u: Tensor) -> Tensor:
         """Return phi(u), within the bounds of the states."""
-        found = self.divergences[state].activation.forward(u)
-        return found if state.bounds is None else found.clamp(*state.bounds)
+        return self.held(state).activation.forward(u)
 
     def passed(self, values: Values) -> Values:
         """Return the values with the states of a forward pass."""
@@ -196,7 +200,8 @@ class Blocks:
         u, target = u.flatten(0, -2), target.flatten(0, -2)
         if weights is None:
             return edge.lam * edge.divergence.value(target, u)
-        return edge.lam * (weights.flatten() * edge.divergence.values(target, u)).sum()
+        rows = edge.divergence.values(target, u)
+        return edge.lam * (weights.flatten() * rows).sum()
 
     def _output_values(self, values: Values) -> Iterator[Tensor]:
         for term in self.network.terms:
@@ -210,7 +215,8 @@ class Blocks:
         y, z = values[label], values[state]
         if SAMPLE_WEIGHTS not in values:
             return loss.output_value(y, z)
-        return (values[SAMPLE_WEIGHTS] * loss.output_values(y, z)).sum()
+        rows = values[SAMPLE_WEIGHTS] * loss.output_values(y, z)
+        return rows.sum()  # type: ignore[no-any-return]
 
     def _pieces(self) -> Iterator[Values]:
         """Yield the values in float64, a chunk of samples at a time where there are no steps."""
@@ -270,7 +276,7 @@ class Blocks:
         """Go from the current point x to x + factor (x - previous), inside the domains."""
         for state in self.structure.states:
             ahead = torch.lerp(previous[state], self.values[state], 1 + factor)
-            inside = self.held(state).activation.project(ahead.flatten(0, -2))
+            inside = self.structure.held(state).activation.project(ahead.flatten(0, -2))
             self.values[state] = counted_steps(state, inside.view_as(ahead), self.values)
         for parameter in self.structure.parameters:
             stacked = torch.lerp(
@@ -312,18 +318,13 @@ class Blocks:
             partial(self.values.__setitem__, variable),
         )
 
-    def held(self, state: State) -> Divergence:
-        """Return the divergence of states within their bounds."""
-        divergence = self.divergence(state)
-        return divergence if state.bounds is None else within(divergence, state.bounds)
-
     def state_fit(self, state: State) -> Fit[Any]:
         """Return the subproblem of states, all else fixed."""
         for term in self.network.terms:
             if term.state is state and term.label in self.values:
                 assert isinstance(term.loss, OutputLoss)  # it has output states
                 return OutputFit(
-                    term.loss, self.values[term.label], self.held(state),
+                    term.loss, self.values[term.label], self.structure.held(state),
                     self.drive(state), self.lam(state),
                 )  # fmt: skip
         above = [
@@ -408,7 +409,7 @@ class Blocks:
         counted = self.mask(state, state.argument)
         if state.sequence and counted is None:
             counted = states.new_ones(states.shape[:2], dtype=torch.bool)
-        block = BoxedStates(self.held(state), lam, tuple(states.shape), counted, states)
+        block = BoxedStates(self.structure.held(state), lam, tuple(states.shape), counted, states)
         links = tuple(self._link(edge, part) for edge, part in above)
         if own is None:
             drive = lam * self.drive(state)
@@ -442,30 +443,14 @@ class Blocks:
             _moves_rows(mover) or (mover.moves and per_unit) for mover in movers
         ):
             return None
-        target, offset = self.link_target(edge), part.offset
+        target = self.link_target(edge)
         mask, weights = self.mask(edge.target, edge.argument), row_weights(self.values, target)
-
-        def moved(values: Tensor | None) -> Tensor | None:
-            """Return what stands beside the target where the rows of inputs have it."""
-            if values is None:
-                return None
-            full = values.to(target).expand_as(target)
-            for mover in movers:
-                full = mover.adjoint(full)
-            return full
-
-        counted = moved(None if mask is None else mask.unsqueeze(-1))
-        weights = moved(None if weights is None else weights.unsqueeze(-1))
-        offset, pulled = moved(offset), moved(target)
-        assert pulled is not None  # there is a target
-        target = pulled
-        places = None if counted is None else (counted[..., 0] > 0).nonzero()[:, 0]
-        if places is not None:
-            offset, target, weights = (
-                None if x is None else x[places] for x in (offset, target, weights)
-            )
-        weights = None if weights is None else weights[:, 0].contiguous()
-        design = self._design(parameter, edge, replace(rows.design, weights=None), places, weights)
+        beside = partial(_beside_rows, movers, target)
+        places = None if mask is None else (beside(mask.unsqueeze(-1))[:, 0] > 0).nonzero()[:, 0]
+        weighed = None if weights is None else _at(places, beside(weights.unsqueeze(-1)))[:, 0]
+        offset = None if part.offset is None else _at(places, beside(part.offset))
+        design = self._design(parameter, edge, rows.design, places, weighed)
+        target = _at(places, beside(target))
         return WeightFit(edge.divergence, design, target, penalty, edge.lam, offset)
 
     def _design(
@@ -480,8 +465,7 @@ class Blocks:
         fixed = not any(isinstance(x, State) for x in _seen_by(edge.argument, parameter))
         if fixed and parameter in self._designs:
             return self._designs[parameter]
-        inputs = design.inputs if places is None else design.inputs[places]
-        design = Design(inputs, design.bias, weights)
+        design = Design(_at(places, design.inputs), design.bias, weights)
         if fixed:
             self._designs[parameter] = design
         return design
@@ -524,6 +508,18 @@ def _seen_by(expression: Expression, parameter: Parameter) -> frozenset[Variable
         x for x in expression.arguments if isinstance(x, Expression) and parameter in x.variables
     ]
     return _seen_by(inside[0], parameter)
+
+
+def _beside_rows(movers: Sequence[LinearMap], like: Tensor, values: Tensor) -> Tensor:
+    """Return values beside a target, (..., units), where the rows of inputs have theirs."""
+    full = values.to(like).expand_as(like)
+    for mover in movers:
+        full = mover.adjoint(full)
+    return full
+
+
+def _at(places: Tensor | None, rows: Tensor) -> Tensor:
+    return rows if places is None else rows[places]
 
 
 def _moves_rows(mover: LinearMap) -> bool:

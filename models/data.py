@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,10 +18,10 @@ from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
 from liftednet.samples import require_sample_weights
 from liftednet.validation import require_finite, require_float
 
-from .arrays import ArrayLike, as_tensor
 from .forward_pass import Values
 from .graph import Label, Network, Term
 
+ArrayLike = Tensor | np.ndarray[Any, Any]
 Lengths = ArrayLike | Sequence[int] | None
 Arrays = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
 
@@ -135,6 +136,22 @@ def prepared(
         if last:
             last_only.add(term.label)
     return Data(values, frozenset(last_only)).to(device)
+
+
+def as_tensor(name: str, value: object) -> Tensor:
+    """Return a tensor that shares the memory of a tensor or numpy array.
+
+    Raises:
+        DataError: it is neither.
+    """
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, np.ndarray):
+        try:
+            return torch.from_numpy(np.ascontiguousarray(value))
+        except (TypeError, ValueError) as error:  # ValueError: bytes in the other order
+            raise DataError(f"{name} cannot be used: {error}") from error
+    raise DataError(f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}.")
 
 
 def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:

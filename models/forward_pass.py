@@ -19,7 +19,10 @@ Activate = Callable[[State, Tensor], Tensor]
 
 
 def passed_forward(
-    groups: Sequence[Sequence[State]], values: Mapping[Variable, Any], activate: Activate
+    groups: Sequence[Sequence[State]],
+    values: Mapping[Variable, Any],
+    activate: Activate,
+    known: dict[int, Any] | None = None,
 ) -> Values:
     """Return the values with the states of a forward pass; differentiable, nothing in place.
 
@@ -29,16 +32,18 @@ def passed_forward(
         groups: the states in order, as `Network.groups` gives them.
         values: of inputs and weights, and the timeline where there are sequences.
         activate: makes states of pre-activations.
+        known: is given the values of layers, by id, that are made for all steps at once.
     """
     found = dict(values)
-    known: dict[int, Any] = {}
+    known = {} if known is None else known
     for group in groups:
         if _runs_alone(group):
             state = group[0]
             u = value_of(state.argument, found, known)
             found[state] = counted_steps(state, activate(state, u), found)
         else:
-            found |= _over_time(group, found, known, activate)
+            for state, rows in _over_time(group, found, known, activate).items():
+                found[state] = rows
     return found
 
 
@@ -121,7 +126,7 @@ class _Steps:
     def _finished(self, step: int) -> dict[int, Tensor]:
         """Return what the next step may ask of this one."""
         for state in self._group:
-            for expression in _delayed(state.argument):
+            for expression in delayed_in(state.argument):
                 self._at(expression, step)
         return self._now
 
@@ -154,8 +159,9 @@ class _Steps:
         return expression.layer.value(arguments, weights)
 
 
-def _delayed(expression: Expression) -> list[Expression]:
+def delayed_in(expression: Expression) -> list[Expression]:
+    """Return what stands behind a delay in an expression."""
     if not isinstance(expression, Applied):
         return []
-    inside = [y for x in expression.arguments if isinstance(x, Expression) for y in _delayed(x)]
+    inside = [y for x in expression.arguments if isinstance(x, Expression) for y in delayed_in(x)]
     return [*inside, expression.arguments[0]] if isinstance(expression.layer, Delay) else inside

@@ -15,10 +15,9 @@ from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 
-from .arrays import ArrayLike
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
-from .data import Arrays, Data, Lengths, prepared
+from .data import ArrayLike, Arrays, Data, Lengths, prepared
 from .graph import Term
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
@@ -138,14 +137,15 @@ class Lifted(Predictor):
             weights = [layer.to(batch.like) for layer in self._known_weights()]
             generator = torch.Generator().manual_seed(self.seed)
             steps = BatchSteps(structure, weights, settings, generator)
-        before = steps.weights
+        before = steps.snapshot()
         with torch.no_grad():
             steps.step(batch, settings.rate, len(batch))
         if not steps.finite():
             steps.weights = before
             self._steps = None  # its running statistics are spoiled, too
             raise SolverError("the step made weights NaN or infinite: scale the inputs.")
-        fitted = Fitted(structure, tuple(steps.weights), batch, last_only=batch.last_only)
+        weights = tuple(steps.snapshot())
+        fitted = Fitted(structure, weights, batch, last_only=batch.last_only)
         self._steps, self._fit = steps, fitted
         return self
 
@@ -216,7 +216,7 @@ class Lifted(Predictor):
         self,
         structure: Structure,
         method: Minibatch,
-        given: tuple[Any, ...],
+        given: tuple[Any, Any, Any, Any],
         told: Callable[..., Trace],
     ) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -239,7 +239,7 @@ class Lifted(Predictor):
             raise
         finally:
             if good:
-                found = tuple(moves.weights)
+                found = tuple(moves.snapshot())
                 self._fit = Fitted(structure, found, data, None, trace, first.last_only)
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:

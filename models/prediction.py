@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from .graph import Label, Term
 from .methods.descent import FullBatch, Solvers, largest_residual
 from .run import Trace
 from .settings import MULTIPLIERS, Settings
+from .stream import refuse_whole_sequences, streamed
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -214,6 +215,20 @@ class Predictor(Settings):
                     f"{type(term.loss).__name__} gives no probabilities; use predict or forward."
                 )
         return self.forward(X, lengths=lengths)
+
+    def stream(self, steps: Iterable[Any]) -> Iterator[Any]:
+        """Return outputs (samples, outputs) step by step, by the feedforward rule.
+
+        Args:
+            steps: (samples, inputs) of one step after another; samples must not change.
+
+        Raises:
+            DeclarationError: the network needs all steps first, as one in both directions does.
+        """
+        structure, weights = self._known.structure, self._by_parameter()
+        refuse_whole_sequences(structure)
+        found = streamed(structure, weights, steps)
+        return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
 
     def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the lifted rule, (samples, outputs).

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,6 @@ from liftednet.solvers import solve
 from liftednet.starts import gaussian, identity, orthogonal
 from liftednet.validation import is_integer, require_positive
 
-from .arrays import as_tensor
 from .block import Blocks
 from .graph import Network, State
 from .lifted import Lifted
@@ -242,20 +241,6 @@ class LiftedRNN(Lifted):
         self._fit = replace(self._known, weights=weights, data=data, blocks=None)
         return self
 
-    def stream(self, steps: Iterator[Tensor] | Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield outputs (samples, outputs) step by step, by the feedforward rule.
-
-        Args:
-            steps: (samples, inputs) of one step after another; samples must not change.
-
-        Raises:
-            DeclarationError: the network is bidirectional and needs all steps first.
-        """
-        if self.bidirectional:
-            raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
-        for below in _one_by_one(self.cells, self.activation, steps):
-            yield self.loss.activate(self.readout.apply(below))
-
     @property
     def cells(self) -> tuple[CellWeights, ...]:
         """The weights of every cell in parts, layer by layer, forward before backward."""
@@ -360,18 +345,3 @@ def _cell_weights(
     if not learned_start:
         initial = initial.new_zeros(cell.units)
     return CellWeights(recurrent_part, rest[: cell.inputs], layer.bias, initial, cell.backward)
-
-
-def _one_by_one(
-    cells: Sequence[CellWeights], activation: Activation, steps: Any
-) -> Iterator[Tensor]:
-    """Yield the states of the last layer, (samples, units), as steps (samples, inputs) come in."""
-    states: list[Tensor] = []
-    for step in steps:
-        below = as_tensor("a step", step).to(cells[0].inputs)
-        states = states or [cell.initial.expand(len(below), -1) for cell in cells]
-        for number, cell in enumerate(cells):
-            drive = below @ cell.inputs + cell.bias
-            below = activation.forward(torch.addmm(drive, states[number], cell.recurrent))
-            states[number] = below
-        yield below

@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet.errors import DataError, LiftedError, SolverError
 from liftednet.validation import is_number, require_count, require_positive
 
-from .arrays import ArrayLike, as_tensor
+from .data import ArrayLike, as_tensor
 from .lifted import Lifted
 
 Range = tuple[float, float]

@@ -38,6 +38,9 @@ _RECURRENT_SETTINGS = (
     "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
 )  # fmt: skip
 _OF_THE_FILE = ("activations", "graph", "learned", "last_only")  # beside what a class takes
+_OF_BAD_VALUES = (
+    ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
@@ -216,15 +219,17 @@ def _unpacked(archive: Archive, kind: Kind, activations: Activations, options: A
     name = kind.model.__name__
     try:
         weights = _unpack_weights(archive.tensors)
-        given = {"start": weights, **_arguments(archive, kind, activations, options), **options}
-        model = kind.model(**given)
+        given = _arguments(archive, kind, activations, options)
+        if kind.model is not Lifted:  # whose network is there, and no larger than it should be
+            given["start"] = weights
+        model = kind.model(**{**given, **options})
         _require_same_network(archive, model.network)
         model.with_weights(weights)
-        model.start = given["start"]
+        model.start = options.get("start", model.start)
         _restore(model, archive)
     except LiftedError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _OF_BAD_VALUES as error:
         raise DataError(f"file and options make no {name}: {error}.") from error
     return model
 

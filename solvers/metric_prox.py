@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import SolverError
-from liftednet.penalties import Penalty, SquaredFrobenius
+from liftednet.penalties import Mixing, Penalty, SquaredFrobenius
 
 _EVALUATIONS = 300  # of the dual, each a prox and two thin products
 _CHEAP = 6  # steps before Newton's
@@ -166,23 +166,32 @@ class _Dual:
 
     def points(self, start: Tensor | None) -> Iterator[_Point]:
         """Yield points from the start on, of which the residual tends to 0."""
-        first = self.first(start)
-        yield first
-        cheap = _CHEAP if self.penalty.entrywise else _EVALUATIONS
-        for point in self.secants(first, cheap):
+        point = self.first(start)
+        yield point
+        yield from self.apart(point) if self.penalty.entrywise else self.together(point)
+
+    def apart(self, first: _Point) -> Iterator[_Point]:
+        """Yield points where every unit has an equation of its own."""
+        for point in self.secants(first, _CHEAP):
             yield point
-        yield from self.newton(point, _EVALUATIONS - cheap)
+        yield from self.newton(point, _EVALUATIONS - _CHEAP)
+
+    def together(self, point: _Point) -> Iterator[_Point]:
+        """Yield points of mixed safe steps, see `mean_inverse`."""
+        inverse, mixing = self.mean_inverse(point.weight), Mixing()
+        for _ in range(_EVALUATIONS):
+            safe = point.dual + inverse @ point.error
+            point = self.at(mixing.following(point.dual, safe))
+            yield point
 
     def secants(self, point: _Point, steps: int) -> Iterator[_Point]:
-        """Yield points of steps that share the slope of the prox over all units.
+        """Yield points of safe steps that a secant makes bold, see `mean_inverse`.
 
-        With a slope above a half of the largest it is safe: gradient descent on a convex
-        function, in a metric above half of its Hessian. A secant makes it bold, but only upon an
-        error that is smaller than all before, of a unit where pi is a sum over entries.
+        Only upon an error that is smaller than all before, of a unit.
         """
         inverse, last, best = self.mean_inverse(point.weight), None, torch.inf
         for _ in range(steps):
-            size = point.error.norm(dim=0) if self.penalty.entrywise else point.error.norm()
+            size = point.error.norm(dim=0)
             bold, best = size <= _PROGRESS * best, size.clamp(max=best)
             step = safe = inverse @ point.error
             if last is not None:
@@ -210,7 +219,11 @@ class _Dual:
             step = torch.where(after < 0, share * step, onward)
 
     def mean_inverse(self, weight: Tensor) -> Tensor:
-        """Return (I + U'A U)^{-1}, A the share of entries of a row that are not 0, (rank, rank)."""
+        """Return (I + U'A U)^{-1}, A the share of entries of a row that are not 0, (rank, rank).
+
+        Times the error it is a safe step: with A above a half of the largest slope of the prox,
+        gradient descent on a convex function in a metric above half of its Hessian.
+        """
         some = weight[:, :_SAMPLED] != 0
         share = self.slope * some.to(weight.dtype).mean(1).clamp(min=0.5)
         system = (self.root.T * share) @ self.root

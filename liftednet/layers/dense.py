@@ -26,6 +26,7 @@ class Dense(Layer):
 
     units: int
     bias: bool = True
+    plain = True
 
     def __post_init__(self) -> None:
         """Refuse a number of units that is not positive."""

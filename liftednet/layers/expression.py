@@ -51,6 +51,10 @@ class _Time(Variable):
 
     name = "timeline"
 
+    def __reduce__(self) -> str:
+        """Be the same one in every copy."""
+        return "TIME"
+
 
 TIME = _Time()
 
@@ -59,6 +63,10 @@ class _SampleWeights(Variable):
     """(samples,) how much every sample counts."""
 
     name = "sample weights"
+
+    def __reduce__(self) -> str:
+        """Be the same one in every copy."""
+        return "SAMPLE_WEIGHTS"
 
 
 SAMPLE_WEIGHTS = _SampleWeights()

@@ -30,10 +30,12 @@ class Layer(ABC):
         bias: whether the weights have a bias beside their matrix.
         linear: whether f is affine in all arguments together, so that a variable may stand in
             several of them.
+        plain: whether f is x W + b of its one argument x.
     """
 
     bias: bool = False
     linear: bool = True
+    plain: bool = False
 
     @abstractmethod
     def shape(self, *shapes: Shape) -> Shape:

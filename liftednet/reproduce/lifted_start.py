@@ -100,7 +100,7 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
         divergence="tight",
         start="gaussian",
         spectral_radius=1.0,
-        method=Minibatch(PASSES, BATCH),
+        method=Minibatch(PASSES, BATCH, rate=0.1, damping=1.0),
         seed=seed,
     ).fit(x.double(), y.double() if y.is_floating_point() else y, lengths=lengths)
     assert isinstance(model.recurrence, nn.RNN)

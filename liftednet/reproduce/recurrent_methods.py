@@ -124,7 +124,7 @@ def lifted_start(model: SequenceModel, x: Tensor, y: Tensor, seed: int) -> None:
         activation=ReLU(),
         loss=BinaryCrossEntropy(),
         divergence="tight",
-        method=Minibatch(1, LIFTED_BATCH),
+        method=Minibatch(1, LIFTED_BATCH, rate=0.1, damping=1.0),
         seed=seed,
     ).fit(x[some].double(), y[some, None].double())
     initialize_rnn_(recurrence, model.readout, lifted)

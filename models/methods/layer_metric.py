@@ -27,12 +27,11 @@ class Move:
     scale: float
     slope: float
 
-    def taken(self, layer: Weights, length: float) -> Weights:
-        """Return weights less a length of the move."""
-        matrix = torch.sub(layer.matrix, self.matrix, alpha=length * self.scale)
-        if layer.bias is None or self.bias is None:
-            return Weights(matrix, layer.bias)
-        return Weights(matrix, torch.sub(layer.bias, self.bias, alpha=length))
+    def take(self, layer: Weights, length: float) -> None:
+        """Move weights by a length, in place."""
+        layer.matrix.sub_(self.matrix, alpha=length * self.scale)
+        if layer.bias is not None and self.bias is not None:
+            layer.bias.sub_(self.bias, alpha=length)
 
 
 class LayerMetric:
@@ -65,7 +64,7 @@ class LayerMetric:
         """
         kept = min(rank, inputs // 4)
         self._bias, self._damping, self._memory = bias, damping, memory
-        self._mean = torch.zeros(inputs)
+        self._mean = torch.zeros(inputs)  # of the type of the first inputs or gradient
         self._vectors = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
         self._values = torch.zeros(kept)
         self._variance, self._looks = 0.0, 0.0
@@ -87,18 +86,25 @@ class LayerMetric:
         self._vectors, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
 
+    def centered(self, inputs: Tensor) -> Tensor:
+        """Return inputs less their running mean, (samples, inputs)."""
+        return inputs - self._mean.to(inputs) if self._bias else inputs
+
+    def centered_gradient(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return a gradient of W as it is on centered inputs, (inputs, units)."""
+        return weight if bias is None else weight.addr(self._mean.to(weight), bias, alpha=-1)
+
     def move(self, weight: Tensor, bias: Tensor | None) -> Move:
         """Return the gradient times the inverse metric.
 
         Args:
-            weight: the gradient of W, (inputs, units); overwritten.
+            weight: the gradient of W on centered inputs, (inputs, units); overwritten.
             bias: the gradient of b, (units,), or None.
         """
-        if bias is not None:
-            weight.addr_(self._mean.to(weight), bias, alpha=-1)  # as on centered inputs
         variance = self._least_variance(weight)
         fall = torch.dot(weight.flatten(), weight.flatten())
         if len(self._values):
+            self._vectors, self._values = self._vectors.to(weight), self._values.to(weight)
             seen = self._vectors.T @ weight
             shrunk = (self._values / (self._values + self._damping * variance))[:, None] * seen
             fall -= (seen * shrunk).sum()
@@ -107,7 +113,8 @@ class LayerMetric:
             return Move(weight, None, 1 / variance, float(fall / variance))
         shift = bias / (variance + 1 / self._damping)
         slope = float(fall / variance + shift @ bias)
-        return Move(weight, shift - self._mean @ weight / variance, 1 / variance, slope)
+        mean = self._mean.to(weight)
+        return Move(weight, shift - mean @ weight / variance, 1 / variance, slope)
 
     def _least_variance(self, like: Tensor) -> float:
         if not self._looks:  # of a layer that does not show its inputs
@@ -120,8 +127,7 @@ class LayerMetric:
         variance = self._least_variance(self._mean)
         return LowRankMetric(variance, self._vectors, self._values / (self._damping * variance))
 
-    def shifted(self, layer: Weights, matrix: Tensor) -> Weights:
-        """Return weights with another matrix, the bias keeping the mean pre-activation."""
-        if layer.bias is None:
-            return Weights(matrix, None)
-        return Weights(matrix, layer.bias - self._mean.to(matrix) @ (matrix - layer.matrix))
+    def keep_mean(self, layer: Weights, matrix: Tensor) -> None:
+        """Move the bias so that the mean pre-activation stays with another matrix, in place."""
+        if layer.bias is not None:
+            layer.bias.sub_(self._mean.to(matrix) @ (matrix - layer.matrix))

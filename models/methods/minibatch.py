@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Expression, Parameter, arguments_of, value_of
@@ -108,7 +109,7 @@ class Minibatch:
                 last good epoch.
         """
         started, best = time.perf_counter(), _Best(self.patience)
-        last, before = moves.weights, math.nan
+        last, before = moves.snapshot(), math.nan
         for number in range(self.epochs):
             try:
                 loss = moves.epoch(batches, self._rates(number, len(batches)))
@@ -120,7 +121,7 @@ class Minibatch:
                 if not moves.finite():
                     moves.weights = last
                 raise
-            last = moves.weights
+            last = moves.snapshot()
             found = None if validate is None else validate(last)
             seconds = time.perf_counter() - started
             yield Step(
@@ -166,20 +167,23 @@ class _Lifted(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, divergence: Divergence, lam: float) -> Tensor:
-        """Return phi(u)."""
-        states = divergence.activation.forward(u)
-        ctx.divergence, ctx.lam = divergence, lam
+    def forward(
+        ctx: Any, u: Tensor, divergence: Divergence, activation: Activation, lam: float
+    ) -> Tensor:
+        """Return phi(u), of an activation that may hold the states between bounds."""
+        states = activation.forward(u)
+        ctx.divergence, ctx.activation, ctx.lam = divergence, activation, lam
         ctx.save_for_backward(u, states)
         return states
 
     @staticmethod
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None]:
         """Return lam (grad R(u) - phi(u - g / lam))."""
         (push,), (u, states), divergence = pushes, ctx.saved_tensors, ctx.divergence
-        target = divergence.activation.forward(torch.sub(u, push, alpha=1 / ctx.lam))
-        at = states if isinstance(divergence, Tight) else divergence.link_gradient(u)
-        return ctx.lam * (at - target), None, None
+        target = ctx.activation.forward(torch.sub(u, push, alpha=1 / ctx.lam))
+        known = isinstance(divergence, Tight) and ctx.activation is divergence.activation
+        at = states if known else divergence.link_gradient(u)
+        return ctx.lam * (at - target), None, None, None
 
 
 class BatchSteps:
@@ -193,7 +197,7 @@ class BatchSteps:
 
     Attributes:
         structure: of the network.
-        weights: as they are, never changed in place.
+        weights: changed in place by every step.
     """
 
     def __init__(
@@ -211,14 +215,19 @@ class BatchSteps:
             settings: how the metric is made.
             generator: of the first directions of the metric.
         """
-        self.structure, self.weights = structure, list(weights)
+        self.structure = structure
+        self.weights = [_copied(layer) for layer in weights]
         self._settings = settings
         self._metrics = [
             LayerMetric(p.shape[0], p.bias, settings.rank, settings.damping, _MEMORY, generator)
             for p in structure.parameters
         ]
-        self._layers = dict(_layers(structure))
+        self._layers = _layers(structure)
         self._taken = 0
+
+    def snapshot(self) -> list[Weights]:
+        """Return copies of the weights."""
+        return [_copied(layer) for layer in self.weights]
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""
@@ -250,7 +259,7 @@ class BatchSteps:
         Raises:
             SolverError: the loss is not finite; the weights are as they were.
         """
-        loss, gradients, values = self._gradients(batch)
+        loss, slopes, values = self._slopes(batch)
         if not loss < math.inf:
             raise SolverError(
                 f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), or "
@@ -259,64 +268,73 @@ class BatchSteps:
         self._look(values)
         pulls = [_pull(self.structure.penalties[p], samples) for p in self.structure.parameters]
         moves = [
-            metric.move(torch.add(gradient.matrix, layer.matrix, alpha=pull), gradient.bias)
-            for metric, gradient, layer, pull in zip(
-                self._metrics, gradients, self.weights, pulls, strict=True
+            metric.move(*found.gradient(metric, layer, pull))
+            for metric, found, layer, pull in zip(
+                self._metrics, slopes, self.weights, pulls, strict=True
             )
         ]
         slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
         length = min(2 * loss / slope, rate)
-        self.weights = [
-            self._held(parameter, metric, move.taken(layer, length), length, samples)
-            for parameter, metric, move, layer in zip(
-                self.structure.parameters, self._metrics, moves, self.weights, strict=True
-            )
-        ]
+        for parameter, metric, move, layer in zip(
+            self.structure.parameters, self._metrics, moves, self.weights, strict=True
+        ):
+            move.take(layer, length)
+            self._hold(self.structure.penalties[parameter], metric, layer, length / samples)
         self._taken += 1
         return loss
 
-    def _held(
-        self,
-        parameter: Parameter,
-        metric: LayerMetric,
-        moved: Weights,
-        length: float,
-        samples: int,
-    ) -> Weights:
-        """Return moved weights after the proximal step of their penalty, in the metric."""
-        penalty = self.structure.penalties[parameter]
-        if isinstance(penalty, SquaredFrobenius):
-            return moved  # its gradient is part of the move
-        matrix = low_rank_prox(penalty, moved.matrix, metric.scaling, length / samples)
-        return metric.shifted(moved, matrix)
+    def _hold(self, penalty: Penalty, metric: LayerMetric, layer: Weights, t: float) -> None:
+        """Take the proximal step of a penalty in the metric, the mean pre-activation kept."""
+        if _is_plain(penalty):
+            return  # its gradient is part of the move
+        matrix = low_rank_prox(penalty, layer.matrix, metric.scaling, t)
+        metric.keep_mean(layer, matrix)
+        layer.matrix.copy_(matrix)
 
     @torch.enable_grad()
-    def _gradients(self, batch: Data) -> tuple[float, list[Weights], Values]:
+    def _slopes(self, batch: Data) -> tuple[float, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
         leaves = [_leaf(layer) for layer in self.weights]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
-        values = passed_forward(self.structure.groups, given, self._activated)
+        known: dict[int, Tensor] = {}
+        values = passed_forward(self.structure.groups, given, self._activated, known)
         loss, tops, slopes = 0.0, [], []
         for term in self.structure.network.terms:
-            value, u, slope = self._top(term, batch, values)
+            value, u, slope = self._top(term, batch, values, known)
             loss += value
             tops.append(u)
             slopes.append(slope)
-        parts = [part for leaf in leaves for part in (leaf.matrix, leaf.bias) if part is not None]
-        found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
-        gradients = [
-            Weights(next(found), None if leaf.bias is None else next(found)) for leaf in leaves
+        asked = [
+            self._asked(parameter, leaf, values, known)
+            for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
         ]
-        return loss, gradients, values
+        parts = [part for one in asked for part in one.parts]
+        found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
+        return loss, [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked], values
+
+    def _asked(
+        self, parameter: Parameter, leaf: Weights, values: Values, known: dict[int, Tensor]
+    ) -> _Asked:
+        """Return by what a gradient is formed: the weights, or where it is plain X and X W + b."""
+        first, *more = self._layers[parameter]
+        if not more and first.layer.plain and id(first) in known:
+            (inputs,) = arguments_of(first, values, known)
+            return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
+        return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
     def _activated(self, state: State, u: Tensor) -> Tensor:
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
-        lifted: Tensor = _Lifted.apply(u, divergence, lam)  # type: ignore[no-untyped-call]
-        return lifted if state.bounds is None else lifted.clamp(*state.bounds)
+        activation = self.structure.held(state).activation
+        lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
+            u, divergence, activation, lam
+        )
+        return lifted
 
-    def _top(self, term: Term, batch: Data, values: Values) -> tuple[float, Tensor, Tensor]:
+    def _top(
+        self, term: Term, batch: Data, values: Values, known: dict[int, Tensor]
+    ) -> tuple[float, Tensor, Tensor]:
         """Return the mean loss, the last pre-activations, and their part of the mean gradient."""
-        u, y = value_of(term.argument, values), batch.values[term.label]
+        u, y = value_of(term.argument, values, known), batch.values[term.label]
         weights = row_weights(batch.values, y)
         if term.argument.sequence:
             mask = counted(batch.values, batch.last_only, term.label, term.argument)
@@ -348,10 +366,43 @@ class BatchSteps:
         if self._taken % self._settings.refresh and self._taken >= _FIRST_LOOKS:
             return
         for parameter, metric in zip(self.structure.parameters, self._metrics, strict=True):
-            expression = self._layers[parameter]
+            expression = self._layers[parameter][0]
             inputs = expression.layer.inputs(arguments_of(expression, values))
             if inputs is not None:
                 metric.look(inputs[:: -(-len(inputs) // _ROWS)].detach())
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What gradients are asked of, and the rows X where that is X W + b."""
+
+    parts: list[Tensor]
+    rows: Tensor | None
+
+
+@dataclass(frozen=True)
+class _Slope:
+    """What the divergences ask of the weights of a layer, or of its pre-activations X W + b."""
+
+    rows: Tensor | None
+    parts: list[Tensor]
+
+    def gradient(
+        self, metric: LayerMetric, layer: Weights, pull: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients of W, on centered inputs and with its pull, and of b."""
+        if self.rows is None:
+            matrix, bias = self.parts[0], self.parts[1] if len(self.parts) > 1 else None
+            return metric.centered_gradient(matrix, bias).add_(layer.matrix, alpha=pull), bias
+        slope = self.parts[0].flatten(0, -2)
+        matrix = torch.addmm(layer.matrix, metric.centered(self.rows).T, slope, beta=pull)
+        return matrix, None if layer.bias is None else slope.sum(0)
+
+
+def _copied(layer: Weights) -> Weights:
+    """Return weights of one's own, in rows as the gradients are."""
+    matrix = layer.matrix.clone(memory_format=torch.contiguous_format)
+    return Weights(matrix, None if layer.bias is None else layer.bias.clone())
 
 
 def _leaf(layer: Weights) -> Weights:
@@ -361,20 +412,25 @@ def _leaf(layer: Weights) -> Weights:
 
 def _pull(penalty: Penalty, samples: int) -> float:
     """Return what the gradient of a squared norm is, over the weights; 0 for other penalties."""
-    plain = isinstance(penalty, SquaredFrobenius) and penalty.center is None
-    return 2 * penalty.rho / samples if plain else 0.0  # type: ignore[attr-defined]
+    return 2 * penalty.rho / samples if _is_plain(penalty) else 0.0  # type: ignore[attr-defined]
 
 
-def _layers(structure: Structure) -> Iterator[tuple[Parameter, Applied]]:
-    """Yield every layer with weights, by them."""
+def _is_plain(penalty: Penalty) -> bool:
+    return isinstance(penalty, SquaredFrobenius) and penalty.center is None
 
-    def visit(expression: Expression) -> Iterator[tuple[Parameter, Applied]]:
+
+def _layers(structure: Structure) -> dict[Parameter, list[Applied]]:
+    """Return the layers that have weights, by them."""
+    found: dict[Parameter, list[Applied]] = {p: [] for p in structure.parameters}
+
+    def visit(expression: Expression) -> None:
         if isinstance(expression, Applied):
-            if expression.weights is not None:
-                yield expression.weights, expression
+            if expression.weights is not None and expression not in found[expression.weights]:
+                found[expression.weights].append(expression)
             for argument in expression.arguments:
                 if isinstance(argument, Expression):
-                    yield from visit(argument)
+                    visit(argument)
 
     for argument in structure.network.arguments:
-        yield from visit(argument)
+        visit(argument)
+    return found

@@ -14,7 +14,7 @@ from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import affine_in, value_of
 
-from ..block import Blocks, Edge, Structure
+from ..block import Blocks, Edge, Structure, row_weights
 from ..forward_pass import Values
 from ..graph import State
 from ..run import Step

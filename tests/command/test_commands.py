@@ -111,7 +111,7 @@ def test_train_saves_a_model_that_can_be_loaded(here) -> None:
     assert result.exit_code == 0, result.output
     assert "by the lifted rule" in result.stdout
     model = load("m.st")
-    assert model.architecture.sizes == (4, 6, 5, 3)
+    assert model.sizes == (4, 6, 5, 3)
     assert model.predict(torch.zeros(2, 4)).shape == (2,)
 
 
@@ -119,7 +119,7 @@ def test_train_saves_a_model_that_can_be_loaded(here) -> None:
 def test_train_by_minibatches(here, file, classes) -> None:
     result = call("train", file, "--method", "minibatch", "--sweeps", "2")
     assert result.exit_code == 0, result.output
-    assert load("model.safetensors").architecture.sizes == (4, 100, classes)
+    assert load("model.safetensors").sizes == (4, 100, classes)
 
 
 def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
@@ -128,7 +128,7 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
     assert result.exit_code == 0, result.output
     assert "mean squared error" in result.stdout
     model = load("model.safetensors", import_module("mine_declared").made)
-    assert model.architecture.sizes == (4, 5, 1)
+    assert model.sizes == (4, 5, 1)
 
 
 @pytest.mark.parametrize(

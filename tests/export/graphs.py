@@ -21,7 +21,7 @@ from liftednet.layers import (
     turn,
 )
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import FullBatch, Lifted, Network
+from liftednet.models import FullBatch, Lifted, Minibatch, Network
 
 SAMPLES, STEPS = 12, 5
 
@@ -140,9 +140,10 @@ def data_for(network: Network, dtype: torch.dtype, last: bool = False) -> tuple[
 def fitted(
     name: str, dtype: torch.dtype = torch.float64, last: bool = False, **options: Any
 ) -> tuple[Lifted, Any]:
-    """Return a network after one sweep, and its X."""
+    """Return a network after a sweep, in float32 after two epochs, and its X."""
     network = NETWORKS[name]()
     x, y = data_for(network, dtype, last)
-    method = FullBatch(sweeps=1, extrapolation=False)
+    double = dtype is torch.float64
+    method = FullBatch(1, extrapolation=False) if double else Minibatch(2, batch_size=6)
     model = Lifted(network, **{"method": method, "lam": 1.0, **options})
     return model.fit(x, y), x

@@ -7,15 +7,28 @@ import os
 from pathlib import Path
 from typing import Any
 
+import cvxpy as cp
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
-from liftednet import Activation, LiftedError, activations, load, losses, save
+from liftednet import Activation, LiftedError, activations, load, losses, penalties, save
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import FullBatch, LiftedMLP, LiftedRNN
-from liftednet.storage import describe, rebuild_activation
+from liftednet.layers import concatenate, dense
+from liftednet.models import (
+    FullBatch,
+    GaussNewton,
+    Lifted,
+    LiftedMLP,
+    LiftedRNN,
+    Minibatch,
+    Network,
+)
+from liftednet.models.storage import _KINDS, _pack
+from liftednet.solvers import Proximal
+from liftednet.storage import describe, rebuild
+from tests.export.graphs import NETWORKS, fitted, residual
 
 SOFTSIGN = torch.nn.functional.softsign
 
@@ -29,7 +42,8 @@ def data():
 
 def fit(data, *args, **options) -> LiftedMLP:
     x, y = data
-    return LiftedMLP(*args, **{"method": FullBatch(sweeps=1), **options}).fit(x, y)
+    model: LiftedMLP = LiftedMLP(*args, **{"method": FullBatch(sweeps=1), **options}).fit(x, y)
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +54,13 @@ def plain(data) -> LiftedMLP:
 @pytest.fixture(scope="module")
 def declared(data) -> LiftedMLP:
     return fit(data, (5, 6, 3), Activation.from_function(SOFTSIGN))
+
+
+def problem_of(model: Lifted) -> list[list[str]]:
+    """Everything that a training problem is, as it prints."""
+    structure = model.structure
+    parts = (structure.divergences, structure.lam, structure.penalties)
+    return [[repr(value) for value in part.values()] for part in parts]
 
 
 MODELS = [
@@ -62,12 +83,7 @@ def test_a_loaded_model_is_the_one_that_was_saved(
         assert torch.equal(found.stacked(), wanted.stacked())
     torch.testing.assert_close(loaded.forward(x), model.forward(x))
     assert torch.equal(loaded.predict_lifted(x), model.predict_lifted(x))
-    assert vars(loaded.architecture).keys() == vars(model.architecture).keys()
-    assert [repr(d) for d in loaded.architecture.divergences] == [
-        repr(d) for d in model.architecture.divergences
-    ]
-    assert loaded.architecture.lam == model.architecture.lam
-    assert loaded.architecture.rho == model.architecture.rho
+    assert problem_of(loaded) == problem_of(model)
     assert type(loaded.loss) is type(model.loss)
 
 
@@ -82,7 +98,7 @@ CATALOGUE = [
 @pytest.mark.parametrize("activation", CATALOGUE, ids=repr)
 def test_every_activation_of_the_catalogue_comes_back_by_name(activation) -> None:
     described = json.loads(json.dumps(describe(activation)))
-    found = rebuild_activation(described)
+    found = rebuild(described, "activations")
     assert type(found) is type(activation)
     assert repr(found) == repr(activation)
 
@@ -100,15 +116,90 @@ def test_a_loaded_recurrent_model_is_the_one_that_was_saved(sizes, options, tmp_
     generator = torch.Generator().manual_seed(2)
     x = torch.randn(20, 5, 2, generator=generator)
     y = torch.arange(100).reshape(20, 5) % 3
-    model = LiftedRNN(*sizes, sweeps=1, **options).fit(x, y)
-    loaded = load(save(model, tmp_path / "model"), model.activation)
+    for labels in (y, y[:, 0]):
+        model = LiftedRNN(*sizes, sweeps=1, **options).fit(x, labels)
+        loaded = load(save(model, tmp_path / "model"), model.activation)
+        torch.testing.assert_close(loaded.forward(x), model.forward(x))
+        assert loaded.predict(x).shape == labels.shape
+        assert loaded.layer_cells == model.layer_cells
+        assert problem_of(loaded) == problem_of(model)
+        assert (loaded.sweeps, loaded.dtype) == (1, model.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_any_network_comes_back_into_the_same_graph(name, dtype, tmp_path) -> None:
+    model, x = fitted(name, dtype, last=name == "gated", lam=0.7)
+    loaded = load(save(model, tmp_path / "model"), network=NETWORKS[name]())
     torch.testing.assert_close(loaded.forward(x), model.forward(x))
-    assert loaded.architecture.cells == model.architecture.cells
-    assert (loaded.architecture.lam, loaded.architecture.rho) == (
-        model.architecture.lam,
-        model.architecture.rho,
-    )
-    assert repr(loaded.architecture.divergence) == repr(model.architecture.divergence)
+    assert problem_of(loaded) == problem_of(model)
+    assert (loaded.lam, loaded.method) == (0.7, model.method)
+    assert loaded.weights[0].matrix.dtype is dtype
+
+
+def other(change: str) -> Network:
+    """The residual network, but for one thing."""
+    network = Network()
+    x = network.input(4)
+    h = network.state(activations.ReLU(), dense(x, 5, bias=change != "bias"))
+    below = h if change == "order" else dense(h, 5, bias=False)
+    inner = (0.4 if change == "scale" else 0.5) * below
+    top = activations.Sigmoid() if change == "activation" else activations.Tanh()
+    g = network.state(top, inner + (dense(h, 5, bias=False) if change == "order" else h))
+    features = network.state(top, dense(g, 5)) if change == "state" else g
+    loss = losses.BinaryCrossEntropy() if change == "loss" else losses.CrossEntropy()
+    network.loss(loss, dense(concatenate(h, features), 3))
+    return network
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("bias", "weights 1 bias is False, and was True"),
+        ("scale", r"layers \d fields scale is 0\.4, and was 0\.5"),
+        ("activation", r"layer 2 was saved as Tanh .*Sigmoid\(\) is another map"),
+        ("state", "the number of weights is 4, and was 3"),
+        ("loss", "losses 1 loss name is BinaryCrossEntropy, and was CrossEntropy"),
+        ("order", "layers 2 layer is Scaled, and was Dense"),
+    ],
+)
+def test_another_graph_is_refused_with_the_first_difference(change, message, tmp_path) -> None:
+    path = save(fitted("residual")[0], tmp_path / "model")
+    with pytest.raises(DataError, match=message):
+        load(path, network=other(change))
+    load(path, network=other("nothing"))
+
+
+def test_a_graph_is_asked_for(tmp_path) -> None:
+    path = save(fitted("residual")[0], tmp_path / "model")
+    for options in ({}, {"network": residual}, {"network": residual(), "activations": []}):
+        with pytest.raises(DataError, match="holds no code, and so no graph"):
+            load(path, **options)
+
+
+SETTINGS: list[dict[str, Any]] = [
+    {"method": Minibatch(epochs=1, batch_size=7, rate=0.2), "seed": 3, "warm_start": True},
+    {"method": GaussNewton(2, form="normal")},
+    {"method": "minibatch", "divergence": "joint", "refit_output": True},
+    {"method": FullBatch(1), "proximity": 0.1, "solver": "proximal-weights"},
+    {"method": FullBatch(1), "divergence": "multipliers", "lam": (0.5,)},
+    {"method": FullBatch(1), "solver": Proximal(1e-7)},
+    {"penalty": (penalties.L1(0.1) + penalties.Nonnegative(1e-4), penalties.RowNorm(2.0))},
+    {"penalty": penalties.SquaredFrobenius(0.2, torch.ones(5, 5)), "bias": [True, False]},
+    {"bias": False, "rho": (0.1, 0.2), "dtype": torch.float64},
+]
+
+
+@pytest.mark.parametrize("options", SETTINGS, ids=str)
+def test_settings_come_back(options, tmp_path) -> None:
+    model = LiftedMLP((5, 5, 5), activations.ReLU(), **options)
+    model.with_weights(model._first_weights())
+    loaded = load(save(model, tmp_path / "model"))
+    assert repr(loaded) == repr(model)
+    assert repr(loaded.method) == repr(model.method)
+    assert (loaded.proximity, loaded.dtype) == (model.proximity, model.dtype)
+    assert (loaded.warm_start, loaded.refit_output) == (model.warm_start, model.refit_output)
+    assert problem_of(loaded) == problem_of(model)
 
 
 def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
@@ -136,9 +227,60 @@ def test_the_architecture_can_be_read_without_liftednet(plain, tmp_path) -> None
     assert (about["loss"]["name"], about["divergence"], about["dtype"]) == (
         "CrossEntropy",
         "tight",
-        "float32",
+        None,  # that of X; the weights are float32
     )
     assert names == {"weight.1", "bias.1", "weight.2", "bias.2"}
+
+
+def test_learned_activations_are_kept(data, tmp_path) -> None:
+    method = FullBatch(sweeps=2, learn_activations=True)
+    model = fit(data, (5, 6, 3), activations.LeakyReLU(0.2), method=method)
+    assert repr(model.activations[0]) != "LeakyReLU(alpha=0.2)"
+    loaded = load(save(model, tmp_path / "model"))
+    assert repr(loaded.activations) == repr(model.activations)
+    torch.testing.assert_close(loaded.forward(data[0]), model.forward(data[0]))
+
+
+class Doubled(losses.CrossEntropy):
+    """A loss of a user."""
+
+
+def test_what_a_file_cannot_hold_is_asked_for(data, tmp_path) -> None:
+    own = penalties.Declared(lambda w: 0.1 * cp.sum_squares(w))
+    model = LiftedMLP((5, 3), [], Doubled(), penalty=own, method=FullBatch(1))
+    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    with pytest.raises(DataError, match=r"Doubled\(\) was declared outside.*loss=\.\.\."):
+        load(path, penalty=own)
+    with pytest.raises(DataError, match=r"Declared.*was declared outside.*penalty=\.\.\."):
+        load(path, loss=Doubled())
+    loaded = load(path, loss=Doubled(), penalty=own)
+    assert loaded.penalty is own
+    assert torch.equal(loaded.forward(data[0]), model.forward(data[0]))
+
+
+ARCHIVES = Path(__file__).with_name("archives")
+ANSWERS = "answers.safetensors"
+
+
+@pytest.mark.parametrize(
+    "name", [path.stem for path in sorted(ARCHIVES.glob("*.safetensors")) if path.name != ANSWERS]
+)
+def test_files_of_version_0_1_are_read(name) -> None:
+    answers, path = load_file(ARCHIVES / ANSWERS), ARCHIVES / f"{name}.safetensors"
+    softsign, given = Activation.from_function(SOFTSIGN), None
+    if name in ("mlp_declared", "mlp_mixed", "rnn_declared"):
+        with pytest.raises(DataError, match="pass the activations to load"):
+            load(path)
+        given = [activations.Clipped(-1.0, 1.0), softsign] if name == "mlp_mixed" else softsign
+    model, x = load(path, given), answers[f"{name}.X"]
+    found, wanted = model.forward(x), answers[f"{name}.forward"]
+    if name == "rnn_last":  # such a file does not say so
+        found = found[:, -1]
+    torch.testing.assert_close(found, wanted)
+    if f"{name}.lifted" in answers:
+        torch.testing.assert_close(
+            model.forward_lifted(x), answers[f"{name}.lifted"], atol=1e-5, rtol=1e-5
+        )
 
 
 def test_a_declared_activation_is_asked_for(declared, data, tmp_path) -> None:
@@ -174,7 +316,7 @@ def test_an_interrupted_save_keeps_the_file_that_was_there(plain, tmp_path, monk
 def test_what_cannot_be_saved_is_refused(plain, tmp_path) -> None:
     with pytest.raises(NotFittedError, match="call fit"):
         save(LiftedMLP((5, 6, 3)), tmp_path / "model")
-    with pytest.raises(DataError, match=r"save needs a LiftedMLP or a LiftedRNN, got Linear"):
+    with pytest.raises(DataError, match=r"save needs a LiftedMLP or .* a Lifted, got Linear"):
         save(torch.nn.Linear(2, 2), tmp_path / "model")
     with pytest.raises(DataError, match="No such file or directory"):
         save(plain, tmp_path / "missing" / "model")
@@ -204,15 +346,8 @@ def changed(path: Path, **changes: Any) -> Path:
 
 def described(**changes: Any) -> dict[str, str]:
     """The metadata of a small model, changed."""
-    about = {
-        "sizes": [5, 6, 3],
-        "activations": [{"name": "Tanh", "parameters": {}}],
-        "loss": {"name": "CrossEntropy", "parameters": {}},
-        "lam": [1.0],
-        "rho": [1.0, 1.0],
-        "divergence": "tight",
-        "dtype": "float32",
-    }
+    model = LiftedMLP((5, 6, 3), activations.Tanh(), lam=0.5, rho=0.01)
+    about = _pack(model.with_weights(model._first_weights()), _KINDS[0]).architecture
     return {"model": json.dumps({"kind": "LiftedMLP", "architecture": {**about, **changes}})}
 
 
@@ -223,17 +358,24 @@ def described(**changes: Any) -> dict[str, str]:
         ({"model": "{"}, "cannot be read"),
         ({"model": "{}"}, "lacks"),
         ({"model": '{"kind": "Other", "architecture": {}}'}, "holds a 'Other'"),
-        ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "make no LiftedMLP: 'sizes'"),
+        ({"model": '{"kind": "LiftedMLP", "architecture": {}}'}, "make no LiftedMLP"),
+        ({"model": '{"kind": ' + "[" * 10**5 + "}"}, "cannot be read"),
+        ({"model": '{"kind": "LiftedRNN", "architecture": {"activations": []}}'}, "no LiftedRNN"),
         ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
         (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
         (described(sizes="5"), "sizes must be"),
-        (described(activations=["Tanh"]), "make no LiftedMLP"),
+        (described(activations=["Tanh"]), "must be Activation objects"),
         (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
-        (described(loss={"name": "Mine"}), "loss Mine is declared outside"),
+        (described(loss={"name": "Mine"}), "Mine was declared outside"),
         (described(lam=[-1.0]), "lam must be positive"),
         (described(dtype="float16"), "names the type 'float16'"),
         ({"weight.1": torch.zeros(5, 7)}, r"must have shape \(5, 6\), got \(5, 7\)"),
         ({"bias.2": torch.tensor([0.0, float("nan"), 0.0])}, "bias.2 .* NaN"),
+        ({"bias.2": torch.tensor([0, 1, 0])}, "bias.2 .* must be torch.float32"),
+        ({"bias.2": torch.zeros(3).double()}, "the weights in a file are of one type"),
+        (described(last_only=[7]), "make no LiftedMLP"),
+        (described(learned=[]), "make no LiftedMLP"),
+        (described(graph={}), "the network is not the one that was saved"),
     ],
 )
 def test_a_damaged_file_is_refused(plain, tmp_path, changes, message):

@@ -5,16 +5,22 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from liftednet import Activation, LiftedError, activations, initialize_, losses, to_torch
 from liftednet.errors import DataError, NotFittedError
-from liftednet.models import FullBatch, LiftedMLP
+from liftednet.export import LayerWeights
+from liftednet.models import FullBatch, LiftedMLP, LiftedRNN
 from liftednet.problems import Weights
+from tests.export.graphs import NETWORKS, data_for
+from tests.export.graphs import fitted as fitted_graph
+
+SEQUENCES = ("gated", "both_directions")
 
 
 @dataclass(frozen=True)
@@ -171,8 +177,8 @@ def test_a_model_that_is_not_fitted_is_refused() -> None:
 
 
 def test_what_is_no_model_or_no_network_is_refused(fitted) -> None:
-    with pytest.raises(DataError, match=r"got Linear\. Recurrent models have liftednet"):
-        to_torch(nn.Linear(2, 2))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"a fitted model such as LiftedMLP is needed.*got Linear"):
+        to_torch(nn.Linear(2, 2))
     with pytest.raises(DataError, match=r"torch\.nn\.Module, got None"):
         initialize_(None, fitted)  # type: ignore[arg-type]
 
@@ -231,3 +237,102 @@ def test_the_first_mismatch_is_named_and_nothing_is_written(fitted, mine, messag
     assert isinstance(caught.value, LiftedError)
     after = mine.state_dict()
     assert all(is_lazy(old) or torch.equal(after[name], old) for name, old in before.items())
+
+
+def outputs_of(found: Any) -> tuple[Tensor, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+KINDS = [(name, last) for name in NETWORKS for last in (False, True)[: 1 + (name in SEQUENCES)]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("name", "last"), KINDS)
+def test_any_network_is_exported_with_its_forward_pass(name, last, dtype) -> None:
+    model, x = fitted_graph(name, dtype, last)
+    network, inputs = to_torch(model), outputs_of(x)
+    wanted = outputs_of(model.forward(x))
+    torch.testing.assert_close(outputs_of(network(*inputs)), wanted)
+    logits = outputs_of(to_torch(model, logits=True)(*inputs))
+    for u, term, output in zip(logits, model.network.terms, wanted, strict=True):
+        torch.testing.assert_close(term.activation.forward(u), output)
+    assert {p.dtype for p in network.parameters()} == {dtype}
+    assert all(p.requires_grad for p in network.parameters())
+    copied = copy.deepcopy(network)
+    for p in network.parameters():
+        nn.init.zeros_(p)
+    torch.testing.assert_close(outputs_of(copied(*inputs)), wanted)
+    network.load_state_dict(copied.state_dict())
+    torch.testing.assert_close(outputs_of(network(*inputs)), wanted)
+    torch.testing.assert_close(outputs_of(model.forward(x)), wanted)
+
+
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_lengths_of_sequences_count(name) -> None:
+    lengths = torch.tensor([5, 2, 1, 4] * 3)
+    real = torch.arange(5) < lengths[:, None]
+    model, x = fitted_graph(name)
+    wanted = model.forward(x, lengths=lengths)[real]
+    torch.testing.assert_close(to_torch(model)(x, lengths=lengths)[real], wanted)
+    model, x = fitted_graph(name, last=True)
+    wanted = model.forward(x, lengths=lengths)
+    torch.testing.assert_close(to_torch(model)(x, lengths=lengths), wanted)
+
+
+def test_a_recurrent_model_is_exported_with_its_forward_pass(generator) -> None:
+    x = torch.randn(12, 5, 2, generator=generator, dtype=torch.float64)
+    options: dict[str, Any] = {"bidirectional": True, "learn_initial_state": True, "sweeps": 1}
+    model = LiftedRNN(2, (4, 3), 3, activations.Tanh(), **options)
+    model.fit(x, torch.arange(12) % 3)
+    torch.testing.assert_close(to_torch(model)(x), model.forward(x))
+    with pytest.raises(DataError, match=r"another graph.*initialize_rnn_"):
+        initialize_(nn.Linear(2, 2), model)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("residual", [nn.Linear, nn.Linear, nn.Linear]),
+        ("image", [nn.Conv2d, nn.Linear]),
+        ("signal", [nn.Conv1d, nn.Conv1d, nn.Linear]),
+        ("own_layer", [LayerWeights, nn.Linear, nn.Linear]),
+    ],
+)
+def test_weights_are_in_the_modules_that_torch_has(name, kinds) -> None:
+    network = to_torch(fitted_graph(name)[0])
+    assert [type(part) for part in network.children()] == kinds
+
+
+def test_the_kernel_of_a_convolution_is_torchs() -> None:
+    model, x = fitted_graph("image")
+    inner: Any = model.network.states[0].argument
+    convolution = to_torch(model).weights_1
+    wanted = inner.layer.value([x.flatten(1)], model.weights[0])
+    torch.testing.assert_close(convolution(x).flatten(1), wanted)
+
+
+def test_a_chain_without_bias_is_exported_and_written(data) -> None:
+    x, y = data
+    model = LiftedMLP((5, 6, 3), bias=(False, True), method=FullBatch(sweeps=1)).fit(x, y)
+    exported = to_torch(model)
+    assert exported[0].bias is None
+    torch.testing.assert_close(exported(x), model.forward(x))
+    mine = nn.Sequential(nn.Linear(5, 6, bias=False), nn.ReLU(), nn.Linear(6, 3))
+    torch.testing.assert_close(initialize_(mine, model)(x).softmax(-1), model.forward(x))
+
+
+@pytest.mark.parametrize("name", ["residual", "image", "own_layer", "gated", "both_directions"])
+def test_an_exported_network_is_trained_by_torch(name) -> None:
+    model, x = fitted_graph(name, torch.float32)
+    network = to_torch(model, logits=True)
+    labels = data_for(model.network, torch.float32)[1].flatten()
+    optimizer = torch.optim.Adam(network.parameters(), 0.02)
+    values = []
+    for _ in range(30):
+        loss = nn.functional.cross_entropy(network(x).reshape(-1, 3), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None for p in network.parameters())
+        optimizer.step()
+        values.append(float(loss.detach()))
+    assert values[-1] < 0.9 * values[0]

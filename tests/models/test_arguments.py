@@ -100,5 +100,5 @@ def test_a_model_without_data_says_that_it_has_weights():
                 ask()
 
 
-def test_a_model_without_hidden_layers_has_no_divergence_to_name():
-    assert repr(LiftedMLP((4, 3))) == "LiftedMLP((4, 3), [], CrossEntropy, not fitted)"
+def test_a_model_without_hidden_layers_has_no_activations_to_name():
+    assert "activations=[], loss=CrossEntropy()" in repr(LiftedMLP((4, 3)))

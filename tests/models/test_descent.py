@@ -52,7 +52,12 @@ def test_the_joint_objective_never_rises(
 ):
     x, labels = labeled(samples=12)
     y = targets_for(loss, labels, 3)
-    options: dict[str, Any] = {"dtype": dtype, "sweeps": 4, "state_passes": passes, "tolerance": 1e-12}
+    options: dict[str, Any] = {
+        "dtype": dtype,
+        "sweeps": 4,
+        "state_passes": passes,
+        "tolerance": 1e-12,
+    }
     options["extrapolation"] = extrapolation
     model = full((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
     assert model.trace is not None

@@ -66,8 +66,9 @@ def test_the_moved_states_lower_their_state_fit(activation):
     fit, (passed,) = network.subproblem("states 1"), network.states
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
-    above = network.weights[1].apply(_Lifted.apply(u, network.structure.divergences[
-        network.network.states[0]], lam))
+    above = network.weights[1].apply(
+        _Lifted.apply(u, network.structure.divergences[network.network.states[0]], lam)
+    )
     torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
     assert u.grad is not None
     moved = fit.measure(passed - u.grad / lam).objective

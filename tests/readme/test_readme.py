@@ -24,14 +24,15 @@ def after(tmp_path_factory):
     return names
 
 
-def test_there_are_three_blocks_of_one_screen() -> None:
-    assert len(BLOCKS) == 3
+def test_there_are_four_blocks_of_one_screen() -> None:
+    assert len(BLOCKS) == 4
     assert all(len(block.splitlines()) <= 20 for block in BLOCKS)
 
 
-def test_the_model_has_learned(after) -> None:
+@pytest.mark.parametrize("name", ["model", "residual"])
+def test_the_models_have_learned(after, name) -> None:
     digits = after["digits"]
-    assert (after["model"].predict(digits.x_test) == digits.y_test).float().mean() > 0.9
+    assert (after[name].predict(digits.x_test) == digits.y_test).float().mean() > 0.9
 
 
 def test_the_exported_network_and_the_users_own_have_the_weights(after) -> None:

@@ -16,10 +16,12 @@ from liftednet import activations
 from liftednet.data import echo, running_sum, temporal_order
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import LiftedRNN
-from liftednet.models.recurrent_minibatch import SequenceMinibatch
-from liftednet.models.sequence_arrays import Timeline
-from liftednet.solvers import Solver
+from liftednet.layers.time import Timeline
+from liftednet.models import LiftedRNN, Minibatch
+from liftednet.models.data import prepared
+from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.problems import StatesOverTime
+from liftednet.solvers import solve
 from liftednet.solvers.over_time import Cyclic, RedBlack
 
 KINDS: list[dict[str, Any]] = [
@@ -110,16 +112,16 @@ def test_the_tight_lifted_rule_is_the_forward_rule(generator):
 def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
     x, y = small_task(generator)
     model = small_model(divergence="joint").fit(x, y)
-    free = model._passed(x, None)
-    passed = free.objective()
     lifted = model.forward_lifted(x)
     assert lifted.shape == (6, 5, 2)
-    (block,) = free.sweep()
-    assert isinstance(block.solver, Solver)
-    solved = block.solver.solve(block.problem())
-    block.assign(solved.value)
-    assert free.objective() <= passed
-    torch.testing.assert_close(lifted, free.output().transpose(0, 1), atol=1e-5, rtol=1e-5)
+    (cell,) = model.cells
+    (divergence,) = model.structure.divergences.values()
+    drive = (x @ cell.inputs + cell.bias).transpose(0, 1)
+    free = StatesOverTime(divergence, drive, cell.recurrent, (), torch.full((6,), 5), 10.0)
+    states = solve(free, "reference").value
+    outputs = model.readout.apply(states).softmax(-1).transpose(0, 1)
+    torch.testing.assert_close(lifted, outputs, atol=1e-4, rtol=1e-4)
+    assert float((lifted - model.forward(x)).abs().max()) > 1e-3
 
 
 def test_many_to_one_counts_the_last_step_of_each_sequence(generator):
@@ -144,8 +146,9 @@ def test_every_loss_takes_answers_per_step_and_at_the_end(generator, loss, outpu
     assert model.trace is not None
     before, after = model.trace.objectives[0], model.trace.objectives[-1]
     assert after < before
+    per_step = target.ndim == 3 or target.shape[1:] == (5,)
+    assert model.forward(x).shape == ((6, 5, outputs) if per_step else (6, outputs))
     assert model.predict(x).shape[:1] == (6,)
-    assert model.per_step == (target.ndim == 3 or target.shape[1:] == (5,))
 
 
 def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
@@ -168,16 +171,14 @@ def test_the_echo_of_the_last_symbol_is_learned(generator):
     assert float(seen.double().mean()) > 0.9
 
 
-@given(st.lists(st.integers(1, 7), min_size=1, max_size=5), st.booleans(), st.integers(0, 1))
-def test_turning_time_twice_changes_nothing(lengths, backward, early):
-    timeline = Timeline(7, torch.tensor(lengths), early)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=5))
+def test_turning_time_twice_changes_nothing(lengths):
+    timeline = Timeline(7, torch.tensor(lengths))
     rows = torch.arange(7 * len(lengths) * 2).reshape(7, len(lengths), 2)
-    turned = timeline.own(rows, backward)
-    assert turned.shape[0] == 7 + early
-    assert timeline.natural(turned, backward).equal(rows)
-    if backward:
-        first = turned[early, torch.arange(len(lengths))]
-        assert first.equal(rows[timeline.lengths - 1, torch.arange(len(lengths))])
+    turned = timeline.turned(rows)
+    assert timeline.turned(turned).equal(rows)
+    assert turned[0].equal(rows[timeline.lengths - 1, torch.arange(len(lengths))])
+    assert turned[~timeline.valid].equal(rows[~timeline.valid])
 
 
 def test_the_same_seed_gives_the_same_model(generator):
@@ -240,47 +241,41 @@ def test_refusals_at_the_door(generator):
 )
 def test_minibatches_lower_the_loss(generator, kind):
     x, y = echo(60, 6, lag=1, classes=3)
-    batches = SequenceMinibatch(epochs=8, batch_size=20)
-    options = {**kind, "divergence": "tight", "method": batches}
-    model = LiftedRNN(3, kind.get("hidden_size", 8), 3, start="orthogonal", **_without(options))
-    model.fit(x, y)
-    assert model.trace is not None
-    assert len(model.trace.steps) == 8 * 3
-    assert model.trace.objectives[-1] < 0.8 * model.trace.start
-    before = [layer.matrix.clone() for layer in model.weights]
-    again = LiftedRNN(3, kind.get("hidden_size", 8), 3, start="orthogonal", **_without(options))
-    for one, other in zip(before, again.fit(x, y).weights, strict=True):
-        assert one.equal(other.matrix)
-
-
-def _without(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "hidden_size"}
-
-
-def test_small_minibatch_steps_go_down_the_gradient_of_the_loss(generator):
-    x, y = small_task(generator)
-    batches = SequenceMinibatch(epochs=1, batch_size=6, damping=1e6)
-    model = LiftedRNN(
-        3, 4, 2, divergence="tight", start="orthogonal", lam=1e6, rho=1e-12, method=batches
+    method = Minibatch(epochs=20, batch_size=20)
+    options = {"hidden_size": 8, **kind, "divergence": "tight", "start": "orthogonal"}
+    model, again = (
+        LiftedRNN(3, output_size=3, **options, method=method).fit(x, y) for _ in range(2)
     )
-    first = [layer.matrix.clone() for layer in model._first_weights]
+    assert model.trace is not None
+    assert len(model.trace.steps) == 20
+    assert model.trace.losses[-1] < 0.8 * model.trace.losses[0]
+    for one, other in zip(model.weights, again.weights, strict=True):
+        assert one.matrix.equal(other.matrix)
+
+
+def test_for_a_large_lam_the_gradients_are_those_of_backpropagation_through_time(generator):
+    x, y = small_task(generator)
+    options: dict[str, Any] = {"divergence": "tight", "lam": 1e6, "rho": 1e-12}
+    model = small_model(**options).fit(x, y)
+    steps = BatchSteps(model.structure, model.weights, Minibatch(), torch.Generator())
+    _, (gradient, last), _ = steps._gradients(prepared(model.network, x, y))
+    (cell,) = model.cells
     network = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
-    parameters = [network.get_parameter(n) for n in ("weight_hh_l0", "weight_ih_l0")]
     with torch.no_grad():
-        for name in ("bias_hh_l0", "bias_ih_l0"):
-            network.get_parameter(name).zero_()
-        parameters[0].copy_(first[0][:4].T)
-        parameters[1].copy_(first[0][4:].T)
-    logits = network(x)[0] @ first[1].double()
+        network.weight_hh_l0.copy_(cell.recurrent.T)
+        network.weight_ih_l0.copy_(cell.inputs.T)
+        network.bias_ih_l0.copy_(cell.bias)
+        network.bias_hh_l0.zero_()
+    readout = model.readout.matrix.clone().requires_grad_()
+    logits = network(x)[0] @ readout + model.readout.bias
     nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten()).backward()
-    gradient = torch.cat([p.grad.T for p in parameters if p.grad is not None])
-    change = model.fit(x, y).weights[0].matrix - first[0]
-    cosine = (change * -gradient).sum() / (change.norm() * gradient.norm())
-    assert float(cosine) > 1 - 1e-6
+    parameters = (network.weight_hh_l0, network.weight_ih_l0)
+    wanted = torch.cat([p.grad.T for p in parameters if p.grad is not None])
+    torch.testing.assert_close(gradient.matrix, wanted, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(gradient.bias, network.bias_ih_l0.grad, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(last.matrix, readout.grad, atol=1e-5, rtol=1e-4)
 
 
-def test_minibatches_need_a_divergence_that_is_zero_at_the_forward_pass():
-    with pytest.raises(DeclarationError, match="tight"):
-        small_model(method="minibatch")
+def test_an_unknown_method_is_refused():
     with pytest.raises(DeclarationError, match="method"):
         small_model(method="all")

@@ -18,6 +18,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
+from liftednet.solvers import solve
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.newton_over_time import NewtonOverTime, Point, System
 from liftednet.solvers.over_time import Cyclic, RedBlack
@@ -113,6 +114,21 @@ def test_joint_states_are_those_of_cvxpy_over_all_steps(
     np.testing.assert_allclose(exact.value.numpy(), reference, atol=2e-5)
     inside = activation.project(torch.from_numpy(reference))
     assert exact.objective <= problem.measure(inside).objective + 1e-9
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+@pytest.mark.parametrize(
+    "activation",
+    [activations.ReLU(), activations.LeakyReLU(0.2), activations.Clipped(-1, 1)],
+    ids=repr,
+)
+def test_the_problem_states_itself_in_cvxpy(generator, activation, at_end):
+    problem = states_problem(generator, activation, joint, CrossEntropy(), at_end)
+    reference = solve(problem, "reference")
+    exact = solve(problem)
+    assert exact.residual <= 1e-6
+    assert reference.objective == pytest.approx(exact.objective, rel=1e-6)
+    torch.testing.assert_close(reference.value, exact.value, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize("activation", PER_UNIT, ids=repr)
@@ -231,7 +247,9 @@ def test_refusals_name_what_is_wrong(generator):
         replace(problem, lengths=torch.ones(2))
     with pytest.raises(DeclarationError, match="raw divergence"):
         replace(problem, divergence=joint(activations.MaxPooling()))
-    with pytest.raises(DeclarationError, match="one step at a time"):
-        problem.formulate()
+    with pytest.raises(DeclarationError, match="tight"):
+        states_problem(generator, activations.ReLU(), tight).formulate()
+    with pytest.raises(DeclarationError, match=r"Sigmoid.*excess"):
+        states_problem(generator, activations.Sigmoid()).formulate()
     with pytest.raises(DataError, match="NaN"):
         replace(problem, drive=problem.drive * torch.nan).refuse_bad_values()

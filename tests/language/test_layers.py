@@ -1,0 +1,262 @@
+"""Layers: affine as they say, with the values of torch, and refused where they are not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.errors import DataError, DeclarationError
+from liftednet.layers import (
+    Layer,
+    average_pooling,
+    check_layer,
+    concatenate,
+    convolution,
+    delay,
+    dense,
+)
+from liftednet.layers.convolution import Convolution
+from liftednet.layers.dense import Dense
+from liftednet.layers.expression import affine_in, apply, value_of
+from liftednet.layers.gated import Product
+from liftednet.layers.join import Concatenation, Part, Scaled, Sum
+from liftednet.layers.pooling import AveragePooling
+from liftednet.layers.time import Delay, Early, First, Late, Timeline, Turn
+from liftednet.maps import Given, Times
+from liftednet.models import Network
+from liftednet.samples import Weights
+
+CONVOLUTIONS = [
+    Convolution((2, 7), 3, (3,), (1,), (0,)),
+    Convolution((2, 7), 3, (3,), (2,), (1,), bias=False),
+    Convolution((1, 8), 2, (4,), (3,), (3,)),
+    Convolution((2, 5, 4), 3, (3, 3), (1, 1), (1, 1)),
+    Convolution((1, 6, 5), 2, (2, 3), (2, 1), (0, 2), bias=False),
+    Convolution((3, 4, 4), 2, (1, 1), (1, 1), (0, 0)),
+    Convolution((2, 5, 5), 2, (3, 2), (3, 2), (2, 1)),
+]
+POOLINGS = [
+    AveragePooling((2, 6), (2,), (2,)),
+    AveragePooling((2, 7), (3,), (1,)),
+    AveragePooling((2, 4, 6), (2, 3), (2, 3)),
+    AveragePooling((1, 5, 5), (3, 2), (1, 2)),
+    AveragePooling((1, 6, 7), (2, 2), (3, 3)),
+]
+OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
+    (Dense(3), ((4,),)),
+    (Dense(3, bias=False), ((2, 2),)),
+    (Sum(), ((4,), (4,))),
+    (Sum(), ((2, 3), (2, 3), (2, 3))),
+    (Concatenation(), ((4,), (2, 3), (1,))),
+    (Scaled(-2.0), ((4,),)),
+    (Scaled(-1.0, 1.0), ((4,),)),
+    (Part(1, 3), ((4,),)),
+    (Product(), ((4,), (4,))),
+]
+
+
+@pytest.mark.parametrize("layer", [*CONVOLUTIONS, *POOLINGS], ids=str)
+def test_layers_over_images_are_what_they_say(layer):
+    check_layer(layer, layer.below)
+    check_layer(layer, layer.below, steps=2)
+
+
+@pytest.mark.parametrize(("layer", "shapes"), OTHERS, ids=str)
+def test_other_layers_are_what_they_say(layer, shapes):
+    check_layer(layer, *shapes)
+    check_layer(layer, *shapes, steps=3)
+
+
+@pytest.mark.parametrize("layer", [Delay(), Early(), Late()], ids=str)
+def test_layers_in_time_are_what_they_say(layer):
+    sequence = torch.randn(4, 3, 2, dtype=torch.float64)
+    linear = layer.map(0, [sequence], None)
+    moved = layer.value([sequence], None)
+    assert linear.apply(sequence).equal(moved)
+    u = torch.randn(moved.shape, dtype=torch.float64)
+    assert float((moved * u).sum()) == pytest.approx(float((sequence * linear.adjoint(u)).sum()))
+    if isinstance(layer, Delay):
+        check_layer(layer, (2,), steps=4)
+
+
+def _normal(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("layer", CONVOLUTIONS, ids=str)
+def test_a_convolution_is_that_of_torch(layer):
+    x, (rows, channels) = _normal(5, *layer.below), layer.weight_shape()
+    weights = Weights(_normal(rows, channels), _normal(channels) if layer.bias else None)
+    kernel = weights.matrix.T.reshape(channels, layer.below[0], *layer.window)
+    plain = functional.conv1d if len(layer.window) == 1 else functional.conv2d
+    wanted = plain(x, kernel, weights.bias, layer.stride, layer.padding)
+    assert layer.shape() == tuple(wanted.shape[1:])
+    found = layer.value([x.flatten(1)], weights)
+    torch.testing.assert_close(found, wanted.flatten(1))
+    patches = layer.inputs([x.flatten(1)])
+    by_patches = (patches @ weights.matrix).view(5, -1, channels).mT.flatten(1)
+    shift = layer.constant(0, [x.flatten(1)], weights)
+    torch.testing.assert_close(by_patches + (0 if shift is None else shift), found)
+
+
+@pytest.mark.parametrize("layer", POOLINGS, ids=str)
+def test_average_pooling_is_that_of_torch(layer):
+    x = _normal(5, *layer.below)
+    plain: Any = functional.avg_pool1d if len(layer.window) == 1 else functional.avg_pool2d
+    wanted = plain(x, layer.window, layer.stride)
+    assert layer.shape() == tuple(wanted.shape[1:])
+    torch.testing.assert_close(layer.value([x.flatten(1)], None), wanted.flatten(1))
+
+
+def test_a_dense_layer_is_that_of_torch():
+    x, weights = _normal(5, 4), Weights(_normal(4, 3), _normal(3))
+    wanted = functional.linear(x, weights.matrix.T, weights.bias)
+    torch.testing.assert_close(Dense(3).value([x], weights), wanted)
+    bare = Dense(3, bias=False).value([x], Weights(weights.matrix, None))
+    torch.testing.assert_close(bare, functional.linear(x, weights.matrix.T))
+
+
+def test_time_turns_and_begins_where_it_should():
+    x = torch.arange(12.0, dtype=torch.float64).reshape(4, 3, 1)
+    timeline = Timeline(4, torch.tensor([4, 2, 1]))
+    turned = Turn().value([x, timeline], None)[..., 0].T.tolist()
+    assert turned == [[9, 6, 3, 0], [4, 1, 7, 10], [2, 5, 8, 11]]
+    assert Turn().value([Turn().value([x, timeline], None), timeline], None).equal(x)
+    assert First().value([x], None)[..., 0].T.tolist() == [[1, 0, 0, 0]] * 3
+    assert Delay().value([x], None)[:, 0, 0].tolist() == [0, 0, 3, 6]
+    assert Late().value([Early().value([x], None)], None).equal(x)
+
+
+def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
+    network = Network()
+    x, y = network.input(4), network.input(4)
+    hidden = dense(concatenate(x, 2.0 * y), 3)
+    gated = hidden[:2] * dense(y, 2, bias=False) - 1.0 * hidden[1:]
+    first, second = hidden.weights, gated.arguments[0].arguments[1].weights  # type: ignore[attr-defined]
+    values: dict[Any, Any] = {
+        x: _normal(5, 4),
+        y: _normal(5, 4).flip(0),
+        first: Weights(_normal(8, 3), _normal(3)),
+        second: Weights(_normal(4, 2), None),
+    }
+    h = torch.cat([values[x], 2 * values[y]], 1) @ values[first].matrix + values[first].bias
+    wanted = h[:, :2] * (values[y] @ values[second].matrix) - h[:, 1:]
+    torch.testing.assert_close(value_of(gated, values), wanted)
+    for variable, at in ((x, values[x]), (first, values[first].stacked()),
+                         (second, values[second].stacked())):  # fmt: skip
+        part = affine_in(gated, variable, values)
+        offset = 0 if part.offset is None else part.offset
+        torch.testing.assert_close(part.map.apply(at) + offset, wanted)
+
+
+@dataclass(frozen=True)
+class _Own(Layer):
+    """A layer of a user: x times a number, or something else."""
+
+    kind: str = "right"
+
+    def shape(self, *shapes):
+        return (2,) if self.kind == "shape" else shapes[0]
+
+    def value(self, arguments, weights):
+        x = arguments[0]
+        return {"bent": x + 1e-3 * x * x, "shifted": 3 * x + 1}.get(self.kind, 3 * x)
+
+    def map(self, position, arguments, weights):
+        if self.kind == "autograd":
+            return super().map(position, arguments, weights)
+        factor = 2.0 if self.kind == "map" else 3.0
+        back = 2.0 if self.kind == "adjoint" else factor
+        bound = 8.9 if self.kind == "bound" else 9.0
+        return Given(lambda v: factor * v, lambda u: back * u, bound)
+
+
+@pytest.mark.parametrize("kind", ["right", "shifted", "autograd"])
+def test_a_layer_of_ones_own_passes(kind):
+    check_layer(_Own(kind), (4,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("bent", r"argument 0, is not affine: off by .* at \[.*\] and \["),
+        ("map", r"argument 0, has a linear map that is not its own.* at \["),
+        ("adjoint", r"argument 0, has an adjoint that is not that of its map.* at \["),
+        ("bound", r"argument 0, has a squared norm of at least 9.*bound is 8\.9, at \["),
+        ("shape", r"says that it has shape \(3, 2\) and gives \(3, 4\)"),
+    ],
+)
+def test_a_wrong_layer_is_refused_with_the_point(kind, words):
+    with pytest.raises(DeclarationError, match=words):
+        check_layer(_Own(kind), (4,))
+
+
+@dataclass(frozen=True)
+class _OwnWeights(Layer):
+    """x W, or x W W' with weights that stand twice."""
+
+    twice: bool
+
+    def shape(self, *shapes):
+        return shapes[0] if self.twice else (3,)
+
+    def weight_shape(self, *shapes):
+        return (*shapes[0], 3)
+
+    def value(self, arguments, weights):
+        u = arguments[0] @ weights.matrix
+        return u @ weights.matrix.T if self.twice else u
+
+
+def test_weights_are_checked_too():
+    check_layer(_OwnWeights(twice=False), (4,))
+    with pytest.raises(DeclarationError, match="its weights, is not affine"):
+        check_layer(_OwnWeights(twice=True), (4,))
+
+
+def test_a_layer_of_ones_own_without_maps_is_that_with_them():
+    weights, x = Weights(_normal(4, 3), None), _normal(5, 4)
+    layer = _OwnWeights(twice=False)
+    slow, fast = layer.map(0, [x], weights), Times(weights.matrix)
+    u = _normal(5, 3)
+    torch.testing.assert_close(slow.adjoint(u), fast.adjoint(u))
+    assert fast.squared_norm <= slow.squared_norm <= 1.2 * fast.squared_norm
+    stacked = layer.weight_map([x], weights)
+    torch.testing.assert_close(stacked.adjoint(u), x.T @ u)
+
+
+def _expressions() -> tuple[Any, Any, Any, Any]:
+    network = Network()
+    return (
+        network.input(4), network.input(3), network.input(2, 5), network.input(4, sequence=True)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda x, y, i, s: x + y, [r"\(4,\)", r"\(3,\)", "sum"]),
+        (lambda x, y, i, s: x * y, [r"\(4,\)", r"\(3,\)", "product"]),
+        (lambda x, y, i, s: apply(Part(2, 6), x), ["2 to 6", "cut out of 4"]),
+        (lambda x, y, i, s: x[::2], ["one after another"]),
+        (lambda x, y, i, s: convolution(i, 3, 7), [r"\(7,\)", r"\(2, 5\)"]),
+        (lambda x, y, i, s: convolution(x, 3, 2), ["one or two axes"]),
+        (lambda x, y, i, s: convolution(i, 3, (2, 2)), ["window", "one number or 1"]),
+        (lambda x, y, i, s: average_pooling(i, 6), [r"\(6,\)", r"\(2, 5\)"]),
+        (lambda x, y, i, s: concatenate(x, s), ["Concatenation", "sequences"]),
+        (lambda x, y, i, s: dense(x, 0), ["units"]),
+        (lambda x, y, i, s: dense(y, 2, weights=dense(x, 2).weights), [r"\(3, 2\)", r"\(4, 2\)"]),
+        (lambda x, y, i, s: delay(x), ["delay", "sequence"]),
+    ],
+)
+def test_shapes_that_do_not_meet_are_named(build, words):
+    with pytest.raises(DataError) as caught:
+        build(*_expressions())
+    for word in words:
+        caught.match(word)

@@ -1,0 +1,278 @@
+"""Linear maps against their own matrices, and the fits over them against CVXPY."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import cvxpy as cp
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet import activations
+from liftednet.divergences import joint, tight
+from liftednet.errors import DataError
+from liftednet.layers.convolution import Convolution
+from liftednet.layers.pooling import AveragePooling
+from liftednet.layers.time import advanced, delayed
+from liftednet.losses import CrossEntropy
+from liftednet.maps import (
+    Columns,
+    Composed,
+    Diagonal,
+    Identity,
+    LinearMap,
+    Moved,
+    Rows,
+    Summed,
+    Times,
+    Traced,
+    chain,
+    composed,
+    summed,
+)
+from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
+from liftednet.problems import BlockFit, Design, Link, StateFit, WeightFit
+from liftednet.problems.block_fit import BoxedStates, PenalizedWeights
+from liftednet.problems.states_over_time import picked
+from liftednet.samples import Weights
+from liftednet.solvers import solve
+
+
+def _normal(*shape: int, seed: int = 1) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+_CONVOLUTION = Convolution((2, 3, 3), 2, (2, 2), (2, 1), (1, 0))
+_POOLING = AveragePooling((2, 4, 4), (3, 2), (1, 2))
+_COUNTED = torch.tensor([[True, True], [True, False], [False, True]])
+
+MAPS: dict[str, tuple[LinearMap, tuple[int, ...]]] = {
+    "identity": (Identity(), (3, 4)),
+    "times": (Times(_normal(4, 2)), (3, 4)),
+    "rows": (Rows(Design(_normal(5, 3))), (4, 2)),
+    "rows without a bias": (Rows(Design(_normal(5, 3), False)), (3, 2)),
+    "rows, wide": (Rows(Design(_normal(2, 6))), (7, 2)),
+    "diagonal": (Diagonal(_normal(3, 4)), (3, 4)),
+    "diagonal that samples share": (Diagonal(_normal(4)), (3, 4)),
+    "delay": (Moved(delayed, advanced), (3, 2, 4)),
+    "picked": (picked(_COUNTED), (3, 2, 4)),
+    "columns": (Columns(slice(1, 4), 6), (5, 3)),
+    "traced": (Traced(lambda v: (2 * v @ _normal(4, 3) + 1).flip(0), _normal(3, 4)), (3, 4)),
+    "convolution": (
+        _CONVOLUTION.map(0, [_normal(3, 18)], Weights(_normal(8, 2), _normal(2))),
+        (3, 18),
+    ),
+    "convolution of weights": (
+        _CONVOLUTION.weight_map([_normal(3, 18)], Weights(_normal(8, 2), _normal(2))),
+        (9, 2),
+    ),
+    "pooling": (_POOLING.map(0, [_normal(3, 32)], None), (3, 32)),
+    "composed": (Composed(Times(_normal(4, 2)), Diagonal(_normal(3, 4, seed=2))), (3, 4)),
+    "summed": (Summed(Diagonal(_normal(3, 4)), Times(_normal(4, 4))), (3, 4)),
+}
+EXACT = ("identity", "times", "rows", "rows without a bias", "rows, wide", "diagonal",
+         "diagonal that samples share", "delay", "picked", "columns")  # fmt: skip
+FLAT = [name for name, (_, shape) in MAPS.items() if len(shape) == 2]
+
+
+def _stacked(map_: LinearMap, like: Tensor) -> Tensor:
+    """Return the matrix of a map, a column for each entry of v."""
+    columns = []
+    for entry in range(like.numel()):
+        v = torch.zeros(like.numel(), dtype=torch.float64)
+        v[entry] = 1
+        columns.append(map_.apply(v.view(like.shape)).flatten())
+    return torch.stack(columns, 1)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_adjoint_is_that_of_the_map(name):
+    map_, shape = MAPS[name]
+    v = _normal(*shape, seed=3)
+    u = _normal(*map_.apply(v).shape, seed=4)
+    assert map_.adjoint(u).shape == v.shape
+    forth, back = float((map_.apply(v) * u).sum()), float((v * map_.adjoint(u)).sum())
+    assert forth == pytest.approx(back, rel=1e-10)
+    torch.testing.assert_close(map_.add_adjoint(v, u, -0.5), v - 0.5 * map_.adjoint(u))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_the_norm_is_bounded_and_the_matrix_is_that_of_the_map(name):
+    map_, shape = MAPS[name]
+    like = torch.zeros(shape, dtype=torch.float64)
+    matrix = _stacked(map_, like)
+    torch.testing.assert_close(map_.matrix(like), matrix)
+    norm = float(torch.linalg.matrix_norm(matrix, 2)) ** 2
+    assert norm <= map_.squared_norm * (1 + 1e-9)
+    if name in EXACT:
+        assert map_.squared_norm == pytest.approx(norm)
+    assert map_.squared_norm <= 4 * norm
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_what_a_map_says_of_itself_is_true(name):
+    map_, shape = MAPS[name]
+    matrix = _stacked(map_, torch.zeros(shape, dtype=torch.float64))
+    if map_.moves:
+        assert bool(((matrix == 0) | (matrix == 1)).all())
+        assert float(matrix.sum(0).max()) == 1 == float(matrix.sum(1).max())
+    if map_.by_sample:
+        v, other = _normal(*shape), _normal(*shape)
+        other[1:] += 1
+        assert map_.apply(v)[0].equal(map_.apply(other)[0])
+        part = map_.rows(slice(1, 3))
+        torch.testing.assert_close(part.apply(v[1:3]), map_.apply(v)[1:3])
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_the_expression_in_cvxpy_is_the_map(name):
+    map_, shape = MAPS[name]
+    v = _normal(*shape, seed=5)
+    wanted = map_.apply(v)
+    parameters = {
+        key: cp.Parameter(tuple(data.shape), value=data.numpy())
+        for key, data in map_.data(v).items()
+    }
+    variable = cp.Variable(shape, value=v.numpy())
+    found = map_.expression(variable, parameters, tuple(wanted.flatten(0, -2).shape))
+    torch.testing.assert_close(torch.from_numpy(found.value), wanted.flatten(0, -2))
+
+
+SQUARES: list[LinearMap] = [
+    Identity(),
+    Times(_normal(4, 4)),
+    Diagonal(_normal(4)),
+    Composed(Times(_normal(4, 4, seed=6)), Diagonal(_normal(4))),
+    Summed(Times(_normal(4, 4)), Diagonal(_normal(4))),
+    Moved(lambda v: v.flip(0), lambda u: u.flip(0)),
+]
+
+
+@pytest.mark.parametrize("outer", SQUARES, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("inner", SQUARES, ids=lambda m: type(m).__name__)
+def test_simplified_maps_are_the_plain_ones(outer, inner):
+    v, u = _normal(3, 4, seed=7), _normal(3, 4, seed=8)
+    for simple, plain in (
+        (composed(outer, inner), Composed(outer, inner)),
+        (summed(outer, inner), Summed(outer, inner)),
+    ):
+        torch.testing.assert_close(simple.apply(v), plain.apply(v))
+        torch.testing.assert_close(simple.adjoint(u), plain.adjoint(u))
+        assert simple.squared_norm <= plain.squared_norm * (1 + 1e-9)
+    product = v
+    for factor in reversed(chain(composed(outer, inner))):
+        product = factor.apply(product)
+    torch.testing.assert_close(product, outer.apply(inner.apply(v)))
+
+
+def test_simplified_maps_have_the_structure_that_makes_solvers_fast():
+    times, place = Times(_normal(6, 2)), Columns(slice(1, 5), 6)
+    cut = composed(times, place)
+    assert isinstance(cut, Times) and cut.weight.equal(times.weight[1:5])
+    both = composed(times, Summed(place, Columns(slice(0, 4), 6)))
+    assert isinstance(both, Times)
+    v = _normal(3, 4)
+    torch.testing.assert_close(both.apply(v), v @ (times.weight[1:5] + times.weight[:4]))
+    late = composed(Times(_normal(4, 4)), composed(Moved(delayed, advanced), Identity()))
+    assert [type(factor) for factor in chain(late)] == [Times, Moved]
+    residual = summed(Identity(), Times(_normal(4, 4)))
+    assert isinstance(residual, Times)
+
+
+def _link(divergence: Any, map_: LinearMap, rows: int, units: int, lam: float = 0.7) -> Link:
+    target = divergence.activation.forward(_normal(rows, units, seed=11))
+    return Link(divergence, map_, _normal(rows, units, seed=12), target, lam)
+
+
+def _blocks() -> dict[str, BlockFit]:
+    like = torch.zeros(3, 4, dtype=torch.float64)
+    relu, squares = joint(activations.ReLU()), joint(activations.Identity())
+    states = BoxedStates(relu, 0.8, (3, 4), None, like)
+    weights = Weights(_normal(4, 2), _normal(2))
+    convolved = _CONVOLUTION.weight_map([_normal(3, 18)], Weights(_normal(8, 2), _normal(2)))
+    images = convolved.apply(_normal(9, 2))
+    turned = Moved(lambda v: v.flip(0), lambda u: u.flip(0))
+    links = (
+        _link(squares, Composed(Times(_normal(4, 2)), turned), 3, 2),
+        _link(CrossEntropy().divergence, Diagonal(_normal(3, 4, seed=9)), 3, 4),
+    )
+    return {
+        "states": BlockFit(states, _normal(3, 4, seed=13), links),
+        "states, tight": BlockFit(
+            BoxedStates(tight(activations.Sigmoid()), 0.8, (3, 4), None, like),
+            _normal(3, 4, seed=13), links,
+        ),
+        "shared weights": BlockFit(
+            PenalizedWeights(SquaredFrobenius(0.3), weights), None,
+            (_link(squares, Rows(Design(_normal(5, 4))), 5, 2),
+             _link(CrossEntropy().divergence, Rows(Design(_normal(6, 4, seed=3))), 6, 2)),
+        ),
+        "nonnegative kernel": BlockFit(
+            PenalizedWeights(Nonnegative(0.1) + L1(0.05), Weights(_normal(8, 2), _normal(2))),
+            None, (_link(relu, convolved, *images.shape),),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _blocks())
+def test_a_block_of_any_maps_is_solved_as_by_cvxpy(name):
+    problem = _blocks()[name]
+    fast, reference = solve(problem), solve(problem, "reference")
+    assert fast.solver != reference.solver
+    assert fast.residual <= 1e-6
+    assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("coupling", [joint, tight])
+@pytest.mark.parametrize("penalty", [SquaredFrobenius(0.2), L1(0.05)], ids=repr)
+@pytest.mark.parametrize("samples", [9, 3])
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_beside_an_offset_are_those_of_cvxpy(coupling, penalty, samples, bias):
+    divergence = coupling(activations.Sigmoid())
+    targets = _normal(samples, 2, seed=2).sigmoid()
+    offset = 2 * _normal(samples, 2, seed=3)
+    fit = WeightFit(divergence, Design(_normal(samples, 4), bias), targets, penalty, 0.7, offset)
+    fast, reference = solve(fit), solve(fit, "reference")
+    assert fast.residual <= 1e-6
+    assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-7)
+    u = fast.value.apply(fit.design.inputs) + offset
+    by_hand = 0.7 * float(divergence.link_value(u, targets)) + float(
+        penalty.value(fast.value.matrix)
+    )
+    assert fast.objective == pytest.approx(by_hand)
+    without = solve(replace(fit, offset=None)).value
+    assert fit.measure(without).objective > fast.objective + 1e-2
+
+
+def test_an_offset_of_a_wrong_shape_is_refused():
+    with pytest.raises(DataError, match=r"offset.*\(5, 2\)"):
+        WeightFit(
+            joint(activations.ReLU()), Design(_normal(5, 3)), _normal(5, 2),
+            SquaredFrobenius(1.0), 1.0, _normal(4, 2),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("coupling", [joint, tight])
+@pytest.mark.parametrize(
+    "activation", [activations.ReLU(), activations.Sigmoid(), activations.Identity()], ids=repr
+)
+def test_bounded_states_are_those_of_cvxpy(coupling, activation):
+    divergence = coupling(activation)
+    lowest, highest = 0.2, 0.6
+    links = (_link(coupling(activations.Sigmoid()), Times(2 * _normal(3, 2)), 6, 2),)
+    fit = StateFit(divergence, 2 * _normal(6, 3, seed=4), links, 0.5, (lowest, highest))
+    fast, reference = solve(fit), solve(fit, "reference")
+    assert fast.residual <= 1e-5
+    assert fast.objective == pytest.approx(reference.objective, rel=1e-5, abs=1e-6)
+    assert lowest <= float(fast.value.min()) and float(fast.value.max()) <= highest
+    free = solve(StateFit(divergence, fit.pre_activation, links, 0.5)).value
+    assert fit.measure(free.clamp(lowest, highest)).objective > fast.objective + 1e-4
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 0.5), (float("nan"), 1.0), (2.0, 3.0)])
+def test_bounds_that_leave_nothing_are_refused(bounds):
+    with pytest.raises(DataError, match="bound"):
+        StateFit(joint(activations.Sigmoid()), _normal(6, 3), (), 0.5, bounds)

@@ -1,0 +1,172 @@
+"""Divergences, losses and forward passes in plain torch, to hold the models against."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from scipy.special import spence
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.models import Lifted
+from tests.models.registry import LABELS, LENGTHS, RHO, STEP_LABELS, Graph
+
+
+def forward_map(activation: Any, u: Tensor) -> Tensor:
+    """Return phi(u), (..., units)."""
+    match type(activation).__name__:
+        case "Clipped":
+            return u.clamp(-1, 1)
+        case "Identity":
+            return u
+        case "SimplexProjection":
+            return _on_the_simplex(u)
+        case name:
+            return {
+                "ReLU": functional.relu,
+                "Sigmoid": torch.sigmoid,
+                "Tanh": torch.tanh,
+                "Softplus": functional.softplus,
+            }[name](u)
+
+
+def _on_the_simplex(u: Tensor) -> Tensor:
+    """Return the nearest point with nonnegative entries that sum to one, by bisection."""
+    low, high = u.amin(-1, keepdim=True) - 1, u.amax(-1, keepdim=True)
+    for _ in range(100):
+        middle = (low + high) / 2
+        over = (u - middle).clamp(min=0).sum(-1, keepdim=True) > 1
+        low, high = middle.where(over, low), high.where(over, middle)
+    return (u - (low + high) / 2).clamp(min=0)
+
+
+def potential(activation: Any, z: Tensor) -> Tensor:
+    """Return Phi(z), entry by entry."""
+    match type(activation).__name__:
+        case "Sigmoid":
+            return torch.xlogy(z, z) + torch.xlogy(1 - z, 1 - z)
+        case "Tanh":
+            return (torch.xlogy(1 + z, 1 + z) + torch.xlogy(1 - z, 1 - z)) / 2
+        case "Softplus":
+            u = torch.log(torch.expm1(z))
+            return z * u - conjugate(activation, u)
+        case _:
+            return z.square() / 2
+
+
+def conjugate(activation: Any, u: Tensor) -> Tensor:
+    """Return Phi*(u), entry by entry; its gradient is phi(u)."""
+    match type(activation).__name__:
+        case "Sigmoid":
+            return functional.softplus(u)
+        case "Tanh":
+            return torch.logaddexp(u, -u) - math.log(2)
+        case "Softplus":
+            return -torch.from_numpy(spence(1 + u.exp().numpy()))
+        case _:
+            z = forward_map(activation, u)
+            return z * u - z.square() / 2
+
+
+def divergence(coupling: str, activation: Any, z: Tensor, u: Tensor) -> Tensor:
+    """Return D(z, u), entry by entry."""
+    if coupling == "tight":
+        remainder = conjugate(activation, u)
+    else:
+        name = type(activation).__name__
+        at_zero = forward_map(activation, torch.zeros_like(u))
+        if name == "SimplexProjection":  # as in eq. (15)
+            at_zero = torch.zeros_like(u)
+        remainder = at_zero * u + (0.25 if name == "Sigmoid" else 1.0) * u.square() / 2
+    return potential(activation, z) - z * u + remainder
+
+
+def _counted(graph: Graph, rows: Tensor) -> Tensor:
+    """Return which rows count, (samples,) or (steps, samples), as what comes before is known."""
+    if rows.ndim == 2:
+        return torch.ones(len(rows), dtype=torch.bool)
+    lengths = torch.full((rows.shape[1],), 4) if graph.lengths is None else LENGTHS
+    return torch.arange(len(rows))[:, None] < lengths + (len(rows) - 4)
+
+
+def _targets(graph: Graph) -> tuple[Tensor, ...]:
+    """Return y as the last pre-activations are: one row for each of theirs."""
+    given = graph.y if isinstance(graph.y, tuple) else (graph.y,)
+    labels = {id(LABELS): LABELS, id(STEP_LABELS): STEP_LABELS.T}
+    return tuple(
+        functional.one_hot(labels[id(y)], 3).double() if id(y) in labels else y for y in given
+    )
+
+
+def objective(graph: Graph, model: Lifted, coupling: str) -> float:
+    """Return the joint objective at the states and weights of a model."""
+    states, total = list(model.states), 0.0
+    above = graph.above(graph.x, states, list(model.weights))
+    structure = model.structure
+    for state, z, u in zip(structure.states, states, above, strict=False):
+        value = divergence(coupling, state.activation, z, u).sum(-1)
+        total += structure.lam[state] * float(value[_counted(graph, z)].sum())
+    return total + _losses(graph, model, states, above) + _penalty(model)
+
+
+def network_objective(graph: Graph, model: Lifted) -> float:
+    """Return losses at the forward pass, and penalties."""
+    states, above = passed(graph, model)
+    return _losses(graph, model, states, above) + _penalty(model)
+
+
+def _penalty(model: Lifted) -> float:
+    return RHO * sum(float(layer.matrix.square().sum()) for layer in model.weights)
+
+
+def _losses(graph: Graph, model: Lifted, states: list[Tensor], above: list[Tensor]) -> float:
+    total = 0.0
+    first = len(above) - len(model.network.terms)
+    for term, u, y in zip(model.network.terms, above[first:], _targets(graph), strict=True):
+        match type(term.loss).__name__:
+            case "CrossEntropy":
+                rows = -(u.log_softmax(-1) * y).sum(-1)
+            case "SquaredError":
+                rows = (u - y).square().sum(-1) / 2
+            case "BinaryCrossEntropy":
+                rows = (functional.softplus(u) - u * y).sum(-1)
+            case _:
+                rows = -torch.xlogy(y, states[-1]).sum(-1)
+        total += term.weight * float(rows[_counted(graph, u)].sum())
+    return total
+
+
+def passed(graph: Graph, model: Lifted) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the states of a forward pass and all pre-activations, by repetition until rest."""
+    structure = model.structure
+    states = [torch.zeros_like(z) for z in model.states]
+    for _ in range(len(states) * 6):
+        above = graph.above(graph.x, states, list(model.weights))
+        states = [_state(state, u) for state, u in zip(structure.states, above, strict=False)]
+    return states, graph.above(graph.x, states, list(model.weights))
+
+
+def _state(state: Any, u: Tensor) -> Tensor:
+    z = forward_map(state.activation, u)
+    return z if state.bounds is None else z.clamp(*state.bounds)
+
+
+def outputs(graph: Graph, model: Lifted) -> list[Tensor]:
+    """Return what the network answers, samples first."""
+    states, above = passed(graph, model)
+    found = []
+    first = len(above) - len(model.network.terms)
+    for term, u in zip(model.network.terms, above[first:], strict=True):
+        match type(term.loss).__name__:
+            case "CrossEntropy":
+                answer = u.softmax(-1)
+            case "BinaryCrossEntropy":
+                answer = u.sigmoid()
+            case "SquaredError":
+                answer = u
+            case _:
+                answer = states[-1]
+        found.append(answer.transpose(0, 1) if answer.ndim == 3 else answer)
+    return found

@@ -1,0 +1,373 @@
+"""Every graph, coupling and method that the models are tested on.
+
+A graph is declared once, with a forward pass in plain torch beside it and, from the states and
+weights, its pre-activations in plain torch: what models give is held against these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.activations import Clipped, Identity, ReLU, Sigmoid, Softplus, Tanh
+from liftednet.layers import (
+    average_pooling,
+    concatenate,
+    convolution,
+    delay,
+    dense,
+)
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatch, Network
+from liftednet.problems import Weights
+
+SAMPLES, STEPS = 12, 4
+LAM, RHO = 0.8, 0.1
+COUPLINGS = ("tight", "joint", "multipliers")
+METHODS: dict[str, Any] = {
+    "full": FullBatch(3, tolerance=1e-9),
+    "minibatch": Minibatch(epochs=12, batch_size=4),
+    "gauss-newton": GaussNewton(3),
+}
+LENGTHS = torch.tensor([4, 1, 3, 2] * 3)
+
+
+def _normal(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+ROWS = _normal(SAMPLES, 4)
+LABELS = torch.arange(SAMPLES) % 3
+TARGETS = torch.stack([ROWS[:, 0] * ROWS[:, 1], ROWS[:, 2].sin()], 1)
+CLASSES = torch.stack([LABELS == 0, LABELS < 2], 1).double()
+SEQUENCES = _normal(SAMPLES, STEPS, 2)
+STEP_LABELS = (SEQUENCES[..., 0].cumsum(1) > 0).long() + (SEQUENCES[..., 1] > 1).long()
+IMAGES = _normal(SAMPLES, 2, 5, 4)
+SIGNALS = _normal(SAMPLES, 1, 8)
+
+States = list[Tensor]
+Parts = list[Weights]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A small network, its data, and what plain torch makes of it.
+
+    Attributes:
+        name: what the tests call it.
+        network: returns it, or a model with a builder of its own.
+        x: one array, or one for each input.
+        y: likewise for each loss.
+        above: (x, states, weights) -> the pre-activations of all states, then of all losses, each
+            of the shape of what they are coupled to; with states of the network's forward order.
+        lengths: of sequences, or None.
+        refused: the pairs of coupling and method that are refused at the door, with words of why.
+    """
+
+    name: str
+    network: Callable[[], Network]
+    x: Any
+    y: Any
+    above: Callable[[Any, States, Parts], list[Tensor]]
+    lengths: Tensor | None = None
+    refused: tuple[tuple[str, str, str], ...] = ()
+    build: Callable[..., Lifted] | None = None
+
+    def model(self, coupling: str, method: str, **options: Any) -> Lifted:
+        """Return a model to train."""
+        given = {"method": METHODS[method], "divergence": coupling, "dtype": torch.float64}
+        if self.build is not None:
+            return self.build(**{**given, **options})
+        return Lifted(self.network(), **{"lam": LAM, "rho": RHO, **given, **options})
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# What no graph allows: see `methods`.
+_EVERYWHERE = (
+    ("joint", "gauss-newton", "tight"),
+    ("multipliers", "gauss-newton", "tight"),
+    ("multipliers", "minibatch", "no multipliers"),
+)
+_SEQUENCES = (*_EVERYWHERE[:1], *((("multipliers", m, "sequences")) for m in METHODS))
+_OUTPUT_STATES = (
+    ("tight", "gauss-newton", "last pre-activation|SimplexProjection"),
+    ("joint", "gauss-newton", "tight"),
+    *(("multipliers", m, "last pre-activation") for m in METHODS),
+)
+_BOUNDS = (
+    ("tight", "gauss-newton", "bounds"),
+    ("joint", "gauss-newton", "tight|bounds"),
+    *(("multipliers", m, "bounds") for m in METHODS),
+)
+
+
+def _chain() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(Tanh(), dense(x, 5))
+    g = network.state(ReLU(), dense(h, 4))
+    network.loss(CrossEntropy(), dense(g, 3))
+    return network
+
+
+def _chain_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    return [below @ layer.matrix + layer.bias for below, layer in zip((x, *z), w, strict=True)]
+
+
+def _bare() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(Softplus(), dense(x, 5, bias=False))
+    network.loss(SquaredError(), dense(h, 2))
+    return network
+
+
+def _bare_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    return [x @ w[0].matrix, z[0] @ w[1].matrix + w[1].bias]
+
+
+def _residual() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), dense(x, 4) + x)
+    g = network.state(ReLU(), dense(h, 4) + 0.5 * h)
+    network.loss(CrossEntropy(), dense(g, 3))
+    return network
+
+
+def _residual_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    first, second = x @ w[0].matrix + w[0].bias + x, z[0] @ w[1].matrix + w[1].bias + 0.5 * z[0]
+    return [first, second, z[1] @ w[2].matrix + w[2].bias]
+
+
+def _two_to_the_readout() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(Sigmoid(), dense(x, 4))
+    g = network.state(Sigmoid(), dense(h, 3))
+    network.loss(CrossEntropy(), dense(concatenate(h, g), 3))
+    return network
+
+
+def _readout_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    first, second = x @ w[0].matrix + w[0].bias, z[0] @ w[1].matrix + w[1].bias
+    return [first, second, torch.cat([z[0], z[1]], 1) @ w[2].matrix + w[2].bias]
+
+
+def _two_losses() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(Tanh(), dense(x, 5))
+    network.loss(CrossEntropy(), dense(h, 3))
+    network.loss(SquaredError(), dense(h, 2), weight=0.5)
+    return network
+
+
+def _two_losses_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    return [x @ w[0].matrix + w[0].bias, *(z[0] @ v.matrix + v.bias for v in w[1:])]
+
+
+def _two_inputs() -> Network:
+    network = Network()
+    x, y = network.input(4), network.input(2)
+    h = network.state(ReLU(), dense(x, 4) + dense(y, 4, bias=False))
+    network.loss(CrossEntropy(), dense(concatenate(h, y), 3))
+    return network
+
+
+def _two_inputs_above(x: Any, z: States, w: Parts) -> list[Tensor]:
+    first = x[0] @ w[0].matrix + w[0].bias + x[1] @ w[1].matrix
+    return [first, torch.cat([z[0], x[1]], 1) @ w[2].matrix + w[2].bias]
+
+
+def _tied() -> Network:
+    network = Network()
+    x = network.input(4)
+    first = dense(x, 4)
+    h = network.state(Tanh(), first)
+    g = network.state(Tanh(), dense(h, 4, weights=first.weights))  # type: ignore[attr-defined]
+    network.loss(CrossEntropy(), dense(g, 3))
+    return network
+
+
+def _tied_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    shared, last = w
+    first, second = (below @ shared.matrix + shared.bias for below in (x, z[0]))
+    return [first, second, z[1] @ last.matrix + last.bias]
+
+
+def _kernel(layer: Weights, channels: int, *window: int) -> Tensor:
+    return layer.matrix.T.reshape(-1, channels, *window)
+
+
+def _images() -> Network:
+    network = Network()
+    x = network.input(2, 5, 4)
+    h = network.state(ReLU(), convolution(x, 3, 3, padding=1))
+    network.loss(CrossEntropy(), dense(average_pooling(h, 2), 3))
+    return network
+
+
+def _images_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    u = functional.conv2d(x, _kernel(w[0], 2, 3, 3), w[0].bias, padding=1)
+    pooled = functional.avg_pool2d(z[0].reshape(-1, 3, 5, 4), 2).flatten(1)
+    return [u.flatten(1), pooled @ w[1].matrix + w[1].bias]
+
+
+def _signals() -> Network:
+    network = Network()
+    x = network.input(1, 8)
+    h = network.state(Sigmoid(), convolution(x, 3, 3, stride=2, bias=False))
+    g = network.state(ReLU(), convolution(average_pooling(h, 2, stride=1), 5, 2))
+    network.loss(CrossEntropy(), dense(g, 3))
+    return network
+
+
+def _signals_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    first = functional.conv1d(x, _kernel(w[0], 1, 3), None, stride=2)
+    pooled = functional.avg_pool1d(z[0].reshape(-1, 3, 3), 2, 1)
+    second = functional.conv1d(pooled, _kernel(w[1], 3, 2), w[1].bias)
+    return [first.flatten(1), second.flatten(1), z[1] @ w[2].matrix + w[2].bias]
+
+
+def _before(z: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(z[:1]), z[:-1]])
+
+
+def _recurrent() -> Network:
+    network = Network()
+    x = network.input(2, sequence=True)
+    h = network.state(ReLU(), units=3)
+    h.of(dense(concatenate(delay(h), x), 3))
+    network.loss(CrossEntropy(), dense(h, 3))
+    return network
+
+
+def _recurrent_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    first = torch.cat([_before(z[0]), x.transpose(0, 1)], -1) @ w[0].matrix + w[0].bias
+    return [first, z[0] @ w[1].matrix + w[1].bias]
+
+
+def _gated() -> Network:
+    network = Network()
+    x = network.input(2, sequence=True)
+    h = network.state(Clipped(-1.0, 1.0), units=3)
+    gate = network.state(Sigmoid(), dense(concatenate(delay(h), x), 3))
+    fresh = network.state(Tanh(), dense(concatenate(delay(h), x), 3))
+    h.of(gate * delay(h) + (1 - gate) * fresh)
+    network.loss(CrossEntropy(), dense(h, 3))
+    return network
+
+
+def _gated_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    (gate, fresh, h), (one, two, last) = z, w  # h comes after what it is made of
+    seen = torch.cat([_before(h), x.transpose(0, 1)], -1)
+    mixed = gate * _before(h) + (1 - gate) * fresh
+    u = [seen @ one.matrix + one.bias, seen @ two.matrix + two.bias, mixed]
+    return [*u, h @ last.matrix + last.bias]
+
+
+def _simplex_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    first, last = _one_hidden_above(x, z, w)
+    return [first, last, last]  # of the output states, and of their loss
+
+
+def _simplex() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), dense(x, 5))
+    network.loss(SimplexCrossEntropy(), dense(h, 3))
+    return network
+
+
+def _one_hidden_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    return [x @ w[0].matrix + w[0].bias, z[0] @ w[1].matrix + w[1].bias]
+
+
+def _bounded() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), dense(x, 5), bounds=(0.1, 1.0))
+    network.loss(CrossEntropy(), dense(h, 3))
+    return network
+
+
+def _binary() -> Network:
+    network = Network()
+    x = network.input(4)
+    h = network.state(Identity(), dense(x, 5))
+    network.loss(BinaryCrossEntropy(), dense(h, 2))
+    return network
+
+
+def _both_directions(**options: Any) -> Lifted:
+    return LiftedRNN(
+        2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True, learn_initial_state=True,
+        **{"start": "orthogonal", **options},
+    )  # fmt: skip
+
+
+def _both_directions_above(x: Tensor, z: States, w: Parts) -> list[Tensor]:
+    """Return pre-activations of forward and backward cells, a step before all first."""
+    below, found = x.transpose(0, 1), []
+    for layer in range(2):
+        seen = []
+        for number in (2 * layer, 2 * layer + 1):
+            cell, states = w[number], z[number]
+            own = _turned(below) if number % 2 else below
+            longer = torch.cat([torch.zeros_like(own[:1]), own])
+            first = torch.zeros_like(longer[..., :1])
+            first[0] = 1
+            inside = torch.cat([_before(states), longer, first], -1)
+            found.append(inside @ cell.matrix + cell.bias)
+            seen.append(_turned(states[1:]) if number % 2 else states[1:])
+        below = torch.cat(seen, -1)
+    return [*found, below @ w[-1].matrix + w[-1].bias]
+
+
+def _turned(rows: Tensor) -> Tensor:
+    turned = rows.clone()
+    for sample, length in enumerate(LENGTHS.tolist()):
+        turned[:length, sample] = rows[:length, sample].flip(0)
+    return turned
+
+
+GRAPHS = (
+    Graph("chain", _chain, ROWS, LABELS, _chain_above, refused=_EVERYWHERE),
+    Graph("without a bias", _bare, ROWS, TARGETS, _bare_above, refused=_EVERYWHERE),
+    Graph("residual", _residual, ROWS, LABELS, _residual_above, refused=_EVERYWHERE),
+    Graph("two to the readout", _two_to_the_readout, ROWS, LABELS, _readout_above,
+          refused=_EVERYWHERE),
+    Graph("two losses", _two_losses, ROWS, (LABELS, TARGETS), _two_losses_above,
+          refused=_EVERYWHERE),
+    Graph("two inputs", _two_inputs, (ROWS, TARGETS), LABELS, _two_inputs_above,
+          refused=_EVERYWHERE),
+    Graph("tied weights", _tied, ROWS, LABELS, _tied_above, refused=_EVERYWHERE),
+    Graph("images", _images, IMAGES, LABELS, _images_above, refused=_EVERYWHERE),
+    Graph("signals", _signals, SIGNALS, LABELS, _signals_above, refused=_EVERYWHERE),
+    Graph("recurrent", _recurrent, SEQUENCES, STEP_LABELS, _recurrent_above, refused=_SEQUENCES),
+    Graph("both directions", Network, SEQUENCES, STEP_LABELS, _both_directions_above, LENGTHS,
+          _SEQUENCES, _both_directions),
+    Graph("gated", _gated, SEQUENCES, STEP_LABELS, _gated_above, refused=_SEQUENCES),
+    Graph("output states", _simplex, ROWS, LABELS, _simplex_above, refused=_OUTPUT_STATES),
+    Graph("bounded states", _bounded, ROWS, LABELS, _one_hidden_above, refused=_BOUNDS),
+    Graph("binary labels", _binary, ROWS, CLASSES, _one_hidden_above,
+          refused=(("multipliers", "gauss-newton", "tight"), _EVERYWHERE[2])),
+)  # fmt: skip
+
+PAIRS = tuple((coupling, method) for coupling in COUPLINGS for method in METHODS)
+REFUSED = tuple((graph, *pair) for graph in GRAPHS for pair in graph.refused)
+SERVED = tuple(
+    (graph, *pair)
+    for graph in GRAPHS
+    for pair in PAIRS
+    if pair not in {(coupling, method) for coupling, method, _ in graph.refused}
+)

@@ -1,0 +1,198 @@
+"""What holds for every graph, coupling and method of the registry."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet.errors import DeclarationError
+from liftednet.models import Ending, FullBatch, Lifted, Step
+from liftednet.problems import BlockFit, StatesOverTime
+from liftednet.solvers import solve
+from tests.models import plain
+from tests.models.registry import GRAPHS, PAIRS, REFUSED, SERVED, Graph
+
+FULL = [run for run in SERVED if run[2] == "full"]
+COUPLED = [run for run in SERVED if run[1] != "multipliers"]
+
+
+@cache
+def _fitted(graph: Graph, coupling: str, method: str) -> Lifted:
+    return _trained(graph, coupling, method)
+
+
+def _trained(graph: Graph, coupling: str, method: str, **options: Any) -> Lifted:
+    model = graph.model(coupling, method, **options)
+    found: Lifted = model.fit(graph.x, graph.y, lengths=graph.lengths)
+    return found
+
+
+def _same(one: Lifted, other: Lifted) -> bool:
+    return all(a.matrix.equal(b.matrix) for a, b in zip(one.weights, other.weights, strict=True))
+
+
+def test_every_combination_is_served_or_refused():
+    assert len(SERVED) + len(REFUSED) == len(GRAPHS) * len(PAIRS)
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method", "words"), REFUSED, ids=str)
+def test_what_does_not_go_together_is_refused_at_the_door(graph, coupling, method, words):
+    with pytest.raises(DeclarationError, match=words):
+        graph.model(coupling, method)
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), FULL, ids=str)
+def test_the_objective_never_rises(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    assert model.trace is not None
+    for before, after in pairwise([None, *model.trace.steps]):
+        assert after is not None and after.decrease >= 0 or after.block == "renewal"
+        if before is not None and after.block != "renewal":
+            assert after.objective <= before.objective + 1e-9 * (1 + abs(before.objective))
+    assert min(model.trace.losses) < model.trace.start
+    assert model.objective() == pytest.approx(model.trace.losses[-1], rel=1e-8)
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), COUPLED, ids=str)
+def test_the_objective_is_that_of_plain_torch(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    wanted = plain.objective(graph, model, coupling)
+    assert model.objective() == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+def test_the_forward_pass_is_that_of_plain_torch(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    found = model.forward(graph.x, lengths=graph.lengths)
+    found = found if isinstance(found, tuple) else (found,)
+    for one, wanted in zip(found, plain.outputs(graph, model), strict=True):
+        counted = _real_steps(graph, wanted)
+        torch.testing.assert_close(one[counted], wanted[counted])
+
+
+def _real_steps(graph: Graph, rows: Tensor) -> Tensor:
+    if graph.lengths is None:
+        return torch.ones(rows.shape[:-1], dtype=torch.bool)
+    return torch.arange(rows.shape[1]) < graph.lengths[:, None]
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+def test_predictions_have_the_shape_of_the_data(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    found = model.predict(graph.x, lengths=graph.lengths)
+    wanted = graph.y if isinstance(graph.y, tuple) else (graph.y,)
+    for one, y in zip(found if isinstance(found, tuple) else (found,), wanted, strict=True):
+        assert one.shape == y.shape
+        assert bool(one.double().isfinite().all())
+    assert 0 <= model.residual() < math.inf
+    assert len(model.gap()) == len(model.states)
+
+
+@pytest.mark.parametrize(
+    ("graph", "coupling", "method"), [run for run in SERVED if run[2] != "full"], ids=str
+)
+def test_the_loss_falls(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    assert model.trace is not None
+    if method == "minibatch":
+        assert model.trace.losses[-1] < model.trace.losses[0]
+        return
+    assert all(after < before for before, after in pairwise(model.trace.objectives))
+    network = plain.network_objective(graph, model)
+    assert model.trace.losses[-1] == pytest.approx(network, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("graph", "coupling", "method"), [run for run in SERVED if run[1] == "multipliers"], ids=str
+)
+def test_multipliers_lower_the_loss_of_the_network(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    assert model.trace is not None
+    network = plain.network_objective(graph, model)
+    assert network == pytest.approx(model._blocks.network_objective(), rel=1e-9)  # type: ignore[attr-defined]
+    assert network < model.trace.start
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+def test_the_same_seed_gives_the_same_model_and_another_does_not(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    assert _same(_trained(graph, coupling, method), model)
+    assert not _same(_trained(graph, coupling, method, seed=1), model)
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+def test_a_warm_start_goes_on(graph, coupling, method):
+    model = _trained(graph, coupling, method, warm_start=True)
+    first, reached = model.trace, model.objective()
+    second = model.fit(graph.x, graph.y, lengths=graph.lengths).trace
+    assert first is not None and second is not None
+    if method == "minibatch":
+        begun = _fitted(graph, coupling, method).weights
+        assert _same(_trained(graph, coupling, method, start=begun), model)
+    else:
+        assert second.start == pytest.approx(reached, rel=1e-9)
+    assert second.losses != first.losses
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+def test_an_interrupt_keeps_what_is_done(graph, coupling, method):
+    seen: list[Step] = []
+
+    def interrupt(step: Step) -> None:
+        seen.append(step)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    model = graph.model(coupling, method)
+    model.fit(graph.x, graph.y, lengths=graph.lengths, on_step=interrupt)
+    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
+    assert model.trace.steps == seen and len(seen) == 2
+    whole = _fitted(graph, coupling, method).trace
+    assert whole is not None
+    assert [s.objective for s in seen] == [s.objective for s in whole.steps[:2]]
+    if method != "minibatch":
+        assert model.objective() == pytest.approx(seen[-1].objective, rel=1e-9)
+    assert model.predict(graph.x, lengths=graph.lengths) is not None
+
+
+def _names(model: Lifted) -> list[str]:
+    states, weights = len(model.states), len(model.weights)
+    return [f"states {n + 1}" for n in range(states)] + [f"weights {n + 1}" for n in range(weights)]
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), FULL, ids=str)
+def test_every_subproblem_is_solved_as_by_cvxpy(graph, coupling, method):
+    model = _fitted(graph, coupling, method)
+    for name in _names(model):
+        fit = model.subproblem(name)
+        fast = solve(fit)
+        if _unstated(fit):
+            with pytest.raises(DeclarationError, match="tight|excess"):
+                solve(fit, "reference")
+        else:
+            reference = solve(fit, "reference").objective
+            assert fast.objective == pytest.approx(reference, rel=1e-5, abs=1e-5), name
+
+
+def _unstated(fit: Any) -> bool:
+    """Say whether states follow one another by a divergence that CVXPY cannot state."""
+    if isinstance(fit, StatesOverTime):
+        fit = fit.block
+    if not isinstance(fit, BlockFit) or fit.own is None:
+        return False
+    return not fit.convex or not fit.own.divergence.activation.declares("excess")
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=str)
+def test_exact_fits_lead_to_a_certificate(graph):
+    model = graph.model("tight", "full")
+    model.method = FullBatch(400, tolerance=1e-2)
+    model.fit(graph.x, graph.y, lengths=graph.lengths)
+    assert model.trace is not None and model.trace.ending is Ending.CONVERGED
+    assert model.residual() <= 1e-1
