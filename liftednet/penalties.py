@@ -30,6 +30,7 @@ Map = Callable[[Tensor], Tensor]
 
 _ROUNDING = 64  # units in the last place that a norm or a meeting of points may be off
 _DEGENERATE = 1e-9  # to which Dykstra's algorithm comes where terms barely touch
+_COMPILED_ENTRIES = 1_000  # of W at most where CVXPY compiles a prox once
 _CONIC_SLACK = 1e-6  # by which CVXPY's solvers leave a constraint
 _ROUNDS = 10_000  # of Dykstra's algorithm
 _FARTHEST = 10.0  # times W, beyond which its corrections are not mixed
@@ -514,7 +515,7 @@ class Sum(Penalty):
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
         """Raise `DataError` where no W (inputs, units) satisfies the constraints of all terms."""
         if not self.closed_form:
-            _statement(self, shape).refuse_infeasible()
+            return _statement(self, shape).refuse_infeasible()
         for term in self.terms:
             term.refuse_infeasible(shape)
 
@@ -667,6 +668,8 @@ _ATTEMPTS: tuple[tuple[str, dict[str, float]], ...] = (
 class _Statement:
     """min over P of t pi(P) + |P - W|_F^2 / 2 in CVXPY (DPP), compiled on its first solve.
 
+    A large one is compiled on every solve: DPP takes a dense matrix of variables by parameters.
+
     Attributes:
         name: of the penalty.
         variable: P.
@@ -735,19 +738,20 @@ class _Statement:
             # an inaccurate solution is not taken
             warnings.filterwarnings("ignore", message="Solution may be inaccurate")
             try:
-                self.problem.solve(solver=backend, **options)
+                large = self.variable.size > _COMPILED_ENTRIES
+                self.problem.solve(solver=backend, ignore_dpp=large, **options)
             except cp.error.SolverError as error:
                 return str(error)
         return str(self.problem.status)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def _statement(penalty: Penalty, shape: tuple[int, int]) -> _Statement:
     """Return the statement of a penalty for weights of one shape."""
     variable, center = cp.Variable(shape, name="W"), cp.Parameter(shape)
     t, expression = cp.Parameter(nonneg=True), penalty.expression(variable)
-    objective = t * expression + cp.sum_squares(variable - center) / 2
-    problem = cp.Problem(cp.Minimize(objective), penalty.domain(variable))
+    objective = cp.Minimize(t * expression + cp.sum_squares(variable - center) / 2)
+    problem = cp.Problem(objective, penalty.domain(variable))
     return _Statement(repr(penalty), variable, center, t, expression, problem)
 
 

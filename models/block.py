@@ -475,7 +475,11 @@ class Blocks:
         penalty = self.structure.penalties[parameter]
         if self.proximity is None:
             return penalty
-        return penalty + SquaredFrobenius(self.proximity, self.values[parameter].matrix)
+        pull, before = self.proximity, self.values[parameter].matrix
+        if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+            return penalty + SquaredFrobenius(pull, before)
+        total = penalty.rho + pull  # one square, up to a constant
+        return SquaredFrobenius(total, before * (pull / total))
 
 
 def row_weights(values: Mapping[Variable, Any], like: Tensor) -> Tensor | None:

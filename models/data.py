@@ -161,7 +161,10 @@ def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, A
             names = ", ".join(repr(x.name) for x in variables)
             raise DataError(f"{name} must have the names {names}, got {sorted(map(str, given))}.")
         return {x: given[x.name] for x in variables}
-    arrays = list(given) if isinstance(given, tuple | list) else [given]
+    several = isinstance(given, tuple | list) and all(
+        isinstance(x, Tensor | np.ndarray) for x in given
+    )
+    arrays = list(given) if several and given else [given]
     if len(arrays) != len(variables):
         raise DataError(
             f"{name} must be {len(variables)} arrays, one for each of "
@@ -185,7 +188,7 @@ def _checked_input(variable: Input, x: Tensor, samples: int) -> Tensor:
         shape = ", ".join((*leading, *map(str, variable.shape)))
         raise DataError(
             f"X must have shape ({shape}) for a network with {variable.units} inputs, got "
-            f"{tuple(x.shape)}."
+            f"{tuple(x.shape)}{', which is empty' if x.numel() == 0 else ''}."
         )
     require_float("X", x)
     if len(x) != samples:

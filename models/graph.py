@@ -7,14 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from liftednet.activation import Activation
+from liftednet.activations.bounded import Bounded
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers.expression import Applied, Expression, Input, Parameter, Variable
+from liftednet.layers.check import check_layer
+from liftednet.layers.expression import (
+    Applied,
+    Expression,
+    Input,
+    Parameter,
+    Variable,
+    as_expression,
+)
 from liftednet.layers.layer import Shape, columns
 from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
 from liftednet.validation import is_integer, require_positive
 
 Bounds = tuple[float, float]
+
+_STEPS = 4  # of the sequences that a declared layer is checked on
 
 
 class State(Expression, Variable):
@@ -56,6 +67,7 @@ class State(Expression, Variable):
         """
         if self._argument is not None:
             raise DeclarationError(f"{self} has its pre-activations already.")
+        as_expression(argument)
         wanted = self.activation.pre_units(self.units)
         if argument.units != wanted:
             raise DataError(
@@ -174,12 +186,14 @@ class Network:
             )
         if (argument is None) == (units is None):
             raise DeclarationError("give the pre-activations of the states, or their units.")
+        if bounds is not None:
+            Bounded(activation, *_pair(bounds))
         if argument is None:
             assert units is not None  # one of both is given
             _require_shape((units,))
             found = State(activation, (int(units),), sequence, early)
         else:
-            shape = _state_shape(activation, argument)
+            shape = _state_shape(activation, as_expression(argument))
             found = State(activation, shape, argument.sequence, argument.early)
         self.states.append(_named(found, "states", len(self.states)))
         found.lam = None if lam is None else require_positive("lam", lam)
@@ -215,11 +229,17 @@ class Network:
                 f"{loss!r}."
             )
         label = _named(Label(), "y", len(self.terms))
+        as_expression(argument)
         weight, state = require_positive("weight", weight), None
         if activation is not None or not isinstance(loss, PinnedLoss):
             if not isinstance(loss, OutputLoss):
                 raise DeclarationError(f"{loss!r} holds the outputs at the data: no output states.")
             loss.require_activation(activation or loss.activation)
+            if argument.sequence:
+                raise DeclarationError(
+                    "output states are for networks without sequences: use a loss on the last "
+                    "pre-activation, such as CrossEntropy."
+                )
             if weight != 1.0:
                 raise DeclarationError("a loss on output states is weighed by lam, not by weight.")
             state = self.state(activation or loss.activation, argument, lam=lam)
@@ -279,6 +299,9 @@ class Network:
         if not self.inputs or not self.terms:
             raise DeclarationError("a network needs an input and a loss.")
         self.groups()
+        for argument in self.arguments:
+            self._states_in(argument, delayed=True)
+            _check_layers(argument)
         outputs = {term.state for term in self.terms if term.state is not None}
         for argument in self.arguments:
             if inside := outputs & set(_states(argument, delayed=True)):
@@ -288,6 +311,24 @@ class Network:
     def arguments(self) -> list[Expression]:
         """The pre-activations of all states and losses."""
         return [x.argument for x in self.states] + [x.argument for x in self.terms]
+
+
+def _check_layers(expression: Expression) -> None:
+    """Refuse a layer that was declared elsewhere and is not affine."""
+    if not isinstance(expression, Applied):
+        return
+    inside = [x for x in expression.arguments if isinstance(x, Expression)]
+    for argument in inside:
+        _check_layers(argument)
+    if not type(expression.layer).__module__.startswith("liftednet."):
+        steps = _STEPS if expression.sequence else None
+        check_layer(expression.layer, *(x.shape for x in inside), steps=steps)
+
+
+def _pair(bounds: object) -> tuple[float, float]:
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise DataError(f"bounds must be (lowest, highest), got {bounds!r}.")
+    return bounds[0], bounds[1]
 
 
 def parameters_of(expression: Expression) -> Iterator[Parameter]:

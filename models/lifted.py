@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.layers import Parameter
 from liftednet.samples import Weights
 from liftednet.solvers import solve
+from liftednet.validation import require_seed
 
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
@@ -75,7 +77,7 @@ class Lifted(Predictor):
         sample_weight: ArrayLike | None = None,
         progress: bool = False,
         on_step: Report | None = None,
-    ) -> Any:
+    ) -> Self:
         """Fit weights, and by the full method states, to data.
 
         Args:
@@ -111,7 +113,7 @@ class Lifted(Predictor):
         self._steps = None
         return self
 
-    def partial_fit(self, X: Arrays, y: Arrays, *, lengths: Lengths = None) -> Any:
+    def partial_fit(self, X: Arrays, y: Arrays, *, lengths: Lengths = None) -> Self:
         """Take one step on one batch, at the constant rate of `Minibatch`.
 
         The first call starts from the weights that are there; `fit` forgets the running
@@ -135,7 +137,7 @@ class Lifted(Predictor):
         batch = self._data(X, y, lengths, dtype=dtype, part=True)
         if steps is None:
             weights = [layer.to(batch.like) for layer in self._known_weights()]
-            generator = torch.Generator().manual_seed(self.seed)
+            generator = torch.Generator().manual_seed(require_seed(self.seed))
             steps = BatchSteps(structure, weights, settings, generator)
         before = steps.snapshot()
         with torch.no_grad():
@@ -144,8 +146,8 @@ class Lifted(Predictor):
             steps.weights = before
             self._steps = None  # its running statistics are spoiled, too
             raise SolverError("the step made weights NaN or infinite: scale the inputs.")
-        weights = tuple(steps.snapshot())
-        fitted = Fitted(structure, weights, batch, last_only=batch.last_only)
+        found = tuple(steps.snapshot())
+        fitted = Fitted(structure, found, batch, last_only=batch.last_only)
         self._steps, self._fit = steps, fitted
         return self
 
@@ -187,12 +189,16 @@ class Lifted(Predictor):
                 self._solvers = Solvers(self.solver, self.state_solver, method.tolerance)
             steps = method.steps(blocks, self._solvers)
         trace = Trace(blocks.objective())
+        before, self._fit = self._fit, _fitted(blocks, data, trace)
         try:
             told(trace, steps)
-        finally:
-            self._fit = Fitted(
-                blocks.structure, tuple(blocks.weights), data, blocks, trace, data.last_only
-            )
+        except SolverError:  # the last good state is kept; of any other error nothing is
+            self._fit = _fitted(blocks, data, trace)
+            raise
+        except BaseException:
+            self._fit = before
+            raise
+        self._fit = _fitted(blocks, data, trace)
 
     def _begun(self, structure: Structure, data: Data) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
@@ -219,7 +225,7 @@ class Lifted(Predictor):
         given: tuple[Any, Any, Any, Any],
         told: Callable[..., Trace],
     ) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(require_seed(self.seed))
         data, validate, batches = None, None, self._loaded(*given, method)
         if batches is None:
             data = self._data(*given)
@@ -231,16 +237,18 @@ class Lifted(Predictor):
             first = batches.first()
         weights = [layer.to(first.like) for layer in self._weights_to_begin_with()]
         moves = BatchSteps(structure, weights, method, generator)
-        trace, good = Trace(float("nan")), True
+        trace = Trace(float("nan"))
+
+        def fitted() -> Fitted:
+            found = tuple(moves.snapshot())
+            return Fitted(structure, found, data, None, trace, first.last_only)
+
         try:
             told(trace, method.steps(moves, batches, validate))
-        except DataError:  # of a bad batch the model knows nothing
-            good = False
+        except SolverError:  # the last good epoch is kept; of any other error nothing is
+            self._fit = fitted()
             raise
-        finally:
-            if good:
-                found = tuple(moves.snapshot())
-                self._fit = Fitted(structure, found, data, None, trace, first.last_only)
+        self._fit = fitted()
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
         if not isinstance(X, DataLoader):
@@ -276,7 +284,7 @@ class Lifted(Predictor):
         assert self._fit is not None  # fitted just now
         self._fit = replace(self._fit, weights=tuple(blocks.weights), blocks=blocks)
 
-    def with_weights(self, weights: Sequence[Weights]) -> Any:
+    def with_weights(self, weights: Sequence[Weights]) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
 
         Args:
@@ -293,11 +301,15 @@ class Lifted(Predictor):
         return self
 
 
-def _last_weights(term: Term) -> Any:
-    weights = getattr(term.argument, "weights", None)
-    if weights is None:
+def _fitted(blocks: Blocks, data: Data, trace: Trace) -> Fitted:
+    weights = tuple(blocks.weights)
+    return Fitted(blocks.structure, weights, data, blocks, trace, data.last_only)
+
+
+def _last_weights(term: Term) -> Parameter:
+    if term.argument.weights is None:
         raise DeclarationError("refit_output needs a loss right on a layer with weights.")
-    return weights
+    return term.argument.weights
 
 
 def _same_inputs(before: Data | None, now: Data) -> bool:

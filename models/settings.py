@@ -13,7 +13,7 @@ from liftednet.divergences import Divergence, Raw, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
-from liftednet.solvers import Solver, named
+from liftednet.solvers import Solver, solver_names
 from liftednet.validation import FLOATS, require_device, require_positive, require_seed
 
 from .block import Structure
@@ -84,15 +84,15 @@ class Settings:
             require_positive("proximity", self.proximity)
         require_seed(self.seed)
         require_device(self.device)
-        for solver in (self.solver, self.state_solver):
-            _refuse_unknown(solver)
+        _refuse_unknown("solver", self.solver)
+        _refuse_unknown("state_solver", self.state_solver)
         if self.refit_output:
             _refuse_output_states(self.network)
         self._first_weights()
         return structure, method
 
     def _structure(self) -> Structure:
-        if self.divergence not in COUPLINGS:
+        if not isinstance(self.divergence, str) or self.divergence not in COUPLINGS:
             names = ", ".join(map(repr, COUPLINGS))
             raise DeclarationError(f"divergence must be one of {names}, got {self.divergence!r}.")
         couple = COUPLINGS[self.divergence]
@@ -113,7 +113,9 @@ class Settings:
         if self.penalty is None:
             return [SquaredFrobenius(rho) for rho in _each("rho", self.rho, layers)]
         given = self.penalty
-        found = list(given) if isinstance(given, Sequence) else [given] * layers
+        found: list[Any] = [given] * layers
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            found = list(given)
         for one in found:
             if not isinstance(one, Penalty):
                 raise DeclarationError(
@@ -135,7 +137,7 @@ class Settings:
         parameters = self.network.parameters
         if not isinstance(self.start, str):
             return given_weights(self.start, parameters)
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(require_seed(self.seed))
         drawn = self._drawn(self.start, generator)
         feasible = zip(drawn, self._penalties(len(drawn)), parameters, strict=True)
         return [
@@ -174,14 +176,17 @@ def _each(name: str, value: float | Sequence[float], layers: int) -> tuple[float
     return tuple(float(number) for number in values)
 
 
-def _refuse_unknown(solver: object) -> None:
+def _refuse_unknown(name: str, solver: object) -> None:
     """Raise `DeclarationError` where there is no such solver."""
     if not isinstance(solver, str | Solver):
         raise DeclarationError(
-            f'solver must be "auto", a name or a Solver of liftednet.solvers, got {solver!r}.'
+            f'{name} must be "auto", a name or a Solver of liftednet.solvers, got {solver!r}.'
         )
-    if isinstance(solver, str) and solver != "auto":
-        named(solver)
+    if isinstance(solver, str) and solver not in ("auto", *solver_names()):
+        raise DeclarationError(
+            f"there is no {name.replace('_', ' ')} {solver!r}; there are 'auto' and "
+            f"{', '.join(solver_names())}."
+        )
 
 
 def _refuse_output_states(network: Network) -> None:

@@ -79,7 +79,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
 
     def suits(self, problem: StateFit) -> bool:
         """Say whether the links have few units, or the activation no prox in closed form."""
-        columns = sum(link.matrix.shape[1] for link in problem.links)
+        columns = sum(link.weight.shape[1] for link in problem.links)
         return 3 * columns <= 2 * problem.units or not problem.divergence.activation.declares(
             "prox"
         )
@@ -203,4 +203,4 @@ def terms(problem: StateFit, part: slice) -> Iterator[Tensor]:
     """Yield U and the links' V W' lam_k / lam for these samples, (samples, units) each."""
     yield problem.pre_activation[part]
     for link in problem.links:
-        yield link.lam / problem.lam * (link.target[part].float() @ link.matrix.float().T)
+        yield link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)

@@ -114,7 +114,7 @@ def shared_map(problem: StateFit) -> SharedMap:
     assert lipschitz is not None  # asked for by the solver
     stacked = torch.cat(
         [
-            scale**0.5 * link.matrix.double()
+            scale**0.5 * link.weight.double()
             for link, scale in zip(problem.links, scales, strict=True)
         ],
         1,

@@ -118,13 +118,13 @@ class LinkRows:
         return Curvature(each("root"), each("transposed"))
 
     def _split(self, seen: Tensor) -> tuple[Tensor, ...]:
-        parts: tuple[Tensor, ...] = seen.split([link.matrix.shape[1] for link in self.links], 1)
+        parts: tuple[Tensor, ...] = seen.split([link.weight.shape[1] for link in self.links], 1)
         return parts
 
 
 def link_rows(problem: StateFit, part: slice) -> LinkRows:
     """Return the samples of a slice."""
-    weight = torch.cat([link.matrix for link in problem.links], 1)
+    weight = torch.cat([link.weight for link in problem.links], 1)
     ratios = tuple(link.lam / problem.lam for link in problem.links)
     links = tuple(link.rows(part) for link in problem.links)
     u, adjoint = problem.pre_activation[part], weight.T.contiguous()

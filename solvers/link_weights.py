@@ -23,11 +23,11 @@ class LinkWeights:
     def are_those_of(self, problem: StateFit) -> bool:
         """Say whether a problem with as many links has these weights."""
         return all(
-            old.dtype == link.matrix.dtype and torch.equal(old, link.matrix)
+            old.dtype == link.weight.dtype and torch.equal(old, link.weight)
             for old, link in zip(self.tensors, problem.links, strict=True)
         )
 
 
 def link_weights(problem: StateFit) -> LinkWeights:
     """Return the weights that the links of a problem have now."""
-    return LinkWeights(tuple(link.matrix.clone() for link in problem.links))
+    return LinkWeights(tuple(link.weight.clone() for link in problem.links))

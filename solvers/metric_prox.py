@@ -5,6 +5,7 @@ W is (inputs, units), and the metric, on the space of its rows, is the same for 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,7 +67,7 @@ def low_rank_prox(
             minibatch needs less than 1e-3.
 
     Raises:
-        SolverError: the tolerance is not reached; it carries the last P.
+        SolverError: W is not finite, or the tolerance is not reached; it carries the last P.
     """
     dual = _Dual(penalty, weight, metric, t / metric.scale)
     if isinstance(penalty, SquaredFrobenius):
@@ -74,9 +75,10 @@ def low_rank_prox(
     for point in dual.points(start):
         if point.residual <= tolerance:
             return point.weight
+        if math.isnan(point.residual):
+            break
     raise SolverError(
-        f"the proximal step stopped at a residual of {point.residual:.1e} after {_EVALUATIONS} "
-        f"evaluations, not {tolerance:.1e}.",
+        f"the proximal step stopped at a residual of {point.residual:.1e}, not {tolerance:.1e}.",
         point.weight,
     )
 

@@ -75,7 +75,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         """Say whether few units see the states, or the activation has no prox in closed form."""
         if all(link.divergence.quadratic for link in problem.links):
             return False
-        columns = sum(link.matrix.shape[1] for link in problem.links)
+        columns = sum(link.weight.shape[1] for link in problem.links)
         return columns <= _FEW or not problem.divergence.activation.declares("prox")
 
     def solve(

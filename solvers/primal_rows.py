@@ -42,7 +42,7 @@ def shared_quadratic(problem: StateFit) -> SharedQuadratic:
     u, curvatures = problem.pre_activation, _curvatures(problem)
     hessian = u.new_zeros(problem.units, problem.units, dtype=torch.float64)
     for link, curvature in zip(problem.links, curvatures, strict=True):
-        hessian += curvature * link.matrix.double() @ link.matrix.double().T
+        hessian += curvature * link.weight.double() @ link.weight.double().T
     smoothness = float(largest_eigenvalue(hessian))
     return SharedQuadratic(link_weights(problem), curvatures, hessian.to(u), smoothness)
 
@@ -109,5 +109,5 @@ def primal_rows(
     for link in links:
         assert isinstance(link.divergence, Joint)  # the quadratic divergence
         wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
-        pull = torch.addmm(pull, wanted, link.matrix.T, alpha=link.lam)
+        pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
     return PrimalRows(activation, problem.lam, step, pull, shared.hessian, ())

@@ -96,7 +96,8 @@ def _lifted(batch: int) -> Train:
             device=str(scale.device),
         )
         network = to_torch(model.fit(images.x_train, images.y_train), logits=True)
-        return network.to(scale.device)
+        found: Callable[[Tensor], Tensor] = network.to(scale.device)
+        return found
 
     return train
 

@@ -80,12 +80,14 @@ class Expression:
         sequence: whether there is a value for every step.
         early: how many steps come before the first step of the data.
         variables: what it depends on.
+        weights: of its layer, to be shared with another; None where there are none.
     """
 
     shape: Shape
     sequence: bool = False
     early: int = 0
     variables: frozenset[Variable] = frozenset()
+    weights: Parameter | None = None
 
     @property
     def units(self) -> int:
@@ -94,17 +96,17 @@ class Expression:
 
     def __add__(self, other: Expression) -> Expression:
         """Return the sum, unit by unit."""
-        return apply(Sum(), self, _expression(other))
+        return apply(Sum(), self, as_expression(other))
 
     def __sub__(self, other: Expression) -> Expression:
         """Return the difference, unit by unit."""
-        return apply(Sum(), self, apply(Scaled(-1.0), _expression(other)))
+        return apply(Sum(), self, apply(Scaled(-1.0), as_expression(other)))
 
     def __mul__(self, other: Expression | float) -> Expression:
         """Return the product with a number, or with another expression, unit by unit."""
         if isinstance(other, int | float):
             return apply(Scaled(float(other)), self)
-        return apply(Product(), self, _expression(other))
+        return apply(Product(), self, as_expression(other))
 
     def __radd__(self, other: float) -> Expression:
         """Return a number plus each unit."""
@@ -130,7 +132,12 @@ class Expression:
         return apply(Part(first, last), self)
 
 
-def _expression(value: object) -> Expression:
+def as_expression(value: object) -> Expression:
+    """Return a value that is an expression.
+
+    Raises:
+        DeclarationError: it is none.
+    """
     if not isinstance(value, Expression):
         raise DeclarationError(
             f"an expression of a network is needed here, an input, a state or a layer of them; got "
@@ -166,6 +173,10 @@ class Applied(Expression):
     early: int
     variables: frozenset[Variable]
 
+    def __str__(self) -> str:
+        """Name the layer and its arguments."""
+        return f"{type(self.layer).__name__}({', '.join(map(str, self.arguments))})"
+
 
 def apply(
     layer: Layer,
@@ -186,7 +197,7 @@ def apply(
         DeclarationError: an argument is no expression, or a variable stands in two arguments of a
             layer that is affine in each alone.
     """
-    given = [_expression(x) for x in arguments if x is not TIME]
+    given = [as_expression(x) for x in arguments if x is not TIME]
     _refuse_shared(layer, given)
     if len({(x.sequence, x.early) for x in given}) > 1:
         raise DataError(
@@ -194,6 +205,11 @@ def apply(
             "sequences with different early steps."
         )
     shapes = [x.shape for x in given]
+    try:
+        shape = layer.shape(*shapes)
+    except DataError as error:
+        names = ", ".join(map(str, given))
+        raise DataError(f"{type(layer).__name__} of {names}: {error}") from error
     wanted = layer.weight_shape(*shapes)
     if wanted is not None:
         weights = weights or Parameter(wanted, layer.bias, penalty)
@@ -202,11 +218,15 @@ def apply(
                 f"{layer} needs weights of shape {wanted}, and those to be shared have "
                 f"{weights.shape}, or differ in the bias."
             )
-    variables = frozenset().union(*(x.variables for x in given), (weights,) if weights else ())
+    below: frozenset[Variable] = frozenset().union(*(x.variables for x in given))
+    if weights in below:
+        raise DeclarationError(
+            f"{type(layer).__name__} shares weights with a layer below it: no pre-activation would "
+            "be affine in them. Give the layer in between states of its own."
+        )
+    variables = below | {weights} if weights is not None else below
     early = given[0].early + isinstance(layer, Early) - isinstance(layer, Late)
-    return Applied(
-        layer, arguments, weights, layer.shape(*shapes), given[0].sequence, early, variables
-    )
+    return Applied(layer, arguments, weights, shape, given[0].sequence, early, variables)
 
 
 def _refuse_shared(layer: Layer, arguments: Sequence[Expression]) -> None:

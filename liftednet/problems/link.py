@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ class Link:
     """
 
     divergence: Divergence
-    weight: Tensor | LinearMap
+    weight: Any  # a Tensor or a LinearMap
     offset: Tensor
     target: Tensor
     lam: float = 1.0
@@ -55,12 +56,6 @@ class Link:
         """Keep the matrix of a map that is one."""
         if isinstance(self.weight, Times):
             object.__setattr__(self, "weight", self.weight.weight)
-
-    @property
-    def matrix(self) -> Tensor:
-        """W, where A is a matrix that all samples share; solvers that need it have asked."""
-        assert isinstance(self.weight, Tensor)
-        return self.weight
 
     def pre_activation(self, states: Tensor) -> Tensor:
         """Return A v + c, (samples, next units)."""

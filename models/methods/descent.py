@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
+
 from liftednet.errors import SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import SlopeFit, StatesOverTime
@@ -31,6 +33,7 @@ AnySolver = str | Solver[Any, Any, Any]
 
 _LARGEST_FACTOR = 50.0  # of an extrapolation
 _ROUNDING = 1e-6  # a rise below this, relative to the objective, is rounding
+_REACHABLE = 80  # times the precision: a residual that rounding lets a fit reach
 _STEPS_OVER_TIME = 2  # Newton steps between weight fits; more of them bring no better weights
 
 
@@ -142,7 +145,9 @@ class Solvers:
         if isinstance(problem, SlopeFit):
             return "auto"  # nobody else solves it
         over_time = isinstance(problem, StatesOverTime)
-        wanted, goal = self.over_time if over_time else self.all, self.tolerance / 10
+        wanted = self.over_time if over_time else self.all
+        precision = torch.finfo(problem.like().dtype).eps
+        goal = max(self.tolerance / 10, _REACHABLE * precision)
         if over_time and isinstance(wanted, str) and wanted != "auto":
             return replace(named(wanted), tolerance=goal)  # type: ignore[type-var]
         if wanted != "auto":

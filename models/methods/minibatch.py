@@ -309,7 +309,9 @@ class BatchSteps:
             for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
         ]
         parts = [part for one in asked for part in one.parts]
-        found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
+        products = [(u * slope).sum() for u, slope in zip(tops, slopes, strict=True)]
+        total = sum(products[1:], products[0])
+        found = iter(torch.autograd.grad(total, parts, materialize_grads=True))
         return loss, [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked], values
 
     def _asked(

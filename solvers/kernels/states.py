@@ -58,7 +58,7 @@ class FusedStates(Kernel[StateFit]):
             return refused
         if proximal_map(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
-        links = (link_refusal(link.divergence, link.matrix) for link in problem.links)
+        links = (link_refusal(link.divergence, link.weight) for link in problem.links)
         return next(filter(None, links), None)
 
     def solve(
@@ -88,7 +88,7 @@ class FusedStates(Kernel[StateFit]):
 
 
 def _columns(problem: StateFit) -> list[int]:
-    return [link.matrix.shape[1] for link in problem.links]
+    return [link.weight.shape[1] for link in problem.links]
 
 
 class _Launch:
@@ -135,7 +135,7 @@ class _Launch:
         return steps
 
     def _side(self, link: Link) -> Side:
-        values = link.matrix, link.offset, link.target
+        values = link.weight, link.offset, link.target
         return side(link.divergence, *values, link.lam, self.blocks)
 
 

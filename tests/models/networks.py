@@ -10,6 +10,8 @@ from torch import Tensor
 
 from liftednet.losses import CrossEntropy, Loss
 from liftednet.models import FullBatch, LiftedMLP
+from liftednet.models.data import Data
+from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.problems import Weights
 
 
@@ -43,3 +45,10 @@ def bias_of(layer: Weights) -> Tensor:
     """Return the bias of a layer that has one."""
     assert layer.bias is not None
     return layer.bias
+
+
+def gradients(steps: BatchSteps, batch: Data) -> list[Weights]:
+    """Return what the divergences ask of the weights, the mean over a batch, before any look."""
+    _, slopes, _ = steps._slopes(batch)
+    parts = zip(slopes, steps._metrics, steps.weights, strict=True)
+    return [Weights(*slope.gradient(metric, layer, 0.0)) for slope, metric, layer in parts]

@@ -117,6 +117,6 @@ def test_a_recurrent_batch_to_weights_that_are_not_finite_is_an_error_and_keeps_
     method = Minibatch(epochs=1, batch_size=60)
     model = LiftedRNN(4, 5, 3, activations.Tanh(), divergence="tight", method=method)
     first = [layer.to(X) for layer in model._first_weights()]
-    with pytest.raises(SolverError, match="scale X.*last good epoch"):
+    with pytest.raises(SolverError, match=r"scale X.*last good epoch"):
         model.fit(X[:, None] * 1e200, Y)  # whose variance overflows; the loss does not
     assert _same(model.weights, first)

@@ -18,7 +18,7 @@ from liftednet.models.methods.layer_metric import LayerMetric
 from liftednet.models.methods.minibatch import BatchSteps, _Lifted
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
-from tests.models.networks import bias_of, full, labeled, targets_for
+from tests.models.networks import bias_of, full, gradients, labeled, targets_for
 
 X, Y = labeled(samples=60)
 SHORT = Minibatch(epochs=3, batch_size=10)
@@ -49,8 +49,8 @@ def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activat
     for matrix, bias in leaves[:-1]:
         x = activation.forward(x @ matrix + bias)
     torch.nn.functional.cross_entropy(x @ leaves[-1][0] + leaves[-1][1], Y).backward()
-    _, gradients, _ = _steps(network)._gradients(_batch(network))
-    for (matrix, bias), gradient in zip(leaves, gradients, strict=True):
+    found = gradients(_steps(network), _batch(network))
+    for (matrix, bias), gradient in zip(leaves, found, strict=True):
         assert matrix.grad is not None and bias.grad is not None
         assert torch.allclose(gradient.matrix, matrix.grad, atol=1e-4)
         assert torch.allclose(bias_of(gradient), bias.grad, atol=1e-4)
@@ -66,9 +66,8 @@ def test_the_moved_states_lower_their_state_fit(activation):
     fit, (passed,) = network.subproblem("states 1"), network.states
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
-    above = network.weights[1].apply(
-        _Lifted.apply(u, network.structure.divergences[network.network.states[0]], lam)
-    )
+    divergence = network.structure.divergences[network.network.states[0]]
+    above = network.weights[1].apply(_Lifted.apply(u, divergence, activation, lam))
     torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
     assert u.grad is not None
     moved = fit.measure(passed - u.grad / lam).objective
@@ -112,7 +111,7 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     shift[8, :8] = x.mean(0)  # the bias of centered inputs is b + mean' W
     gradient = torch.randn(9, 3, generator=generator, dtype=torch.float64)
     wanted = torch.linalg.solve(shift.T @ full @ shift, gradient)
-    move = metric.move(gradient[:8].clone(), gradient[8])
+    move = metric.move(metric.centered_gradient(gradient[:8], gradient[8]), gradient[8])
     assert move.bias is not None
     found = torch.cat([move.scale * move.matrix, move.bias[None]])
     assert move.slope == pytest.approx(float((gradient * found).sum()))
@@ -150,13 +149,13 @@ def test_the_output_states_of_a_step_are_those_of_their_fit():
     loss = losses.SimplexCrossEntropy()
     network = full((4, 6, 3), loss=loss, lam=0.5, sweeps=1).fit(X, Y)
     target = torch.nn.functional.one_hot(Y, 3).double()
-    _, gradients, _ = _steps(network)._gradients(_batch(network))
+    found = gradients(_steps(network), _batch(network))
     features = torch.relu(network.weights[0].apply(X))
     u, outputs = network.weights[1].apply(features), network.network.states[-1]
     fit = OutputFit(loss, target, network.structure.divergences[outputs], u, 0.5)
     slope = 0.5 * (network.activations[-1].forward(u) - solve(fit, "reference").value)
-    assert torch.allclose(gradients[1].matrix, features.T @ slope / len(X), atol=1e-4)
-    assert torch.allclose(bias_of(gradients[1]), slope.mean(0), atol=1e-4)
+    assert torch.allclose(found[1].matrix, features.T @ slope / len(X), atol=1e-4)
+    assert torch.allclose(bias_of(found[1]), slope.mean(0), atol=1e-4)
 
 
 def test_the_same_seed_gives_the_same_network_and_another_does_not():

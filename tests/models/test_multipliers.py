@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liftednet import DeclarationError, activations, losses
+from liftednet import DeclarationError, activations, load, losses, save
 from liftednet.models import Ending, LiftedMLP, Minibatch
 from liftednet.models.methods.multipliers import MultiplierBlocks
 from tests.models.networks import bias_of, fitted, full, labeled
@@ -101,8 +101,6 @@ def test_a_warm_start_keeps_multipliers_and_damping():
 
 
 def test_the_lifted_rule_is_the_feedforward_rule_and_files_keep_the_coupling(tmp_path):
-    from liftednet import load, save
-
     model = fitted(X, Y, divergence="multipliers", sweeps=2)
     assert model.forward_lifted(X).equal(model.forward(X))
     again = load(save(model, tmp_path / "model"))

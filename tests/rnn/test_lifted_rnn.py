@@ -15,14 +15,15 @@ from torch import nn
 from liftednet import activations
 from liftednet.data import echo, running_sum, temporal_order
 from liftednet.errors import DataError, DeclarationError, NotFittedError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.layers.time import Timeline
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import LiftedRNN, Minibatch
 from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.problems import StatesOverTime
 from liftednet.solvers import solve
 from liftednet.solvers.over_time import Cyclic, RedBlack
+from tests.models.networks import gradients
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -258,7 +259,7 @@ def test_for_a_large_lam_the_gradients_are_those_of_backpropagation_through_time
     options: dict[str, Any] = {"divergence": "tight", "lam": 1e6, "rho": 1e-12}
     model = small_model(**options).fit(x, y)
     steps = BatchSteps(model.structure, model.weights, Minibatch(), torch.Generator())
-    _, (gradient, last), _ = steps._gradients(prepared(model.network, x, y))
+    gradient, last = gradients(steps, prepared(model.network, x, y))
     (cell,) = model.cells
     network = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
     with torch.no_grad():

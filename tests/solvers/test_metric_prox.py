@@ -193,3 +193,12 @@ def test_a_tolerance_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(SolverError, match="residual") as error:
             step()
         assert RowNorm(0.5).holds(error.value.solution)
+
+
+@pytest.mark.parametrize("penalty", [Nonnegative(), RowNorm(0.5)], ids=name)
+def test_a_step_that_is_not_finite_is_refused(penalty: Penalty) -> None:
+    given = problem(10.0)
+    weight = given.weight.clone()
+    weight[0, 0] = torch.nan
+    with pytest.raises(SolverError, match="nan"):
+        low_rank_prox(penalty, weight, given.metric, given.t)
