@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from liftednet.activation import Activation
@@ -154,7 +155,8 @@ class Settings:
 
     def __repr__(self) -> str:
         """Name the settings."""
-        shown = ", ".join(f"{name}={value!r}" for name, value in self._settings().items())
+        settings = self._settings().items()
+        shown = ", ".join(f"{name}={_plain(value)!r}" for name, value in settings)
         return f"{type(self).__name__}({shown})"
 
     def _settings(self) -> dict[str, Any]:
@@ -174,6 +176,15 @@ def _each(name: str, value: float | Sequence[float], layers: int) -> tuple[float
     if not layers:
         require_positive(name, 1.0 if isinstance(value, Sequence) else value)
     return tuple(float(number) for number in values)
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting with Python's numbers in place of numpy's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, FullBatch | Minibatch):
+        return replace(value, **{x.name: _plain(getattr(value, x.name)) for x in fields(value)})
+    return value
 
 
 def _refuse_unknown(name: str, solver: object) -> None:

@@ -2,51 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from .krylov import Krylov
 from .levenberg_marquardt import Damped, relative
-from .objective import Forward, Product, Tensors, joined
+from .linearized import Linearized
+from .objective import Forward, Product, joined
 
-_FLAT = 5e-4  # relative decrease of the model per product, below which more do not pay
-_WINDOW = 10  # products over which it is measured
+_FLAT = 3e-4  # relative decrease of the model per product, below which more do not pay
+_WINDOW = 5  # products over which it is measured
+
+
+@dataclass(frozen=True, eq=False)
+class Curvature:
+    """C = J' Hess R J + pull as a map.
+
+    Attributes:
+        forward: the objective.
+        linear: J, at a point.
+        curved: products with the Hessian of every loss there.
+    """
+
+    forward: Forward
+    linear: Linearized
+    curved: Sequence[Product]
+
+    def product(self, direction: Tensor) -> Tensor:
+        """Return C v for a direction v, (parameters,)."""
+        ahead = self.linear.ahead(self.forward.split(direction))
+        bent = [curved(part) for curved, part in zip(self.curved, ahead, strict=True)]
+        return joined(self.linear.back(bent)) + self.forward.pulls * direction
 
 
 class CurvatureProducts:
     """<g, s> + <s, C s> / 2 with C = J' Hess R J + pull, J the Jacobian of the outputs.
 
-    The forward pass is differentiated once and kept. u -> J'u is one pass back through it; as that
-    pass is linear in u, going back through it in turn is v -> J v (Pearlmutter, Fast Exact
-    Multiplication by the Hessian, 1994).
+    A damped step is found by conjugate gradients, without a preconditioner: C + mu has a few large
+    eigenvalues and a crowd near mu, which a metric of units or layers scatters
+    (benchmarks/results/gauss_newton.md).
+
+    Attributes:
+        gradient: g, (parameters,), float64.
+        curvature: C.
     """
 
     def __init__(
         self, forward: Forward, point: Tensor, flat: float = _FLAT, window: int = _WINDOW
     ) -> None:
         """Pass forward at a point, (parameters,) in float64; `flat` and `window` as in Krylov."""
-        self._forward = forward
-        self._weights = tuple(
-            part.detach().clone().requires_grad_() for part in forward.split(point)
-        )
-        with torch.enable_grad(), _StepByStep():
-            self._outputs = forward.at(self._weights)
-        found = [outputs.detach() for outputs in self._outputs]
-        self._seen = [torch.zeros_like(outputs, requires_grad=True) for outputs in found]
-        self._pulled = self._backward(self._seen, create_graph=True)
-        pairs = list(zip(forward.targets, found, strict=True))
-        self._curved: list[Product] = [target.curved(outputs) for target, outputs in pairs]
+        linear = Linearized(forward, point)
+        pairs = list(zip(forward.targets, linear.outputs, strict=True))
         slopes = zip(*(target.slopes(outputs) for target, outputs in pairs), strict=True)
-        left, answered = (joined(self._backward(part)) for part in slopes)
+        left, answered = (joined(linear.back(part)) for part in slopes)
+        curved = [target.curved(outputs) for target, outputs in pairs]
+        self.curvature = Curvature(forward, linear, curved)
         pulled = forward.pulls * point
         self.gradient = left + pulled
         self._scale = max(float(term.abs().max()) for term in (answered, answered - left, pulled))
-        self._space = Krylov(self.product, self.gradient, flat, window)
+        # A product of the model itself would keep the passes alive until garbage is collected.
+        self._space = Krylov(self.curvature.product, self.gradient, flat, window)
 
     @property
     def residual(self) -> float:
@@ -64,63 +83,8 @@ class CurvatureProducts:
         generator = torch.Generator().manual_seed(0)
         signs = torch.randint(0, 2, self.gradient.shape, generator=generator)
         signs = 2.0 * signs.to(self.gradient) - 1.0
-        return float(signs @ self.product(signs)) / len(signs)
-
-    def product(self, direction: Tensor) -> Tensor:
-        """Return C v for a direction v, (parameters,)."""
-        parts = self._forward.split(direction)
-        ahead = torch.autograd.grad(self._pulled, self._seen, parts, retain_graph=True)
-        bent = [curved(part) for curved, part in zip(self._curved, ahead, strict=True)]
-        return joined(self._backward(bent)) + self._forward.pulls * direction
+        return float(signs @ self.curvature.product(signs)) / len(signs)
 
     def minimizer(self, damping: float) -> Damped:
         """Return a damped step by conjugate gradients, truncated where they no longer pay."""
         return self._space.minimizer(damping)
-
-    def _backward(self, rows: Iterable[Tensor], create_graph: bool = False) -> Tensors:
-        """Return J'u for u shaped as the outputs, shaped as the weights."""
-        return torch.autograd.grad(
-            self._outputs,
-            self._weights,
-            tuple(rows),
-            retain_graph=True,
-            create_graph=create_graph,
-            materialize_grads=True,
-        )
-
-
-class _StepByStep(TorchFunctionMode):
-    """Takes `torch.stack` apart again as a whole where it is differentiated twice.
-
-    Its own backward pass selects one part after another, and going back through a selection fills
-    a tensor of the whole size: over T steps, T^2.
-    """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = dict(kwargs or {})
-        if func is not torch.stack or "out" in named:
-            return func(*args, **named)
-        tensors = args[0] if args else named["tensors"]
-        axis = args[1] if len(args) > 1 else named.get("dim", 0)
-        return _Stack.apply(axis, *tensors)  # type: ignore[no-untyped-call]
-
-
-class _Stack(torch.autograd.Function):
-    """torch.stack, with a backward pass that is one unbind."""
-
-    @staticmethod
-    def forward(ctx: Any, axis: int, *tensors: Tensor) -> Tensor:
-        """Return the stacked tensors."""
-        ctx.axis = axis
-        return torch.stack(tensors, axis)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the parts of a gradient."""
-        return None, *gradient.unbind(ctx.axis)

@@ -24,7 +24,7 @@ FORMS: dict[str, Callable[[Forward, Tensor], Model]] = {
     "products": CurvatureProducts,
     "normal": normal_equations,
 }
-_FEW = 30  # weights whose Jacobian takes less time than the products
+_MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,18 +55,24 @@ def require_form(form: str | None) -> None:
 
 
 def chosen(forward: Forward, form: str | None = None) -> Callable[[Tensor], Model]:
-    """Return how the model at a point is made: as the form says, or as takes the least time.
+    """Return how the model at a point is made: as the form says, or as should take less time.
+
+    With m numbers that count in the loss and n weights, the matrix takes (m + n) n^2
+    multiplications, and is better where they take less than the products, about a tenth of a
+    second (benchmarks/gauss_newton.py).
 
     Args:
         forward: the network, its data and its targets.
-        form: "products", "normal", or None for a choice by the number of weights.
+        form: "products", "normal", or None for a choice by m and n.
 
     Raises:
         DeclarationError: there is no such form.
     """
     require_form(form)
-    found = form or ("normal" if len(forward.pulls) <= _FEW else "products")
-    return partial(FORMS[found], forward)
+    weights = len(forward.pulls)
+    answers = sum(target.values.numel() for target in forward.targets)
+    small = (answers + weights) * weights**2 <= _MOST_WORK
+    return partial(FORMS[form or ("normal" if small else "products")], forward)
 
 
 def steps(
@@ -92,7 +98,7 @@ def steps(
     """
     model_at, damped = chosen(forward, form), solver or LevenbergMarquardt()
     objective = forward.objective(point)
-    while (model := model_at(point)).residual > tolerance:
+    while not (model := model_at(point)).residual <= tolerance:  # also where it is NaN
         found = damped.descend(model, partial(forward.decrease, point, objective))
         if found is None:
             return False

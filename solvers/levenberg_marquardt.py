@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -78,10 +79,12 @@ class Quadratic:
         damped.diagonal().add_(damping)
         factor, failed = torch.linalg.cholesky_ex(damped)
         right = -self.gradient[:, None]
-        if failed:  # rounding of a curvature far larger than the damping
+        if not failed:
+            step = torch.cholesky_solve(right, factor)[:, 0]
+        elif bool(damped.isfinite().all()):  # rounding of a curvature far larger than the damping
             step = torch.linalg.lstsq(damped, right).solution[:, 0]
         else:
-            step = torch.cholesky_solve(right, factor)[:, 0]
+            step = torch.full_like(self.gradient, torch.nan)
         return Damped(step, -self.value(step))
 
 
@@ -127,7 +130,7 @@ class LevenbergMarquardt:
 
         Args:
             model: of the objective at the current point.
-            decrease: by how much a step lowers the objective; NaN counts as a rise.
+            decrease: by how much a step lowers the objective; NaN or infinity counts as a rise.
         """
         if self._mu == 0.0:
             unit = model.mean_curvature
@@ -136,7 +139,7 @@ class LevenbergMarquardt:
         for attempt in range(1, _ATTEMPTS + 1):
             damped = model.minimizer(self._mu)
             gained, expected = decrease(damped.step), damped.expected
-            if gained > 0 and expected > 0:
+            if 0 < gained < math.inf and expected > 0:
                 share = min(gained / expected, 1.0)
                 factor = max(1 / 3, 1 - (2 * share - 1) ** 3)
                 self._mu = max(self._mu * factor, self._floor)

@@ -19,8 +19,8 @@ Product = Callable[[Tensor], Tensor]
 class Outputs(Protocol):
     """A network as a function of its weights, made of what torch differentiates.
 
-    Use `unbind`, not an index, to go through the steps of a sequence: a product with the Jacobian
-    of an index takes as long as the whole sequence.
+    Steps of a sequence are taken by `unbind`, and parts of a weight are sliced outside the loop: to
+    go back twice through an index, or a slice, fills a tensor of the shape of the whole.
     """
 
     def __call__(self, weights: Tensors, data: Tensors) -> Tensors:

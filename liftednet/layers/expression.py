@@ -167,8 +167,8 @@ class Applied(Expression):
 
     layer: Layer
     arguments: tuple[Any, ...]
-    weights: Parameter | None
     shape: Shape
+    weights: Parameter | None
     sequence: bool
     early: int
     variables: frozenset[Variable]
@@ -226,7 +226,7 @@ def apply(
         )
     variables = below | {weights} if weights is not None else below
     early = given[0].early + isinstance(layer, Early) - isinstance(layer, Late)
-    return Applied(layer, arguments, weights, shape, given[0].sequence, early, variables)
+    return Applied(layer, arguments, shape, weights, given[0].sequence, early, variables)
 
 
 def _refuse_shared(layer: Layer, arguments: Sequence[Expression]) -> None:
