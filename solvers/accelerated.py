@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -20,12 +21,16 @@ _ROUNDING = 1e-12
 
 @dataclass
 class _Walk:
-    """Where the steps are: v, the point ahead of it, momentum, and the local smoothness s."""
+    """Where the steps are: v, the point ahead of it, momentum, and the local smoothness s.
+
+    Where the problem is not convex, the objective at v, too.
+    """
 
     v: Tensor
     ahead: Tensor
     momentum: float
     s: float
+    total: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ class Accelerated(Solver[BlockFit, Any, None]):
     """Solves a block fit of any maps, by products with them and their adjoints alone.
 
     v <- prox_{g / s}(y - gradient / s), s found by backtracking (Beck and Teboulle, 2009), with
-    restarts (O'Donoghue and Candes, 2015). Without momentum where the problem is not convex: it
-    then goes downhill to a stationary point.
+    restarts (O'Donoghue and Candes, 2015). Where the problem is not convex, a step that would go
+    uphill is taken again without momentum: it goes downhill to a stationary point.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -80,16 +85,18 @@ def _advance(problem: BlockFit, at: _Walk, largest: float) -> tuple[_Walk, float
     s = at.s
     while True:
         following = problem.block.prox(at.ahead - gradient / s, 1 / s)
-        moved = following - at.ahead
+        moved, reached = following - at.ahead, problem.smooth_value(following)
         bound = value + (gradient * moved).sum() + s / 2 * moved.square().sum()
         slack = _ROUNDING * (1 + abs(float(value)))
-        if s >= largest or bool(problem.smooth_value(following) <= bound + slack):
+        if s >= largest or bool(reached <= bound + slack):
             break
         s = min(_RAISED * s, largest)
     off = s * float(moved.abs().max()) / (scale or 1.0)
+    total = at.total if problem.convex else float(reached + problem.block.value(following))
+    if total > at.total + _ROUNDING * (1 + abs(at.total)):  # a step from v itself goes downhill
+        return replace(at, ahead=at.v, momentum=1.0, s=s), math.inf
     change = following - at.v
-    restart = not problem.convex or bool((moved * change).sum() < 0)
-    momentum = 1.0 if restart else at.momentum
+    momentum = 1.0 if bool((moved * change).sum() < 0) else at.momentum
     larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
-    ahead = following + ((momentum - 1) / larger if problem.convex else 0.0) * change
-    return _Walk(following, ahead, larger if problem.convex else 1.0, _EASED * s), off
+    ahead = following + (momentum - 1) / larger * change
+    return _Walk(following, ahead, larger, _EASED * s, total), off
