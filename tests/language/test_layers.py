@@ -148,8 +148,9 @@ def test_an_expression_is_the_plain_function_and_affine_in_each_variable():
     h = torch.cat([values[x], 2 * values[y]], 1) @ values[first].matrix + values[first].bias
     wanted = h[:, :2] * (values[y] @ values[second].matrix) - h[:, 1:]
     torch.testing.assert_close(value_of(gated, values), wanted)
-    for variable, at in ((x, values[x]), (first, values[first].stacked()),
-                         (second, values[second].stacked())):  # fmt: skip
+    points: list[tuple[Any, Tensor]] = [(x, values[x])]
+    points += [(w, values[w].stacked()) for w in (first, second)]
+    for variable, at in points:
         part = affine_in(gated, variable, values)
         offset = 0 if part.offset is None else part.offset
         torch.testing.assert_close(part.map.apply(at) + offset, wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,12 +25,13 @@ def forward_map(activation: Any, u: Tensor) -> Tensor:
         case "SimplexProjection":
             return _on_the_simplex(u)
         case name:
-            return {
+            maps: dict[str, Callable[[Tensor], Tensor]] = {
                 "ReLU": functional.relu,
                 "Sigmoid": torch.sigmoid,
                 "Tanh": torch.tanh,
                 "Softplus": functional.softplus,
-            }[name](u)
+            }
+            return maps[name](u)
 
 
 def _on_the_simplex(u: Tensor) -> Tensor:

@@ -193,7 +193,7 @@ def _tied() -> Network:
     x = network.input(4)
     first = dense(x, 4)
     h = network.state(Tanh(), first)
-    g = network.state(Tanh(), dense(h, 4, weights=first.weights))  # type: ignore[attr-defined]
+    g = network.state(Tanh(), dense(h, 4, weights=first.weights))
     network.loss(CrossEntropy(), dense(g, 3))
     return network
 

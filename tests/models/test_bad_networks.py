@@ -101,7 +101,7 @@ def _through_weights(network: Network) -> Any:
 def _weights_twice(network: Network) -> Any:
     x = network.input(4)
     first = dense(x, 4)
-    return dense(first, 4, weights=first.weights)  # type: ignore[attr-defined]
+    return dense(first, 4, weights=first.weights)
 
 
 @pytest.mark.parametrize(

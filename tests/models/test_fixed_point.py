@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import pytest
 import torch
@@ -18,7 +20,7 @@ def test_every_block_of_a_fixed_point_is_optimal_to_cvxpy(activation, divergence
     options = {"lam": 2.0, "rho": 0.3, "sweeps": 1000, "tolerance": 1e-4}
     model = fitted(x, y, (4, 3, 3), activations=activation, divergence=divergence, **options)
     assert model.residual() <= 1e-3
-    values = {"states 1": model.states[0]}
+    values: dict[str, Any] = {"states 1": model.states[0]}
     values |= {f"weights {n}": layer for n, layer in enumerate(model.weights, start=1)}
     for name, value in values.items():
         problem = model.subproblem(name)

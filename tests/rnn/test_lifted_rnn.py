@@ -91,7 +91,7 @@ def test_the_forward_rule_is_that_of_a_torch_rnn(generator):
     x, y = small_task(generator)
     model = small_model(divergence="tight").fit(x, y)
     (cell,) = model.cells
-    network = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
+    network: Any = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
     state = {
         "weight_ih_l0": cell.inputs.T,
         "weight_hh_l0": cell.recurrent.T,
@@ -261,7 +261,7 @@ def test_for_a_large_lam_the_gradients_are_those_of_backpropagation_through_time
     steps = BatchSteps(model.structure, model.weights, Minibatch(), torch.Generator())
     gradient, last = gradients(steps, prepared(model.network, x, y))
     (cell,) = model.cells
-    network = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
+    network: Any = nn.RNN(3, 4, nonlinearity="relu", batch_first=True).double()
     with torch.no_grad():
         network.weight_hh_l0.copy_(cell.recurrent.T)
         network.weight_ih_l0.copy_(cell.inputs.T)
