@@ -27,9 +27,8 @@ from benchmarks.gauss_newton_cases import (
     sizes_of,
 )
 from benchmarks.solvers import machine
-from liftednet.solvers import gauss_newton
 from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import Taken, steps
+from liftednet.solvers.gauss_newton import FORMS, Form, Taken, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
 from liftednet.solvers.normal_equations import normal_equations
 from liftednet.solvers.objective import joined
@@ -75,7 +74,7 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
     return (time.process_time() - started) / repeats
 
 
-def path(case: Case, form: str, most: float) -> list[tuple[float, Taken]]:
+def path(case: Case, form: Form, most: float) -> list[tuple[float, Taken]]:
     """Return the steps of some seconds, and when each was done."""
     started, found = time.process_time(), []
     for taken in steps(case.forward, case.start, 1e-9, form):
@@ -112,10 +111,10 @@ def races(cases: dict[str, Callable[[], Case]], most: float) -> Iterator[str]:
     yield "| --- | --- |" + " ---: |" * 6
     for name, make in cases.items():
         case = make()
-        for form in ("products", "normal"):
-            if form == "normal" and len(case.start) > 2000:
+        for form, made in FORMS.items():
+            if made is normal_equations and len(case.start) > 2000:
                 continue
-            found = path(case, form, most)
+            found = path(case, made, most)
             values = ([taken.objective for at, taken in found if at <= mark] for mark in marks)
             cells = " | ".join(f"{value[-1]:.4g}" if value else "-" for value in values)
             last, taken = found[-1]
@@ -129,11 +128,9 @@ def stopping(most: float) -> Iterator[str]:
     yield "| ---: | ---: |" + " ---: |" * len(names)
     for flat, window in ((2e-2, 3), (1e-3, 5), (3e-4, 5), (1e-4, 5), (3e-4, 10), (1e-6, 10)):
         form = partial(CurvatureProducts, flat=flat, window=window)
-        gauss_newton.FORMS["tried"] = form
-        found = [path(CASES[name](), "tried", most) for name in names]
+        found = [path(CASES[name](), form, most) for name in names]
         cells = " | ".join(f"{run[-1][1].objective:.4g} ({len(run)} steps)" for run in found)
         yield f"| {flat:g} | {window} | {cells} |"
-    del gauss_newton.FORMS["tried"]
 
 
 Apply = Callable[[Tensor], Tensor]
@@ -193,7 +190,7 @@ def preconditioners(most: float) -> Iterator[str]:
         points = [
             (taken.point, solver._mu)
             for taken in islice(
-                steps(case.forward, case.start, 0.0, "products", solver), number + 1
+                steps(case.forward, case.start, 0.0, CurvatureProducts, solver), number + 1
             )
         ]
         (before, damping), (point, _) = points[-2], points[-1]
@@ -205,9 +202,9 @@ def preconditioners(most: float) -> Iterator[str]:
         diagonal = model.curvature.diagonal() + damping
         tried: list[Apply] = [
             lambda r: r,
-            lambda r, d=diagonal: r / d,  # type: ignore[misc]
+            lambda r, d=diagonal: r / d,
             kronecker(model.curvature, shapes, damping),
-            lambda r, v=vectors, s=share: r - v @ (s * (v.T @ r)),  # type: ignore[misc]
+            lambda r, v=vectors, s=share: r - v @ (s * (v.T @ r)),
         ]
         damped = model.curvature + damping * torch.eye(len(point), dtype=torch.float64)
         counts = (products_needed(damped, -model.gradient, apply) for apply in tried)
@@ -233,11 +230,11 @@ def trained(task: str, case: Case, length: int, seed: int) -> Tensor:
     if task == "timer":
         begin.append(drawn("gaussian", sizes_of(case.forward), seed + 1000))
     brief = case.forward if length < 100 else shortened(case.forward, length // 2)
-    ends = [list(islice(steps(brief, point, 1e-6, "products"), 20))[-1] for point in begin]
+    ends = [list(islice(steps(brief, point, 1e-6, CurvatureProducts), 20))[-1] for point in begin]
     point = min(ends, key=lambda taken: taken.objective).point
     if brief is case.forward:
         return point
-    return list(islice(steps(case.forward, point, 1e-6, "products"), 10))[-1].point
+    return list(islice(steps(case.forward, point, 1e-6, CurvatureProducts), 10))[-1].point
 
 
 def sections(quick: bool) -> Iterator[tuple[str, str, Iterator[str]]]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from liftednet import activations as activations
     from liftednet import data as data
     from liftednet import divergences as divergences
+    from liftednet import layers as layers
     from liftednet import losses as losses
     from liftednet import models as models
     from liftednet import penalties as penalties
@@ -35,11 +36,15 @@ if TYPE_CHECKING:
     from liftednet.export import to_torch as to_torch
     from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
     from liftednet.export_recurrent import recurrent_to_torch as recurrent_to_torch
+    from liftednet.layers import check_layer as check_layer
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
+    from liftednet.network import Network as Network
+    from liftednet.problems import Design as Design
     from liftednet.problems import Link as Link
     from liftednet.problems import OutputFit as OutputFit
     from liftednet.problems import StateFit as StateFit
+    from liftednet.problems import StatesOverTime as StatesOverTime
     from liftednet.problems import WeightFit as WeightFit
     from liftednet.problems import Weights as Weights
     from liftednet.solution import Solution as Solution
@@ -51,6 +56,7 @@ _ROOMS = (
     "activations",
     "data",
     "divergences",
+    "layers",
     "losses",
     "models",
     "penalties",
@@ -61,16 +67,20 @@ _HOMES = {
     "DataError": "errors",
     "DeclarationError": "errors",
     "LiftedError": "errors",
+    "Design": "problems",
     "Link": "problems",
+    "Network": "network",
     "NotFittedError": "errors",
     "OutputFit": "problems",
     "Solution": "solution",
     "SolverError": "errors",
     "StateFit": "problems",
+    "StatesOverTime": "problems",
     "Status": "solution",
     "WeightFit": "problems",
     "Weights": "problems",
     "check_activation": "check",
+    "check_layer": "layers",
     "initialize_": "export",
     "initialize_rnn_": "export_recurrent",
     "load": "models.storage",

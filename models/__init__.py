@@ -6,7 +6,8 @@ if __name__ == "models":
         "`pip install -c constraints.txt -e .`, then import liftednet.models"
     )
 
-from .graph import Network
+from liftednet.network import Network
+
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP

@@ -25,6 +25,7 @@ from liftednet.layers.expression import (
 from liftednet.layers.time import Timeline
 from liftednet.losses import OutputLoss
 from liftednet.maps import Composed, Identity, LinearMap, Moved, Rows, Times, chain
+from liftednet.network import Label, Network, State
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
 from liftednet.problems.block_fit import BlockFit, BoxedStates, PenalizedWeights
@@ -32,7 +33,6 @@ from liftednet.problems.states_over_time import picked
 from liftednet.samples import Design, Weights, row_chunks
 
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
-from .graph import Label, Network, State
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,11 +15,11 @@ from liftednet.errors import DataError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input
 from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
+from liftednet.network import Label, Network, Term
 from liftednet.samples import require_sample_weights
 from liftednet.validation import require_finite, require_float
 
 from .forward_pass import Values
-from .graph import Label, Network, Term
 
 ArrayLike = Tensor | np.ndarray[Any, Any]
 Lengths = ArrayLike | Sequence[int] | None

@@ -11,8 +11,7 @@ from torch import Tensor
 from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
-
-from .graph import State
+from liftednet.network import State
 
 Values = dict[Any, Any]  # of variables, by their identity
 Activate = Callable[[State, Tensor], Tensor]

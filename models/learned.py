@@ -11,10 +11,10 @@ from functools import partial
 from liftednet.activations import LeakyReLU
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
+from liftednet.network import State
 from liftednet.problems import SlopeFit
 
 from .block import Block, Blocks, Structure
-from .graph import State
 
 
 def learnable_states(structure: Structure) -> list[State]:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import Parameter
+from liftednet.network import Term
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 from liftednet.validation import require_seed
@@ -20,7 +21,6 @@ from liftednet.validation import require_seed
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
-from .graph import Term
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch

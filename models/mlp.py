@@ -12,9 +12,9 @@ from liftednet.activations import ReLU
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
+from liftednet.network import Network
 from liftednet.validation import is_integer
 
-from .graph import Network
 from .lifted import Lifted
 from .methods import Method
 from .methods.descent import AnySolver

@@ -12,13 +12,13 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.errors import DataError, NotFittedError
 from liftednet.layers.expression import TIME, value_of
+from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 
 from .block import Blocks, Structure
 from .data import Arrays, Data, Lengths, prepared
-from .graph import Label, Term
 from .methods.descent import FullBatch, Solvers, largest_residual
 from .run import Trace
 from .settings import MULTIPLIERS, Settings

@@ -25,13 +25,13 @@ from liftednet.layers import (
     turn,
 )
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 from liftednet.starts import gaussian, identity, orthogonal
 from liftednet.validation import is_integer, require_positive
 
 from .block import Blocks
-from .graph import Network, State
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Method
 from .methods.descent import AnySolver

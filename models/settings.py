@@ -12,13 +12,13 @@ import torch
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, joint, tight
 from liftednet.errors import DataError, DeclarationError
+from liftednet.network import Network
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
 from liftednet.validation import FLOATS, require_device, require_positive, require_seed
 
 from .block import Structure
-from .graph import Network
 from .methods import Method, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.minibatch import Minibatch

@@ -16,10 +16,10 @@ from liftednet.errors import DataError, LiftedError
 from liftednet.layers import Expression
 from liftednet.layers.expression import Applied
 from liftednet.layers.layer import Layer
+from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.storage import CATALOGUE, Archive, Description, describe, read, rebuild, write
 
-from .graph import Network, State
 from .lifted import Lifted
 from .methods import METHODS
 from .mlp import LiftedMLP

@@ -11,11 +11,11 @@ from torch import Tensor
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.time import Delay, Early, First, Late, Turn
+from liftednet.network import State
 
 from .block import Structure
 from .data import as_tensor
 from .forward_pass import Values, delayed_in
-from .graph import State
 
 
 def refuse_whole_sequences(structure: Structure) -> None:

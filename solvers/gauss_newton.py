@@ -20,10 +20,8 @@ from .levenberg_marquardt import LevenbergMarquardt, Model
 from .normal_equations import normal_equations
 from .objective import Forward
 
-FORMS: dict[str, Callable[[Forward, Tensor], Model]] = {
-    "products": CurvatureProducts,
-    "normal": normal_equations,
-}
+Form = Callable[[Forward, Tensor], Model]
+FORMS: dict[str, Form] = {"products": CurvatureProducts, "normal": normal_equations}
 _MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
 
 
@@ -46,40 +44,36 @@ class Taken:
     attempts: int
 
 
-def require_form(form: str | None) -> None:
-    """Raise `DeclarationError` where a form of the model is neither None nor a known name."""
-    if form is not None and form not in FORMS:
-        raise DeclarationError(
-            f"there is no form {form!r} of a step; there are {', '.join(FORMS)}."
-        )
-
-
-def chosen(forward: Forward, form: str | None = None) -> Callable[[Tensor], Model]:
-    """Return how the model at a point is made: as the form says, or as should take less time.
-
-    With m numbers that count in the loss and n weights, the matrix takes (m + n) n^2
-    multiplications, and is better where they take less than the products, about a tenth of a
-    second (benchmarks/gauss_newton.py).
-
-    Args:
-        forward: the network, its data and its targets.
-        form: "products", "normal", or None for a choice by m and n.
+def form_named(name: str | None) -> Form | None:
+    """Return a form of the model by its name; None stays None, and is chosen.
 
     Raises:
         DeclarationError: there is no such form.
     """
-    require_form(form)
+    if name is not None and name not in FORMS:
+        known = ", ".join(map(repr, FORMS))
+        raise DeclarationError(f"there is no form {name!r} of a step; there are {known}.")
+    return None if name is None else FORMS[name]
+
+
+def form_for(forward: Forward) -> Form:
+    """Return the form whose steps should bring the objective down in less time.
+
+    With m numbers in the loss and n weights, the matrix takes (m + n) n^2 multiplications. It is
+    better where they take about as long as the products alone need to be called, a few hundredths
+    of a second (benchmarks/results/gauss_newton.md).
+    """
     weights = len(forward.pulls)
     answers = sum(target.values.numel() for target in forward.targets)
     small = (answers + weights) * weights**2 <= _MOST_WORK
-    return partial(FORMS[form or ("normal" if small else "products")], forward)
+    return normal_equations if small else CurvatureProducts
 
 
 def steps(
     forward: Forward,
     point: Tensor,
     tolerance: float,
-    form: str | None = None,
+    form: Form | None = None,
     solver: LevenbergMarquardt | None = None,
 ) -> Generator[Taken, None, bool]:
     """Yield one step after another, each of which lowers the objective.
@@ -90,13 +84,14 @@ def steps(
         forward: the network, its data and its targets.
         point: all weights at the start, (parameters,), float64.
         tolerance: stop when no entry of the gradient, relative to its terms, is larger.
-        form: as `chosen` takes it.
+        form: how the model at a point is made; None for a choice by size.
         solver: with the damping to go on with; None for a new one.
 
     Returns:
         Whether the tolerance has been reached; no step lowers the objective otherwise.
     """
-    model_at, damped = chosen(forward, form), solver or LevenbergMarquardt()
+    model_at = partial(form or form_for(forward), forward)
+    damped = solver or LevenbergMarquardt()
     objective = forward.objective(point)
     while not (model := model_at(point)).residual <= tolerance:  # also where it is NaN
         found = damped.descend(model, partial(forward.decrease, point, objective))

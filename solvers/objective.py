@@ -23,7 +23,7 @@ class Outputs(Protocol):
     go back twice through an index, or a slice, fills a tensor of the shape of the whole.
     """
 
-    def __call__(self, weights: Tensors, data: Tensors) -> Tensors:
+    def __call__(self, weights: Tensors, data: Tensors, /) -> Tensors:
         """Return the pre-activations of every loss, each (samples, rows, outputs).
 
         Args:

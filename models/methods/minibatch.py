@@ -16,10 +16,12 @@ from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Expression, Parameter, arguments_of, value_of
 from liftednet.losses import OutputLoss
+from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import OutputFit
 from liftednet.samples import Weights
 from liftednet.solvers import choose
+from liftednet.solvers.layer_metric import LayerMetric
 from liftednet.solvers.metric_prox import low_rank_prox
 from liftednet.validation import is_number, require_count, require_positive
 
@@ -27,9 +29,7 @@ from ..batches import Batches
 from ..block import Structure, counted, row_weights
 from ..data import Data
 from ..forward_pass import Values, passed_forward
-from ..graph import State, Term
 from ..run import Ending, Step, Steps
-from .layer_metric import LayerMetric
 
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand

@@ -13,10 +13,10 @@ from torch import Tensor
 from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import affine_in, value_of
+from liftednet.network import State
 
 from ..block import Blocks, Edge, Structure, row_weights
 from ..forward_pass import Values
-from ..graph import State
 from ..run import Step
 
 _EASED, _DAMPED = 0.8, 4.0  # factors of the damping after a sweep that paid, and one that did not

@@ -14,10 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import DataError, DeclarationError, SolverError, activations, losses
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
-from liftednet.models.methods.layer_metric import LayerMetric
 from liftednet.models.methods.minibatch import BatchSteps, _Lifted
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
+from liftednet.solvers.layer_metric import LayerMetric
 from tests.models.networks import bias_of, full, gradients, labeled, targets_for
 
 X, Y = labeled(samples=60)

@@ -18,13 +18,13 @@ from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.solvers import normal_equations as dense
 from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import Taken, chosen, steps
+from liftednet.solvers.gauss_newton import Form, Taken, form_for, form_named, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
 from liftednet.solvers.normal_equations import normal_equations
 from liftednet.solvers.objective import Forward, Target, joined
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
-FORMS = ["products", "normal"]
+FORMS = [CurvatureProducts, normal_equations]
 
 
 def linear(weights, data):
@@ -187,7 +187,7 @@ def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
     return Forward(linear, (x,), (target,), (weights,))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 def test_one_step_solves_a_ridge_regression(generator, form):
     x, y = normal(generator, 40, 6), normal(generator, 40, 2)
     forward = regression(x, y, pull=0.8)
@@ -201,7 +201,7 @@ def test_one_step_solves_a_ridge_regression(generator, form):
     np.testing.assert_allclose(taken.point.view(7, 2).numpy(), solution, rtol=1e-7, atol=1e-9)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 def test_logistic_regression_reaches_the_optimum_of_scikit_learn(generator, form):
     x, labels = normal(generator, 120, 5), torch.arange(120) % 3
     x[torch.arange(120), labels] += 1.0
@@ -218,7 +218,7 @@ def test_logistic_regression_reaches_the_optimum_of_scikit_learn(generator, form
     )
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 def test_a_weight_that_the_outputs_do_not_see_is_pulled_to_zero(generator, form):
     x, y = normal(generator, 40, 6), normal(generator, 40, 2)
     seen = regression(x, y, pull=0.8)
@@ -227,7 +227,7 @@ def test_a_weight_that_the_outputs_do_not_see_is_pulled_to_zero(generator, form)
     assert float(last.point[14:].abs().max()) < 1e-6
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 @pytest.mark.parametrize("loss", LOSSES, ids=repr)
 def test_every_step_lowers_the_objective(generator, loss, form):
     forward, point = recurrent_problem(generator, loss)
@@ -280,7 +280,7 @@ def test_a_start_that_overflows_has_no_step():
         assert not converged
 
 
-def ended(forward: Forward, point: Tensor, form: str) -> tuple[list[Taken], bool]:
+def ended(forward: Forward, point: Tensor, form: Form) -> tuple[list[Taken], bool]:
     found, generator = [], steps(forward, point, 1e-6, form)
     while True:
         try:
@@ -289,7 +289,7 @@ def ended(forward: Forward, point: Tensor, form: str) -> tuple[list[Taken], bool
             return found, end.value
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
 def test_it_ends_at_a_stationary_point(generator, form):
     forward, point = recurrent_problem(generator, SquaredError())
     taken, converged = ended(forward, point, form)
@@ -300,13 +300,13 @@ def test_it_ends_at_a_stationary_point(generator, form):
 
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
     x, y = normal(generator, 2000, 400), normal(generator, 2000, 1)
-    few, point = regression(x[:, :6], y, pull=0.8), torch.zeros(7).double()
-    many, start = regression(x, y, pull=0.8), torch.zeros(401).double()
-    assert not isinstance(chosen(few)(point), CurvatureProducts)
-    assert isinstance(chosen(many)(start), CurvatureProducts)
-    assert isinstance(chosen(few, "products")(point), CurvatureProducts)
+    assert form_for(regression(x[:, :6], y, pull=0.8)) is normal_equations
+    assert form_for(regression(x, y, pull=0.8)) is CurvatureProducts
+    assert form_named("products") is CurvatureProducts
+    assert form_named("normal") is normal_equations
+    assert form_named(None) is None
     with pytest.raises(DeclarationError, match="'cholesky'"):
-        chosen(few, "cholesky")
+        form_named("cholesky")
 
 
 def test_a_model_goes_with_its_last_name(generator):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from liftednet.samples import Weights
-from liftednet.solvers.metric_prox import LowRankMetric
+
+from .metric_prox import LowRankMetric
 
 
 @dataclass(frozen=True)
