@@ -99,5 +99,7 @@ def steps(
             return False
         point = point + found.step
         objective -= found.decrease
-        yield Taken(point, objective, found.decrease, model.residual, found.attempts)
+        taken = Taken(point, objective, found.decrease, model.residual, found.attempts)
+        del model  # with the passes that it keeps, before the next one is made
+        yield taken
     return True

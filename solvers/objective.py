@@ -41,13 +41,13 @@ class Target:
         divergence: whose R is smooth.
         values: y, (samples, rows, outputs); float64 from here on.
         counted: which rows count, (samples, rows) booleans; y may be anything elsewhere.
-        weight: a factor of the divergence.
+        weight: a factor of the divergence, or one for each sample, (samples, 1, 1).
     """
 
     divergence: Divergence
     values: Tensor
     counted: Tensor
-    weight: float = 1.0
+    weight: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
         """Keep the targets in double precision, and something finite where none counts."""
@@ -56,11 +56,16 @@ class Target:
 
     def take(self, samples: slice) -> Target:
         """Return the target of some samples."""
-        return Target(self.divergence, self.values[samples], self.counted[samples], self.weight)
+        weight = self.weight[samples] if isinstance(self.weight, Tensor) else self.weight
+        return Target(self.divergence, self.values[samples], self.counted[samples], weight)
 
     def value(self, outputs: Tensor) -> Tensor:
         """Return weight sum D(y, u), a scalar."""
-        return self.weight * self.divergence.value(self.values[self.counted], outputs[self.counted])
+        targets, answers = self.values[self.counted], outputs[self.counted]
+        if not isinstance(self.weight, Tensor):
+            return self.weight * self.divergence.value(targets, answers)
+        weights = self.weight[..., 0].expand(self.counted.shape)[self.counted]
+        return (weights * self.divergence.values(targets, answers)).sum()
 
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.

@@ -11,10 +11,10 @@ from torch import Tensor
 from liftednet.activations import Identity
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
-from liftednet.layers.expression import TIME, Variable, value_of
+from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Variable, value_of
 from liftednet.layers.time import Timeline
 from liftednet.penalties import SquaredFrobenius
-from liftednet.solvers.gauss_newton import require_form, steps
+from liftednet.solvers.gauss_newton import form_named, steps
 from liftednet.solvers.objective import Forward, Target
 from liftednet.validation import require_count, require_positive
 
@@ -51,7 +51,7 @@ class GaussNewton:
         """Refuse numbers out of their range."""
         require_count("most", self.most, 1)
         require_positive("tolerance", self.tolerance)
-        require_form(self.form)
+        form_named(self.form)
 
     @property
     def rounds(self) -> int:
@@ -93,7 +93,7 @@ class GaussNewton:
         """
         started, forward = time.perf_counter(), _forward(blocks)
         point = torch.cat([layer.stacked().double().flatten() for layer in blocks.weights])
-        moves = steps(forward, point, self.tolerance, self.form)
+        moves = steps(forward, point, self.tolerance, form_named(self.form))
         number = 0
         try:
             while number < self.most:
@@ -141,7 +141,9 @@ def _targets(blocks: Blocks) -> list[Target]:
         else:
             ones = y.new_ones(y.shape[:2], dtype=torch.bool)
             y, mask = y.transpose(0, 1), (ones if mask is None else mask).T
-        found.append(Target(term.pinned.divergence, y, mask, term.weight))
+        weights = blocks.values.get(SAMPLE_WEIGHTS)
+        factor = term.weight if weights is None else term.weight * weights.double().view(-1, 1, 1)
+        found.append(Target(term.pinned.divergence, y, mask, factor))
     return found
 
 

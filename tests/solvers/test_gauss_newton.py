@@ -24,7 +24,7 @@ from liftednet.solvers.normal_equations import normal_equations
 from liftednet.solvers.objective import Forward, Target, joined
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
-FORMS = [CurvatureProducts, normal_equations]
+FORMS: list[Form] = [CurvatureProducts, normal_equations]
 
 
 def linear(weights, data):
