@@ -36,9 +36,7 @@ class Bounded(Activation):
         if not inner.per_unit:
             raise DeclarationError(f"bounds need a map that acts unit by unit, not {inner!r}.")
         if not (is_bound(lower) and is_bound(upper) and lower <= upper):
-            raise DataError(
-                f"bounds must be two numbers, the smaller first; got {(lower, upper)}."
-            )
+            raise DataError(f"bounds must be two numbers, the smaller first; got {(lower, upper)}.")
         ends = torch.tensor([[lower, upper]], dtype=torch.float64)
         low, high = inner.project(ends)[0].tolist()
         if not (low <= upper and high >= lower):
