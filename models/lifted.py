@@ -268,7 +268,7 @@ class Lifted(Predictor):
         return self._blocks_at(structure, data, weights).objective() / len(data)
 
     def _weights_to_begin_with(self) -> Sequence[Weights]:
-        return self._known_weights() if self.warm_start else self._first_weights()
+        return self._feasible(self._known_weights() if self.warm_start else self._first_weights())
 
     def _known_weights(self) -> Sequence[Weights]:
         return self._first_weights() if self._fit is None else self._fit.weights
@@ -316,6 +316,7 @@ def _same_inputs(before: Data | None, now: Data) -> bool:
     if before is None or set(before.values) != set(now.values):
         return False
     return all(
-        not isinstance(value, Tensor) or value.equal(now.values[variable])
+        not isinstance(value, Tensor)
+        or (value.dtype is now.values[variable].dtype and value.equal(now.values[variable]))
         for variable, value in before.values.items()
     )

@@ -139,11 +139,14 @@ class Settings:
         if not isinstance(self.start, str):
             return given_weights(self.start, parameters)
         generator = torch.Generator().manual_seed(require_seed(self.seed))
-        drawn = self._drawn(self.start, generator)
-        feasible = zip(drawn, self._penalties(len(drawn)), parameters, strict=True)
+        return self._feasible(self._drawn(self.start, generator))
+
+    def _feasible(self, weights: Sequence[Weights]) -> list[Weights]:
+        """Return weights, each where its penalty allows it."""
+        layers = zip(weights, self._penalties(len(weights)), self.network.parameters, strict=True)
         return [
             replace(layer, matrix=(parameter.penalty or penalty).project(layer.matrix))
-            for layer, penalty, parameter in feasible
+            for layer, penalty, parameter in layers
         ]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:

@@ -106,4 +106,6 @@ def given_weights(weights: Sequence[Weights], parameters: Sequence[Parameter]) -
             raise DataError(
                 f"the start bias of layer {number} must have shape {wanted}, got {found}."
             )
+        if not bool(layer.stacked().isfinite().all()):
+            raise DataError(f"the start weights of layer {number} are NaN or infinite.")
     return given

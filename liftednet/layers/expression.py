@@ -211,6 +211,8 @@ def apply(
         names = ", ".join(map(str, given))
         raise DataError(f"{type(layer).__name__} of {names}: {error}") from error
     wanted = layer.weight_shape(*shapes)
+    if weights is not None and penalty is not None:
+        raise DeclarationError("weights that are shared have a penalty where they were made.")
     if wanted is not None:
         weights = weights or Parameter(wanted, layer.bias, penalty)
         if (weights.shape, weights.bias) != (wanted, layer.bias):

@@ -16,6 +16,7 @@ from liftednet.layers import Layer, apply, concatenate, delay, dense, turn
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, Network
 from liftednet.penalties import L1, Declared, Nonnegative, SquaredFrobenius
+from liftednet.problems import Weights
 from tests.models.networks import labeled
 
 X, Y = labeled()
@@ -245,3 +246,22 @@ def test_a_block_that_is_not_there_is_named():
     model = LiftedMLP((4, 5, 3), method="full", dtype=torch.float64).fit(X, Y)
     with pytest.raises(DataError, match=r"weights 3.*states 1, weights 1, weights 2"):
         model.subproblem("weights 3")
+
+
+def test_a_warm_start_is_brought_to_a_new_constraint():
+    x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
+    model = LiftedMLP((4, 5, 3), method="full", warm_start=True).fit(x, y)
+    model.penalty = Nonnegative(1e-3)
+    assert min(float(layer.matrix.min()) for layer in model.fit(x, y).weights) >= 0
+
+
+def test_shared_weights_take_no_second_penalty():
+    x = Network().input(4)
+    with pytest.raises(DeclarationError, match="shared"):
+        dense(x, 4, weights=dense(x, 4).weights, penalty=Nonnegative())
+
+
+def test_weights_that_are_not_finite_are_refused():
+    layer = Weights(torch.full((4, 3), torch.nan), torch.zeros(3))
+    with pytest.raises(DataError, match="NaN"):
+        LiftedMLP((4, 3)).with_weights([layer])
