@@ -146,7 +146,7 @@ class Blocks:
         return self.structure.network
 
     def pass_forward(self) -> None:
-        """Replace the states by those of a forward pass, output states by those of their fit."""
+        """Replace the states by those of a forward pass."""
         self.values = self.structure.passed(self.values)
 
     def edges(self) -> Iterator[Edge]:
@@ -229,16 +229,6 @@ class Blocks:
         for part in row_chunks(self.samples, widest, 4_000_000):
             yield {**weights, **{x: v[part].double() for x, v in rest.items()}}
 
-    def output_value(self) -> float:
-        """Return the losses at the current states, a sum over all samples, in float64."""
-        total = 0.0
-        for piece in self._pieces():
-            for edge in self.edges():
-                if isinstance(edge.target, Label):
-                    total += float(self.edge_value(edge, piece))
-            total += sum(map(float, self._output_values(piece)))
-        return total
-
     @property
     def samples(self) -> int:
         """The number of samples, or of sequences."""
@@ -257,12 +247,6 @@ class Blocks:
     def weights(self) -> list[Weights]:
         """The weights in the order of a forward pass."""
         return [self.values[parameter] for parameter in self.structure.parameters]
-
-    def with_weights(self, weights: Sequence[Weights]) -> Blocks:
-        """Return the blocks with other weights, after a forward pass."""
-        values = dict(zip(self.structure.parameters, weights, strict=True))
-        known = {x: v for x, v in self.values.items() if not isinstance(x, State)}
-        return type(self)(self.structure, {**known, **values}, self.last_only, self.proximity)
 
     def snapshot(self) -> Values:
         """Return the current point."""
@@ -301,8 +285,7 @@ class Blocks:
 
     def sweep(self, state_passes: int = 1) -> list[Block]:
         """Return the blocks of one sweep: states from the top down, then weights."""
-        states = [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
-        return states * state_passes + [
+        return self.state_blocks() * state_passes + [
             self._block(parameter, self.weight_fit) for parameter in self.structure.parameters
         ]
 

@@ -67,11 +67,6 @@ class Data:
                 moved[variable] = value.to(device)
         return Data(moved, self.last_only)
 
-    def unlabeled(self) -> Data:
-        """Return the data without labels."""
-        kept = {x: v for x, v in self.values.items() if not isinstance(x, Label)}
-        return Data(kept, self.last_only)
-
     @property
     def like(self) -> Tensor:
         """A tensor whose type and device all have."""

@@ -66,7 +66,6 @@ class Lifted(Predictor):
     """
 
     _steps: BatchSteps | None = None  # of partial_fit
-    _solvers: Solvers | None = None  # and what they have prepared, for a warm start
 
     def fit(
         self,
@@ -109,7 +108,7 @@ class Lifted(Predictor):
             data = self._data(X, y, lengths, sample_weight)
             self._fit_blocks(structure, method, data, told)
         if self.refit_output:
-            self._refitted()
+            self._refit_outputs(self._on_data())
         self._steps = None
         return self
 
@@ -185,9 +184,8 @@ class Lifted(Predictor):
             blocks.pass_forward()
             steps: Steps = method.steps(blocks)
         else:
-            if self._solvers is None or not self.warm_start:
-                self._solvers = Solvers(self.solver, self.state_solver, method.tolerance)
-            steps = method.steps(blocks, self._solvers)
+            solvers = Solvers(self.solver, self.state_solver, method.tolerance)
+            steps = method.steps(blocks, solvers)
         trace = Trace(blocks.objective())
         before, self._fit = self._fit, _fitted(blocks, data, trace)
         try:
@@ -273,16 +271,16 @@ class Lifted(Predictor):
     def _known_weights(self) -> Sequence[Weights]:
         return self._first_weights() if self._fit is None else self._fit.weights
 
-    def _refitted(self) -> None:
+    def _refit_outputs(self, data: Data) -> None:
         """Fit the weights of every loss once more, to the features of a forward pass."""
-        fitted = self._blocks
-        blocks = self._blocks_at(fitted.structure, self._on_data(), fitted.weights)
+        fitted = self._known
+        blocks = self._blocks_at(fitted.structure, data, fitted.weights)
         for term in self.network.terms:
             last = _last_weights(term)
             fit = blocks.weight_fit(last)
             blocks.values[last] = solve(fit, self.solver, blocks.values[last]).value
-        assert self._fit is not None  # fitted just now
-        self._fit = replace(self._fit, weights=tuple(blocks.weights), blocks=blocks)
+        weights = tuple(blocks.weights)
+        self._fit = replace(fitted, weights=weights, data=data, blocks=blocks)
 
     def with_weights(self, weights: Sequence[Weights]) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.

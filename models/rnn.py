@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from liftednet.layers import (
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import Network, State
 from liftednet.samples import Weights
-from liftednet.solvers import solve
 from liftednet.starts import gaussian, identity, orthogonal
 from liftednet.validation import is_integer, require_positive
 
@@ -35,7 +34,7 @@ from .block import Blocks
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Method
 from .methods.descent import AnySolver
-from .settings import Penalties
+from .settings import Penalties, each_layer
 from .starts import Start, start_named
 
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
@@ -178,14 +177,12 @@ class LiftedRNN(Lifted):
         by_name = named.get(self.method) if isinstance(self.method, str) else None
         return by_name or super()._method(structure)
 
-    def _penalties(self, layers: int) -> Any:
-        if self.penalty is None and isinstance(self.rho, Sequence) and len(self.rho) == 2:
-            kept, self.rho = self.rho, (*(self.rho[0],) * (layers - 1), self.rho[1])
-            try:
-                return super()._penalties(layers)
-            finally:
-                self.rho = kept
-        return super()._penalties(layers)
+    def _rhos(self, layers: int) -> Sequence[float]:
+        """Return rho of each layer's weights, of (recurrent, output) where two are given."""
+        if not isinstance(self.rho, Sequence) or len(self.rho) != 2:
+            return super()._rhos(layers)
+        recurrent_rho, output_rho = self.rho
+        return each_layer("rho", (*(recurrent_rho,) * (layers - 1), output_rho), layers)
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
         """Return W of the start times the radius, other entries of variance 1 / inputs."""
@@ -233,12 +230,7 @@ class LiftedRNN(Lifted):
 
     def refit_readout(self, X: Any, y: Any, *, lengths: Any = None) -> LiftedRNN:
         """Fit the output weights once more, to the states of a forward pass; as in `fit`."""
-        data = self._data(X, y, lengths)
-        blocks = self._blocks_at(self._known.structure, data, self.weights)
-        fit = blocks.weight_fit(self.network.parameters[-1])
-        readout = solve(fit, self.solver, self.readout).value
-        weights = (*self.weights[:-1], readout)
-        self._fit = replace(self._known, weights=weights, data=data, blocks=None)
+        self._refit_outputs(self._data(X, y, lengths))
         return self
 
     @property

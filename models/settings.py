@@ -99,7 +99,7 @@ class Settings:
         couple = COUPLINGS[self.divergence]
         states = [state for group in self.network.groups() for state in group]
         parameters = self.network.parameters
-        lam = _each("lam", self.lam, len(states))
+        lam = each_layer("lam", self.lam, len(states))
         penalties = self._penalties(len(parameters))
         for parameter, penalty in zip(parameters, penalties, strict=True):
             penalty.refuse_infeasible(parameter.shape)
@@ -112,7 +112,7 @@ class Settings:
 
     def _penalties(self, layers: int) -> Sequence[Penalty]:
         if self.penalty is None:
-            return [SquaredFrobenius(rho) for rho in _each("rho", self.rho, layers)]
+            return [SquaredFrobenius(rho) for rho in self._rhos(layers)]
         given = self.penalty
         found: list[Any] = [given] * layers
         if isinstance(given, Sequence) and not isinstance(given, str):
@@ -126,6 +126,10 @@ class Settings:
         if len(found) != layers:
             raise DataError(f"penalty needs one, or one for each of {layers}; got {len(found)}.")
         return found
+
+    def _rhos(self, layers: int) -> Sequence[float]:
+        """Return rho of each layer's weights."""
+        return each_layer("rho", self.rho, layers)
 
     def _method(self, structure: Structure) -> Method:
         if self.method != "auto":
@@ -170,7 +174,12 @@ class Settings:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def _each(name: str, value: float | Sequence[float], layers: int) -> tuple[float, ...]:
+def each_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[float, ...]:
+    """Return a positive number for each layer, of one or of as many as there are.
+
+    Raises:
+        DataError: there are others, or one is not positive.
+    """
     values = tuple(value) if isinstance(value, Sequence) else (value,) * layers
     if len(values) != layers:
         raise DataError(f"{name} needs one number, or one for each of {layers}; got {value!r}.")
