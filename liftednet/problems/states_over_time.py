@@ -18,6 +18,7 @@ from liftednet.maps import Composed, Moved, Times
 from liftednet.problems.block_fit import BlockFit, BoxedStates
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.linearized_over_time import Linearized
 from liftednet.problems.link import Link
 from liftednet.problems.state_fit import StateFit
 from liftednet.samples import squared_norm_on
@@ -230,20 +231,19 @@ class StatesOverTime(Fit[Tensor]):
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.
 
-        The residual is that of a `StateFit`, over all steps: the largest entry of
-        s (Z - prox_{lam Phi / s}(Z - g / s)), g the gradient of all but Phi and s = lam + its
-        Lipschitz constant, over lam and the largest entry of a term of g.
+        The residual is the largest over the samples, each a problem of its own. It is that of a
+        `StateFit` over all steps: the largest entry of s (Z - prox_{lam Phi / s}(Z - g / s)), g
+        the gradient of all but Phi and s = lam + its Lipschitz constant, over lam and the largest
+        entry of a term of g. Where W expands, terms of g can be of any size at a wrong point: the
+        residual is then at least the share of lam + |objective| by which the objective can still
+        fall, by a bound from the strong convexity of a joint D in Z_t - L Z_{t-1} W, or by the
+        model of a Newton step where that promises less.
         """
         problem, states = self.double(), value.double()
-        objective = float(problem.values(states).sum())
         if self.smoothness is None:
-            return Measure(objective, torch.nan)
-        terms = problem.terms(states)
-        scale = torch.stack([term.abs().max() for term in terms]).max().clamp(min=self.lam)
-        s = self.lam + self.smoothness
-        moved = states - self.divergence.activation.prox(states - sum(terms) / s, self.lam / s)
-        worst = moved.abs().amax(-1).where(self.valid, 0.0).max()
-        return Measure(objective, float(s * worst / scale))
+            return Measure(float(problem.values(states).sum()), torch.nan)
+        point = Linearized(problem, states)
+        return Measure(float(point.objectives.sum()), float(point.relative.max()))
 
     def double(self) -> StatesOverTime:
         """Return the problem in float64."""
