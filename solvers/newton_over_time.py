@@ -114,7 +114,7 @@ class Point(Linearized):
         Args:
             going: the samples to move, (samples,) booleans; others may come to anything.
         """
-        step, _ = self.step(DeviceSystem)
+        step = self.step(DeviceSystem)
         before = self.objectives
         slack = 1e-13 * (1 + before.abs())
         best, todo, some = self.proximal.clone(), going, deferred.Late[None](lag=1)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 
 _RIGID = 1e-10  # a state whose prox has a smaller slope, relative to lam, is held
+_EPSILON = torch.finfo(torch.float64).eps
 _NEAR = 1e-3  # a relative violation above it says enough by itself
 
 
@@ -33,7 +34,7 @@ class Linearized:
         """Take a proximal gradient step."""
         self.problem, self.states = problem, states
         lam, activation = problem.lam, problem.divergence.activation
-        terms = problem.terms(states)
+        self.terms = terms = problem.terms(states)
         sizes = [term.abs().amax((0, 2)) for term in terms]
         self.scale = torch.stack(sizes).amax(0).clamp(min=lam)
         self.inertia = lam + cast(float, problem.smoothness)
@@ -52,6 +53,17 @@ class Linearized:
         return self.problem.divergence.activation.slope((self.shifted - self.proximal) * ratio)
 
     @cached_property
+    def rounded(self) -> Tensor:
+        """The violation and as much as rounding may hide of it, with random signs.
+
+        Where that makes a difference, the violation itself says nothing.
+        """
+        rounding = self.inertia * self.states.abs()
+        for term in self.terms:
+            rounding += term.abs()
+        return self.violation + _EPSILON * random_signs(rounding) * rounding
+
+    @cached_property
     def objectives(self) -> Tensor:
         """The objective of every sample, (samples,)."""
         return self.problem.values(self.states)
@@ -66,7 +78,7 @@ class Linearized:
         doubtful = (excess > residual).nonzero()[:, 0]
         if len(doubtful) and self.problem.divergence.activation.per_unit:
             part = Linearized(self.problem.take(doubtful), self.states[:, doubtful])
-            promised = (part.step(System)[1] / unit[doubtful]).nan_to_num(torch.inf, torch.inf)
+            promised = (part._promise() / unit[doubtful]).nan_to_num(torch.inf, torch.inf)
             excess[doubtful] = torch.minimum(excess[doubtful], promised)
         return torch.maximum(residual, excess)
 
@@ -82,24 +94,38 @@ class Linearized:
         back = curvature * problem.recurrent.T
         carried = torch.zeros_like(self.violation[0])
         total = carried.new_zeros(len(carried))
-        for violation in self.violation.flip(0):  # zero beyond the lengths
+        for violation in self.rounded.flip(0):  # zero beyond the lengths
             carried = violation + carried @ back
             total = total + carried.square().sum(-1)
         return total * curvature / (2 * problem.lam)
 
-    def step(self, kind: type[System]) -> tuple[Tensor, Tensor]:
-        """Return the Newton step, and by how much its model lowers the objective, (samples,)."""
+    def step(self, kind: type[System]) -> Tensor:
+        """Return the Newton step, (steps, samples, units)."""
+        free, system, right = self._system(kind)
+        held = torch.where(free, 0.0, self.moved)
+        right = torch.where(free, right - system.coupled(held), 0.0)
+        return torch.where(free, system.solve(right), held)
+
+    def _promise(self) -> Tensor:
+        """Return by how much a Newton step lowers its model of the objective, (samples,)."""
+        free, system, right = self._system(System)
+        right = torch.where(free, right + self.rounded - self.violation, 0.0)
+        return (right * system.solve(right)).sum((0, 2)) / 2
+
+    def _system(self, kind: type[System]) -> tuple[Tensor, System, Tensor]:
+        """Return which states are free, the system, and its right-hand side where they are."""
         lam = self.problem.lam
         free = (self.slope > _RIGID) & self.valid
         rise = self.slope.clamp(min=_RIGID)
         curvature = torch.where(free, lam / rise, 1.0)
         system = kind(self.problem, self.states, self.slope, free, curvature)
-        held = torch.where(free, 0.0, self.moved)
-        right = (self.inertia + lam / rise) * self.moved - system.coupled(held)
-        right = torch.where(free, right, 0.0)
-        step = system.solve(right)
-        decrease = (right * step).sum((0, 2)) / 2
-        return torch.where(free, step, held), decrease
+        return free, system, (self.inertia + lam / rise) * self.moved
+
+
+def random_signs(like: Tensor) -> Tensor:
+    """Return a tensor of -1 and 1, the same every time."""
+    generator = torch.Generator().manual_seed(0)
+    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
 
 
 class System:
