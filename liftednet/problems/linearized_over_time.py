@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 _RIGID = 1e-10  # a state whose prox has a smaller slope, relative to lam, is held
 _EPSILON = torch.finfo(torch.float64).eps
-_NEAR = 1e-3  # a relative violation above it says enough by itself
+NEAR = 2e-5  # a relative violation above it says enough: it is solved by no default
+_NOTHING = 1e-9  # a share of the objective that no default asks for
 
 
 class Linearized:
@@ -58,10 +59,8 @@ class Linearized:
 
         Where that makes a difference, the violation itself says nothing.
         """
-        rounding = self.inertia * self.states.abs()
-        for term in self.terms:
-            rounding += term.abs()
-        return self.violation + _EPSILON * random_signs(rounding) * rounding
+        sizes = sum((term.abs() for term in self.terms), self.inertia * self.states.abs())
+        return self.violation + rounding(sizes)
 
     @cached_property
     def objectives(self) -> Tensor:
@@ -72,10 +71,12 @@ class Linearized:
     def relative(self) -> Tensor:
         """The residual of every sample, (samples,), as `StatesOverTime.measure` has it."""
         residual = self.residual / self.scale
+        near = residual < NEAR
+        if not bool(near.any()):
+            return residual
         unit = self.problem.lam + self.objectives.abs()
-        near = residual < _NEAR
         excess = torch.where(near, (self._bound() / unit).nan_to_num(torch.inf, torch.inf), 0.0)
-        doubtful = (excess > residual).nonzero()[:, 0]
+        doubtful = (excess > residual.clamp(min=_NOTHING)).nonzero()[:, 0]
         if len(doubtful) and self.problem.divergence.activation.per_unit:
             part = Linearized(self.problem.take(doubtful), self.states[:, doubtful])
             promised = (part._promise() / unit[doubtful]).nan_to_num(torch.inf, torch.inf)
@@ -122,10 +123,11 @@ class Linearized:
         return free, system, (self.inertia + lam / rise) * self.moved
 
 
-def random_signs(like: Tensor) -> Tensor:
-    """Return a tensor of -1 and 1, the same every time."""
+def rounding(sizes: Tensor) -> Tensor:
+    """Return what rounding may add to sums of terms of these sizes, with random signs."""
     generator = torch.Generator().manual_seed(0)
-    return (torch.randint(0, 2, like.shape, generator=generator) * 2 - 1).to(like)
+    signs = torch.randint(0, 2, sizes.shape, generator=generator) * 2 - 1
+    return _EPSILON * sizes * signs.to(sizes)
 
 
 class System:
