@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,6 +14,8 @@ from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
 _CHUNK_ENTRIES = 1_000_000  # of float64 at a time: 8 MB, which caches hold
+_LOOK = 1_024  # samples that tell where the columns of X lie
+_FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _SQUARE_BLOCK = 96  # rows of a Gram matrix at a time: what a product of matrices is fast at
 
 
@@ -95,15 +97,21 @@ class Design:
     Sums over samples are taken in chunks and in float64, so that a condition number of 1e6 in X
     does not cost the solution. They are computed once and kept as long as the object lives.
 
+    A column of mean m and deviation s costs a Gram matrix (m / s)^2 of its digits: with a bias,
+    fits take the sums of `centered` in its place, where X W + b is (X - shift) W + (b + shift W).
+    Without a bias the mean is part of the problem, and its condition number stays.
+
     Attributes:
         inputs: X, (samples, inputs).
         bias: whether a column of ones stands beside X.
         weights: (samples,) of every sample in all sums, not negative; None for 1.
+        shift: (inputs,) float64, which is taken from every row of X before all sums; None for 0.
     """
 
     inputs: Tensor
     bias: bool = True
     weights: Tensor | None = None
+    shift: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse inputs that are not a matrix of float32 or float64, and bad weights."""
@@ -126,6 +134,30 @@ class Design:
         """Whether there are fewer samples than inputs, so that sums over inputs are cheaper."""
         return self.samples < self.features and self.weights is None
 
+    @cached_property
+    def centered(self) -> Design:
+        """The design about a shift of the columns that lie far from 0; itself if none does.
+
+        The shift is the mean of some rows: it needs no second look at all of them, and any will
+        do that lies among a column's values.
+        """
+        if not self.bias or self.shift is not None:
+            return self
+        rows = self.inputs[:: -(-self.samples // _LOOK)].double()
+        deviation, mean = torch.std_mean(rows, 0, correction=0)
+        far = mean.abs() > _FAR * deviation
+        return replace(self, shift=mean.where(far, 0.0)) if bool(far.any()) else self
+
+    @cached_property
+    def shifted(self) -> Tensor:
+        """X less the shift, in the type of X."""
+        if self.shift is None:
+            return self.inputs
+        shifted = torch.empty_like(self.inputs)
+        for part, chunk in self._chunks():
+            shifted[part] = chunk
+        return shifted
+
     def weighed(self, rows: Tensor, part: slice) -> Tensor:
         """Return rows of some samples, (some, ...), each times the weight of its sample."""
         if self.weights is None:
@@ -133,26 +165,27 @@ class Design:
         return rows * self.weights[part].to(rows).view(-1, *(1,) * (rows.ndim - 1))
 
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield (rows, [X, 1] of these rows in float64), a chunk at a time."""
+        """Yield (rows, [X - shift, 1] of these rows in float64), a chunk at a time."""
         for part, chunk in self._chunks():
             yield part, _with_ones(chunk) if self.bias else chunk
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield (rows, X of these rows in float64): without the ones, which cost a copy of X.
+        """Yield (rows, X - shift of these rows in float64): without the ones, a copy of X.
 
-        A chunk of float32 stands in one place with the next: it is good until that is asked for.
+        A chunk that is made stands in one place with the next: it is good until that is asked for.
         """
         step = min(self.samples, max(1, _CHUNK_ENTRIES // (self.features + 1)))
-        single = self.inputs.dtype is not torch.float64
-        buffer = self.inputs.new_empty(step if single else 0, self.features, dtype=torch.float64)
+        made = self.inputs.dtype is not torch.float64 or self.shift is not None
+        buffer = self.inputs.new_empty(step if made else 0, self.features, dtype=torch.float64)
         for first in range(0, self.samples, step):
             part = slice(first, min(first + step, self.samples))
             rows = self.inputs[part]
-            yield part, buffer[: len(rows)].copy_(rows) if single else rows
+            chunk = buffer[: len(rows)].copy_(rows) if made else rows
+            yield part, chunk if self.shift is None else chunk.sub_(self.shift)
 
     @cached_property
     def gram(self) -> Tensor:
-        """[X, 1]'[X, 1] in float64."""
+        """[X - shift, 1]'[X - shift, 1] in float64."""
         size = self.features + self.bias
         gram = self.inputs.new_zeros(size, size, dtype=torch.float64)
         square = gram[: self.features, : self.features]
@@ -175,7 +208,7 @@ class Design:
 
     @cached_property
     def total(self) -> Tensor:
-        """[X, 1]'1 in float64."""
+        """[X - shift, 1]'1 in float64."""
         if self.bias and not self.wide:
             return self.gram[-1]
         total = sum_of(self.weighed(chunk, part).sum(0) for part, chunk in self._chunks())
@@ -186,10 +219,10 @@ class Design:
         """The largest eigenvalue of the Gram matrix."""
         if not self.wide:
             return float(largest_eigenvalue(self.gram))
-        return float(squared_norm_on(_with_ones(self.inputs) if self.bias else self.inputs))
+        return float(squared_norm_on(_with_ones(self.shifted) if self.bias else self.inputs))
 
     def cross(self, targets: Tensor) -> Tensor:
-        """Return [X, 1]'V in float64."""
+        """Return [X - shift, 1]'V in float64."""
         cross = sum_of(
             self.weighed(targets[part].double(), part).T @ chunk for part, chunk in self._chunks()
         ).T
@@ -198,10 +231,25 @@ class Design:
         total = self.weighed(targets, slice(None)).sum(0, dtype=torch.float64)
         return torch.cat([cross, total.unsqueeze(0)])
 
+    def joined(self, value: Weights) -> Tensor:
+        """Return [W; b + shift W] in float64: what stands beside [X - shift, 1]."""
+        stacked = value.stacked().double()
+        if self.shift is not None:
+            stacked[-1] += self.shift @ stacked[:-1]
+        return stacked
+
     def split(self, stacked: Tensor) -> Weights:
-        """Return [W; b] as weights in the type of X."""
+        """Return what stands beside [X - shift, 1] as W and b in the type of X.
+
+        b is that of W as it is rounded, whose error times a large shift it takes up.
+        """
         value = stacked.to(self.inputs.dtype)
-        return Weights(value[:-1], value[-1]) if self.bias else Weights(value, None)
+        if not self.bias:
+            return Weights(value, None)
+        if self.shift is None:
+            return Weights(value[:-1], value[-1])
+        bias = stacked[-1].double() - self.shift @ value[:-1].double()
+        return Weights(value[:-1], bias.to(value))
 
 
 def require_sample_weights(weights: Tensor, samples: int) -> None:

@@ -65,7 +65,7 @@ def _direction(descent: WeightDescent, at: Point) -> Tensor:
 
 def _hessian(descent: WeightDescent, u: Tensor) -> Tensor:
     """Return sum_i x_i x_i' (x) phi'(u_i), ((inputs + 1) units) squared, in float64."""
-    design, units = descent.problem.design, u.shape[1]
+    design, units = descent.problem.design.centered, u.shape[1]
     features = design.features + design.bias
     identity = torch.eye(units, dtype=u.dtype, device=u.device)
     total = u.new_zeros(features, units * units * features, dtype=torch.float64)

@@ -68,7 +68,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         if not reached and steps < self.max_iterations and is_small(problem):
             at, more = dense_newton(*stand.descent.anchored(at), goal)
             steps += more
-        value = problem.design.split(at.y)
+        value = problem.design.centered.split(at.y)
         return judged(problem, value, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Divergence, Joint
 from liftednet.problems import Fit
-from liftednet.problems.states_over_time import StatesOverTime, TimeLink
+from liftednet.problems.linearized_over_time import Linearized, System
+from liftednet.problems.states_over_time import StatesOverTime
 from liftednet.solution import Solution
 
 from . import deferred
 from .base import Solver, default_tolerance, judged
-from .forward_over_time import forward_states
+from .forward_over_time import best_start
 from .kernels.elimination import eliminated, serves
 
 _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32
-_RIGID = 1e-10  # a state whose prox has a smaller slope, relative to lam, is held
 _HALVINGS = 20
 
 
@@ -61,7 +60,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         """Return the states to the tolerance, a stationary point where D is tight."""
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
-        states = forward_states(problem) if start is None else start.clone()
+        states = best_start(problem) if start is None else start.clone()
         exact, steps = problem.double(), 0
         units = problem.drive.shape[2]
         room = _CHUNK_BYTES_ON_GPU if states.is_cuda else _CHUNK_BYTES
@@ -82,7 +81,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         open_problem, steps = problem, 0
         for steps in range(self.max_iterations + 1):
             point = Point(open_problem, states[:, left])
-            going = point.residual > 0.5 * tolerance * point.scale
+            going = point.relative > 0.5 * tolerance
             if not bool(going.any()) or steps == self.max_iterations:
                 break
             if not bool(going.all()):
@@ -106,23 +105,8 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         return states, self.max_iterations
 
 
-class Point:
-    """Where a Newton step begins: gradient, proximal point and residual of every sample."""
-
-    def __init__(self, problem: StatesOverTime, states: Tensor) -> None:
-        """Take a proximal gradient step."""
-        self.problem, self.states = problem, states
-        lam, activation = problem.lam, problem.divergence.activation
-        terms = problem.terms(states)
-        self.scale = deferred.largest(terms, lam)
-        self.inertia = lam + cast(float, problem.smoothness)
-        shifted = states - sum(terms) / self.inertia
-        proximal = activation.prox(shifted, lam / self.inertia)
-        self.valid = problem.valid.unsqueeze(-1)
-        self.proximal = torch.where(self.valid, proximal, 0.0)
-        self.slope = activation.slope((shifted - proximal) * (self.inertia / lam))
-        self.moved = self.proximal - states
-        self.residual = self.inertia * self.moved.abs().amax((0, 2))
+class Point(Linearized):
+    """Where a Newton step begins, and where it leads."""
 
     def improved(self, going: Tensor) -> Tensor:
         """Return states whose objective is lower, as far as rounding allows.
@@ -130,8 +114,8 @@ class Point:
         Args:
             going: the samples to move, (samples,) booleans; others may come to anything.
         """
-        step = self._direction()
-        before = self.problem.values(self.states)
+        step = self.step(DeviceSystem)
+        before = self.objectives
         slack = 1e-13 * (1 + before.abs())
         best, todo, some = self.proximal.clone(), going, deferred.Late[None](lag=1)
         for _ in range(_HALVINGS):
@@ -145,135 +129,13 @@ class Point:
             step = step / 2
         return best
 
-    def _direction(self) -> Tensor:
-        """Solve the linearized fixed point equation."""
-        lam = self.problem.lam
-        free = (self.slope > _RIGID) & self.valid
-        slope = self.slope.clamp(min=_RIGID)
-        curvature = torch.where(free, lam / slope, 1.0)
-        system = System(self.problem, self.states, self.slope, free, curvature)
-        held = torch.where(free, 0.0, self.moved)
-        right = (self.inertia + lam / slope) * self.moved - system.coupled(held)
-        return torch.where(free, system.solve(torch.where(free, right, 0.0)), held)
 
-
-class System:
-    """The block-tridiagonal system of one Newton step, for every sample.
-
-    Its blocks are lam / phi' + lam W S W' + the links' W_k S_k W_k' at a step, and -lam W between
-    a step and the next, with S the curvature of R, raised where D would not be convex.
-    """
-
-    def __init__(
-        self,
-        problem: StatesOverTime,
-        states: Tensor,
-        slope: Tensor,
-        free: Tensor,
-        curvature: Tensor,
-    ) -> None:
-        """Collect the curvatures at a point."""
-        self.problem, self.free, self.curvature = problem, free, curvature
-        bend = problem.divergence.link_curvature(problem.pre_activation(states))
-        bend = torch.maximum(bend, slope)
-        self.bend = torch.where(problem.valid.unsqueeze(-1), problem.lam * bend, 0.0)
-        self.links = [(link, hessian(link, states)) for link in problem.links]
-
-    def coupled(self, held: Tensor) -> Tensor:
-        """Return H d for the part of the states that is held, (steps, samples, units)."""
-        problem, weight = self.problem, self.problem.recurrent
-        ahead = torch.zeros_like(held)
-        ahead[1:] = held[:-1] @ weight
-        product = torch.where(problem.valid.unsqueeze(-1), -problem.lam * ahead, 0.0)
-        back = self.bend * ahead - torch.where(problem.valid.unsqueeze(-1), problem.lam * held, 0.0)
-        product[:-1] += back[1:] @ weight.T
-        for link, curved in self.links:
-            product += ((held @ link.weight).unsqueeze(-2) @ curved).squeeze(-2) @ link.weight.T
-        return product
-
-    def blocks(self, steps: slice) -> Tensor:
-        """Return the diagonal blocks of some steps, (steps, samples, units, units).
-
-        Rows and columns of states that are held are masked.
-        """
-        weight, free = self.problem.recurrent, self.free[steps]
-        after = torch.zeros_like(self.bend[steps])
-        bend = self.bend[steps.start + 1 : steps.stop + 1]
-        after[: len(bend)] = bend
-        total = (weight * after.unsqueeze(-2)) @ weight.T
-        for link, curved in self.links:
-            total = total + link.weight @ curved[steps] @ link.weight.T
-        total = torch.where(free.unsqueeze(-1) & free.unsqueeze(-2), total, 0.0)
-        total.diagonal(dim1=-2, dim2=-1).add_(self.curvature[steps])
-        return total
+class DeviceSystem(System):
+    """The system of a Newton step, eliminated in one launch where a kernel serves."""
 
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution, (steps, samples, units); right is zero where states are held."""
-        if serves(right):
-            blocks = self.blocks(slice(0, self.problem.steps))
-            return eliminated(blocks, self.coupling, self.free, right)
-        lowers, gains, halves = self._eliminate(right)
-        solution = torch.empty_like(right)
-        behind = halves[0]
-        for step in range(self.problem.steps):
-            if step > 0:
-                behind = halves[step] - gains[step] @ solution[step - 1].unsqueeze(-1)
-            lower = lowers[step]
-            solution[step] = torch.linalg.solve_triangular(lower.mT, behind, upper=True).squeeze(-1)
-        return solution
-
-    def _eliminate(self, right: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Return L_t, L_t^-1 E_t and L_t^-1 r_t, with L_t the factor of pivot t."""
-        steps = self.problem.steps
-        empty = right.new_empty(0)
-        lowers, gains, halves = ([empty] * steps for _ in range(3))
-        update: Tensor | float = 0.0
-        carried = right[-1].unsqueeze(-1)
-        for step in reversed(range(steps)):
-            (block,) = self.blocks(slice(step, step + 1))
-            lower = torch.linalg.cholesky_ex(block - update).L  # if it failed, the step is refused
-            both = torch.cat([self._between(step), carried], dim=2)
-            solved = torch.linalg.solve_triangular(lower, both, upper=False)
-            gain, half = solved[..., :-1], solved[..., -1:]
-            lowers[step], gains[step], halves[step] = lower, gain, half
-            if step > 0:
-                update = gain.mT @ gain
-                carried = right[step - 1].unsqueeze(-1) - gain.mT @ half
-        return lowers, gains, halves
-
-    def _between(self, step: int) -> Tensor:
-        """Return the block of rows `step` and columns `step - 1`, (samples, units, units)."""
-        before = self.free[max(step - 1, 0)]
-        both = self.free[step].unsqueeze(2) & before.unsqueeze(1)
-        return torch.where(both, self.coupling, 0.0)
-
-    @property
-    def coupling(self) -> Tensor:
-        """The block of a step and the one before where no state is held, -lam W'."""
-        return -self.problem.lam * self.problem.recurrent.T
-
-
-def hessian(link: TimeLink, states: Tensor) -> Tensor:
-    """Return lam times the Hessian of R, 0 where not linked, (steps, samples, next, next)."""
-    above = link.pre_activation(states)
-    if _separable(link.divergence):
-        curved = torch.diag_embed(link.divergence.link_curvature(above))
-    else:
-        curved = jacobian(link.divergence, above)
-    return link.lam * curved.where(link.counted[..., None, None], 0.0)
-
-
-def _separable(divergence: Divergence) -> bool:
-    return isinstance(divergence, Joint) or divergence.activation.per_unit
-
-
-def jacobian(divergence: Divergence, u: Tensor) -> Tensor:
-    """Return the Jacobian of grad R at every row of u, (..., units, units), by autograd."""
-    with torch.enable_grad():
-        point = u.detach().requires_grad_()
-        gradient = divergence.link_gradient(point)
-        columns = [
-            torch.autograd.grad(gradient[..., unit].sum(), point, retain_graph=True)[0]
-            for unit in range(u.shape[-1])
-        ]
-    return torch.stack(columns, dim=-1)
+        if not serves(right):
+            return super().solve(right)
+        blocks = self.blocks(slice(0, self.problem.steps))
+        return eliminated(blocks, self.coupling, self.free, right)

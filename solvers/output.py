@@ -85,10 +85,19 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         for part in device_chunks(len(value), value.shape[1], value.device):
             y, u = problem.target[part].T.contiguous(), problem.pre_activation[part].T.contiguous()
             states, used = _simplex_columns(y, u, problem.lam)
-            value[part] = states.T
+            value[part] = kept_positive(states, y).T
             steps = max(steps, used)
         tolerance = default_tolerance(value.dtype)
         return judged(problem, value, steps, started, tolerance, self.name, Status.STALLED)
+
+
+def kept_positive(states: Tensor, target: Tensor) -> Tensor:
+    """Return states with the smallest normal number for a 0 whose target is not 0.
+
+    A state below it stands for a target that is all but 0, whose loss at 0 would be infinite.
+    """
+    gone = (target > 0) & (states == 0)
+    return states.masked_fill_(gone, torch.finfo(states.dtype).tiny)
 
 
 def _simplex_columns(y: Tensor, u: Tensor, lam: float) -> tuple[Tensor, int]:

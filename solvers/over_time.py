@@ -16,7 +16,7 @@ from liftednet.problems.states_over_time import StatesOverTime
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, judged
-from .forward_over_time import forward_states
+from .forward_over_time import best_start
 from .state_solvers import STATE_SOLVERS
 
 Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
@@ -78,7 +78,7 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
         started = time.perf_counter()
         order = self.prepare(problem, cache)
         tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
-        states = forward_states(problem) if start is None else start.clone()
+        states = best_start(problem) if start is None else start.clone()
         caches: list[Any] = [None] * len(order.groups)
         sweeps = 0
         for sweeps in range(1, self.max_sweeps + 1):

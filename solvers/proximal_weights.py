@@ -51,10 +51,11 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         """Return the minimizer to the tolerance."""
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
-        begin = (problem.zeros() if start is None else start).stacked().double()
+        design = problem.design.centered
+        begin = design.joined(problem.zeros() if start is None else start)
         value, steps = self._descend(problem, begin, 0.5 * tolerance)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        weights = problem.design.split(value)
+        weights = design.split(value)
         return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
@@ -70,7 +71,7 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
             ahead = following + (momentum - 1) / larger * change
             value, momentum = following, larger
-            share = smoothness * float(moved.abs().max()) / (scale or 1.0)
+            share = smoothness * float((moved / scale).abs().max())
             if share <= goal:
                 return following, steps
             if share < 0.9 * best:

@@ -26,7 +26,7 @@ class Factor:
 
     With at least as many samples as inputs it is that of curvature [X, 1]'[X, 1] + 2 rho I, the
     bias not penalized; with fewer samples that of X_c X_c' + 2 rho / curvature I, with X_c
-    centered where there is a bias.
+    centered where there is a bias. X is less the shift of the design.
 
     Attributes:
         design: [X, 1].
@@ -95,7 +95,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
 
     def prepare(self, problem: WeightFit, previous: Factor | None = None) -> Factor:
         """Return the factor, the previous one as long as X, lam and rho do not change."""
-        return factor(problem.design, *_system(problem), previous)
+        return factor(problem.design.centered, *_system(problem), previous)
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: Factor | None = None
@@ -104,7 +104,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
         started = time.perf_counter()
         system = self.prepare(problem, cache)
         solved = _from_samples if problem.design.wide else _from_features
-        value = problem.design.split(solved(problem, system))
+        value = problem.design.centered.split(solved(problem, system))
         tolerance = default_tolerance(problem.targets.dtype)
         return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
 
@@ -118,11 +118,11 @@ def _system(problem: WeightFit) -> tuple[float, float]:
 
 def _from_features(problem: WeightFit, system: Factor) -> Tensor:
     """Return [W; b], refined once where conditioning has cost digits."""
-    right = _right_side(problem)
+    right, design = _right_side(problem), problem.design.centered
     value = system.solve(right)
     curvature, rho = _system(problem)
-    left = torch.addmm(right, problem.design.gram, value, alpha=-curvature)
-    left[: problem.design.features] -= 2 * rho * value[: problem.design.features]
+    left = torch.addmm(right, design.gram, value, alpha=-curvature)
+    left[: design.features] -= 2 * rho * value[: design.features]
     if bool(left.abs().max() <= _ROUNDING * right.abs().max()):
         return value
     return value + system.solve(left)
@@ -131,7 +131,7 @@ def _from_features(problem: WeightFit, system: Factor) -> Tensor:
 def _right_side(problem: WeightFit) -> Tensor:
     assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
-    design = problem.design
+    design = problem.design.centered
     offset = problem.divergence.offset(problem.cross)
     right = problem.lam * (problem.cross - torch.outer(design.total, offset))
     right[: design.features] += problem.penalty.linear_term(right[: design.features])
@@ -142,7 +142,8 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     """Return [W; b] with W = W_0 + X_c' (X_c X_c' + 2 rho / (lam L) I)^-1 (T - X W_0)_c."""
     assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
-    design, inputs = problem.design, problem.design.inputs.double()
+    design = problem.design.centered
+    inputs = design.shifted.double()
     target = problem.pulled.double()
     target = (target - problem.divergence.offset(target)) / problem.divergence.smoothness
     center = problem.penalty.linear_term(inputs.new_zeros(design.features, problem.units))
@@ -156,5 +157,5 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
 
 
 def _centered(design: Design) -> Tensor:
-    inputs = design.inputs.double()
+    inputs = design.shifted.double()
     return inputs - inputs.mean(0) if design.bias else inputs

@@ -19,7 +19,7 @@ class Anchor:
     """What is known in full precision at one point.
 
     Attributes:
-        y: the point, [W; b].
+        y: the point, [W; b], with b for X less the shift of the design.
         u: X W + b, (samples, units).
         v: phi(u).
         pulled: [X, 1]'v, (inputs + 1, units).
@@ -33,7 +33,7 @@ class Anchor:
 
 def anchor_at(problem: WeightFit, y: Tensor) -> Anchor:
     """Return the anchor at [W; b]."""
-    inputs, bias = problem.design.inputs, problem.design.bias
+    inputs, bias = problem.design.centered.shifted, problem.design.bias
     u = _lift(inputs, bias, y)
     if problem.offset is not None:
         u = u + problem.offset
@@ -51,7 +51,7 @@ class WeightDescent:
 
     Attributes:
         problem: the weight fit.
-        inputs: X in float32.
+        inputs: X less the shift of the design, in float32.
         cross: [X, 1]'V + 2 rho W_0 / lam, (inputs + 1, units).
         pull_back: 2 rho / lam on the rows of W and 0 on that of b, (inputs + 1, 1).
         system: the preconditioner.
@@ -127,12 +127,14 @@ class WeightDescent:
 def weight_descent(problem: WeightFit, start: Weights) -> WeightDescent:
     """Return the descent, anchored and preconditioned at the start."""
     assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by obstacle
-    inputs, features = problem.design.inputs, problem.design.features
+    design = problem.design.centered
+    inputs, features = design.shifted, design.features
     pull_back = inputs.new_zeros(features + problem.design.bias, 1)
     pull_back[:features] = 2 * problem.penalty.rho / problem.lam
     cross = problem.cross.clone()
     cross[:features] += problem.penalty.linear_term(cross[:features]) / problem.lam
-    anchor, single = anchor_at(problem, start.stacked()), inputs.float()
+    begin = design.joined(start).to(inputs)
+    anchor, single = anchor_at(problem, begin), inputs.float()
     system = preconditioner(problem, single, anchor.u, pull_back)
     return WeightDescent(problem, single, cross.to(inputs), pull_back, system, anchor)
 

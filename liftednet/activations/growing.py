@@ -20,6 +20,37 @@ _LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 _SERIES = tuple(b / math.factorial(2 * k + 3) for k, b in enumerate(_BERNOULLI))
 
+_NEAR = 0.25  # to 0, where series are right to rounding
+_EXPONENTIAL = tuple(1 / math.factorial(k) for k in range(2, 14))
+_ARTANH = tuple(1 / (2 * k + 3) for k in range(10))
+
+
+def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    """Return c_0 + c_1 x + c_2 x^2 + ..."""
+    value = torch.zeros_like(x)
+    for coefficient in reversed(coefficients):
+        value = value * x + coefficient
+    return value
+
+
+def _exponential_rest(u: Tensor) -> Tensor:
+    """Return exp(u) - 1 - u for u <= 0; near 0 the terms cancel, and its series does not."""
+    series = u.square() * _horner(_EXPONENTIAL, u)
+    return torch.where(u > -_NEAR, series, torch.expm1(u) - u)
+
+
+def _entropy_rest(v: Tensor) -> Tensor:
+    """Return (1 + v) log(1 + v) - v for -1 <= v <= 0; near 0 by a series.
+
+    With w = v / (2 + v), log(1 + v) = 2 artanh(w) and it is
+    2 (w^2 + (1 + w) (artanh(w) - w)) / (1 - w).
+    """
+    w = v / (2 + v)
+    square = w.square()
+    near = 2 * square * (1 + (1 + w) * w * _horner(_ARTANH, square)) / (1 - w)
+    above = 1 + v
+    return torch.where(v > -_NEAR, near, torch.xlogy(above, above) - v)
+
 
 def _negated_dilogarithm(u: Tensor) -> Tensor:
     """Return -Li2(-exp(u)), the integral of log(1 + exp(x)) from minus infinity to u.
@@ -103,14 +134,13 @@ class ELU(Activation):
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return max(v^2 / 2, (1 + v) log(1 + v) - v) per sample, infinite below -1."""
-        above = (1 + v).clamp(min=0)
-        value = torch.where(v > 0, v.square() / 2, torch.xlogy(above, above) - v)
+        value = torch.where(v > 0, v.square() / 2, _entropy_rest(v.clamp(-1, 0)))
         return torch.where(v < -1, torch.inf, value).sum(-1)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return u^2 / 2 where u > 0, else exp(u) - u - 1, per sample, (samples,)."""
         low = u.clamp(max=0)
-        return (u.clamp(min=0).square() / 2 + (torch.expm1(low) - low)).sum(-1)
+        return (u.clamp(min=0).square() / 2 + _exponential_rest(low)).sum(-1)
 
     def project(self, v: Tensor) -> Tensor:
         """Return max(v, -1)."""

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
+_NEAR = 0.5  # to 0, where forms that are exact at the ends of the range cancel
+
+
 def _off(v: Tensor, lower: float, upper: float) -> Tensor:
     return torch.where((v < lower) | (v > upper), torch.inf, 0.0).to(v.dtype)
 
@@ -52,7 +55,7 @@ class Sigmoid(Activation):
     def potential_value(self, v: Tensor) -> Tensor:
         """Return v log v + (1 - v) log(1 - v) per sample, with 0 log 0 = 0."""
         inside = v.clamp(0, 1)
-        entropy = torch.xlogy(inside, inside) + torch.xlogy(1 - inside, 1 - inside)
+        entropy = torch.xlogy(inside, inside) + torch.special.xlog1py(1 - inside, -inside)
         return (entropy + _off(v, 0.0, 1.0)).sum(-1)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
@@ -98,15 +101,22 @@ class Tanh(Activation):
         return 2 * self._sigmoid.prox((w + 1) / 2, t / 4) - 1
 
     def potential_value(self, v: Tensor) -> Tensor:
-        """Return ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2 per sample, 0 log 0 = 0."""
+        """Return ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2 per sample, 0 log 0 = 0.
+
+        Near 0 the same as v artanh(v) + log(1 - v^2) / 2, which loses no digits there.
+        """
         inside = v.clamp(-1, 1)
         entropy = torch.xlogy(1 - inside, 1 - inside) + torch.xlogy(1 + inside, 1 + inside)
-        return (entropy / 2 + _off(v, -1.0, 1.0)).sum(-1)
+        near = inside * inside.atanh() + torch.log1p(-inside.square()) / 2
+        value = torch.where(inside.abs() < _NEAR, near, entropy / 2)
+        return (value + _off(v, -1.0, 1.0)).sum(-1)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return log cosh(u) per sample, (samples,)."""
+        """Return log cosh(u) per sample, (samples,), near 0 as log(1 + 2 sinh(u / 2)^2)."""
         size = u.abs()
-        return (size + torch.log1p(torch.exp(-2 * size)) - math.log(2)).sum(-1)
+        far = size + torch.log1p(torch.exp(-2 * size)) - math.log(2)
+        near = torch.log1p(2 * (size.clamp(max=1) / 2).sinh().square())
+        return torch.where(size < 1, near, far).sum(-1)
 
     def project(self, v: Tensor) -> Tensor:
         """Return v clipped to [-1, 1]."""
@@ -131,13 +141,22 @@ class Arctan(Activation):
         return 1 / (1 + u.square())
 
     def potential_value(self, v: Tensor) -> Tensor:
-        """Return -log cos(v) per sample, infinite from pi/2 on."""
-        cosine = v.clamp(-math.pi / 2, math.pi / 2).cos().clamp(min=torch.finfo(v.dtype).tiny)
-        return (_off(v, -math.pi / 2, math.pi / 2) - cosine.log()).sum(-1)
+        """Return -log cos(v) per sample, infinite from pi/2 on.
+
+        Near 0 the same as -log(1 - 2 sin(v / 2)^2), which loses no digits there.
+        """
+        inside = v.clamp(-math.pi / 2, math.pi / 2)
+        near = torch.log1p(-2 * (inside / 2).sin().square())
+        cosine = inside.cos().clamp(min=torch.finfo(v.dtype).tiny)
+        value = torch.where(inside.abs() < _NEAR, near, cosine.log())
+        return (_off(v, -math.pi / 2, math.pi / 2) - value).sum(-1)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return u arctan(u) - log(1 + u^2) / 2 per sample, (samples,)."""
-        return (u * u.atan() - torch.log1p(u.square()) / 2).sum(-1)
+        size = u.abs()
+        large = size.clamp(min=1)  # whose square may be too large, and that of 1 / u is not
+        logarithm = large.log() + torch.log1p(torch.minimum(size, 1 / large).square()) / 2
+        return (size * size.atan() - logarithm).sum(-1)
 
 
 class Sine(Activation):
@@ -161,10 +180,11 @@ class Sine(Activation):
     def potential_value(self, v: Tensor) -> Tensor:
         """Return v arcsin(v) + sqrt(1 - v^2) - 1 per sample, infinite outside [-1, 1]."""
         inside = v.clamp(-1, 1)
-        value = inside * inside.asin() + (1 - inside.square()).sqrt() - 1
+        root = ((1 - inside) * (1 + inside)).sqrt()  # 1 - root = v^2 / (1 + root)
+        value = inside * torch.atan2(inside, root) - inside.square() / (1 + root)
         return (value + _off(v, -1.0, 1.0)).sum(-1)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return 1 - cos(u) inside [-pi/2, pi/2], continued linearly, per sample."""
         inside = u.abs().clamp(max=math.pi / 2)
-        return (2 * (inside / 2).sin().square() + u.abs() - inside).sum(-1)
+        return (2 * (inside / 2).sin().square() + (u.abs() - inside)).sum(-1)

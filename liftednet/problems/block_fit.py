@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Statement, parameter
 from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.linearized_over_time import NEAR, rounding
 from liftednet.problems.link import Link
 from liftednet.samples import Weights
 from liftednet.validation import require_finite, require_like, require_shape
@@ -381,7 +383,9 @@ class BlockFit(Fit[Any]):
         """Return the objective and the relative KKT residual at a value, in float64.
 
         The residual is the largest entry of s (v - prox_{g / s}(v - gradient / s)), s the
-        smoothness of all but g, over the largest entry of a term of the gradient.
+        smoothness of all but g, over the largest entry of a term of the gradient. Where v is the
+        target of a joint link of its own it is at least the share of the objective that this may
+        cost through the recurrence, as in `StatesOverTime`.
         """
         problem, v = self.double(), self.block.packed(value).double()
         objective = float(problem.smooth_value(v) + self.block.value(v))
@@ -390,5 +394,28 @@ class BlockFit(Fit[Any]):
         terms = problem.terms(v)
         scale = float(torch.stack([term.abs().max() for term in terms]).max())
         s = self.smoothness or 1.0
-        off = s * (v - self.block.prox(v - sum(terms) / s, 1 / s)).abs().max()
-        return Measure(objective, float(off) / scale if scale > 0 else float(off))
+        violation = s * (v - self.block.prox(v - sum(terms) / s, 1 / s))
+        off = float(violation.abs().max())
+        residual = off / scale if scale > 0 else off
+        if self.own is None or not self.convex or residual > NEAR:
+            return Measure(objective, residual)
+        sizes = sum((term.abs() for term in terms), s * v.abs())
+        bound = problem._bound(violation + rounding(sizes))
+        return Measure(objective, max(residual, bound / (self.own.lam + abs(objective))))
+
+    def _bound(self, violation: Tensor) -> float:
+        """Return a bound of how far the objective is above the least one (`Linearized`).
+
+        With S v - L A v for B v, where A only takes earlier steps to later ones: p = B'^-1 g is
+        where p <- S (g + L A'p) comes to in as many rounds as there are steps.
+        """
+        assert self.own is not None  # asked by the caller
+        curvature = cast(float, self.own.divergence.smoothness)
+        carried = first = self.chosen.apply(violation)
+        for _ in range(len(violation)):
+            previous = carried
+            carried = first + curvature * self.chosen.apply(self.own.map.adjoint(previous))
+            if carried.equal(previous):
+                break
+        bound = float(carried.square().sum()) * curvature / (2 * self.own.lam)
+        return bound if math.isfinite(bound) else math.inf

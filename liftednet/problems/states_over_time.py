@@ -18,6 +18,7 @@ from liftednet.maps import Composed, Moved, Times
 from liftednet.problems.block_fit import BlockFit, BoxedStates
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.linearized_over_time import Linearized
 from liftednet.problems.link import Link
 from liftednet.problems.state_fit import StateFit
 from liftednet.samples import squared_norm_on
@@ -186,13 +187,31 @@ class StatesOverTime(Fit[Tensor]):
 
     def values(self, states: Tensor) -> Tensor:
         """Return the objective of every sample, (samples,)."""
-        u = self.pre_activation(states)
-        potential = self.divergence.activation.potential_value(states)
-        rows = potential - (u * states).sum(-1) + _remainder(self.divergence, u)
+        rows = self._own(states, self.pre_activation(states))
         total = self.lam * rows.where(self.valid, 0.0).sum(0)
         for link in self.links:
             total = total + link.values(states).sum(0)
         return total
+
+    def _own(self, states: Tensor, u: Tensor) -> Tensor:
+        """Return D(Z, U) of every step, (steps, samples).
+
+        Where U is all but Z / L, as in a forward pass, Phi, U Z and R(U) are of the size of Z^2
+        and D is not: Phi(Z) - Z^2 / (2 L), R(U) - L U^2 / 2 and L (U - Z / L)^2 / 2 lose nothing.
+        """
+        curvature, activation = self.divergence.smoothness, self.divergence.activation
+        if curvature is None or not activation.per_unit:
+            rows = activation.potential_value(states) - (u * states).sum(-1)
+            return rows + _remainder(self.divergence, u)
+        potential = activation.potential_value(states.unsqueeze(-1))
+        apart = curvature / 2 * (u - states / curvature).square()
+        excess = potential - states.square() / (2 * curvature)
+        if isinstance(self.divergence, Joint):
+            return (excess + self.divergence.offset(u) * u + apart).sum(-1)
+        remainder = _remainder(self.divergence, u.unsqueeze(-1))
+        product = u * states
+        split = excess + (remainder - curvature / 2 * u.square()) + apart
+        return torch.where(apart < product.abs(), split, potential + remainder - product).sum(-1)
 
     def terms(self, states: Tensor) -> list[Tensor]:
         """Return the terms of the gradient of all but Phi; every one is zero beyond the lengths.
@@ -230,20 +249,19 @@ class StatesOverTime(Fit[Tensor]):
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.
 
-        The residual is that of a `StateFit`, over all steps: the largest entry of
-        s (Z - prox_{lam Phi / s}(Z - g / s)), g the gradient of all but Phi and s = lam + its
-        Lipschitz constant, over lam and the largest entry of a term of g.
+        The residual is the largest over the samples, each a problem of its own. It is that of a
+        `StateFit` over all steps: the largest entry of s (Z - prox_{lam Phi / s}(Z - g / s)), g
+        the gradient of all but Phi and s = lam + its Lipschitz constant, over lam and the largest
+        entry of a term of g. Where W expands, terms of g can be of any size at a wrong point: the
+        residual is then at least the share of lam + |objective| by which the objective can still
+        fall, by a bound from the strong convexity of a joint D in Z_t - L Z_{t-1} W, or by the
+        model of a Newton step where that promises less.
         """
         problem, states = self.double(), value.double()
-        objective = float(problem.values(states).sum())
         if self.smoothness is None:
-            return Measure(objective, torch.nan)
-        terms = problem.terms(states)
-        scale = torch.stack([term.abs().max() for term in terms]).max().clamp(min=self.lam)
-        s = self.lam + self.smoothness
-        moved = states - self.divergence.activation.prox(states - sum(terms) / s, self.lam / s)
-        worst = moved.abs().amax(-1).where(self.valid, 0.0).max()
-        return Measure(objective, float(s * worst / scale))
+            return Measure(float(problem.values(states).sum()), torch.nan)
+        point = Linearized(problem, states)
+        return Measure(float(point.objectives.sum()), float(point.relative.max()))
 
     def double(self) -> StatesOverTime:
         """Return the problem in float64."""

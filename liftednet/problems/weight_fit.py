@@ -165,8 +165,8 @@ class WeightFit(Fit[Weights]):
 
     @cached_property
     def cross(self) -> Tensor:
-        """[X, 1]' times what X W + b is pulled to, in float64."""
-        return self.design.cross(self.pulled)
+        """[X - shift, 1]' times what X W + b is pulled to, in float64."""
+        return self.design.centered.cross(self.pulled)
 
     @cached_property
     def constant(self) -> float:
@@ -178,37 +178,45 @@ class WeightFit(Fit[Weights]):
 
     @property
     def smoothness(self) -> float | None:
-        """A Lipschitz constant of the gradient of the divergence in [W; b], or None."""
+        """A Lipschitz constant of the gradient of the divergence in [W; b + shift W], or None."""
         if self.divergence.smoothness is None:
             return None
-        return self.lam * self.divergence.smoothness * self.design.squared_norm
+        return self.lam * self.divergence.smoothness * self.design.centered.squared_norm
 
     def measure(self, value: Weights) -> Measure:
         """Return the objective and the relative KKT residual at (W, b), in float64.
 
         The residual is the largest entry of the stationarity condition, X'(grad R(u) - V) lam +
-        dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam.
+        dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
+        centered; for b the terms of its own rounding count, too: lam L times the shift times W.
         """
-        stacked = value.stacked().double()
+        stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
         if self.divergence.smoothness is None or not self.penalty.proximable:
             objective = self._link_value(stacked) + self.penalty.value(weight)
             return Measure(float(objective), torch.nan)
         link, slope = self._sums(stacked)
         objective = self.lam * link + self.penalty.value(weight)
-        gradient, scale = self._gradient(slope)
-        violation = self._stationarity(weight, gradient)
-        relative = violation / torch.where(scale > 0, scale, 1.0)
-        return Measure(float(objective), float(relative))
+        gradient, scale = self._gradient(stacked, slope)
+        violation = self._stationarity(weight, gradient) / scale
+        return Measure(float(objective), float(violation.abs().max()))
 
-    def gradient(self, stacked: Tensor) -> tuple[Tensor, float]:
-        """Return the gradient of the divergence at [W; b] in float64, and its largest term."""
-        gradient, scale = self._gradient(self._sums(stacked)[1])
-        return gradient, float(scale)
+    def gradient(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the gradient of the divergence at [W; b + shift W] in float64, and its scale.
 
-    def _gradient(self, slope: Tensor) -> tuple[Tensor, Tensor]:
-        scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
-        return self.lam * (slope - self.cross), scale
+        The scale, (inputs + 1, 1), is the largest term for each row, and not 0.
+        """
+        return self._gradient(stacked, self._sums(stacked)[1])
+
+    def _gradient(self, stacked: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+        largest = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
+        scale = largest.expand(len(stacked), 1).clone()
+        design = self.design.centered
+        if design.shift is not None and self.divergence.smoothness is not None:
+            rounded = (design.shift @ stacked[:-1]).abs().max()
+            heaviest = self.lam * self.divergence.smoothness * design.mass
+            scale[-1] = torch.maximum(largest, heaviest * rounded)
+        return self.lam * (slope - self.cross), torch.where(scale > 0, scale, 1.0)
 
     def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u)."""
@@ -216,19 +224,19 @@ class WeightFit(Fit[Weights]):
         return self._quadratic(stacked) if quadratic else self._pass(stacked)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Return how far [W; b] is from stationary, (inputs + 1, units)."""
         smoothness = 1.0 if self.penalty.smooth else self.smoothness
         assert smoothness is not None  # measured only for smooth divergences
         rows = len(weight)
-        worst = self.penalty.stationarity(weight, gradient[:rows], smoothness).abs().max()
-        if self.design.bias:
-            worst = torch.maximum(worst, gradient[rows:].abs().max())
-        return worst
+        off = self.penalty.stationarity(weight, gradient[:rows], smoothness)
+        return torch.cat([off, gradient[rows:]])
 
     def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
         assert isinstance(self.divergence, Joint)
-        curved = self.divergence.smoothness * (self.design.gram @ stacked)
-        linear = torch.outer(self.design.total, self.divergence.offset(stacked))
+        design = self.design.centered
+        curved = self.divergence.smoothness * (design.gram @ stacked)
+        linear = torch.outer(design.total, self.divergence.offset(stacked))
         value = ((curved / 2 + linear - self.cross) * stacked).sum()
         return value + self.constant, curved + linear
 
@@ -260,8 +268,8 @@ class WeightFit(Fit[Weights]):
         return self.design.weighed(self.divergence.link_values(u, target), part).sum()
 
     def _pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield (rows, [X, 1], X W + b + C) a chunk at a time, in float64."""
-        for part, chunk in self.design.rows():
+        """Yield (rows, [X - shift, 1], X W + b + C) a chunk at a time, in float64."""
+        for part, chunk in self.design.centered.rows():
             u = chunk @ stacked
             yield part, chunk, u if self.offset is None else u + self.offset[part].double()
 

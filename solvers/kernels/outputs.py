@@ -14,6 +14,7 @@ from liftednet.problems import Fit, OutputFit
 from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
+from ..output import kept_positive
 from .device import Kernel, on_device, refusal, require_room
 from .table import DeviceMap, proximal_map, simplex_blocks
 
@@ -54,7 +55,7 @@ class FusedSimplex(Kernel[OutputFit]):
             SolverError: the states do not fit on the device.
         """
         started = time.perf_counter()
-        value = self.states(problem)
+        value = kept_positive(self.states(problem), problem.target)
         tolerance = default_tolerance(value.dtype)
         return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
 

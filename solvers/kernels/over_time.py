@@ -15,7 +15,7 @@ from liftednet.solution import Solution
 
 from .. import deferred
 from ..base import Solver, default_tolerance, judged
-from ..forward_over_time import forward_states
+from ..forward_over_time import best_start
 from .device import on_device, programs, refusal, require_room
 from .groups import Goal, Layer, TilePlan
 from .sides import Side, link_refusal, side
@@ -77,7 +77,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         """
         started = time.perf_counter()
         tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
-        begin = forward_states(problem) if start is None else start
+        begin = best_start(problem) if start is None else start
         states = begin.clone(memory_format=torch.contiguous_format)
         largest = deferred.largest_on(problem.terms(states), problem.lam)
         launch = _Launch(problem, self.blocks or time_blocks(_columns(problem)), self.step_limit)
