@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -20,7 +21,9 @@ from liftednet.validation import require_seed
 
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
+from .checkpoint import Checkpoint, Keeper
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
+from .described import described_training
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
@@ -76,6 +79,8 @@ class Lifted(Predictor):
         sample_weight: ArrayLike | None = None,
         progress: bool = False,
         on_step: Report | None = None,
+        checkpoint: str | Path | Checkpoint | None = None,
+        resume: bool = False,
     ) -> Self:
         """Fit weights, and by the full method states, to data.
 
@@ -89,24 +94,35 @@ class Lifted(Predictor):
             sample_weight: (samples,) factors of every sample's part of the objective, not
                 negative; None for 1.
             progress: whether to show a progress bar.
-            on_step: told after every step of the method.
+            on_step: told after every step of the method, when the model is what has been reached.
+                Where it raises an error, training ends and keeps what is done.
+            checkpoint: a file that training is kept in while it runs, at most once a minute, or a
+                `Checkpoint` with numbers of its own. It is written, too, where an interrupt or
+                SIGTERM ends training; then SIGTERM does what it would have done without. A file
+                that cannot be written while training runs is a warning.
+            resume: whether to go on from the checkpoint, where there is one, as if nothing had
+                happened: to the same bits on the same machine with as many threads, for a
+                DataLoader if its order is that of torch's generators. One that is finished
+                gives the finished model.
 
         Returns:
             The model; `trace` holds what every step did. An interrupt stops early and keeps what
             is done.
 
         Raises:
-            DataError: X, y or lengths cannot be used; nothing has changed.
+            DataError: X, y or lengths cannot be used, or the checkpoint cannot be written, is
+                damaged or that of another training; nothing has changed.
             SolverError: a block failed or raised the joint objective, or the loss or the weights
                 are not finite; the model keeps the last good state.
         """
         structure, method = self.checked()
-        told = partial(run, rounds=method.rounds, progress=progress, on_step=on_step)
+        keeper = Keeper(checkpoint, resume)
+        told = partial(run, keeper=keeper, rounds=method.rounds, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
-            self._fit_batches(structure, method, (X, y, lengths, sample_weight), told)
+            self._fit_batches(structure, method, (X, y, lengths, sample_weight), keeper, told)
         else:
-            data = self._data(X, y, lengths, sample_weight)
-            self._fit_blocks(structure, method, data, told)
+            data = self._data(X, y, lengths, sample_weight).aligned()
+            self._fit_blocks(structure, method, data, keeper, told)
         if self.refit_output:
             self._refit_outputs(self._on_data())
         self._steps = None
@@ -176,27 +192,25 @@ class Lifted(Predictor):
         structure: Structure,
         method: FullBatch | GaussNewton,
         data: Data,
-        told: Callable[..., Trace],
+        keeper: Keeper,
+        told: Callable[..., None],
     ) -> None:
         blocks = self._begun(structure, data)
         self._refuse_start(blocks)
+        described = partial(described_training, self, structure, method, data)
+        memory, begun = keeper.begun(described, data.like.device)
         if isinstance(method, GaussNewton):
             blocks.pass_forward()
-            steps: Steps = method.steps(blocks)
+            steps: Steps = method.steps(blocks, memory)
         else:
             solvers = Solvers(self.solver, self.state_solver, method.tolerance)
-            steps = method.steps(blocks, solvers)
-        trace = Trace(blocks.objective())
-        before, self._fit = self._fit, _fitted(blocks, data, trace)
-        try:
-            told(trace, steps)
-        except SolverError:  # the last good state is kept; of any other error nothing is
+            steps = method.steps(blocks, solvers, memory)
+        trace = begun or Trace(blocks.objective())
+
+        def keep() -> None:
             self._fit = _fitted(blocks, data, trace)
-            raise
-        except BaseException:
-            self._fit = before
-            raise
-        self._fit = _fitted(blocks, data, trace)
+
+        told(trace, steps, memory, keep)
 
     def _begun(self, structure: Structure, data: Data) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
@@ -221,7 +235,8 @@ class Lifted(Predictor):
         structure: Structure,
         method: Minibatch,
         given: tuple[Any, Any, Any, Any],
-        told: Callable[..., Trace],
+        keeper: Keeper,
+        told: Callable[..., None],
     ) -> None:
         generator = torch.Generator().manual_seed(require_seed(self.seed))
         data, validate, batches = None, None, self._loaded(*given, method)
@@ -235,18 +250,17 @@ class Lifted(Predictor):
             first = batches.first()
         weights = [layer.to(first.like) for layer in self._weights_to_begin_with()]
         moves = BatchSteps(structure, weights, method, generator)
-        trace = Trace(float("nan"))
+        described = partial(
+            described_training, self, structure, method, first, None if data else batches
+        )
+        memory, begun = keeper.begun(described, first.like.device)
+        trace = begun or Trace(float("nan"))
 
-        def fitted() -> Fitted:
-            found = tuple(moves.snapshot())
-            return Fitted(structure, found, data, None, trace, first.last_only)
+        def keep() -> None:
+            found = tuple(moves.weights)
+            self._fit = Fitted(structure, found, data, None, trace, first.last_only)
 
-        try:
-            told(trace, method.steps(moves, batches, validate))
-        except SolverError:  # the last good epoch is kept; of any other error nothing is
-            self._fit = fitted()
-            raise
-        self._fit = fitted()
+        told(trace, method.steps(moves, batches, validate, memory), memory, keep)
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
         if not isinstance(X, DataLoader):
