@@ -84,7 +84,7 @@ def replace_file(target: Path, tensors: Mapping[str, Tensor], metadata: Mapping[
 
     name = unfinished(target)
     try:
-        save_file({x: _whole(tensor) for x, tensor in tensors.items()}, name, dict(metadata))
+        save_file(_apart(tensors), name, dict(metadata))
         with open(name, "rb") as file:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
@@ -108,11 +108,16 @@ def remove_unfinished(target: Path) -> None:
         left.unlink(missing_ok=True)
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    """Return a tensor row by row, alone in its memory."""
-    found = tensor.detach().cpu().contiguous()
-    alone = found.numel() * found.element_size() == found.untyped_storage().nbytes()
-    return found if alone else found.clone()
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors row by row, each alone in its memory, as safetensors wants them."""
+    found, taken = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        laid = tensor.detach().cpu().contiguous()
+        memory = laid.untyped_storage()
+        whole = laid.numel() * laid.element_size() == memory.nbytes()
+        found[name] = laid if whole and memory.data_ptr() not in taken else laid.clone()
+        taken.add(memory.data_ptr())
+    return found
 
 
 def read(path: str | Path) -> Archive:

@@ -265,6 +265,10 @@ class Blocks:
         """Go back to what `memory` has returned."""
         self.restore(dict(zip(self.snapshot(), memory["point"], strict=True)))
 
+    def recall_states(self, memory: Memory) -> None:
+        """Take the states that `memory` has returned, with the weights that are there."""
+        self.values.update(zip(self.structure.states, memory["point"], strict=False))
+
     def extrapolate(self, previous: Values, factor: float) -> None:
         """Go from the current point x to x + factor (x - previous), inside the domains."""
         for state in self.structure.states:

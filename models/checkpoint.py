@@ -116,7 +116,7 @@ class Keeper:
             )
         try:
             steps = [Step(*fields) for fields in about["steps"]]
-            return _unpacked(about["memory"], tensors, device), Trace(about["start"], steps)
+            return unpacked(about["memory"], tensors, device), Trace(about["start"], steps)
         except _OF_BAD_VALUES as error:
             raise DataError(f"the checkpoint {self._path} cannot be used: {error}.") from error
 
@@ -174,7 +174,7 @@ class Keeper:
             "identity": self._identity,
             "start": trace.start,
             "steps": [astuple(step) for step in trace.steps[:steps]],
-            "memory": _packed(memory, tensors, {}),
+            "memory": packed(memory, tensors, {}),
         }
         try:
             text = json.dumps(about)
@@ -235,17 +235,17 @@ def _read(path: Path) -> tuple[Description, Mapping[str, Tensor]]:
 # Memories and data as JSON and tensors.
 
 
-def _packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
+def packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
     """Return a memory as JSON; tensors are put aside, each once and with how it lies in memory.
 
     A product rounds by the order and the alignment of its factors.
     """
     if isinstance(value, Weights):
-        return {"$weights": _packed([value.matrix, value.bias], tensors, names)}
+        return {"$weights": packed([value.matrix, value.bias], tensors, names)}
     if isinstance(value, Mapping):
-        return {name: _packed(each, tensors, names) for name, each in value.items()}
+        return {name: packed(each, tensors, names) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_packed(each, tensors, names) for each in value]
+        return [packed(each, tensors, names) for each in value]
     if not isinstance(value, Tensor):
         return value
     name = names.setdefault(_place(value), str(len(names)))
@@ -263,15 +263,16 @@ def _offset(tensor: Tensor) -> int:
     return tensor.data_ptr() % _CACHE_LINE // tensor.element_size()
 
 
-def _unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+def unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
+    """Return the memory that `packed` has packed, on a device."""
     if isinstance(value, list):
-        return [_unpacked(each, tensors, device) for each in value]
+        return [unpacked(each, tensors, device) for each in value]
     if not isinstance(value, dict):
         return value
     if "$weights" in value:
-        return Weights(*_unpacked(value["$weights"], tensors, device))
+        return Weights(*unpacked(value["$weights"], tensors, device))
     if "$tensor" not in value:
-        return {name: _unpacked(each, tensors, device) for name, each in value.items()}
+        return {name: unpacked(each, tensors, device) for name, each in value.items()}
     found, stride = tensors[value["$tensor"]], value["stride"]
     target = device if found.is_floating_point() else found.device
     span = 1 + sum((n - 1) * step for n, step in zip(found.shape, stride, strict=True))

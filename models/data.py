@@ -46,6 +46,17 @@ class Data:
             return len(self.values[TIME].known)
         return len(next(iter(self.values.values())))
 
+    def equal(self, other: Data) -> bool:
+        """Return whether other data have the same types and entries."""
+        if set(self.values) != set(other.values):
+            return False
+        return all(
+            v.known.equal(other.values[x].known)
+            if isinstance(v, Timeline)
+            else v.dtype is other.values[x].dtype and v.equal(other.values[x])
+            for x, v in self.values.items()
+        )
+
     def take(self, rows: Tensor) -> Data:
         """Return some of the samples, (some,) int64 on the CPU."""
         steps = TIME in self.values

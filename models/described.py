@@ -87,11 +87,12 @@ def described_training(
         **_comparable(described),
         "constants": checksum(*constants.values()),
         "the checksum of the first weights": checksum(*weights),
-        "data": _described_data(data) if batches is None else _described_loader(data, batches),
+        "data": described_data(data) if batches is None else _described_loader(data, batches),
     }
 
 
-def _described_data(data: Data) -> Description:
+def described_data(data: Data) -> Description:
+    """Return shapes, types and checksums as JSON."""
     return {
         str(x): {"lengths": checksum(v.known)}
         if isinstance(v, Timeline)
@@ -113,7 +114,8 @@ def checksum(*tensors: Tensor) -> str:
     total = hashlib.sha256()
     for tensor in tensors:
         total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(tensor.detach().cpu().contiguous().numpy())
+        entries: Any = tensor.detach().cpu().contiguous().numpy()
+        total.update(entries)
     return total.hexdigest()[:16]
 
 

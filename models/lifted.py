@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, DeclarationError, SolverError
@@ -220,11 +219,9 @@ class Lifted(Predictor):
         weights = [layer.to(data.like) for layer in self._weights_to_begin_with()]
         kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
         blocks = self._blocks_at(structure, data, weights, kind)
-        known = None if before is None or before.data is None else before.blocks
-        if known is not None and before is not None and _same_inputs(before.data, data):
-            blocks.values.update({s: known.values[s] for s in structure.states})
-            if isinstance(blocks, MultiplierBlocks) and isinstance(known, MultiplierBlocks):
-                blocks.take_multipliers(known)
+        known = None if before is None else before.memory(data)
+        if known is not None:
+            blocks.recall_states(known)
         return blocks
 
     def _refuse_start(self, blocks: Blocks) -> None:
@@ -322,13 +319,3 @@ def _last_weights(term: Term) -> Parameter:
     if term.argument.weights is None:
         raise DeclarationError("refit_output needs a loss right on a layer with weights.")
     return term.argument.weights
-
-
-def _same_inputs(before: Data | None, now: Data) -> bool:
-    if before is None or set(before.values) != set(now.values):
-        return False
-    return all(
-        not isinstance(value, Tensor)
-        or (value.dtype is now.values[variable].dtype and value.equal(now.values[variable]))
-        for variable, value in before.values.items()
-    )

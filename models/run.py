@@ -174,8 +174,9 @@ def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -
     )
     with Progress(*columns) as bar:
         done = trace.steps[-1].sweep if trace.steps else 0
-        fields = {"objective": float("nan"), "block": ""}
-        task = bar.add_task("training", total=rounds, completed=done, **fields)
+        task = bar.add_task(
+            "training", total=rounds, completed=done, objective=float("nan"), block=""
+        )
 
         def report(step: Step) -> None:
             bar.update(task, completed=step.sweep + 1, objective=step.objective, block=step.block)

@@ -16,6 +16,7 @@ from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.storage import Archive, Description, describe, read, rebuild, write
 
+from .checkpoint import packed, unpacked
 from .described import KNOWN, described_network, differences
 from .lifted import Lifted
 from .mlp import LiftedMLP
@@ -30,10 +31,11 @@ _SETTINGS = (
     "lam", "rho", "divergence", "penalty", "method", "solver", "proximity", "seed", "dtype",
     "warm_start", "refit_output",
 )  # fmt: skip
+_WARM = "warm."
 _RECURRENT_SETTINGS = (
     "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
 )  # fmt: skip
-_OF_THE_FILE = ("activations", "graph", "learned", "last_only")  # beside what a class takes
+_OF_THE_FILE = ("activations", "graph", "learned", "last_only", "warm")  # beside what a class takes
 _OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -42,6 +44,9 @@ _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 def save(model: Any, path: str | Path) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
+
+    With `warm_start`, the states on its data (and multipliers) go with it: `fit` of the loaded
+    model on the same data goes on from them. Data are told by a checksum, and are not saved.
 
     Args:
         model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
@@ -162,6 +167,10 @@ def _pack(model: Lifted, kind: Kind) -> Archive:
         "learned": [describe(activation) for activation in _learned(model)],
         "last_only": _last_only(model),
     }
+    if model.warm_start and (warm := model._known.warm) is not None:
+        parts, (data, memory) = Tensors(), warm
+        about["warm"] = [data, packed(memory, parts, {})]
+        constants.update({f"{_WARM}{name}": part for name, part in parts.items()})
     for number, (state, description) in enumerate(zip(states, described, strict=True), start=1):
         if "declared" in description:
             tensors[f"forward.{number}"] = _sampled(state)
@@ -287,8 +296,12 @@ def _restore(model: Lifted, archive: Archive) -> None:
             learned = rebuild(description, "activations")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
-    structure = replace(structure, divergences=divergences)
-    model._fit = replace(model._known, structure=structure, last_only=last_only)
+    structure, loaded = replace(structure, divergences=divergences), None
+    if "warm" in about:
+        parts = {name.removeprefix(_WARM): part for name, part in archive.tensors.items()}
+        data, memory = about["warm"]
+        loaded = data, unpacked(memory, parts, torch.device(model.device))
+    model._fit = replace(model._known, structure=structure, last_only=last_only, loaded=loaded)
 
 
 # Whether a network is the one that was saved.

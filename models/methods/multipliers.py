@@ -13,6 +13,7 @@ from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import affine_in, value_of
 from liftednet.network import State
+from liftednet.samples import Weights
 
 from ..block import Blocks, Edge, Structure, row_weights
 from ..forward_pass import Values
@@ -69,12 +70,8 @@ class MultiplierBlocks(Blocks):
         self.damping = 1.0
         self._multipliers: dict[State, Multiplier] = {}
         super().__init__(structure, values, *rest)
-        self._best = self.network_objective(), self.weights
+        self._best: tuple[float, list[Weights]] = self.network_objective(), self.weights
         self._multipliers = self._estimates()
-
-    def take_multipliers(self, previous: MultiplierBlocks) -> None:
-        """Go on from the multipliers and the damping of an earlier fit to the same data."""
-        self.damping, self._multipliers = previous.damping, previous._multipliers
 
     def memory(self) -> Memory:
         """Return the point, the multipliers and the damping, and the best weights so far."""
@@ -85,9 +82,19 @@ class MultiplierBlocks(Blocks):
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
         super().recall(memory)
-        self.damping, self._best = memory["damping"], tuple(memory["best"])
+        self._recall_multipliers(memory)
+        self._best = tuple(memory["best"])
+
+    def recall_states(self, memory: Memory) -> None:
+        """Take the states, the multipliers and the damping, where an earlier fit had some."""
+        super().recall_states(memory)
+        if "multipliers" in memory:
+            self._recall_multipliers(memory)
+
+    def _recall_multipliers(self, memory: Memory) -> None:
         held = (Multiplier(*parts) for parts in memory["multipliers"])
         self._multipliers = dict(zip(reversed(self.structure.states), held, strict=True))
+        self.damping = memory["damping"]
 
     def network_objective(self) -> float:
         """Return the loss at the forward pass plus the penalties, in float64."""
