@@ -188,7 +188,7 @@ def preconditioners(most: float) -> Iterator[str]:
     for name in names:
         case, solver, number = CASES[name](), LevenbergMarquardt(), 16
         points = [
-            (taken.point, solver._mu)
+            (taken.point, solver.mu)
             for taken in islice(
                 steps(case.forward, case.start, 0.0, CurvatureProducts, solver), number + 1
             )

@@ -6,6 +6,8 @@ Nothing in such a file is executed. What the numbers mean is known to the models
 
 from __future__ import annotations
 
+import errno
+import glob
 import inspect
 import json
 import os
@@ -25,6 +27,7 @@ _FORMAT = "liftednet"
 _VERSION = 2
 _OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described by their sizes
 _KEYS = {"kind", "architecture"}
+_UNFINISHED = ".unfinished"
 
 Description = Mapping[str, Any]
 Catalogue = Mapping[str, type[Any]]
@@ -60,31 +63,61 @@ def write(archive: Archive, path: str | Path) -> Path:
     Raises:
         DataError: the folder does not exist or cannot be written to.
     """
-    from safetensors.torch import save
-
     about = {"kind": archive.kind, "architecture": archive.architecture}
     metadata = {"format": _FORMAT, "version": str(_VERSION), "model": json.dumps(about)}
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in archive.tensors.items()}
     target = Path(path)
     try:
-        _replace(target, save(tensors, metadata))
+        replace_file(target, archive.tensors, metadata)
     except OSError as error:
         raise DataError(f"the model cannot be saved to {target}: {error.strerror}.") from error
     return target
 
 
-def _replace(target: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+def replace_file(target: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write tensors and metadata to a safetensors file, at once or not at all.
+
+    Raises:
+        OSError: the folder cannot be written to, or is full; the file is as it was.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    name = unfinished(target)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
+        save_file(_apart(tensors), name, dict(metadata))
+        with open(name, "rb") as file:
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
+    except SafetensorError as error:
+        raise OSError(errno.EIO, str(error)) from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def unfinished(target: Path) -> str:
+    """Make an empty file beside a target, to be written and then moved in its place."""
+    handle, name = tempfile.mkstemp(_UNFINISHED, f".{target.name}.", target.parent)
+    os.close(handle)
+    return name
+
+
+def remove_unfinished(target: Path) -> None:
+    """Remove what runs that were killed have left beside a target."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors row by row, each alone in its memory, as safetensors wants them."""
+    found, taken = dict[str, Tensor](), set[int]()
+    for name, tensor in tensors.items():
+        laid = tensor.detach().cpu().contiguous()
+        memory = laid.untyped_storage()
+        whole = laid.numel() * laid.element_size() == memory.nbytes()
+        found[name] = laid if whole and memory.data_ptr() not in taken else laid.clone()
+        taken.add(memory.data_ptr())
+    return found
 
 
 def read(path: str | Path) -> Archive:

@@ -8,6 +8,7 @@ if __name__ == "models":
 
 from liftednet.network import Network
 
+from .checkpoint import Checkpoint
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP
@@ -16,6 +17,7 @@ from .run import Ending, Step, Trace
 from .search import Trial, search
 
 __all__ = [
+    "Checkpoint",
     "Ending",
     "FullBatch",
     "GaussNewton",

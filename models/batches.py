@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError
@@ -32,6 +33,14 @@ class Batches(Protocol):
 
     def __iter__(self) -> Iterator[Data]:
         """Yield checked and encoded batches."""
+        ...
+
+    def memory(self) -> list[Tensor]:
+        """Return what the order of the next passes depends on: states of generators."""
+        ...
+
+    def recall(self, memory: list[Tensor]) -> None:
+        """Go back to what `memory` has returned, where the next pass begins."""
         ...
 
 
@@ -63,9 +72,21 @@ class ArrayBatches:
         order = torch.randperm(self.samples, generator=self.generator)
         yield from map(self.data.take, order.tensor_split(len(self)))
 
+    def memory(self) -> list[Tensor]:
+        """Return the state of the generator."""
+        return [self.generator.get_state()]
+
+    def recall(self, memory: list[Tensor]) -> None:
+        """Bring the generator to a state."""
+        self.generator.set_state(*memory)
+
 
 class LoaderBatches:
-    """The batches of a torch DataLoader that yields pairs (X, y)."""
+    """The batches of a torch DataLoader that yields pairs (X, y).
+
+    Their order is that of torch's generators: its own, and the global one. Whatever else it
+    depends on is not remembered.
+    """
 
     def __init__(self, loader: DataLoader[Any], prepare: Prepare) -> None:
         """Take the loader, and what checks and encodes a batch.
@@ -89,6 +110,7 @@ class LoaderBatches:
             )
         self.standardization = RAW  # until the first batch tells of one
         self._begun: Iterable[Any] | None = None
+        self._before_first: list[Tensor] = []
         self._dtype: torch.dtype | None = None
 
     def __len__(self) -> int:
@@ -103,6 +125,7 @@ class LoaderBatches:
         Raises:
             DataError: the first batch is not a pair (X, y), or a bad one.
         """
+        self._before_first = self.memory()
         pairs = iter(self._loader)
         first = next(pairs, None)
         self._begun = chain([first], pairs)
@@ -118,6 +141,26 @@ class LoaderBatches:
         """
         pairs, self._begun = self._begun or self._loader, None
         yield from map(self.standardization.of, map(self._prepared, pairs))
+
+    def memory(self) -> list[Tensor]:
+        """Return the states of torch's generators before the pass that comes next."""
+        if self._begun is not None:
+            return self._before_first
+        return [torch.get_rng_state(), *(each.get_state() for each in self._generators())]
+
+    def recall(self, memory: list[Tensor]) -> None:
+        """Bring the generators to states; a pass that has begun is forgotten."""
+        self._begun = None
+        torch.set_rng_state(memory[0])
+        for generator, state in zip(self._generators(), memory[1:], strict=True):
+            generator.set_state(state)
+
+    def _generators(self) -> list[torch.Generator]:
+        """Return those of the loader and of its samplers, each once."""
+        batches = self._loader.batch_sampler
+        inner = getattr(batches, "sampler", None)
+        found = [getattr(x, "generator", None) for x in (self._loader, batches, inner)]
+        return list({id(x): x for x in found if isinstance(x, torch.Generator)}.values())
 
     def _prepared(self, pair: object) -> Data:
         if not isinstance(pair, list | tuple) or len(pair) != 2:

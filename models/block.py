@@ -33,6 +33,7 @@ from liftednet.problems.states_over_time import picked
 from liftednet.samples import Design, Weights, row_chunks
 
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
+from .run import Memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,12 +250,24 @@ class Blocks:
         return [self.values[parameter] for parameter in self.structure.parameters]
 
     def snapshot(self) -> Values:
-        """Return the current point."""
-        return dict(self.values)
+        """Return the current point: states and weights."""
+        return {x: self.values[x] for x in (*self.structure.states, *self.structure.parameters)}
 
     def restore(self, snapshot: Values) -> None:
         """Go back to a point."""
-        self.values = dict(snapshot)
+        self.values.update(snapshot)
+
+    def memory(self) -> Memory:
+        """Return what a training goes on from, where its data are known."""
+        return {"point": list(self.snapshot().values())}
+
+    def recall(self, memory: Memory) -> None:
+        """Go back to what `memory` has returned."""
+        self.restore(dict(zip(self.snapshot(), memory["point"], strict=True)))
+
+    def recall_states(self, memory: Memory) -> None:
+        """Take the states that `memory` has returned, with the weights that are there."""
+        self.values.update(zip(self.structure.states, memory["point"], strict=False))
 
     def extrapolate(self, previous: Values, factor: float) -> None:
         """Go from the current point x to x + factor (x - previous), inside the domains."""

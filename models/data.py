@@ -23,6 +23,7 @@ from .forward_pass import Values
 
 ArrayLike = Tensor | np.ndarray[Any, Any]
 Lengths = ArrayLike | Sequence[int] | None
+_CACHE_LINE = 64  # bytes
 Arrays = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
 
 
@@ -45,6 +46,17 @@ class Data:
             return len(self.values[TIME].known)
         return len(next(iter(self.values.values())))
 
+    def equal(self, other: Data) -> bool:
+        """Return whether other data have the same types and entries."""
+        if set(self.values) != set(other.values):
+            return False
+        return all(
+            v.known.equal(other.values[x].known)
+            if isinstance(v, Timeline)
+            else v.dtype is other.values[x].dtype and v.equal(other.values[x])
+            for x, v in self.values.items()
+        )
+
     def take(self, rows: Tensor) -> Data:
         """Return some of the samples, (some,) int64 on the CPU."""
         steps = TIME in self.values
@@ -56,6 +68,14 @@ class Data:
                 there = rows.to(value.device)
                 taken[variable] = value[:, there] if steps and value.ndim == 3 else value[there]
         return Data(taken, self.last_only)
+
+    def aligned(self) -> Data:
+        """Return the data as torch lays tensors: a product rounds by where its factors begin."""
+        laid = {
+            x: v.clone() if isinstance(v, Tensor) and v.data_ptr() % _CACHE_LINE else v
+            for x, v in self.values.items()
+        }
+        return Data(laid, self.last_only)
 
     def to(self, device: str) -> Data:
         """Return the data on a device."""

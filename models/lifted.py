@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, DeclarationError, SolverError
@@ -20,7 +21,9 @@ from liftednet.validation import require_seed
 
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
+from .checkpoint import Checkpoint, Keeper
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
+from .described import described_training
 from .diagnosis import scale_hint, warn_of
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
@@ -80,6 +83,8 @@ class Lifted(Predictor):
         sample_weight: ArrayLike | None = None,
         progress: bool = False,
         on_step: Report | None = None,
+        checkpoint: str | Path | Checkpoint | None = None,
+        resume: bool = False,
     ) -> Self:
         """Fit weights, and by the full method states, to data.
 
@@ -93,14 +98,24 @@ class Lifted(Predictor):
             sample_weight: (samples,) factors of every sample's part of the objective, not
                 negative; None for 1.
             progress: whether to show a progress bar.
-            on_step: told after every step of the method.
+            on_step: told after every step of the method, when the model is what has been reached.
+                Where it raises an error, training ends and keeps what is done.
+            checkpoint: a file that training is kept in while it runs, at most once a minute, or a
+                `Checkpoint` with numbers of its own. It is written, too, where an interrupt or
+                SIGTERM ends training; then SIGTERM does what it would have done without. A file
+                that cannot be written while training runs is a warning.
+            resume: whether to go on from the checkpoint, where there is one, as if nothing had
+                happened: to the same bits on the same machine with as many threads, for a
+                DataLoader if its order is that of torch's generators. One that is finished
+                gives the finished model.
 
         Returns:
             The model; `trace` holds what every step did. An interrupt stops early and keeps what
             is done.
 
         Raises:
-            DataError: X, y or lengths cannot be used; nothing has changed.
+            DataError: X, y or lengths cannot be used, or the checkpoint cannot be written, is
+                damaged or that of another training; nothing has changed.
             SolverError: a block failed or raised the joint objective, or the loss or the weights
                 are not finite; the model keeps the last good state.
 
@@ -109,12 +124,13 @@ class Lifted(Predictor):
                 answer the same to every sample.
         """
         structure, method = self.checked()
-        told = partial(run, progress=progress, on_step=on_step)
+        keeper = Keeper(checkpoint, resume)
+        told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
-            self._fit_batches(structure, method, (X, y, lengths, sample_weight), told)
+            self._fit_batches(structure, method, (X, y, lengths, sample_weight), keeper, told)
         else:
             data = self._data(X, y, lengths, sample_weight)
-            self._fit_blocks(structure, method, data, told)
+            self._fit_blocks(structure, method, data, keeper, told)
         if self.refit_output:
             self._refit_outputs(self._on_data())
         self._steps = None
@@ -191,29 +207,28 @@ class Lifted(Predictor):
         structure: Structure,
         method: FullBatch | GaussNewton,
         data: Data,
-        told: Callable[..., Trace],
+        keeper: Keeper,
+        told: Callable[..., None],
     ) -> None:
         standardization = self._standardization(data, self.warm_start)
-        data = standardization.of(data)
+        data = standardization.of(data).aligned()
         blocks = self._begun(structure, data, standardization)
         self._refuse_start(blocks)
+        described = partial(described_training, self, structure, method, data)
+        memory, begun = keeper.begun(described, data.like.device)
         if isinstance(method, GaussNewton):
             blocks.pass_forward()
-            steps: Steps = method.steps(blocks)
+            steps: Steps = method.steps(blocks, memory)
         else:
             solvers = Solvers(self.solver, self.state_solver, method.tolerance)
-            steps = method.steps(blocks, solvers)
-        trace = Trace(blocks.objective())
-        before, self._fit = self._fit, _fitted(blocks, data, trace, standardization)
-        try:
-            told(trace, steps, method.rounds)
-        except SolverError as error:  # the last good state is kept; of any other nothing is
+            steps = method.steps(blocks, solvers, memory)
+        trace = begun or Trace(blocks.objective())
+
+        def keep() -> None:
             self._fit = _fitted(blocks, data, trace, standardization)
-            raise SolverError(f"{error}{scale_hint(data)}", error.solution) from error
-        except BaseException:
-            self._fit = before
-            raise
-        self._fit = _fitted(blocks, data, trace, standardization)
+
+        with _hinting(data):
+            told(trace, steps, memory, keep, rounds=method.rounds)
 
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
@@ -236,11 +251,9 @@ class Lifted(Predictor):
         weights = [layer.to(data.like) for layer in begun]
         kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
         blocks = self._blocks_at(structure, data, weights, kind)
-        known = None if before is None or before.data is None else before.blocks
-        if known is not None and before is not None and _same_inputs(before.data, data):
-            blocks.values.update({s: known.values[s] for s in structure.states})
-            if isinstance(blocks, MultiplierBlocks) and isinstance(known, MultiplierBlocks):
-                blocks.take_multipliers(known)
+        known = None if before is None else before.memory(data)
+        if known is not None:
+            blocks.recall_states(known)
         return blocks
 
     def _refuse_start(self, blocks: Blocks) -> None:
@@ -251,7 +264,8 @@ class Lifted(Predictor):
         structure: Structure,
         method: Minibatch,
         given: tuple[Any, Any, Any, Any],
-        told: Callable[..., Trace],
+        keeper: Keeper,
+        told: Callable[..., None],
     ) -> None:
         generator = torch.Generator().manual_seed(require_seed(self.seed))
         data, validate, batches = None, None, self._loaded(*given, method)
@@ -267,21 +281,24 @@ class Lifted(Predictor):
             first = batches.first()
             standardization = self._standardization(first, self.warm_start)
             batches.standardization = standardization
-        begun = self._weights_to_begin_with(standardization)
-        weights = [layer.to(first.like) for layer in begun]
+        start = self._weights_to_begin_with(standardization)
+        weights = [layer.to(first.like) for layer in start]
         moves = BatchSteps(structure, weights, method, generator)
-        trace = Trace(float("nan"))
+        described = partial(
+            described_training, self, structure, method, first, None if data else batches
+        )
+        memory, begun = keeper.begun(described, first.like.device)
+        trace = begun or Trace(float("nan"))
 
-        def fitted() -> Fitted:
-            found = tuple(moves.snapshot())
-            return Fitted(structure, found, data, None, trace, first.last_only, standardization)
+        def keep() -> None:
+            found, last_only = tuple(moves.weights), first.last_only
+            self._fit = Fitted(
+                structure, found, data, None, trace, last_only, standardization=standardization
+            )
 
-        try:
-            told(trace, method.steps(moves, batches, validate), method.rounds(len(batches)))
-        except SolverError as error:  # the last good epoch is kept; of any other nothing is
-            self._fit = fitted()
-            raise SolverError(f"{error}{scale_hint(first)}", error.solution) from error
-        self._fit = fitted()
+        with _hinting(first):
+            steps = method.steps(moves, batches, validate, memory)
+            told(trace, steps, memory, keep, rounds=method.rounds(len(batches)))
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
         if not isinstance(X, DataLoader):
@@ -348,21 +365,24 @@ class Lifted(Predictor):
 
 
 def _fitted(blocks: Blocks, data: Data, trace: Trace, standardization: Standardization) -> Fitted:
-    weights, structure = tuple(blocks.weights), blocks.structure
-    return Fitted(structure, weights, data, blocks, trace, data.last_only, standardization)
+    return Fitted(
+        blocks.structure, tuple(blocks.weights), data, blocks, trace, data.last_only,
+        standardization=standardization,
+    )  # fmt: skip
+
+
+@contextmanager
+def _hinting(data: Data) -> Iterator[None]:
+    """Let an error say that scales are its cause, where they are."""
+    try:
+        yield
+    except SolverError as error:
+        if hint := scale_hint(data):
+            raise SolverError(f"{error}{hint}", error.solution) from error
+        raise
 
 
 def _last_weights(term: Term) -> Parameter:
     if term.argument.weights is None:
         raise DeclarationError("refit_output needs a loss right on a layer with weights.")
     return term.argument.weights
-
-
-def _same_inputs(before: Data | None, now: Data) -> bool:
-    if before is None or set(before.values) != set(now.values):
-        return False
-    return all(
-        not isinstance(value, Tensor)
-        or (value.dtype is now.values[variable].dtype and value.equal(now.values[variable]))
-        for variable, value in before.values.items()
-    )

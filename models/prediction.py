@@ -17,11 +17,13 @@ from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights
 from liftednet.solvers import solve
+from liftednet.storage import Description
 
 from .block import Blocks, Structure
 from .data import Arrays, Data, Lengths, prepared
+from .described import described_data
 from .methods.descent import FullBatch, Solvers, largest_residual
-from .run import Trace
+from .run import Memory, Trace
 from .settings import MULTIPLIERS, Settings
 from .standardization import RAW, Standardization
 from .stream import refuse_whole_sequences, streamed
@@ -44,6 +46,7 @@ class Fitted:
         blocks: weights and states on the data, made when they are asked for.
         trace: the history, or None.
         last_only: the labels of sequences that have one answer, at the last step.
+        loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
         standardization: what is between the data and the weights.
     """
 
@@ -53,6 +56,7 @@ class Fitted:
     blocks: Blocks | None = None
     trace: Trace | None = None
     last_only: frozenset[Label] = frozenset()
+    loaded: tuple[Description, Memory] | None = None
     standardization: Standardization = RAW
 
     @cached_property
@@ -60,6 +64,21 @@ class Fitted:
         """The weights of the same network on raw data, or None where there are none."""
         penalties = self.structure.penalties
         return self.standardization.folded(self.structure.network, self.weights, penalties)
+
+    @property
+    def warm(self) -> tuple[Description, Memory] | None:
+        """What a warm start needs beside weights: data as JSON, and the memory of blocks there."""
+        if self.data is None or self.blocks is None:
+            return self.loaded
+        return described_data(self.data), self.blocks.memory()
+
+    def memory(self, data: Data) -> Memory | None:
+        """Return what a warm start on data goes on from, where they are the same."""
+        if self.data is None and self.loaded is not None:
+            described, memory = self.loaded
+            return memory if described == described_data(data) else None
+        same = self.data is not None and self.data.equal(data)
+        return self.blocks.memory() if same and self.blocks is not None else None
 
 
 class Predictor(Settings):

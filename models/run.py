@@ -1,14 +1,17 @@
-"""One runner for every method: its history, its progress bar, and what an interrupt leaves."""
+"""One runner for every method: its history, its bar, and what an interrupt or an error leaves."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from liftednet.errors import SolverError
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Step:
         residual: relative KKT residual of the block before it; NaN for an epoch.
         iterations: iterations of the solver.
         solver: name of the solver.
-        seconds: since training began.
+        seconds: since training began, without those between an interrupt and its resumption.
         validation: mean objective of a held-out sample after it, or None.
     """
 
@@ -35,7 +38,7 @@ class Step:
     residual: float
     iterations: int
     solver: str
-    seconds: float
+    seconds: float = 0.0  # told by the runner
     validation: float | None = None
 
 
@@ -46,7 +49,7 @@ class Ending(Enum):
     BUDGET = "the number of sweeps, epochs or steps was used up"
     STOPPED = "the held-out objective no longer improved; the best weights are kept"
     STALLED = "no step lowers the objective any further, as far as rounding tells"
-    INTERRUPTED = "it was interrupted; the state after the last finished step is kept"
+    INTERRUPTED = "it was interrupted, or ended by an error; what was done until then is kept"
 
 
 @dataclass
@@ -78,38 +81,84 @@ class Trace:
         return max((step.residual for step in self.steps if step.sweep == sweep), default=0.0)
 
 
-Steps = Generator[Step, None, Ending]
+Memory = dict[str, Any]  # numbers, names, tensors and weights, and lists and dictionaries of them
+Steps = Generator[Step | None, None, Ending]
 Report = Callable[[Step], None]
 
 
-def run(trace: Trace, steps: Steps, rounds: int, progress: bool, on_step: Report | None) -> Trace:
-    """Take the steps of a method, and return their history.
+class Rests(Protocol):
+    """What keeps a training in a file."""
 
-    An interrupt ends it early; the method has seen to it that what is done is kept.
+    def rest(self, trace: Trace, memory: Memory) -> None:
+        """Take what the training goes on from."""
+
+    def close(self, trace: Trace) -> None:
+        """Keep the last of it."""
+
+    def guarding(self) -> AbstractContextManager[None]:
+        """Turn a signal to end into an interrupt."""
+
+
+def run(
+    trace: Trace,
+    steps: Steps,
+    memory: Memory,
+    keep: Callable[[], None],
+    *,
+    keeper: Rests,
+    rounds: int,
+    progress: bool,
+    on_step: Report | None,
+) -> None:
+    """Take the steps of a method, with its history and what it leaves wherever it ends.
+
+    A method is a generator of steps, and of None where it can rest between two parts of a step.
+    It begins from its memory, where that is not empty, and brings it up to date before every
+    yield: from there it goes on as if nothing had happened. Tensors that have stood in a memory
+    are not changed in place.
 
     Args:
         trace: the history so far, added to.
         steps: of the method.
+        memory: of the method.
+        keep: makes what the method has reached the model's, after every step and at the end.
+        keeper: of checkpoints.
         rounds: the most sweeps, epochs or steps.
         progress: whether to show a bar.
-        on_step: told after every step.
+        on_step: told after every step; where it raises an error, what is done is kept.
     """
-    with _reporting(rounds, progress, on_step) as report, torch.no_grad():
+    before = trace.steps[-1].seconds if trace.steps else 0.0
+    started = time.perf_counter() - before
+    with _reporting(trace, rounds, progress, on_step) as report, torch.no_grad(), keeper.guarding():
         try:
-            while True:
-                step = next(steps)
-                trace.steps.append(step)
-                report(step)
-        except StopIteration as stop:
-            trace.ending = stop.value
-        except KeyboardInterrupt:
-            steps.close()
+            for step in _ended(trace, steps):
+                if step is not None:
+                    step = replace(step, seconds=time.perf_counter() - started)
+                    trace.steps.append(step)
+                keeper.rest(trace, memory)
+                if step is not None:
+                    keep()
+                    report(step)
+            keep()
+        except BaseException as error:
             trace.ending = Ending.INTERRUPTED
-    return trace
+            steps.close()
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if interrupted or trace.steps or isinstance(error, SolverError):
+                keep()
+            if not interrupted:
+                raise
+        finally:
+            keeper.close(trace)
+
+
+def _ended(trace: Trace, steps: Steps) -> Iterator[Step | None]:
+    """Yield the steps, and keep in the history why they end."""
+    trace.ending = yield from steps
 
 
 @contextmanager
-def _reporting(rounds: int, shown: bool, on_step: Report | None) -> Iterator[Report]:
+def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -> Iterator[Report]:
     """Yield what is told of every step: the caller's function, and a bar where it is shown."""
     tell = on_step or _say_nothing
     if not shown:
@@ -124,7 +173,10 @@ def _reporting(rounds: int, shown: bool, on_step: Report | None) -> Iterator[Rep
         TimeElapsedColumn(),
     )
     with Progress(*columns) as bar:
-        task = bar.add_task("training", total=rounds, objective=float("nan"), block="")
+        done = trace.steps[-1].sweep if trace.steps else 0
+        task = bar.add_task(
+            "training", total=rounds, completed=done, objective=float("nan"), block=""
+        )
 
         def report(step: Step) -> None:
             bar.update(task, completed=step.sweep + 1, objective=step.objective, block=step.block)

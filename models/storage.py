@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from liftednet import solvers
 from liftednet.activation import Activation
 from liftednet.errors import DataError, LiftedError
-from liftednet.layers import Expression
-from liftednet.layers.expression import Applied
-from liftednet.layers.layer import Layer
 from liftednet.network import Network, State
 from liftednet.samples import Weights
-from liftednet.storage import CATALOGUE, Archive, Description, describe, read, rebuild, write
+from liftednet.storage import Archive, Description, describe, read, rebuild, write
 
+from .checkpoint import packed, unpacked
+from .described import KNOWN, described_network, differences
 from .lifted import Lifted
-from .methods import METHODS
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
 from .settings import COUPLINGS
@@ -35,27 +32,22 @@ _SETTINGS = (
     "lam", "rho", "divergence", "penalty", "method", "solver", "proximity", "seed", "dtype",
     "warm_start", "refit_output", "standardize",
 )  # fmt: skip
+_WARM = "warm."
 _RECURRENT_SETTINGS = (
     "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
 )  # fmt: skip
-_OF_THE_FILE = ("activations", "graph", "learned", "last_only")  # beside what a class takes
+_OF_THE_FILE = ("activations", "graph", "learned", "last_only", "warm")  # beside what a class takes
 _OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
-_SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "GeneralizedLinear",
-    "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
-    "SimplexDual", "TemporalSimplexDescent",
-)  # fmt: skip
-_KNOWN = {
-    **CATALOGUE,
-    **{method.__name__: method for method in METHODS.values()},
-    **{name: getattr(solvers, name) for name in _SOLVERS},
-}
 
 
 def save(model: Any, path: str | Path) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
+
+    With `warm_start`, the states on its data (and multipliers) go with it: `fit` of the loaded
+    model on the same data goes on from them. Data are told by a checksum, and are not saved.
 
     Args:
         model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
@@ -171,12 +163,16 @@ def _pack(model: Lifted, kind: Kind) -> Archive:
     }
     described = [describe(state.activation) for state in states]
     about = {
-        **{name: describe(value, _KNOWN, constants) for name, value in arguments.items()},
+        **{name: describe(value, KNOWN, constants) for name, value in arguments.items()},
         "activations": described,
         "graph": described_network(model.network),
         "learned": [describe(activation) for activation in _learned(model)],
         "last_only": _last_only(model),
     }
+    if model.warm_start and (warm := model._known.warm) is not None:
+        parts, (data, memory) = Tensors(), warm
+        about["warm"] = [data, packed(memory, parts, {})]
+        constants.update({f"{_WARM}{name}": part for name, part in parts.items()})
     for number, (state, description) in enumerate(zip(states, described, strict=True), start=1):
         if "declared" in description:
             tensors[f"forward.{number}"] = _sampled(state)
@@ -271,7 +267,7 @@ def _arguments(
     """
     about = archive.architecture
     found = {
-        name: rebuild(value, name, _KNOWN, archive.tensors)
+        name: rebuild(value, name, KNOWN, archive.tensors)
         for name, value in about.items()
         if name not in _OF_THE_FILE and name not in options
     }
@@ -327,10 +323,16 @@ def _restore(model: Lifted, archive: Archive) -> None:
             learned = rebuild(description, "activations")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
+    structure, loaded = replace(structure, divergences=divergences), None
+    if "warm" in about:
+        parts = {name.removeprefix(_WARM): part for name, part in archive.tensors.items()}
+        data, memory = about["warm"]
+        loaded = data, unpacked(memory, parts, torch.device(model.device))
     model._fit = replace(
         model._known,
-        structure=replace(structure, divergences=divergences),
+        structure=structure,
         last_only=last_only,
+        loaded=loaded,
         standardization=_unpack_moments(archive.tensors, network),
     )
 
@@ -346,7 +348,7 @@ def _require_same_network(archive: Archive, network: Network) -> None:
         _require_same_activation(number, state, description, archive.tensors)
     if archive.older:
         return
-    for where, saved, given in _differences(about["graph"], described_network(network)):
+    for where, saved, given in differences(about["graph"], described_network(network)):
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {saved}."
         )
@@ -368,83 +370,3 @@ def _require_same_activation(
             f"the activation of layer {number} was saved as {wanted} with parameters "
             f"{description.get('parameters', {})}; {state.activation!r} is another map."
         )
-
-
-def described_network(network: Network) -> Description:
-    """Return shapes, layers, their fields, penalties and losses as JSON, in order."""
-    names: dict[Any, str] = {}
-    for kind, variables in (
-        ("input", network.inputs), ("states", network.states), ("weights", network.parameters),
-    ):  # fmt: skip
-        names.update({x: f"{kind} {number}" for number, x in enumerate(variables, start=1)})
-    layers: list[Description] = []
-    for argument in network.arguments:
-        _describe_layers(argument, names, layers)
-    return {
-        "inputs": [{"shape": list(x.shape), "sequence": x.sequence} for x in network.inputs],
-        "weights": [_described_fields(x, ("shape", "bias", "penalty")) for x in network.parameters],
-        "layers": layers,
-        "states": [
-            {"of": names[state.argument],
-             **_described_fields(state, ("shape", "sequence", "early", "lam", "bounds"))}
-            for state in network.states
-        ],
-        "losses": [
-            {"loss": describe(term.loss), "of": names[term.argument], "weight": term.weight,
-             "states": None if term.state is None else names[term.state]}
-            for term in network.terms
-        ],
-    }  # fmt: skip
-
-
-def _describe_layers(
-    expression: Expression, names: dict[Any, str], layers: list[Description]
-) -> None:
-    """Add the layers of an expression, each after its arguments and once, and name them."""
-    if expression in names or not isinstance(expression, Applied):
-        return
-    for argument in expression.arguments:
-        if isinstance(argument, Expression):
-            _describe_layers(argument, names, layers)
-    layers.append({
-        "layer": type(expression.layer).__name__,
-        "fields": _described_fields(expression.layer, _fields_of(expression.layer)),
-        "of": [names.get(argument, str(argument)) for argument in expression.arguments],
-        "weights": None if expression.weights is None else names[expression.weights],
-    })  # fmt: skip
-    names[expression] = f"layer {len(layers)}"
-
-
-def _fields_of(layer: Layer) -> list[str]:
-    names = [x.name for x in fields(layer)] if is_dataclass(layer) else sorted(vars(layer))
-    return [name for name in names if not name.startswith("_")]
-
-
-def _described_fields(part: Any, names: Sequence[str]) -> Description:
-    return {name: _comparable(describe(getattr(part, name))) for name in names}
-
-
-def _comparable(described: Any) -> Any:
-    """Return a description without what prints differently in every run."""
-    if isinstance(described, list):
-        return [_comparable(each) for each in described]
-    if not isinstance(described, dict):
-        return described
-    if "declared" in described:
-        return {"declared": described["declared"].split("(")[0].split(" at 0x")[0]}
-    return {name: _comparable(value) for name, value in described.items()}
-
-
-def _differences(saved: Any, given: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (place, saved, given) wherever two descriptions differ."""
-    if isinstance(saved, dict) and isinstance(given, dict):
-        for name in {**given, **saved}:
-            place = f"{where} {name}".strip()
-            yield from _differences(saved.get(name), given.get(name), place)
-    elif isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
-        for number, (one, other) in enumerate(zip(saved, given, strict=True), start=1):
-            yield from _differences(one, other, f"{where} {number}")
-    elif isinstance(saved, list) and isinstance(given, list) and {*map(type, saved)} == {dict}:
-        yield f"the number of {where}", len(saved), len(given)
-    elif saved != given:
-        yield where, saved, given

@@ -75,6 +75,7 @@ def steps(
     tolerance: float,
     form: Form | None = None,
     solver: LevenbergMarquardt | None = None,
+    objective: float | None = None,
 ) -> Generator[Taken, None, bool]:
     """Yield one step after another, each of which lowers the objective.
 
@@ -86,13 +87,14 @@ def steps(
         tolerance: stop when no entry of the gradient, relative to its terms, is larger.
         form: how the model at a point is made; None for a choice by size.
         solver: with the damping to go on with; None for a new one.
+        objective: the value at the start, where it is known.
 
     Returns:
         Whether the tolerance has been reached; no step lowers the objective otherwise.
     """
     model_at = partial(form or form_for(forward), forward)
     damped = solver or LevenbergMarquardt()
-    objective = forward.objective(point)
+    objective = forward.objective(point) if objective is None else objective
     while not (model := model_at(point)).residual <= tolerance:  # also where it is NaN
         found = damped.descend(model, partial(forward.decrease, point, objective))
         if found is None:

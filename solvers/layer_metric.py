@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,11 +29,12 @@ class Move:
     scale: float
     slope: float
 
-    def take(self, layer: Weights, length: float) -> None:
-        """Move weights by a length, in place."""
-        layer.matrix.sub_(self.matrix, alpha=length * self.scale)
-        if layer.bias is not None and self.bias is not None:
-            layer.bias.sub_(self.bias, alpha=length)
+    def taken(self, layer: Weights, length: float) -> Weights:
+        """Return weights moved by a length."""
+        matrix = torch.sub(layer.matrix, self.matrix, alpha=length * self.scale)
+        if layer.bias is None or self.bias is None:
+            return Weights(matrix, layer.bias)
+        return Weights(matrix, torch.sub(layer.bias, self.bias, alpha=length))
 
 
 class LayerMetric:
@@ -69,6 +71,14 @@ class LayerMetric:
         self._vectors = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
         self._values = torch.zeros(kept)
         self._variance, self._looks = 0.0, 0.0
+
+    def memory(self) -> list[Any]:
+        """Return the running statistics, which no look changes in place."""
+        return [self._mean, self._vectors, self._values, self._variance, self._looks]
+
+    def recall(self, memory: list[Any]) -> None:
+        """Go back to what `memory` has returned."""
+        self._mean, self._vectors, self._values, self._variance, self._looks = memory
 
     def look(self, inputs: Tensor) -> None:
         """Update the statistics by a batch of inputs, (samples, inputs)."""
@@ -128,7 +138,8 @@ class LayerMetric:
         variance = self._least_variance(self._mean)
         return LowRankMetric(variance, self._vectors, self._values / (self._damping * variance))
 
-    def keep_mean(self, layer: Weights, matrix: Tensor) -> None:
-        """Move the bias so that the mean pre-activation stays with another matrix, in place."""
-        if layer.bias is not None:
-            layer.bias.sub_(self._mean.to(matrix) @ (matrix - layer.matrix))
+    def with_matrix(self, layer: Weights, matrix: Tensor) -> Weights:
+        """Return weights with another matrix, and a bias that keeps the mean pre-activation."""
+        if layer.bias is None:
+            return Weights(matrix, None)
+        return Weights(matrix, layer.bias - self._mean.to(matrix) @ (matrix - layer.matrix))

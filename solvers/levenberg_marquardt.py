@@ -118,12 +118,14 @@ class LevenbergMarquardt:
 
     Attributes:
         damping: the first mu, in units of the first model's mean curvature.
+        mu: the next, or 0 before the first step.
+        floor: the smallest that it may become, 0 before the first step.
     """
 
     damping: float = 1.0
+    mu: float = 0.0
+    floor: float = 0.0
     name: str = field(default="levenberg-marquardt", init=False)
-    _mu: float = field(default=0.0, init=False, repr=False)
-    _floor: float = field(default=0.0, init=False, repr=False)
 
     def descend(self, model: Model, decrease: Callable[[Tensor], float]) -> Descended | None:
         """Return a step that lowers the objective, or None where none is found.
@@ -132,18 +134,18 @@ class LevenbergMarquardt:
             model: of the objective at the current point.
             decrease: by how much a step lowers the objective; NaN or infinity counts as a rise.
         """
-        if self._mu == 0.0:
+        if self.mu == 0.0:
             unit = model.mean_curvature
-            self._mu, self._floor = self.damping * unit, _SMALLEST_DAMPING * unit
+            self.mu, self.floor = self.damping * unit, _SMALLEST_DAMPING * unit
         growth = 2.0
         for attempt in range(1, _ATTEMPTS + 1):
-            damped = model.minimizer(self._mu)
+            damped = model.minimizer(self.mu)
             gained, expected = decrease(damped.step), damped.expected
             if 0 < gained < math.inf and expected > 0:
                 share = min(gained / expected, 1.0)
                 factor = max(1 / 3, 1 - (2 * share - 1) ** 3)
-                self._mu = max(self._mu * factor, self._floor)
+                self.mu = max(self.mu * factor, self.floor)
                 return Descended(damped.step, gained, attempt)
-            self._mu *= growth
+            self.mu *= growth
             growth *= 2
         return None

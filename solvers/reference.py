@@ -97,7 +97,8 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
             with warnings.catch_warnings():
                 # the problem measures how accurate a value is, whatever the backend believes
                 warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-                statement.solve(solver=backend, **options)
+                # What a backend keeps of an earlier solution would be lost with an interrupt.
+                statement.solve(solver=backend, **{"warm_start": False, **options})
         except cp.error.SolverError as error:
             return str(error)
         good = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,7 +25,7 @@ from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure
 from ..learned import learned_blocks, refuse_fixed_activations
-from ..run import Ending, Step, Steps
+from ..run import Ending, Memory, Step, Steps
 from .multipliers import MultiplierBlocks
 
 AnySolver = str | Solver[Any, Any, Any]
@@ -78,33 +77,52 @@ class FullBatch:
         if self.learn_activations:
             refuse_fixed_activations(structure)
 
-    def steps(self, blocks: Blocks, solvers: Solvers) -> Steps:
+    def steps(self, blocks: Blocks, solvers: Solvers, memory: Memory | None = None) -> Steps:
         """Descend, and yield what every block update did.
 
         Raises:
             SolverError: a block failed or raised the joint objective; the blocks then hold the
                 last good state, and the error the solution that was refused.
         """
-        started = time.perf_counter()
-        ahead = _Ahead(blocks) if self._extrapolates(blocks) else None
-        for sweep in range(self.sweeps):
-            worst = 0.0
-            objective = blocks.objective()
-            for block in self._sweep(blocks):
-                step = _update(block, solvers, sweep, objective, started)
+        memory = {} if memory is None else memory
+        sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
+        if memory:
+            _recall(blocks, memory)
+        ahead = _Ahead(blocks, memory.get("ahead")) if self._extrapolates(blocks) else None
+
+        def remember() -> None:
+            memory.update(
+                place=[sweep, done, worst, objective],
+                blocks=blocks.memory(),
+                slopes=[block.value() for block in learned_blocks(blocks)],
+                ahead=None if ahead is None else ahead.memory(),
+            )
+
+        while sweep < self.sweeps:
+            if not done:
+                worst, objective = 0.0, blocks.objective()
+            todo = self._sweep(blocks)
+            for block in todo[done:]:
+                step = _update(block, solvers, sweep, objective)
                 if SAMPLE_WEIGHTS in blocks.values:  # which the fits of states do not know
-                    objective = blocks.objective()
-                    step = replace(step, objective=objective)
+                    step = replace(step, objective=blocks.objective())
                 objective, worst = step.objective, _worse(worst, step.residual)
+                done += 1
+                remember()
                 yield step
-            if isinstance(blocks, MultiplierBlocks):
-                step = blocks.renewal(sweep, started)
+            if isinstance(blocks, MultiplierBlocks) and done == len(todo):
+                step = blocks.renewal(sweep)
                 worst = max(worst, step.residual)
+                done += 1
+                remember()
                 yield step
             if worst <= self.tolerance:
                 return Ending.CONVERGED
+            sweep, done = sweep + 1, 0
             if ahead is not None:
-                yield ahead.step(blocks, sweep, started)
+                step = ahead.step(blocks, sweep - 1)
+                remember()
+                yield step
         return Ending.BUDGET
 
     def _extrapolates(self, blocks: Blocks) -> bool:
@@ -159,7 +177,14 @@ class Solvers:
         return quick if serves else "auto"
 
 
-def _update(block: Block, solvers: Solvers, sweep: int, objective: float, started: float) -> Step:
+def _recall(blocks: Blocks, memory: Memory) -> None:
+    """Bring blocks to where a descent has left them."""
+    blocks.recall(memory["blocks"])
+    for block, slope in zip(learned_blocks(blocks), memory["slopes"], strict=True):
+        block.assign(slope)
+
+
+def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Step:
     """Solve a block, keep what it brings where it lowers the objective, and say so.
 
     Raises:
@@ -182,7 +207,7 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float, starte
     decrease = max(-rise, 0.0)
     return Step(
         sweep, block.name, objective - decrease, decrease, before.residual,
-        solution.iterations, solution.solver, time.perf_counter() - started,
+        solution.iterations, solution.solver,
     )  # fmt: skip
 
 
@@ -193,18 +218,21 @@ class _Ahead:
     objective falls, and shrinks where a step is taken back (as Ang and Gillis, 2019, for NMF).
     """
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._previous = blocks.snapshot()
-        self._factor = 0.5
+    def __init__(self, blocks: Blocks, memory: Memory | None) -> None:
+        self._previous, self._factor = blocks.snapshot(), 0.5
+        if memory is not None:
+            self._factor = memory["factor"]
+            self._previous = dict(zip(self._previous, memory["previous"], strict=True))
 
-    def step(self, blocks: Blocks, sweep: int, started: float) -> Step:
+    def memory(self) -> Memory:
+        """Return the last point and the factor."""
+        return {"factor": self._factor, "previous": list(self._previous.values())}
+
+    def step(self, blocks: Blocks, sweep: int) -> Step:
         """Extrapolate where that lowers the objective, and say what it did."""
         objective = blocks.objective()
         decrease = self._decrease(blocks, objective)
-        seconds = time.perf_counter() - started
-        return Step(
-            sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation", seconds
-        )
+        return Step(sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation")
 
     def _decrease(self, blocks: Blocks, objective: float) -> float:
         reached, decrease = blocks.snapshot(), 0.0

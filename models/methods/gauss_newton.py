@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import torch
@@ -15,12 +14,13 @@ from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Variable, value_of
 from liftednet.layers.time import Timeline
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton import form_named, steps
+from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
 from liftednet.solvers.objective import Forward, Target
 from liftednet.validation import require_count, require_positive
 
 from ..block import Blocks, Structure
 from ..forward_pass import Values
-from ..run import Ending, Step, Steps
+from ..run import Ending, Memory, Step, Steps
 
 
 @dataclass(frozen=True)
@@ -86,24 +86,33 @@ class GaussNewton:
                     f'{penalty!r}: use method="minibatch" or method="full".'
                 )
 
-    def steps(self, blocks: Blocks) -> Steps:
+    def steps(self, blocks: Blocks, memory: Memory | None = None) -> Steps:
         """Take the steps, and yield the joint objective after each.
 
         The states are those of a forward pass at the end.
         """
-        started, forward = time.perf_counter(), _forward(blocks)
-        point = torch.cat([layer.stacked().double().flatten() for layer in blocks.weights])
-        moves = steps(forward, point, self.tolerance, form_named(self.form))
-        number = 0
+        memory = {} if memory is None else memory
+        if memory:
+            blocks.recall(memory["blocks"])
+        forward, number = _forward(blocks), memory.get("number", 0)
+        first = [layer.stacked().double().flatten() for layer in blocks.weights]
+        point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
+        solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
+        moves = steps(forward, point, self.tolerance, form_named(self.form), solver, objective)
         try:
             while number < self.most:
                 taken = next(moves)
                 _keep(blocks, forward.split(taken.point))
-                yield Step(
+                step = Step(
                     number, "weights and states", taken.objective, taken.decrease, taken.residual,
-                    taken.attempts, "levenberg-marquardt", time.perf_counter() - started,
+                    taken.attempts, solver.name,
                 )  # fmt: skip
                 number += 1
+                memory.update(
+                    number=number, point=taken.point, objective=taken.objective,
+                    damping=[solver.mu, solver.floor], blocks=blocks.memory(),
+                )  # fmt: skip
+                yield step
         except StopIteration as stop:
             return Ending.CONVERGED if stop.value else Ending.STALLED
         finally:

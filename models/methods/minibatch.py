@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from ..batches import Batches
 from ..block import Structure, counted, row_weights
 from ..data import Data
 from ..forward_pass import Values, passed_forward
-from ..run import Ending, Step, Steps
+from ..run import Ending, Memory, Step, Steps
 
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
@@ -100,18 +100,42 @@ class Minibatch:
                     'method="full".'
                 )
 
-    def steps(self, moves: BatchSteps, batches: Batches, validate: Validate | None) -> Steps:
+    def steps(
+        self,
+        moves: BatchSteps,
+        batches: Batches,
+        validate: Validate | None,
+        memory: Memory | None = None,
+    ) -> Steps:
         """Train for all epochs, and yield what each did; the weights end where `moves` has them.
 
         Raises:
             SolverError: the loss or the weights are not finite; the weights are those after the
                 last good epoch.
         """
-        started, best = time.perf_counter(), _Best(self.patience)
-        last, before = moves.snapshot(), math.nan
-        for number in range(self.rounds(len(batches))):
+        memory = {} if memory is None else memory
+        epoch, done, total, seen, before = memory.get("place", (0, 0, 0.0, 0, math.nan))
+        best = _Best(self.patience, memory.get("best"))
+        if memory:
+            moves.recall(memory["moves"])
+            batches.recall(memory["batches"])
+        last, order = memory.get("last", moves.weights), batches.memory()
+
+        def remember() -> None:
+            memory.update(
+                place=[epoch, done, total, seen, before], moves=moves.memory(), last=last,
+                best=best.memory(), batches=order,
+            )  # fmt: skip
+
+        while epoch < self.rounds(len(batches)) and not best.over:
             try:
-                loss = moves.epoch(batches, self._rates(number, len(batches)))
+                pairs = zip(batches, self._rates(epoch, len(batches)), strict=False)
+                for batch, rate in islice(pairs, done, None):
+                    total += len(batch) * moves.step(batch, rate, batches.samples)
+                    seen, done = seen + len(batch), done + 1
+                    remember()
+                    yield None
+                moves.require_finite()  # no loss has seen the last step
             except SolverError as error:
                 moves.weights = last
                 message = f"{error} The model keeps the last good epoch."
@@ -120,20 +144,18 @@ class Minibatch:
                 if not moves.finite():
                     moves.weights = last
                 raise
-            last = moves.snapshot()
+            loss, last, order = total / seen, moves.weights, batches.memory()
             found = None if validate is None else validate(last)
-            seconds = time.perf_counter() - started
-            yield Step(
-                number, "epoch", loss, before - loss, math.nan, len(batches), "minibatch", seconds,
-                found,
+            step = Step(
+                epoch, "epoch", loss, before - loss, math.nan, len(batches), "minibatch",
+                validation=found,
             )  # fmt: skip
-            before = loss
-            if best.is_over(found, last):
-                moves.weights = best.weights or last
-                return Ending.STOPPED
-        if best.weights is not None:
-            moves.weights = best.weights
-        return Ending.BUDGET
+            epoch, done, total, seen, before = epoch + 1, 0, 0.0, 0, loss
+            best.take(found, last)
+            remember()
+            yield step
+        moves.weights = best.weights or moves.weights
+        return Ending.STOPPED if best.over else Ending.BUDGET
 
     def _rates(self, epoch: int, length: int) -> Iterator[float]:
         for number in range(epoch * length, (epoch + 1) * length):
@@ -143,19 +165,29 @@ class Minibatch:
 class _Best:
     """The weights of the best validation, where training may stop early."""
 
-    def __init__(self, patience: int | None) -> None:
+    def __init__(self, patience: int | None, memory: list[Any] | None) -> None:
+        self._patience = patience
         self.weights: list[Weights] | None = None
-        self._patience, self._value, self._since = patience, math.inf, 0
+        self._value, self._since = math.inf, 0
+        if memory is not None:
+            self.weights, self._value, self._since = memory
 
-    def is_over(self, value: float | None, weights: list[Weights]) -> bool:
-        """Take the newest validation, and say whether patience has ended."""
+    def memory(self) -> list[Any]:
+        """Return the weights, their validation, and the epochs since then."""
+        return [self.weights, self._value, self._since]
+
+    @property
+    def over(self) -> bool:
+        """Whether patience has ended."""
+        return self._patience is not None and self._since >= self._patience
+
+    def take(self, value: float | None, weights: list[Weights]) -> None:
+        """Take the newest validation."""
         if self._patience is None or value is None:
-            return False
+            return
+        self._since += 1
         if value < self._value:
             self.weights, self._value, self._since = weights, value, 0
-            return False
-        self._since += 1
-        return self._since >= self._patience
 
 
 class _Lifted(torch.autograd.Function):
@@ -196,7 +228,7 @@ class BatchSteps:
 
     Attributes:
         structure: of the network.
-        weights: changed in place by every step.
+        weights: replaced by every step, and never changed in place.
     """
 
     def __init__(
@@ -225,27 +257,29 @@ class BatchSteps:
         self._taken = 0
 
     def snapshot(self) -> list[Weights]:
-        """Return copies of the weights."""
-        return [_copied(layer) for layer in self.weights]
+        """Return the weights, which the next step replaces."""
+        return self.weights
+
+    def memory(self) -> Memory:
+        """Return what the next step depends on."""
+        metrics = [metric.memory() for metric in self._metrics]
+        return {"weights": self.weights, "metrics": metrics, "taken": self._taken}
+
+    def recall(self, memory: Memory) -> None:
+        """Go back to what `memory` has returned."""
+        self.weights, self._taken = memory["weights"], memory["taken"]
+        for metric, held in zip(self._metrics, memory["metrics"], strict=True):
+            metric.recall(held)
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""
         ends = [torch.aminmax(layer.stacked()) for layer in self.weights]
         return bool(torch.stack([end for pair in ends for end in pair]).isfinite().all())
 
-    def epoch(self, batches: Batches, rates: Iterator[float]) -> float:
-        """Take a step with every batch of a pass, and return the mean loss before the steps.
-
-        Raises:
-            SolverError: the loss or the weights are not finite.
-        """
-        total, seen = 0.0, 0
-        for batch, rate in zip(batches, rates, strict=False):
-            total += len(batch) * self.step(batch, rate, batches.samples)
-            seen += len(batch)
-        if not self.finite():  # no loss has seen the last step
+    def require_finite(self) -> None:
+        """Raise `SolverError` where a weight is NaN or infinite."""
+        if not self.finite():
             raise SolverError("weights have become NaN or infinite: lower the rate, or scale X.")
-        return total / seen
 
     def step(self, batch: Data, rate: float, samples: int) -> float:
         """Move the weights by one batch, and return its mean loss before the step.
@@ -274,21 +308,23 @@ class BatchSteps:
         ]
         slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
         length = min(2 * loss / slope, rate)
-        for parameter, metric, move, layer in zip(
-            self.structure.parameters, self._metrics, moves, self.weights, strict=True
-        ):
-            move.take(layer, length)
-            self._hold(self.structure.penalties[parameter], metric, layer, length / samples)
+        self.weights = [
+            self._held(
+                self.structure.penalties[p], metric, move.taken(layer, length), length / samples
+            )
+            for p, metric, move, layer in zip(
+                self.structure.parameters, self._metrics, moves, self.weights, strict=True
+            )
+        ]
         self._taken += 1
         return loss
 
-    def _hold(self, penalty: Penalty, metric: LayerMetric, layer: Weights, t: float) -> None:
-        """Take the proximal step of a penalty in the metric, the mean pre-activation kept."""
+    def _held(self, penalty: Penalty, metric: LayerMetric, layer: Weights, t: float) -> Weights:
+        """Return the proximal step of a penalty in the metric, the mean pre-activation kept."""
         if _is_plain(penalty):
-            return  # its gradient is part of the move
+            return layer  # its gradient is part of the move
         matrix = low_rank_prox(penalty, layer.matrix, metric.scaling, t)
-        metric.keep_mean(layer, matrix)
-        layer.matrix.copy_(matrix)
+        return metric.with_matrix(layer, matrix)
 
     @torch.enable_grad()
     def _slopes(self, batch: Data) -> tuple[float, list[_Slope], Values]:

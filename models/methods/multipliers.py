@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,11 @@ from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import affine_in, value_of
 from liftednet.network import State
+from liftednet.samples import Weights
 
 from ..block import Blocks, Edge, Structure, row_weights
 from ..forward_pass import Values
-from ..run import Step
+from ..run import Memory, Step
 
 _EASED, _DAMPED = 0.8, 4.0  # factors of the damping after a sweep that paid, and one that did not
 
@@ -70,12 +70,31 @@ class MultiplierBlocks(Blocks):
         self.damping = 1.0
         self._multipliers: dict[State, Multiplier] = {}
         super().__init__(structure, values, *rest)
-        self._best = self.network_objective(), self.weights
+        self._best: tuple[float, list[Weights]] = self.network_objective(), self.weights
         self._multipliers = self._estimates()
 
-    def take_multipliers(self, previous: MultiplierBlocks) -> None:
-        """Go on from the multipliers and the damping of an earlier fit to the same data."""
-        self.damping, self._multipliers = previous.damping, previous._multipliers
+    def memory(self) -> Memory:
+        """Return the point, the multipliers and the damping, and the best weights so far."""
+        parts = [[x.states, x.pre_activation, x.level] for x in self._multipliers.values()]
+        held = {"damping": self.damping, "multipliers": parts, "best": list(self._best)}
+        return {**super().memory(), **held}
+
+    def recall(self, memory: Memory) -> None:
+        """Go back to what `memory` has returned."""
+        super().recall(memory)
+        self._recall_multipliers(memory)
+        self._best = tuple(memory["best"])
+
+    def recall_states(self, memory: Memory) -> None:
+        """Take the states, the multipliers and the damping, where an earlier fit had some."""
+        super().recall_states(memory)
+        if "multipliers" in memory:
+            self._recall_multipliers(memory)
+
+    def _recall_multipliers(self, memory: Memory) -> None:
+        held = (Multiplier(*parts) for parts in memory["multipliers"])
+        self._multipliers = dict(zip(reversed(self.structure.states), held, strict=True))
+        self.damping = memory["damping"]
 
     def network_objective(self) -> float:
         """Return the loss at the forward pass plus the penalties, in float64."""
@@ -89,13 +108,12 @@ class MultiplierBlocks(Blocks):
                 total += float(self.edge_value(edge, passed))
         return total
 
-    def renewal(self, sweep: int, started: float) -> Step:
+    def renewal(self, sweep: int) -> Step:
         """Keep the sweep or take it back, estimate the multipliers anew, and say what it did."""
         before, off = self.objective(), max(self.gap(), default=0.0)
         self._renew()
         objective = self.objective()
-        seconds = time.perf_counter() - started
-        return Step(sweep, "renewal", objective, before - objective, off, 0, "renewal", seconds)
+        return Step(sweep, "renewal", objective, before - objective, off, 0, "renewal")
 
     def _renew(self) -> None:
         reached, (best, weights) = self.network_objective(), self._best

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import DataError, SolverError, activations
-from liftednet.models import LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import Ending, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from tests.models.networks import labeled
 
 X, Y = labeled(samples=60)
@@ -51,15 +53,22 @@ def test_a_bad_batch_of_a_loader_leaves_an_unfitted_model_unfitted():
     assert model.trace is None
 
 
-def test_an_error_of_the_listener_leaves_the_model_as_it_was():
-    def fail(_: object) -> None:
-        raise RuntimeError("full disk")
+@pytest.mark.parametrize("method", [SHORT, FullBatch(3), GaussNewton(3)])
+@pytest.mark.parametrize("error", [RuntimeError, StopIteration, GeneratorExit])
+def test_an_error_of_the_listener_keeps_the_fit_so_far_and_is_raised(method, error):
+    seen: list[Any] = []
 
-    model = _model().fit(X, Y)
-    weights = model.weights
-    with pytest.raises(RuntimeError, match="full disk"):
+    def fail(_: object) -> None:
+        seen.append(model.weights)
+        if len(seen) == 2:
+            raise error("full disk")
+
+    model = LiftedMLP((4, 8, 3), method=method)
+    with pytest.raises(error, match="full disk"):
         model.fit(X, Y, on_step=fail)
-    assert _same(model.weights, weights)
+    assert _same(model.weights, seen[-1]) and not _same(*seen)
+    assert model.trace is not None and len(model.trace.steps) == 2
+    assert model.trace.ending is Ending.INTERRUPTED
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

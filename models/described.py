@@ -1,0 +1,172 @@
+"""What a network and its training are, as JSON, and where two descriptions differ."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+from liftednet import solvers
+from liftednet.layers import Expression
+from liftednet.layers.expression import Applied
+from liftednet.layers.layer import Layer
+from liftednet.layers.time import Timeline
+from liftednet.network import Network
+from liftednet.storage import CATALOGUE, Description, describe
+
+from .batches import Batches
+from .block import Structure
+from .data import Data
+from .methods import METHODS, Method
+
+_OF_TRAINING = ("divergence", "solver", "state_solver", "proximity", "seed", "refit_output")
+_SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "GeneralizedLinear",
+    "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
+    "SimplexDual", "TemporalSimplexDescent",
+)  # fmt: skip
+KNOWN = {
+    **CATALOGUE,
+    **{method.__name__: method for method in METHODS.values()},
+    **{name: getattr(solvers, name) for name in _SOLVERS},
+}
+
+
+def described_network(network: Network) -> Description:
+    """Return shapes, layers, their fields, penalties and losses as JSON, in order."""
+    names: dict[Any, str] = {}
+    for kind, variables in (
+        ("input", network.inputs), ("states", network.states), ("weights", network.parameters),
+    ):  # fmt: skip
+        names.update({x: f"{kind} {number}" for number, x in enumerate(variables, start=1)})
+    layers: list[Description] = []
+    for argument in network.arguments:
+        _describe_layers(argument, names, layers)
+    return {
+        "inputs": [{"shape": list(x.shape), "sequence": x.sequence} for x in network.inputs],
+        "weights": [_described_fields(x, ("shape", "bias", "penalty")) for x in network.parameters],
+        "layers": layers,
+        "states": [
+            {"of": names[state.argument],
+             **_described_fields(state, ("shape", "sequence", "early", "lam", "bounds"))}
+            for state in network.states
+        ],
+        "losses": [
+            {"loss": describe(term.loss), "of": names[term.argument], "weight": term.weight,
+             "states": None if term.state is None else names[term.state]}
+            for term in network.terms
+        ],
+    }  # fmt: skip
+
+
+def described_training(
+    model: Any, structure: Structure, method: Method, data: Data, batches: Batches | None = None
+) -> Description:
+    """Return as JSON what tells a training from others.
+
+    Args:
+        model: that is trained.
+        structure: of the problem.
+        method: of training.
+        data: all of it, or the first batch.
+        batches: of a loader, whose data cannot be looked at.
+    """
+    constants: dict[str, Tensor] = {}
+    settings = {name: getattr(model, name) for name in _OF_TRAINING}
+    settings["method"] = method
+    settings["lam"] = [structure.lam[state] for state in structure.states]
+    settings["penalty"] = [structure.penalties[each] for each in structure.parameters]
+    described = {name: describe(value, KNOWN, constants) for name, value in settings.items()}
+    weights = [layer.stacked() for layer in model._first_weights()]
+    return {
+        "model": type(model).__name__,
+        "network": described_network(model.network),
+        "activations": _comparable(describe([state.activation for state in structure.states])),
+        **_comparable(described),
+        "constants": checksum(*constants.values()),
+        "the checksum of the first weights": checksum(*weights),
+        "data": described_data(data) if batches is None else _described_loader(data, batches),
+    }
+
+
+def described_data(data: Data) -> Description:
+    """Return shapes, types and checksums as JSON."""
+    return {
+        str(x): {"lengths": checksum(v.known)}
+        if isinstance(v, Timeline)
+        else {"shape": list(v.shape), "type": str(v.dtype), "checksum": checksum(v)}
+        for x, v in data.values.items()
+    }
+
+
+def _described_loader(first: Data, batches: Batches) -> Description:
+    return {"samples": batches.samples, "batches": len(batches)} | {
+        str(x): {"units": v.shape[-1], "type": str(v.dtype)}
+        for x, v in first.values.items()
+        if isinstance(v, Tensor)
+    }
+
+
+def checksum(*tensors: Tensor) -> str:
+    """Return what tells other tensors, by their types, shapes and entries, from these."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        entries: Any = tensor.detach().cpu().contiguous().numpy()
+        total.update(entries)
+    return total.hexdigest()[:16]
+
+
+def _describe_layers(
+    expression: Expression, names: dict[Any, str], layers: list[Description]
+) -> None:
+    """Add the layers of an expression, each after its arguments and once, and name them."""
+    if expression in names or not isinstance(expression, Applied):
+        return
+    for argument in expression.arguments:
+        if isinstance(argument, Expression):
+            _describe_layers(argument, names, layers)
+    layers.append({
+        "layer": type(expression.layer).__name__,
+        "fields": _described_fields(expression.layer, _fields_of(expression.layer)),
+        "of": [names.get(argument, str(argument)) for argument in expression.arguments],
+        "weights": None if expression.weights is None else names[expression.weights],
+    })  # fmt: skip
+    names[expression] = f"layer {len(layers)}"
+
+
+def _fields_of(layer: Layer) -> list[str]:
+    names = [x.name for x in fields(layer)] if is_dataclass(layer) else sorted(vars(layer))
+    return [name for name in names if not name.startswith("_")]
+
+
+def _described_fields(part: Any, names: Sequence[str]) -> Description:
+    return {name: _comparable(describe(getattr(part, name))) for name in names}
+
+
+def _comparable(described: Any) -> Any:
+    """Return a description without what prints differently in every run."""
+    if isinstance(described, list):
+        return [_comparable(each) for each in described]
+    if not isinstance(described, dict):
+        return described
+    if "declared" in described:
+        return {"declared": described["declared"].split("(")[0].split(" at 0x")[0]}
+    return {name: _comparable(value) for name, value in described.items()}
+
+
+def differences(saved: Any, given: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Yield (place, saved, given) wherever two descriptions differ."""
+    if isinstance(saved, dict) and isinstance(given, dict):
+        for name in {**given, **saved}:
+            place = f"{where} {name}".strip()
+            yield from differences(saved.get(name), given.get(name), place)
+    elif isinstance(saved, list) and isinstance(given, list) and len(saved) == len(given):
+        for number, (one, other) in enumerate(zip(saved, given, strict=True), start=1):
+            yield from differences(one, other, f"{where} {number}")
+    elif isinstance(saved, list) and isinstance(given, list) and {*map(type, saved)} == {dict}:
+        yield f"the number of {where}", len(saved), len(given)
+    elif saved != given:
+        yield where, saved, given

@@ -1,0 +1,342 @@
+"""A training that was killed goes on to the same bits; another is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader, TensorDataset
+
+from liftednet import DataError, activations, load, penalties, save
+from liftednet.models import (
+    Checkpoint,
+    Ending,
+    FullBatch,
+    GaussNewton,
+    Lifted,
+    LiftedMLP,
+    LiftedRNN,
+    Minibatch,
+    checkpoint,
+)
+from liftednet.storage import replace_file
+from tests.models.networks import labeled
+from tests.models.registry import GRAPHS, SERVED
+
+X, Y = labeled(samples=60)
+SHORT = Minibatch(epochs=3, batch_size=10)
+WRITE = "liftednet.models.checkpoint.replace_file"
+
+
+class Killed(BaseException):
+    """What a test ends a training with."""
+
+
+def killed_after(writes: int, monkeypatch) -> None:
+    """End the next training right after so many writes, without any chance to clean up."""
+    left = writes
+
+    def write(*given: Any) -> None:
+        nonlocal left
+        replace_file(*given)
+        left -= 1
+        if left == 0:
+            monkeypatch.setattr(WRITE, replace_file)
+            raise Killed
+
+    monkeypatch.setattr(WRITE, write)
+
+
+def outcome(model: Lifted) -> list[Any]:
+    """Everything that a fit has made, as bytes and numbers."""
+    trace = model.trace
+    assert trace is not None
+    tensors = [part for layer in model.weights for part in (layer.matrix, layer.bias)]
+    if model._known.data is not None:
+        tensors += model.states
+    found = [None if tensor is None else tensor.numpy().tobytes() for tensor in tensors]
+    steps = [repr(replace(step, seconds=0.0)) for step in trace.steps]
+    return [found, repr(trace.start), steps, trace.ending, repr(model.activations)]
+
+
+def resumed(make, fit, path, monkeypatch, writes) -> Lifted:
+    """Return the model that went on after kills, each after so many writes."""
+    for number in writes:
+        killed_after(number, monkeypatch)
+        with pytest.raises(Killed):
+            fit(make(), checkpoint=Checkpoint(path, seconds=0), resume=True)
+    found: Lifted = fit(make(), checkpoint=path, resume=True)
+    return found
+
+
+@pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
+def test_every_training_goes_on_as_if_nothing_had_happened(
+    graph, coupling, method, tmp_path, monkeypatch
+):
+    def fit(model: Lifted, **options: Any) -> Lifted:
+        return model.fit(graph.x, graph.y, lengths=graph.lengths, **options)
+
+    def make() -> Lifted:
+        model: Lifted = graph.model(coupling, method)
+        return model
+
+    path = tmp_path / "training"
+    whole = outcome(fit(make()))
+    assert outcome(resumed(make, fit, path, monkeypatch, (2,))) == whole
+    assert os.listdir(tmp_path) == ["training"]
+
+
+OWN: list[tuple[str, Any, dict[str, Any]]] = [
+    ("slopes", FullBatch(4, learn_activations=True), {"activations": activations.LeakyReLU(0.2)}),
+    ("passes", FullBatch(3, state_passes=2, extrapolation=False), {"divergence": "joint"}),
+    ("multipliers", FullBatch(6), {"divergence": "multipliers", "lam": 0.1}),
+    ("reference", FullBatch(2), {"solver": "reference"}),
+    ("patience", Minibatch(9, 10, rate=3.0, validation=0.3, patience=2), {}),
+    ("penalty", SHORT, {"penalty": penalties.L1(0.1), "refit_output": False}),
+    ("refit", SHORT, {"refit_output": True, "dtype": torch.float32}),
+    ("products", GaussNewton(9, form="products"), {"dtype": torch.float32}),
+    ("normal", GaussNewton(60, form="normal"), {}),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "options"), OWN, ids=[name for name, *_ in OWN])
+def test_whatever_a_method_remembers_comes_back(name, method, options, tmp_path, monkeypatch):
+    def make() -> LiftedMLP:
+        return LiftedMLP((4, 8, 3), method=method, **options)
+
+    def fit(model: Lifted, **more: Any) -> Lifted:
+        return model.fit(X, Y, **more)
+
+    whole = fit(make())
+    found = resumed(make, fit, tmp_path / "training", monkeypatch, (1, 2, 3))
+    assert outcome(found) == outcome(whole)
+    finished = resumed(make, fit, tmp_path / "training", monkeypatch, ())
+    assert outcome(finished) == outcome(whole)
+
+
+@pytest.mark.parametrize("source", ["global", "its own"])
+def test_a_loader_goes_on_in_its_order(source, tmp_path, monkeypatch):
+    def fit(model: Lifted, **options: Any) -> Lifted:
+        torch.manual_seed(torch.initial_seed() + 1 if options else 5)  # a new process has another
+        generator = torch.Generator().manual_seed(4) if source == "its own" else None
+        loader = DataLoader(TensorDataset(X, Y), batch_size=7, shuffle=True, generator=generator)
+        return model.fit(loader, **options)
+
+    def make() -> LiftedMLP:
+        return LiftedMLP((4, 8, 3), method=SHORT)
+
+    path = tmp_path / "training"
+    torch.manual_seed(4)
+    with torch.random.fork_rng():
+        whole = outcome(fit(make()))
+        torch.manual_seed(4)  # so that the first of the resumed begins with 5
+        assert outcome(resumed(make, fit, path, monkeypatch, (9, 1, 5))) == whole
+
+
+def test_sequences_with_one_answer_and_weights_of_samples_go_on(tmp_path, monkeypatch):
+    x = torch.randn(12, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    y, weights = torch.arange(12) % 3, torch.arange(1.0, 13.0, dtype=torch.float64)
+
+    def make() -> LiftedRNN:
+        return LiftedRNN(2, 4, 3, sweeps=3)
+
+    def fit(model: Lifted, **options: Any) -> Lifted:
+        return model.fit(x, y, sample_weight=weights, lengths=[5, 3, 2, 4] * 3, **options)
+
+    found = resumed(make, fit, tmp_path / "training", monkeypatch, (2, 3))
+    assert outcome(found) == outcome(fit(make()))
+
+
+@pytest.fixture
+def written(tmp_path) -> Path:
+    """The checkpoint of a short training."""
+    path = Path(tmp_path) / "training"
+    LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lam": 3.0}, r"lam 1 is 3\.0, and was 10\.0"),
+        ({"rho": 1.0}, "penalty 1 parameters rho is 1.0, and was 0.001"),
+        ({"seed": 1}, "seed is 1, and was 0"),
+        ({"start": "xavier"}, "checksum of the first weights is"),
+        ({"method": replace(SHORT, epochs=9)}, "method parameters epochs is 9, and was 3"),
+        ({"method": FullBatch(3)}, "method name is FullBatch, and was Minibatch"),
+        ({"activations": activations.Tanh()}, "activations 1 name is Tanh, and was ReLU"),
+        ({"sizes": (4, 9, 3)}, "weights 1 shape 2 is 9, and was 8"),
+        ({"dtype": torch.float32}, "input 1 type is torch.float32, and was torch.float64"),
+        ({"solver": "dual"}, "solver is dual, and was auto"),
+    ],
+)
+def test_another_training_is_refused_with_the_first_difference(options, message, written):
+    before = written.read_bytes()
+    model = LiftedMLP(**{"sizes": (4, 8, 3), "method": SHORT, **options})
+    with pytest.raises(DataError, match=f"of another training: .*{message}"):
+        model.fit(X, Y, checkpoint=written, resume=True)
+    assert not model.is_fitted
+    assert written.read_bytes() == before
+
+
+def test_other_data_are_refused(written):
+    model = LiftedMLP((4, 8, 3), method=SHORT)
+    for x, y, message in (
+        (X + 1e-9, Y, "input 1 checksum is"),
+        (X, Y.flip(0), "checksum is"),
+        (X[:50], Y[:50], r"input 1 shape 1 is 50, and was 60"),
+    ):
+        with pytest.raises(DataError, match=f"of another training: data .*{message}"):
+            model.fit(x, y, checkpoint=written, resume=True)
+    loader = DataLoader(TensorDataset(X, Y), batch_size=10)
+    with pytest.raises(DataError, match="of another training: data"):
+        model.fit(loader, checkpoint=written, resume=True)
+
+
+def test_every_damaged_file_is_refused_or_whole(written):
+    content = written.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(content), (60,), generator=generator).tolist()
+    mutated = [content[:p] for p in places[:20]]
+    mutated += [content[:p] + bytes([content[p] ^ 16]) + content[p + 1 :] for p in places[20:]]
+    model = LiftedMLP((4, 8, 3), method=SHORT)
+    for one in mutated:
+        written.write_bytes(one)
+        with pytest.raises(DataError, match="training"):
+            model.fit(X, Y, checkpoint=written, resume=True)
+    save(LiftedMLP((4, 3), []).fit(X, Y), written)
+    with pytest.raises(DataError, match="is no checkpoint of liftednet"):
+        model.fit(X, Y, checkpoint=written, resume=True)
+
+
+def test_the_file_is_safetensors_and_is_no_model(written):
+    assert load_file(written)
+    with pytest.raises(DataError, match="not saved by liftednet"):
+        load(written)
+
+
+def test_without_a_file_training_begins_and_without_resume_it_begins_anew(tmp_path, monkeypatch):
+    path, whole = tmp_path / "training", LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y)
+    model = LiftedMLP((4, 8, 3), method=SHORT)
+    assert outcome(model.fit(X, Y, checkpoint=str(path), resume=True)) == outcome(whole)
+    killed_after(1, monkeypatch)
+    with pytest.raises(Killed):
+        LiftedMLP((4, 5, 3)).fit(X, Y, checkpoint=Checkpoint(path, every=1))
+    with pytest.raises(DataError, match="shape 2 is 8, and was 5"):
+        model.fit(X, Y, checkpoint=path, resume=True)
+
+
+def test_it_is_written_as_often_as_is_asked(tmp_path, monkeypatch):
+    written = []
+
+    def write(*given: Any) -> None:
+        written.append(1)
+        replace_file(*given)
+
+    monkeypatch.setattr(WRITE, write)
+    for options, wanted in (({}, 1), ({"every": 2}, 2), ({"every": 1}, 3), ({"seconds": 0}, 21)):
+        written.clear()
+        where = Checkpoint(tmp_path / "training", **options)
+        LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=where)
+        assert len(written) == wanted
+
+
+def test_what_killed_runs_have_left_is_removed(tmp_path):
+    path = tmp_path / "training"
+    (tmp_path / ".training.x1.unfinished").touch()
+    (tmp_path / ".other.x1.unfinished").touch()
+    LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    assert sorted(os.listdir(tmp_path)) == [".other.x1.unfinished", "training"]
+
+
+def test_the_place_is_tried_before_training(tmp_path):
+    steps: list[Any] = []
+    model = LiftedMLP((4, 8, 3), method=SHORT)
+    (tmp_path / "file").touch()
+    for where, message in (
+        (tmp_path / "missing" / "training", "No such file or directory"),
+        (tmp_path / "file" / "training", "Not a directory"),
+        (tmp_path, "is a folder"),
+    ):
+        with pytest.raises(DataError, match=message):
+            model.fit(X, Y, checkpoint=where, on_step=steps.append)
+    with pytest.raises(DataError, match="resume=True needs the checkpoint"):
+        model.fit(X, Y, resume=True)
+    for bad in ({"path": 3}, {"path": "x", "seconds": -1.0}, {"path": "x", "every": 0}):
+        with pytest.raises(DataError):
+            Checkpoint(**bad)
+    assert not steps and not model.is_fitted
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), MemoryError()])
+def test_a_full_disk_is_a_warning_and_the_last_file_stands(error, written, monkeypatch):
+    def full(*_: object) -> None:
+        raise error
+
+    before = written.read_bytes()
+    monkeypatch.setattr(WRITE, full)
+    model = LiftedMLP((4, 8, 3), method=SHORT)
+    with pytest.warns(RuntimeWarning, match=r"(No space left|memory).*goes on, and the last one"):
+        model.fit(X, Y, checkpoint=Checkpoint(written, seconds=0))
+    assert model.trace is not None and model.trace.ending is Ending.BUDGET
+    assert written.read_bytes() == before
+
+
+def test_sigterm_keeps_what_is_done_and_then_does_what_it_does(tmp_path, monkeypatch):
+    came: list[Any] = []
+    path, whole = tmp_path / "training", LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y)
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append(path.exists()))
+    try:
+        own = signal.getsignal(signal.SIGTERM)
+        model = LiftedMLP((4, 8, 3), method=SHORT)
+        model.fit(X, Y, checkpoint=path, on_step=lambda _: signal.raise_signal(signal.SIGTERM))
+        assert came == [True]
+        assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
+        assert len(model.trace.steps) == 1
+        assert signal.getsignal(signal.SIGTERM) is own
+        model.fit(X, Y, on_step=lambda _: signal.raise_signal(signal.SIGTERM))
+        assert len(model.trace.steps) == 3 and len(came) == 4  # without one it is not ours
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
+    assert outcome(again) == outcome(whole)
+
+
+def test_an_interrupt_in_the_middle_of_an_epoch_goes_on_there(tmp_path, monkeypatch):
+    path, whole = tmp_path / "training", LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y)
+    taken = 0
+    real = checkpoint.Keeper.rest
+
+    def rest(*given: Any) -> None:
+        nonlocal taken
+        real(*given)
+        taken += 1
+        if taken == 9:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint.Keeper, "rest", rest)
+    begun = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
+    assert begun.trace is not None and len(begun.trace.steps) == 1
+    assert begun.trace.ending is Ending.INTERRUPTED
+    again = LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
+    assert outcome(again) == outcome(whole)
+
+
+@pytest.mark.parametrize("method", [SHORT, FullBatch(2), GaussNewton(3)], ids=str)
+def test_what_is_told_of_a_step_may_look_at_the_model(method):
+    predicted = []
+    model = LiftedMLP((4, 8, 3), method=method)
+    model.fit(X, Y, on_step=lambda _: predicted.append(model.forward(X)))
+    assert predicted[-1].equal(model.forward(X))
+    assert not predicted[0].equal(predicted[-1])
+
+
+def test_the_registry_has_every_kind_of_network():
+    assert {"recurrent", "both directions", "images", "gated"} <= {graph.name for graph in GRAPHS}

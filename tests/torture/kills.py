@@ -1,0 +1,245 @@
+"""Trainings that are killed at random moments, or run out of room, and go on."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from liftednet import DataError
+from liftednet.activations import LeakyReLU, Sigmoid, Tanh
+from liftednet.models import (
+    Checkpoint,
+    FullBatch,
+    GaussNewton,
+    Lifted,
+    LiftedMLP,
+    LiftedRNN,
+    Minibatch,
+)
+from tests.models.registry import GRAPHS, IMAGES, LABELS
+from tests.torture.report import Finding
+
+_KILLS = 100
+_SHORTAGES = 20
+_TERMINATED = 0.2  # share of the kills that are SIGTERM
+_PROMISE = (
+    "the resumed training ends with the bits of an uninterrupted one, in weights, states and "
+    "history, and leaves no other file than its checkpoint"
+)
+
+Fit = Callable[..., Lifted]
+
+
+def _normal(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=dtype)
+
+
+ROWS, STEPS = _normal(300, 8), _normal(30, 12, 3)
+ROW_LABELS, STEP_LABELS = ROWS[:, :3].argmax(1), (STEPS.cumsum(1)[..., 0] > 0).long()
+
+
+def _rows(model: Lifted, **options: Any) -> Lifted:
+    return model.fit(ROWS, ROW_LABELS, **options)
+
+
+def _loaded(model: Lifted, **options: Any) -> Lifted:
+    torch.manual_seed(1)
+    loader = DataLoader(TensorDataset(ROWS.float(), ROW_LABELS), batch_size=20, shuffle=True)
+    return model.fit(loader, **options)
+
+
+def _sequences(model: Lifted, **options: Any) -> Lifted:
+    return model.fit(STEPS, STEP_LABELS, **options)
+
+
+def _images(model: Lifted, **options: Any) -> Lifted:
+    return model.fit(IMAGES, LABELS, **options)
+
+
+def _mlp(*activations: Any, **options: Any) -> Callable[[], Lifted]:
+    return lambda: LiftedMLP((8, 12, 10, 3), *activations, seed=3, **options)
+
+
+def _graph(name: str) -> Callable[[], Lifted]:
+    (graph,) = (x for x in GRAPHS if x.name == name)
+    return lambda: graph.model("tight", "full")
+
+
+TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
+    "blocks": (_mlp(method=FullBatch(8)), _rows),
+    "learned slopes": (
+        _mlp(LeakyReLU(0.2), method=FullBatch(8, learn_activations=True)), _rows,
+    ),
+    "multipliers": (_mlp(Tanh(), divergence="multipliers", method="full", lam=0.1), _rows),
+    "minibatches": (
+        _mlp(method=Minibatch(20, 10, validation=0.2, patience=8)), _rows,
+    ),
+    "a loader": (_mlp(Sigmoid(), method=Minibatch(15)), _loaded),
+    "normal equations": (_mlp(Tanh(), method=GaussNewton(30, form="normal")), _rows),
+    "products": (_mlp(Tanh(), method=GaussNewton(8, form="products")), _rows),
+    "states over time": (lambda: LiftedRNN(3, 6, 2, sweeps=8), _sequences),
+    "images": (_graph("images"), _images),
+}  # fmt: skip
+
+
+def findings(share: float) -> list[Finding]:
+    """Return what a share of the kills and shortages found."""
+    kills, shortages = max(3, round(_KILLS * share)), max(3, round(_SHORTAGES * share))
+    with tempfile.TemporaryDirectory() as folder:
+        nursery = _Nursery(Path(folder))
+        return [_kills(nursery, kills), _shortages(nursery, shortages)]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """An uninterrupted training: what it gave, and how long it took."""
+
+    result: str
+    seconds: float
+
+
+class _Nursery:
+    """Forks trainings from a process that has imported everything and has one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fork = multiprocessing.get_context("forkserver")
+        self._fork.set_forkserver_preload([__name__])
+        self._wholes: dict[str, _Whole] = {}
+
+    def whole(self, name: str) -> _Whole:
+        """Return an uninterrupted training."""
+        if name not in self._wholes:
+            started = time.monotonic()
+            result = self.folder / "whole"
+            self.started(name, None, result).join()
+            self._wholes[name] = _Whole(result.read_text(), time.monotonic() - started)
+        return self._wholes[name]
+
+    def started(self, name: str, checkpoint: Path | None, result: Path, limit: str = "") -> Any:
+        """Start a training in a process of its own."""
+        result.unlink(missing_ok=True)
+        child = self._fork.Process(target=_train, args=(name, checkpoint, result, limit))
+        child.start()
+        return child
+
+
+def _train(name: str, checkpoint: Path | None, result: Path, limit: str) -> None:
+    """Train to the end in this process, and write what came out."""
+    torch.set_num_threads(1)
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    make, fit = TRAININGS[name]
+    model, _ = make(), _limited(limit)
+    try:
+        if checkpoint is None:
+            fit(model)
+        else:
+            warnings.simplefilter("ignore")
+            fit(model, checkpoint=Checkpoint(checkpoint, seconds=0), resume=True)
+    except DataError as error:
+        result.write_text(f"refused: {error}")
+        return
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+    result.write_text(_digest(model))
+
+
+def _limited(limit: str) -> None:
+    """Leave this process little room in files or in memory, or a folder that it may not write."""
+    kind, _, number = limit.partition(" ")
+    endless = resource.RLIM_INFINITY
+    if kind == "file":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(number), endless))
+    if kind == "memory":
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + int(number)
+        resource.setrlimit(resource.RLIMIT_AS, (most, endless))
+
+
+def _digest(model: Lifted) -> str:
+    assert model.trace is not None
+    found = hashlib.sha256(repr(model.activations).encode())
+    for layer in model.weights:
+        found.update(layer.stacked().contiguous().numpy().tobytes())
+    for state in model.states if model._known.data is not None else ():
+        found.update(state.contiguous().numpy().tobytes())
+    history = [replace(step, seconds=0.0) for step in model.trace.steps]
+    found.update(repr((model.trace.start, history, model.trace.ending)).encode())
+    return found.hexdigest()
+
+
+def _kills(nursery: _Nursery, most: int) -> Finding:
+    draw, killed, trainings = random.Random(most), 0, 0
+    wrong: list[str] = []
+    while killed < most:
+        name = list(TRAININGS)[trainings % len(TRAININGS)]
+        number, reason = _killed_to_the_end(nursery, name, draw)
+        killed, trainings = killed + number, trainings + 1
+        if reason:
+            wrong.append(f"{name}, training {trainings} of findings with {most} kills: {reason}")
+    what = f"kills at random moments of {trainings} trainings"
+    return Finding(what, killed, len(wrong), _PROMISE, wrong[0] if wrong else "")
+
+
+def _killed_to_the_end(nursery: _Nursery, name: str, draw: random.Random) -> tuple[int, str]:
+    """Kill one training again and again until it ends; return how often, and what went wrong."""
+    whole, killed = nursery.whole(name), 0
+    with tempfile.TemporaryDirectory(dir=nursery.folder) as folder:
+        path, result = Path(folder) / "training", nursery.folder / "result"
+        while True:
+            child = nursery.started(name, path, result)
+            child.join(draw.uniform(0, 0.8) * whole.seconds)
+            if child.exitcode is None:
+                way = signal.SIGTERM if draw.random() < _TERMINATED else signal.SIGKILL
+                os.kill(child.pid, way)
+            child.join()
+            if child.exitcode not in (0, -signal.SIGKILL, -signal.SIGTERM):
+                return killed, f"exit status {child.exitcode}"
+            if child.exitcode == 0:
+                break
+            killed += 1
+        return killed, _difference(result, whole, Path(folder), ["training"])
+
+
+def _difference(result: Path, whole: _Whole, folder: Path, wanted: list[str]) -> str:
+    if (found := result.read_text()) != whole.result:
+        return found if found.startswith("refused") else "other bits"
+    left = sorted(os.listdir(folder))
+    return "" if left == wanted else f"the folder holds {left}"
+
+
+def _shortages(nursery: _Nursery, most: int) -> Finding:
+    """Train with little room in files or memory, then go on without the limit."""
+    draw, wrong = random.Random(most), list[str]()
+    for number in range(most):
+        name = list(TRAININGS)[number % len(TRAININGS)]
+        kind, largest = ("file", 40_000) if number % 2 else ("memory", 4_000_000)
+        limit = f"{kind} {draw.randrange(largest)}"
+        with tempfile.TemporaryDirectory(dir=nursery.folder) as folder:
+            path, result = Path(folder) / "training", nursery.folder / "result"
+            nursery.started(name, path, result, limit).join()
+            short = result.read_text() if result.exists() else ""
+            reason = ""
+            if kind == "file" and short != nursery.whole(name).result:
+                reason = f"a full disk ended training: {short}"
+            nursery.started(name, path, result).join()
+            reason = reason or _difference(result, nursery.whole(name), Path(folder), ["training"])
+        if reason:
+            wrong.append(f"{name} with {limit} bytes: {reason}")
+    what = "trainings with little room in files or memory, and then enough"
+    promise = f"{_PROMISE}; a full disk does not end training"
+    return Finding(what, most, len(wrong), promise, wrong[0] if wrong else "")
