@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
@@ -23,6 +24,11 @@ class Batches(Protocol):
     @property
     def samples(self) -> int:
         """The number of samples in a pass."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """The mean weight of a sample."""
         ...
 
     def __len__(self) -> int:
@@ -53,6 +59,11 @@ class ArrayBatches:
         """The number of samples."""
         return len(self.data)
 
+    @cached_property
+    def weight(self) -> float:
+        """The mean weight of a sample."""
+        return self.data.weight
+
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
         return -(-self.samples // self.size)
@@ -65,6 +76,8 @@ class ArrayBatches:
 
 class LoaderBatches:
     """The batches of a torch DataLoader that yields pairs (X, y)."""
+
+    weight = 1.0
 
     def __init__(self, loader: DataLoader[Any], prepare: Prepare) -> None:
         """Take the loader, and what checks and encodes a batch.

@@ -45,6 +45,12 @@ class Data:
             return len(self.values[TIME].known)
         return len(next(iter(self.values.values())))
 
+    @property
+    def weight(self) -> float:
+        """The mean weight of a sample."""
+        weights = self.values.get(SAMPLE_WEIGHTS)
+        return 1.0 if weights is None else float(weights.mean())
+
     def take(self, rows: Tensor) -> Data:
         """Return some of the samples, (some,) int64 on the CPU."""
         steps = TIME in self.values
