@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +23,7 @@ from liftednet.names import activation_named
 from liftednet.validation import is_integer
 
 from .lifted import Lifted
-from .methods import FullBatch, GaussNewton, Method, Minibatch
+from .methods import Method, with_numbers
 from .methods.descent import AnySolver
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
@@ -33,7 +32,6 @@ from .storage import described_network
 
 __all__ = ["LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"]
 
-_ROUNDS = {Minibatch: "epochs", FullBatch: "sweeps", GaussNewton: "most"}
 _TYPES = (np.float64, np.float32)
 _PASSED_ON = (
     "lam", "rho", "penalty", "divergence", "standardize", "method", "solver", "warm_start",
@@ -89,23 +87,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 seed = check_random_state(seed).randint(2**31)
         return {**settings, "seed": seed}
 
-    def _tuned(self, model: Lifted) -> str | Method:
+    def _tuned(self, model: Lifted) -> Method:
         """Return the model's method with the numbers that are set here."""
-        early = {"validation": self.validation_fraction, "patience": self.n_iter_no_change}
-        numbers = {
-            **({} if self.batch_size is None else {"batch_size": self.batch_size}),
-            **(early if self.early_stopping else {}),
-        }
-        if self.max_iter is None and not numbers:
-            return model.method
-        _, method = model.checked()
-        if numbers and not isinstance(method, Minibatch):
-            raise DataError(
-                f"{' and '.join(numbers)} are for method='minibatch', and the method is {method}."
-            )
-        if self.max_iter is not None:
-            numbers[_ROUNDS[type(method)]] = self.max_iter
-        return replace(method, **numbers)
+        numbers: dict[str, Any] = {}
+        if self.batch_size is not None:
+            numbers["batch_size"] = self.batch_size
+        if self.early_stopping:
+            numbers["validation"] = self.validation_fraction
+            numbers["patience"] = self.n_iter_no_change
+        return with_numbers(model.checked()[1], self.max_iter, **numbers)
 
     def _learn(
         self, X: Rows, target: Rows, outputs: int, sample_weight: Any, lengths: Any = None

@@ -26,6 +26,7 @@ class Step:
         solver: name of the solver.
         seconds: since training began.
         validation: mean objective of a held-out sample after it, or None.
+        whole: whether its sweep or epoch is finished with it.
     """
 
     sweep: int
@@ -37,6 +38,7 @@ class Step:
     solver: str
     seconds: float
     validation: float | None = None
+    whole: bool = True
 
 
 class Ending(Enum):
@@ -72,6 +74,11 @@ class Trace:
     def losses(self) -> list[float]:
         """The objective after every step, as minibatches report it."""
         return [step.objective for step in self.steps]
+
+    @property
+    def rounds(self) -> int:
+        """How many sweeps, epochs or steps have been finished."""
+        return max((step.sweep + 1 for step in self.steps if step.whole), default=0)
 
     def residual(self, sweep: int) -> float:
         """Return the largest residual that a sweep met, 0 where it had no blocks."""
@@ -127,7 +134,8 @@ def _reporting(rounds: int, shown: bool, on_step: Report | None) -> Iterator[Rep
         task = bar.add_task("training", total=rounds, objective=float("nan"), block="")
 
         def report(step: Step) -> None:
-            bar.update(task, completed=step.sweep + 1, objective=step.objective, block=step.block)
+            done = step.sweep + step.whole
+            bar.update(task, completed=done, objective=step.objective, block=step.block)
             tell(step)
 
         yield report

@@ -53,12 +53,14 @@ _KNOWN = {
 }
 
 
-def save(model: Any, path: str | Path) -> Path:
+def save(model: Any, path: str | Path, notes: Description | None = None) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
 
     Args:
         model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
         path: of the file, replaced at once or not at all; its folder must exist.
+        notes: JSON values to keep beside the model, such as the names of its labels;
+            `liftednet.storage.read(path).notes` gives them back.
 
     Returns:
         The path.
@@ -69,7 +71,7 @@ def save(model: Any, path: str | Path) -> Path:
     """
     for kind in _KINDS:
         if type(model) is kind.model:
-            return write(_pack(model, kind), path)
+            return write(replace(_pack(model, kind), notes=notes or {}), path)
     raise DataError(f"save needs {_names()}, got {type(model).__name__}.")
 
 

@@ -90,8 +90,10 @@ class FullBatch:
         for sweep in range(self.sweeps):
             worst = 0.0
             objective = blocks.objective()
-            for block in self._sweep(blocks):
+            blocks_to_visit = self._sweep(blocks)
+            for block in blocks_to_visit:
                 step = _update(block, solvers, sweep, objective, started)
+                step = replace(step, whole=block is blocks_to_visit[-1])
                 if SAMPLE_WEIGHTS in blocks.values:  # which the fits of states do not know
                     objective = blocks.objective()
                     step = replace(step, objective=objective)
