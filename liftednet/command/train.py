@@ -103,9 +103,9 @@ def run_train(order: Order) -> None:
         console.print(f"interrupted after {done}: the model of then is saved to {path}"
             f"{_goes_on(order)}", soft_wrap=True)  # fmt: skip
         raise typer.Exit(INTERRUPTED)
+    console.print(f"saved to {path}", soft_wrap=True)
     for line in _scores(model, halves):
         console.print(line, soft_wrap=True)
-    console.print(f"saved to {path}", soft_wrap=True)
 
 
 def _options(order: Order) -> dict[str, Any]:

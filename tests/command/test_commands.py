@@ -189,10 +189,10 @@ def test_train_refuses_in_one_line(here, arguments, message) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "data.npz", "--sweeps", "0"], "'--sweeps': 0 is not in the range"),
-        (["train", "data.npz", "--method", "magic"], "'magic' is not one of 'auto', 'full'"),
+        (["train", "data.npz", "--sweeps", "0"], "Invalid value for '--sweeps'"),
+        (["train", "data.npz", "--method", "magic"], "Invalid value for '--method'"),
         (["train", "--nonsense"], "No such option: --nonsense"),
-        (["train"], "Missing argument 'DATA'"),
+        (["train"], "Missing argument"),
         (["paint"], "No such command 'paint'"),
     ],
 )
@@ -200,7 +200,8 @@ def test_wrong_options_are_refused_in_one_line_with_status_2(here, arguments, me
     assert message in refused(*arguments, status=2)
 
 
-def test_train_hands_on_what_is_asked_for(here) -> None:
+def test_train_hands_on_what_is_asked_for(here, monkeypatch) -> None:
+    monkeypatch.setattr("liftednet.command.train._scores", lambda *_: [])  # ridge has no states
     line = "train data.npz --penalty nonnegative+l1:0.01 --batch-size 7 --solver ridge --lam 3"
     result = call(*line.split(), "--sweeps", "2")
     assert result.exit_code == 0, result.output
