@@ -10,6 +10,7 @@ from rich.console import Console
 from liftednet import storage
 from liftednet.command.saved import notes_of
 from liftednet.command.targets import some
+from liftednet.errors import DataError
 
 _HOW = ("divergence", "lam", "rho", "penalty", "method", "solver", "seed")
 
@@ -20,8 +21,17 @@ def run_show(path: Path) -> None:
     Raises:
         DataError: there is no such file, or it is damaged.
     """
-    archive = storage.read(path)
-    console, about, notes = Console(), archive.architecture, notes_of(archive)
+    archive, console = storage.read(path), Console()
+    try:
+        lines = _lines(archive)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{path} describes no network: {error!r}.") from error
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _lines(archive: storage.Archive) -> list[str]:
+    about, notes = archive.architecture, notes_of(archive)
     numbers = sum(tensor.numel() for name, tensor in archive.tensors.items() if _is_weight(name))
     types = {str(tensor.dtype).removeprefix("torch.") for tensor in archive.tensors.values()}
     lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
@@ -34,8 +44,7 @@ def run_show(path: Path) -> None:
         lines.append(f"inputs: {some(notes.columns)}")
     if notes.labels is not None:
         lines.append(f"labels of {', '.join(notes.target)}: {some(notes.labels)}")
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
+    return lines
 
 
 def _network(about: Any) -> list[str]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from liftednet import load
 from liftednet.command import app
+from liftednet.models import Lifted
 from liftednet.models.methods import descent, minibatch
 
 SLOW = """
@@ -98,6 +100,21 @@ def test_the_bar_shows_the_sweeps_that_are_finished(here, monkeypatch, block):
 
 def test_a_whole_training_shows_all_its_sweeps(here):
     assert "3 of 3 " in train("--method", "full", "--sweeps", "3", "--hidden", "4").stdout
+
+
+@pytest.mark.skipif(
+    "checkpoint" not in signature(Lifted.fit).parameters, reason="fit keeps no checkpoints yet"
+)
+def test_the_same_command_goes_on_from_its_checkpoint(here, monkeypatch):
+    given = ["--method", "minibatch", "--sweeps", "5", "--checkpoint", "kept"]
+    with monkeypatch.context() as patch:
+        after_epochs(patch, 2)
+        result = train(*given)
+    assert "; the same command with --resume goes on from kept" in result.stdout
+    assert "interrupted" not in train(*given, "--resume").stdout
+    resumed = load("model.safetensors").weights[0].matrix
+    train("--method", "minibatch", "--sweeps", "5")
+    assert load("model.safetensors").weights[0].matrix.equal(resumed)
 
 
 def test_an_interrupt_outside_of_the_training_is_one_line(here, monkeypatch):

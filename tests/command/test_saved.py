@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_diabetes, load_iris
 from typer.testing import CliRunner
 
-from liftednet import load, recurrent_to_torch, save, to_torch
+from liftednet import load, recurrent_to_torch, save, storage, to_torch
 from liftednet.activations import Tanh
 from liftednet.command import app
 from liftednet.models import LiftedMLP, LiftedRNN, Minibatch
@@ -206,6 +207,13 @@ def test_show_says_what_a_model_is(here):
         "labels of species: setosa, versicolor, virginica",
     ):
         assert words in told
+
+
+def test_a_file_that_describes_no_network_is_refused(here):
+    archive = storage.read(here / "iris.st")
+    broken = {**archive.architecture, "graph": {"inputs": [{}]}}
+    storage.write(replace(archive, architecture=broken), here / "broken.st")
+    assert "broken.st describes no network" in refused("show", "broken.st")
 
 
 def test_models_of_python_have_no_notes_and_are_served(here):
