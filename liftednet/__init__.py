@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
     from liftednet.export_recurrent import recurrent_to_torch as recurrent_to_torch
     from liftednet.layers import check_layer as check_layer
+    from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
+    from liftednet.models.estimators import LiftedRegressor as LiftedRegressor
+    from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
     from liftednet.network import Network as Network
@@ -66,7 +69,10 @@ _HOMES = {
     "Activation": "activation",
     "DataError": "errors",
     "DeclarationError": "errors",
+    "LiftedClassifier": "models.estimators",
     "LiftedError": "errors",
+    "LiftedRegressor": "models.estimators",
+    "LiftedSequenceClassifier": "models.estimators",
     "Design": "problems",
     "Link": "problems",
     "Network": "network",

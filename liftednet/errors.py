@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from liftednet.not_fitted import NotFittedError as NotFittedError
 
 
 class LiftedError(Exception):
@@ -34,5 +37,10 @@ class FitWarning(UserWarning):
     """A fit has ended without an error, and its result is of no use."""
 
 
-class NotFittedError(LiftedError):
-    """A model was asked for what only a fitted one has."""
+def __getattr__(name: str) -> Any:
+    """Import `NotFittedError`, and scikit-learn with it, when it is first asked for."""
+    if name == "NotFittedError":
+        from liftednet.not_fitted import NotFittedError
+
+        return NotFittedError
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

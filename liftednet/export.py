@@ -390,7 +390,7 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
 
 
 def _require_model(model: object) -> None:
-    if not hasattr(model, "activations") or not hasattr(model, "weights"):
+    if not {"activations", "weights"} <= set(dir(model)):  # which asks for neither
         raise DataError(
             "a fitted model such as LiftedMLP is needed, with weights and activations; got "
             f"{type(model).__name__}."

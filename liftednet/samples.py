@@ -261,7 +261,7 @@ def require_sample_weights(weights: Tensor, samples: int) -> None:
         )
     require_finite("the sample weights", weights)
     if float(weights.min()) < 0 or float(weights.max()) == 0:
-        raise DataError("sample weights must not be negative, nor all 0.")
+        raise DataError("sample weights must not be negative, nor all zero.")
 
 
 def _add_upper_square(square: Tensor, chunk: Tensor, weighed: Tensor) -> None:

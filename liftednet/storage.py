@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +42,14 @@ class Archive:
         architecture: what the model is, as JSON values.
         tensors: its numbers by name.
         older: whether liftednet 0.1 has written it.
+        notes: what its owner has noted beside it, as JSON values, such as the names of labels.
     """
 
     kind: str
     architecture: Description
     tensors: Mapping[str, Tensor]
     older: bool = False
+    notes: Description = field(default_factory=dict)
 
 
 def write(archive: Archive, path: str | Path) -> Path:
@@ -63,7 +65,7 @@ def write(archive: Archive, path: str | Path) -> Path:
     Raises:
         DataError: the folder does not exist or cannot be written to.
     """
-    about = {"kind": archive.kind, "architecture": archive.architecture}
+    about = {"kind": archive.kind, "architecture": archive.architecture, "notes": archive.notes}
     metadata = {"format": _FORMAT, "version": str(_VERSION), "model": json.dumps(about)}
     target = Path(path)
     try:
@@ -145,7 +147,10 @@ def read(path: str | Path) -> Archive:
         require_float(f"{name} of {source}", tensor)
         require_finite(f"{name} of {source}", tensor)
     older = metadata["version"] == str(_OLDER)
-    return Archive(about["kind"], about["architecture"], tensors, older)
+    notes = about.get("notes", {})
+    if not isinstance(notes, dict):
+        raise DataError(f"the notes in {source} must be a dictionary, got {notes!r}.")
+    return Archive(about["kind"], about["architecture"], tensors, older, notes)
 
 
 def _described(metadata: Mapping[str, str], source: Path) -> Description:

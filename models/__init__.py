@@ -6,6 +6,9 @@ if __name__ == "models":
         "`pip install -c constraints.txt -e .`, then import liftednet.models"
     )
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from liftednet.network import Network
 
 from .checkpoint import Checkpoint
@@ -16,14 +19,24 @@ from .rnn import LiftedRNN
 from .run import Ending, Step, Trace
 from .search import Trial, search
 
+if TYPE_CHECKING:
+    from .estimators import LiftedClassifier as LiftedClassifier
+    from .estimators import LiftedRegressor as LiftedRegressor
+    from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
+
+_ESTIMATORS = ("LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier")
+
 __all__ = [
     "Checkpoint",
     "Ending",
     "FullBatch",
     "GaussNewton",
     "Lifted",
+    "LiftedClassifier",
     "LiftedMLP",
     "LiftedRNN",
+    "LiftedRegressor",
+    "LiftedSequenceClassifier",
     "Minibatch",
     "Network",
     "Step",
@@ -31,3 +44,10 @@ __all__ = [
     "Trial",
     "search",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import an estimator on its first use: scikit-learn comes with it, which takes a second."""
+    if name in _ESTIMATORS:
+        return getattr(import_module(f"{__name__}.estimators"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
 
@@ -25,6 +26,11 @@ class Batches(Protocol):
     @property
     def samples(self) -> int:
         """The number of samples in a pass."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """The mean weight of a sample."""
         ...
 
     def __len__(self) -> int:
@@ -63,6 +69,11 @@ class ArrayBatches:
         """The number of samples."""
         return len(self.data)
 
+    @cached_property
+    def weight(self) -> float:
+        """The mean weight of a sample."""
+        return self.data.weight
+
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
         return -(-self.samples // self.size)
@@ -87,6 +98,8 @@ class LoaderBatches:
     Their order is that of torch's generators: its own, and the global one. Whatever else it
     depends on is not remembered.
     """
+
+    weight = 1.0
 
     def __init__(self, loader: DataLoader[Any], prepare: Prepare) -> None:
         """Take the loader, and what checks and encodes a batch.

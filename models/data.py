@@ -46,6 +46,12 @@ class Data:
             return len(self.values[TIME].known)
         return len(next(iter(self.values.values())))
 
+    @property
+    def weight(self) -> float:
+        """The mean weight of a sample."""
+        weights = self.values.get(SAMPLE_WEIGHTS)
+        return 1.0 if weights is None else float(weights.mean())
+
     def equal(self, other: Data) -> bool:
         """Return whether other data have the same types and entries."""
         if set(self.values) != set(other.values):

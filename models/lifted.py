@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,7 +32,7 @@ from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
 from .prediction import Fitted, Predictor
-from .run import Report, Steps, Trace, run
+from .run import Report, Step, Steps, Trace, run
 from .settings import MULTIPLIERS
 from .standardization import RAW, Standardization, standardization_of
 from .starts import given_weights
@@ -138,7 +140,14 @@ class Lifted(Predictor):
             warn_of(self._known.structure, self._by_parameter(), self._known.data)
         return self
 
-    def partial_fit(self, X: Arrays, y: Arrays, *, lengths: Lengths = None) -> Self:
+    def partial_fit(
+        self,
+        X: Arrays,
+        y: Arrays,
+        *,
+        lengths: Lengths = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
         """Take one step on one batch, at the constant rate of `Minibatch`.
 
         The first call starts from the weights that are there; `fit` forgets the running
@@ -148,18 +157,23 @@ class Lifted(Predictor):
             X: as in `fit`.
             y: as in `fit`; one class alone is no error.
             lengths: as in `fit`.
+            sample_weight: as in `fit`.
+
+        Returns:
+            The model; `trace` holds this step.
 
         Raises:
             DataError: X or y cannot be used; nothing has changed.
             DeclarationError: the network cannot be trained on minibatches.
             SolverError: the loss or the weights are not finite; the weights have not changed.
         """
+        began = time.perf_counter()
         structure, method = self.checked()
         settings = method if isinstance(method, Minibatch) else Minibatch()
         settings.refuse(structure, self.divergence == MULTIPLIERS)
         steps = self._steps
         dtype = steps.weights[0].matrix.dtype if steps else self.dtype
-        batch = self._data(X, y, lengths, dtype=dtype, part=True)
+        batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
         standardization = self._standardization(batch, goes_on=True)
         batch = standardization.of(batch)
         if steps is None:
@@ -169,14 +183,18 @@ class Lifted(Predictor):
             steps = BatchSteps(structure, weights, settings, generator)
         before = steps.snapshot()
         with torch.no_grad():
-            steps.step(batch, settings.rate, len(batch))
+            loss = steps.step(batch, settings.rate, len(batch), batch.weight)
         if not steps.finite():
             steps.weights = before
             self._steps = None  # its running statistics are spoiled, too
             raise SolverError("the step made weights NaN or infinite: scale the inputs.")
         found = tuple(steps.snapshot())
+        step = Step(
+            0, "batch", loss, math.nan, math.nan, 1, "minibatch", time.perf_counter() - began
+        )
+        trace = Trace(math.nan, [step])
         fitted = Fitted(
-            structure, found, batch, last_only=batch.last_only, standardization=standardization
+            structure, found, batch, None, trace, batch.last_only, standardization=standardization
         )
         self._steps, self._fit = steps, fitted
         return self

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import errors
 from liftednet.activation import Activation
-from liftednet.errors import DataError, NotFittedError
+from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, value_of
 from liftednet.network import Label, Term
 from liftednet.problems import Fit
@@ -166,7 +167,7 @@ class Predictor(Settings):
     @property
     def _known(self) -> Fitted:
         if self._fit is None:
-            raise NotFittedError(
+            raise errors.NotFittedError(
                 f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
             )
         return self._fit
@@ -183,7 +184,7 @@ class Predictor(Settings):
     def _on_data(self) -> Data:
         data = self._known.data
         if data is None:
-            raise NotFittedError(
+            raise errors.NotFittedError(
                 f"this {type(self).__name__} holds weights but no data (they were given, loaded, "
                 "or fitted from a DataLoader): fit on arrays for states, objective, residual and "
                 "gap."

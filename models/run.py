@@ -29,6 +29,7 @@ class Step:
         solver: name of the solver.
         seconds: since training began, without those between an interrupt and its resumption.
         validation: mean objective of a held-out sample after it, or None.
+        whole: whether its sweep or epoch is finished with it.
     """
 
     sweep: int
@@ -40,6 +41,7 @@ class Step:
     solver: str
     seconds: float = 0.0  # told by the runner
     validation: float | None = None
+    whole: bool = True
 
 
 class Ending(Enum):
@@ -75,6 +77,11 @@ class Trace:
     def losses(self) -> list[float]:
         """The objective after every step, as minibatches report it."""
         return [step.objective for step in self.steps]
+
+    @property
+    def rounds(self) -> int:
+        """How many sweeps, epochs or steps have been finished."""
+        return max((step.sweep + 1 for step in self.steps if step.whole), default=0)
 
     def residual(self, sweep: int) -> float:
         """Return the largest residual that a sweep met, 0 where it had no blocks."""
@@ -179,7 +186,8 @@ def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -
         )
 
         def report(step: Step) -> None:
-            bar.update(task, completed=step.sweep + 1, objective=step.objective, block=step.block)
+            done = step.sweep + step.whole
+            bar.update(task, completed=done, objective=step.objective, block=step.block)
             tell(step)
 
         yield report

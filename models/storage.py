@@ -43,7 +43,7 @@ _OF_BAD_VALUES = (
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def save(model: Any, path: str | Path) -> Path:
+def save(model: Any, path: str | Path, notes: Description | None = None) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
 
     With `warm_start`, the states on its data (and multipliers) go with it: `fit` of the loaded
@@ -52,6 +52,8 @@ def save(model: Any, path: str | Path) -> Path:
     Args:
         model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
         path: of the file, replaced at once or not at all; its folder must exist.
+        notes: JSON values to keep beside the model, such as the names of its labels;
+            `liftednet.storage.read(path).notes` gives them back.
 
     Returns:
         The path.
@@ -62,7 +64,7 @@ def save(model: Any, path: str | Path) -> Path:
     """
     for kind in _KINDS:
         if type(model) is kind.model:
-            return write(_pack(model, kind), path)
+            return write(replace(_pack(model, kind), notes=notes or {}), path)
     raise DataError(f"save needs {_names()}, got {type(model).__name__}.")
 
 

@@ -68,7 +68,8 @@ class LayerMetric:
         kept = min(rank, inputs // 4)
         self._bias, self._damping, self._memory = bias, damping, memory
         self._mean = torch.zeros(inputs)  # of the type of the first inputs or gradient
-        self._vectors = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
+        self._drawn = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
+        self._vectors = self._drawn
         self._values = torch.zeros(kept)
         self._variance, self._looks = 0.0, 0.0
 
@@ -80,22 +81,35 @@ class LayerMetric:
         """Go back to what `memory` has returned."""
         self._mean, self._vectors, self._values, self._variance, self._looks = memory
 
-    def look(self, inputs: Tensor) -> None:
-        """Update the statistics by a batch of inputs, (samples, inputs)."""
-        self._mean, self._vectors, self._values = (
-            part.to(inputs) for part in (self._mean, self._vectors, self._values)
+    def look(self, inputs: Tensor, weights: Tensor | None = None) -> None:
+        """Update the statistics by a batch of inputs.
+
+        Args:
+            inputs: (samples, inputs).
+            weights: (samples,), how often each is there; None for 1.
+        """
+        if weights is not None and not float(weights.max()) > 0:
+            return
+        self._mean, self._vectors, self._values, self._drawn = (
+            part.to(inputs) for part in (self._mean, self._vectors, self._values, self._drawn)
         )
         self._looks = self._memory * self._looks + 1
         share = 1 / self._looks
+        counts = 1.0 if weights is None else (weights / weights.mean()).unsqueeze(1)
         if self._bias:
-            self._mean = self._mean.lerp(inputs.mean(0), share)
+            self._mean = self._mean.lerp((counts * inputs).mean(0), share)
         centered = inputs - self._mean if self._bias else inputs
-        spread = float(centered.square().mean())
+        counted = counts * centered
+        spread = float((counted * centered).mean())
         self._variance += share * (spread - self._variance)
-        moved = centered.T @ (centered @ self._vectors) / len(inputs)
+        moved = counted.T @ (centered @ self._vectors) / len(inputs)
         mixed = (1 - share) * self._vectors * self._values + share * moved
-        self._vectors, upper = torch.linalg.qr(mixed)
+        found, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
+        least = len(found) * torch.finfo(found.dtype).eps * torch.linalg.vector_norm(self._values)
+        self._values = self._values.where(self._values > least, 0.0)
+        # What is left where the inputs have a lower rank is rounding: the next look begins anew.
+        self._vectors = found.where(self._values > 0, self._drawn)
 
     def centered(self, inputs: Tensor) -> Tensor:
         """Return inputs less their running mean, (samples, inputs)."""

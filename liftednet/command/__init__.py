@@ -1,4 +1,4 @@
-"""The command `liftednet`: demo, check, train, reproduce."""
+"""The command `liftednet`: demo, check, train, predict, evaluate, export, show, reproduce."""
 
 from liftednet.command.app import app, main
 

@@ -12,17 +12,30 @@ from typer.core import TyperGroup
 from liftednet import __version__
 from liftednet.errors import LiftedError
 
+_UsageError: Any = typer.BadParameter.__base__  # typer 0.29 has the class to itself
+
 
 class _OneLineErrors(TyperGroup):
-    """Commands whose refusals are one line and exit status 1, without a traceback."""
+    """Commands that refuse in one line, without a traceback.
+
+    The exit status is 2 where options are wrong, 1 for any other refusal, 130 for an interrupt.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
             return super().invoke(ctx)
         except LiftedError as error:
-            typer.secho(f"liftednet: {error}", err=True, fg=typer.colors.RED)
-            raise typer.Exit(1) from error
+            _refuse(str(error), 1, error)
+        except _UsageError as error:
+            _refuse(error.format_message(), 2, error)
+        except KeyboardInterrupt as error:
+            _refuse("interrupted.", 130, error)
+
+
+def _refuse(message: str, status: int, error: BaseException) -> None:
+    typer.secho(f"liftednet: {message}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(status) from error
 
 
 app = typer.Typer(
@@ -68,10 +81,17 @@ class Coupling(StrEnum):
 
 
 class Method(StrEnum):
-    """The two ways of training."""
+    """The ways of training."""
 
+    AUTO = "auto"
     FULL = "full"
     MINIBATCH = "minibatch"
+    GAUSS_NEWTON = "gauss-newton"
+
+
+_ACTIVATION = typer.Option(help="MODULE:NAME of the model's own activation, where it has one.")
+_MODEL = typer.Argument(help="A file that train or liftednet.save has written.")
+_DATA = "digits, mnist, or a csv, tsv, parquet or npz file"
 
 
 @app.command()
@@ -98,7 +118,14 @@ def check(
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Argument(help="digits, mnist, or an .npz file with X and y.")],
+    data: Annotated[str, typer.Argument(help=f"{_DATA}; of npz the arrays X and y.")],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Column or array of the targets, y if not given; or several."),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Columns of the inputs, as in age,size; all others else.")
+    ] = None,
     hidden: Annotated[str, typer.Option(help="Units of the hidden layers, as in 100,50.")] = "100",
     activation: Annotated[
         str, typer.Option(help="A name from liftednet.activations, or MODULE:NAME.")
@@ -107,14 +134,25 @@ def train(
     divergence: Annotated[
         Coupling, typer.Option(help="Zero at the forward pass, jointly convex, or held there.")
     ] = Coupling.TIGHT,
-    lam: Annotated[float, typer.Option(help="Weight of the divergences.")] = 10.0,
-    rho: Annotated[float, typer.Option(help="Weight of the squared Frobenius norms.")] = 1e-3,
+    lam: Annotated[float | None, typer.Option(help="Weight of the divergences.")] = None,
+    rho: Annotated[
+        float | None, typer.Option(help="Weight of the squared Frobenius norms.")
+    ] = None,
+    penalty: Annotated[
+        str | None,
+        typer.Option(help="In place of rho, as in l1:0.01 or nonnegative+l1:0.01."),
+    ] = None,
     method: Annotated[
-        Method, typer.Option(help="Minibatches, or the paper's: every block on all samples.")
-    ] = Method.MINIBATCH,
+        Method, typer.Option(help="Minibatches, every block on all samples, or all blocks at once.")
+    ] = Method.AUTO,
+    solver: Annotated[str | None, typer.Option(help="Of every block.")] = None,
     sweeps: Annotated[
-        int, typer.Option(min=1, help="Epochs of minibatches, or sweeps over all blocks.")
-    ] = 10,
+        int | None, typer.Option(min=1, help="The most epochs, sweeps or steps.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a minibatch.")] = None,
+    scale: Annotated[
+        bool, typer.Option(help="Whether inputs are brought to mean 0 and variance 1 inside.")
+    ] = True,
     held_out: Annotated[
         float | None,
         typer.Option(help="Share of a file's samples kept to test; 0.25 if not given."),
@@ -123,26 +161,97 @@ def train(
     output: Annotated[Path, typer.Option(help="Where the model is saved.")] = Path(
         "model.safetensors"
     ),
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A file that training is kept in while it runs.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the checkpoint, where there is one.")
+    ] = False,
 ) -> None:
-    """Train a lifted network, report how good it is, and save it."""
+    """Train a lifted network, save it, and report how good it is."""
     from liftednet.command.train import Order, run_train
 
     run_train(
         Order(
             data=data,
+            target=target or [],
+            columns=columns,
             hidden=hidden,
             activation=activation,
             loss=loss,
             divergence=divergence.value,
             method=method.value,
+            solver=solver,
+            penalty=penalty,
             lam=lam,
             rho=rho,
             sweeps=sweeps,
+            batch_size=batch_size,
+            scale=scale,
             held_out=held_out,
             seed=seed,
             output=output,
+            checkpoint=checkpoint,
+            resume=resume,
         )
     )
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, _MODEL],
+    data: Annotated[str, typer.Argument(help=f"{_DATA}; of npz the array X.")],
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Of every class instead of labels.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="A csv file in place of the terminal.")
+    ] = None,
+    activation: Annotated[str | None, _ACTIVATION] = None,
+) -> None:
+    """Print what a saved model predicts, as csv with a line of names."""
+    from liftednet.command.predict import run_predict
+
+    run_predict(model, data, probabilities, output, activation)
+
+
+@app.command()
+def evaluate(
+    model: Annotated[Path, _MODEL],
+    data: Annotated[str, typer.Argument(help=f"{_DATA}; of npz the arrays X and y.")],
+    target: Annotated[
+        list[str] | None,
+        typer.Option(help="Column or array of the targets; that of training if not given."),
+    ] = None,
+    activation: Annotated[str | None, _ACTIVATION] = None,
+) -> None:
+    """Say how good a saved model is on data."""
+    from liftednet.command.predict import run_evaluate
+
+    run_evaluate(model, data, target or [], activation)
+
+
+@app.command()
+def export(
+    model: Annotated[Path, _MODEL],
+    output: Annotated[
+        Path,
+        typer.Argument(help="FILE.safetensors (weights as torch has them), FILE.pt2, FILE.onnx."),
+    ],
+    activation: Annotated[str | None, _ACTIVATION] = None,
+) -> None:
+    """Write a saved model as torch or others load it."""
+    from liftednet.command.export import run_export
+
+    run_export(model, output, activation)
+
+
+@app.command()
+def show(model: Annotated[Path, _MODEL]) -> None:
+    """Say what a saved model is and how it was trained."""
+    from liftednet.command.show import run_show
+
+    run_show(model)
 
 
 @app.command()

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from liftednet import activations, losses
 from liftednet.activation import Activation
 from liftednet.data import Classification, digits, mnist
 from liftednet.errors import DataError, DeclarationError
-from liftednet.losses import Loss
+from liftednet.names import activation_named
 
 IMAGES: dict[str, Callable[[], Classification]] = {"digits": digits, "mnist": mnist}
-_LOSSES = ("CrossEntropy", "SquaredError", "BinaryCrossEntropy", "SimplexCrossEntropy")
 
 
 def activation_from(name: str) -> Activation:
@@ -24,15 +22,7 @@ def activation_from(name: str) -> Activation:
         DataError: there is nothing of that name.
         DeclarationError: what is there is no activation.
     """
-    if ":" in name:
-        return declared_activation(name)
-    if name not in activations.__all__:
-        raise DataError(
-            f"there is no activation {name!r}; there are {', '.join(activations.__all__)}, and "
-            "your own as module:Name."
-        )
-    made: Activation = getattr(activations, name)()
-    return made
+    return declared_activation(name) if ":" in name else activation_named(name)
 
 
 def declared_activation(name: str) -> Activation:
@@ -77,15 +67,3 @@ def _made(name: str, found: type[Any]) -> Any:
             f"{name} cannot be made without arguments ({error}): name an object instead, such as "
             f"small = {found.__name__}(...) in the module."
         ) from error
-
-
-def loss_from(name: str) -> Loss:
-    """Return a loss by its name in liftednet.losses.
-
-    Raises:
-        DataError: there is none of that name.
-    """
-    if name not in _LOSSES:
-        raise DataError(f"there is no loss {name!r}; there are {', '.join(_LOSSES)}.")
-    made: Loss = getattr(losses, name)()
-    return made

@@ -2,46 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+import typer
 from rich.console import Console
 from torch import Tensor
 
 from liftednet import data
-from liftednet.command.named import IMAGES, activation_from, loss_from
+from liftednet.command.named import IMAGES, activation_from
+from liftednet.command.saved import Notes, require_place
+from liftednet.command.targets import encoded, labels_of, outputs_of, score
+from liftednet.data.tables import Table, read_table
 from liftednet.errors import DataError
-from liftednet.losses import BinaryCrossEntropy, Loss
-from liftednet.models import FullBatch, LiftedMLP, Minibatch
+from liftednet.losses import Loss
+from liftednet.models import Ending, FullBatch, GaussNewton, LiftedMLP, Minibatch
+from liftednet.models.methods import with_numbers
 from liftednet.models.storage import save
+from liftednet.names import loss_named, penalty_named
 
+INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
 _HELD_OUT = 0.25  # of a file's samples, where the user names no share
-
-METHODS: dict[str, Callable[[int], FullBatch | Minibatch]] = {
-    "full": lambda sweeps: FullBatch(sweeps=sweeps),
-    "minibatch": lambda epochs: Minibatch(epochs=epochs),
-}
+_NAMES = {FullBatch: "sweeps", GaussNewton: "steps", Minibatch: "epochs"}
 
 
 @dataclass(frozen=True)
 class Order:
-    """What the user asks for, as given on the command line."""
+    """What the user asks for, as given on the command line; None leaves it to the model."""
 
     data: str
+    target: list[str]
+    columns: str | None
     hidden: str
     activation: str
     loss: str
     divergence: str
     method: str
-    lam: float
-    rho: float
-    sweeps: int
+    solver: str | None
+    penalty: str | None
+    lam: float | None
+    rho: float | None
+    sweeps: int | None
+    batch_size: int | None
+    scale: bool
     held_out: float | None
     seed: int
     output: Path
+    checkpoint: Path | None
+    resume: bool
 
 
 @dataclass(frozen=True)
@@ -55,33 +65,75 @@ class Halves:
 
 
 def run_train(order: Order) -> None:
-    """Train, print how good the network is, and save it.
+    """Train, save the network, and print how good it is.
 
     Raises:
         LiftedError: the data, a name or a number cannot be used; nothing has been trained.
         SolverError: the training failed.
+        typer.Exit: it was interrupted; what has been done is saved, if it is an epoch at least.
     """
-    loss, activation = loss_from(order.loss), activation_from(order.activation)
-    if not order.output.parent.is_dir():
-        raise DataError(f"the folder {order.output.parent} of the model does not exist.")
-    halves = _samples(order)
-    sizes = (halves.x_train.shape[1], *_hidden(order.hidden), _outputs(halves, loss))
-    model = LiftedMLP(
-        sizes,
-        activation,
-        loss,
-        order.lam,
-        order.rho,
-        order.divergence,
-        seed=order.seed,
-        method=METHODS[order.method](order.sweeps),
-    )
     console = Console()
+    activation, loss = activation_from(order.activation), loss_named(order.loss)
+    for place in (order.output, order.checkpoint):
+        if place is not None:
+            require_place(place)
+    if order.resume and order.checkpoint is None:
+        raise DataError("--resume goes on from a checkpoint: name its file by --checkpoint.")
+    halves, notes, outputs = _samples(order, loss)
+    sizes = (halves.x_train.shape[1], *_hidden(order.hidden), outputs)
+    model = LiftedMLP(sizes, activation, loss, **_options(order))
+    batches = {} if order.batch_size is None else {"batch_size": order.batch_size}
+    model.method = with_numbers(model.checked()[1], order.sweeps, **batches)
     console.print(f"{' - '.join(map(str, sizes))} units, {len(halves.y_train)} samples")
-    model.fit(halves.x_train, halves.y_train, progress=True)
+    kept: dict[str, Any] = {}
+    if order.checkpoint is not None:
+        kept = {"checkpoint": order.checkpoint, "resume": order.resume}
+    model.fit(halves.x_train, halves.y_train, progress=True, **kept)
+    assert model.trace is not None  # it has been fitted just now
+    done = f"{model.trace.rounds} of {model.method.rounds} {_NAMES[type(model.method)]}"
+    interrupted = model.trace.ending is Ending.INTERRUPTED
+    if interrupted and not model.trace.rounds:
+        console.print(
+            f"interrupted after {done}: nothing is saved{_as_it_was(order)}", soft_wrap=True
+        )
+        raise typer.Exit(INTERRUPTED)
+    notes = replace(notes, trained=f"{order.data}, {len(halves.y_train)} samples, {done}")
+    path = save(model, order.output, notes.plain())
+    if interrupted:
+        console.print(f"interrupted after {done}: the model of then is saved to {path}"
+            f"{_goes_on(order)}", soft_wrap=True)  # fmt: skip
+        raise typer.Exit(INTERRUPTED)
+    console.print(f"saved to {path}", soft_wrap=True)
     for line in _scores(model, halves):
         console.print(line, soft_wrap=True)
-    console.print(f"saved to {save(model, order.output)}", soft_wrap=True)
+
+
+def _options(order: Order) -> dict[str, Any]:
+    given = {
+        "lam": order.lam,
+        "rho": order.rho,
+        "solver": order.solver,
+        "penalty": None if order.penalty is None else penalty_named(order.penalty),
+        "standardize": None if order.scale else False,
+    }
+    if order.penalty is not None and order.rho is not None:
+        raise DataError(
+            "--penalty stands in place of --rho: its number follows a colon, as in l1:0.01."
+        )
+    found = {name: value for name, value in given.items() if value is not None}
+    named = {"divergence": order.divergence, "method": order.method, "seed": order.seed}
+    return {**found, **named}
+
+
+def _as_it_was(order: Order) -> str:
+    stays = f", and {order.output} is as it was" if order.output.exists() else ""
+    return f"{stays}{_goes_on(order)}"
+
+
+def _goes_on(order: Order) -> str:
+    if order.checkpoint is None or not order.checkpoint.exists():
+        return ""
+    return f"; the same command with --resume goes on from {order.checkpoint}"
 
 
 def _scores(model: LiftedMLP, halves: Halves) -> list[str]:
@@ -90,17 +142,10 @@ def _scores(model: LiftedMLP, halves: Halves) -> list[str]:
         "test": (halves.x_test, halves.y_test),
     }
     return [
-        f"{part} {_score(model.loss, model.predict(x), y)} by the feedforward rule, "
-        f"{_score(model.loss, model.predict_lifted(x), y)} by the lifted rule"
+        f"{part} {score(model.loss, model.predict(x), y)} by the feedforward rule, "
+        f"{score(model.loss, model.predict_lifted(x), y)} by the lifted rule"
         for part, (x, y) in parts.items()
     ]
-
-
-def _score(loss: Loss, predicted: Tensor, y: Tensor) -> str:
-    y = y.reshape(predicted.shape)
-    if loss.probabilistic:
-        return f"accuracy {float((predicted == y).double().mean()):.3f}"
-    return f"mean squared error {float((predicted - y).square().mean()):.4g}"
 
 
 def _hidden(text: str) -> tuple[int, ...]:
@@ -112,70 +157,37 @@ def _hidden(text: str) -> tuple[int, ...]:
         raise DataError(f"--hidden needs integers, as in 100,50; got {text!r}.") from error
 
 
-def _outputs(halves: Halves, loss: Loss) -> int:
-    y = halves.y_train
-    if y.ndim == 2:
-        return y.shape[1]
-    if isinstance(loss, BinaryCrossEntropy) or not loss.probabilistic:
-        return 1
-    if y.is_floating_point():
-        raise DataError(
-            f"{type(loss).__name__} needs integer labels, and y holds real numbers: for a "
-            "regression take --loss SquaredError."
-        )
-    found = torch.cat((y, halves.y_test)).unique()
-    if not torch.equal(found, torch.arange(len(found))):
-        raise DataError(
-            "labels must count the classes from 0 without gaps, and these are "
-            f"{_some(found.tolist())}: numpy.unique(y, return_inverse=True)[1] numbers them so."
-        )
-    return len(found)
-
-
-def _some(labels: list[int]) -> str:
-    shown = ", ".join(map(str, labels[:5]))
-    return shown if len(labels) <= 5 else f"{shown}, ..., {labels[-1]}"
-
-
-def _samples(order: Order) -> Halves:
+def _samples(order: Order, loss: Loss) -> tuple[Halves, Notes, int]:
+    """Return both halves, what is noted of them, and how many outputs they ask for."""
     if order.data in IMAGES:
-        if order.held_out is not None:
-            raise DataError(f"--held-out is for files: {order.data} has test samples of its own.")
+        if order.held_out is not None or order.target or order.columns:
+            raise DataError(
+                f"--held-out, --target and --columns are for files: {order.data} has test samples "
+                "and labels of its own."
+            )
         found = IMAGES[order.data]()
-        return Halves(found.x_train, found.y_train, found.x_test, found.y_test)
-    x, y = _read(Path(order.data))
+        labels = labels_of(found.y_train.numpy(), loss)
+        y_train, y_test = (encoded(y.numpy(), labels) for y in (found.y_train, found.y_test))
+        halves = Halves(found.x_train, y_train, found.x_test, y_test)
+        return halves, Notes(labels=labels), outputs_of(y_train, labels, loss)
+    table = read_table(Path(order.data))
+    target = order.target or ["y"]
+    y = _targets(table, target)
+    labels = labels_of(y, loss)
+    chosen = None if order.columns is None else [name.strip() for name in order.columns.split(",")]
+    x, columns = table.inputs(chosen, target)
+    if x.ndim != 2:
+        raise DataError(f"X of {table.source} must be (samples, features), got shape {x.shape}.")
+    numbers = encoded(y, labels)
     share = _HELD_OUT if order.held_out is None else order.held_out
-    return Halves(*data.split(x, y, share, order.seed))
+    halves = Halves(*data.split(torch.from_numpy(x), numbers, share, order.seed))
+    return halves, Notes(columns, target, labels), outputs_of(numbers, labels, loss)
 
 
-def _read(path: Path) -> tuple[Tensor, Tensor]:
-    """Return X in float32 and y from a NumPy archive."""
-    if path.suffix != ".npz":
-        raise DataError(f"the data must be digits, mnist or an .npz file, got {str(path)!r}.")
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = {"X", "y"} - set(file.files)
-            if missing:
-                raise DataError(
-                    f"{path} must hold the arrays X (samples, features) and y (samples,); it "
-                    f"holds {', '.join(file.files) or 'none'}."
-                )
-            x, y = file["X"], file["y"]
-    except (OSError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} cannot be read: {error}.") from error
-    if x.ndim != 2 or not np.issubdtype(x.dtype, np.number) or np.iscomplexobj(x):
+def _targets(table: Table, names: list[str]) -> Any:
+    if names == ["y"] and "y" not in table.columns:
         raise DataError(
-            f"X of {path} must be real numbers of shape (samples, features), got {x.dtype} of "
-            f"shape {x.shape}."
+            f"{table.source} has no column or array 'y' of targets: name one by --target; there "
+            f"are {', '.join(table.columns) or 'none'}."
         )
-    return torch.from_numpy(x).float(), _targets(path, y)
-
-
-def _targets(path: Path, y: np.ndarray) -> Tensor:
-    if np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_:
-        return torch.from_numpy(y.astype(np.int64))
-    if np.issubdtype(y.dtype, np.floating):
-        return torch.from_numpy(y).float()
-    raise DataError(f"y of {path} must be integer labels or real numbers, got {y.dtype}.")
+    return table.targets(names)

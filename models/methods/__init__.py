@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from liftednet.errors import DeclarationError
+from dataclasses import replace
+from typing import Any
+
+from liftednet.errors import DataError, DeclarationError
 
 from .descent import FullBatch
 from .gauss_newton import GaussNewton
 from .minibatch import Minibatch
 
-__all__ = ["METHODS", "FullBatch", "GaussNewton", "Method", "Minibatch", "method_named"]
+__all__ = [
+    "METHODS",
+    "ROUNDS",
+    "FullBatch",
+    "GaussNewton",
+    "Method",
+    "Minibatch",
+    "method_named",
+    "with_numbers",
+]
 
 Method = FullBatch | GaussNewton | Minibatch
 METHODS: dict[str, type[FullBatch] | type[GaussNewton] | type[Minibatch]] = {
@@ -16,6 +28,33 @@ METHODS: dict[str, type[FullBatch] | type[GaussNewton] | type[Minibatch]] = {
     "gauss-newton": GaussNewton,
     "minibatch": Minibatch,
 }
+
+ROUNDS: dict[type[Method], str] = {
+    FullBatch: "sweeps",
+    GaussNewton: "most",
+    Minibatch: "epochs",
+}
+
+
+def with_numbers(method: Method, rounds: int | None = None, **numbers: Any) -> Method:
+    """Return a method with numbers of one's own.
+
+    Args:
+        method: any.
+        rounds: the most sweeps, epochs or steps; None for those that it has.
+        numbers: of `Minibatch`.
+
+    Raises:
+        DataError: a number cannot be used, or is for minibatches and the method is another.
+    """
+    if numbers and not isinstance(method, Minibatch):
+        raise DataError(
+            f"{' and '.join(numbers)} are for method='minibatch', and the method is {method}."
+        )
+    if rounds is not None:
+        numbers[ROUNDS[type(method)]] = rounds
+    changed: Method = replace(method, **numbers)
+    return changed
 
 
 def method_named(method: object) -> Method:

@@ -104,6 +104,7 @@ class FullBatch:
             todo = self._sweep(blocks)
             for block in todo[done:]:
                 step = _update(block, solvers, sweep, objective)
+                step = replace(step, whole=block is todo[-1])
                 if SAMPLE_WEIGHTS in blocks.values:  # which the fits of states do not know
                     step = replace(step, objective=blocks.objective())
                 objective, worst = step.objective, _worse(worst, step.residual)

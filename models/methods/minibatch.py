@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -131,7 +132,7 @@ class Minibatch:
             try:
                 pairs = zip(batches, self._rates(epoch, len(batches)), strict=False)
                 for batch, rate in islice(pairs, done, None):
-                    total += len(batch) * moves.step(batch, rate, batches.samples)
+                    total += len(batch) * moves.step(batch, rate, batches.samples, batches.weight)
                     seen, done = seen + len(batch), done + 1
                     remember()
                     yield None
@@ -199,22 +200,31 @@ class _Lifted(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, u: Tensor, divergence: Divergence, activation: Activation, lam: float
+        ctx: Any,
+        u: Tensor,
+        divergence: Divergence,
+        activation: Activation,
+        lam: float,
+        weights: Tensor | None,
     ) -> Tensor:
         """Return phi(u), of an activation that may hold the states between bounds."""
         states = activation.forward(u)
-        ctx.divergence, ctx.activation, ctx.lam = divergence, activation, lam
+        ctx.divergence, ctx.activation, ctx.lam, ctx.weights = divergence, activation, lam, weights
         ctx.save_for_backward(u, states)
         return states
 
     @staticmethod
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return lam (grad R(u) - phi(u - g / lam))."""
+    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None, None]:
+        """Return lam (grad R(u) - phi(u - g / lam)), where a sample of weight w has w lam."""
         (push,), (u, states), divergence = pushes, ctx.saved_tensors, ctx.divergence
+        if ctx.weights is not None:  # a sample of weight 0 has no push
+            weights = ctx.weights.masked_fill(ctx.weights == 0, 1.0).unsqueeze(-1)
+            push = push / weights
         target = ctx.activation.forward(torch.sub(u, push, alpha=1 / ctx.lam))
         known = isinstance(divergence, Tight) and ctx.activation is divergence.activation
         at = states if known else divergence.link_gradient(u)
-        return ctx.lam * (at - target), None, None, None
+        asked = ctx.lam * (at - target)
+        return asked if ctx.weights is None else weights * asked, None, None, None, None
 
 
 class BatchSteps:
@@ -281,25 +291,27 @@ class BatchSteps:
         if not self.finite():
             raise SolverError("weights have become NaN or infinite: lower the rate, or scale X.")
 
-    def step(self, batch: Data, rate: float, samples: int) -> float:
+    def step(self, batch: Data, rate: float, samples: int, weight: float = 1.0) -> float:
         """Move the weights by one batch, and return its mean loss before the step.
 
         Args:
             batch: some samples.
             rate: step in units of the metric.
             samples: of all data, over which the penalty on the weights is shared.
+            weight: the mean weight of these samples.
 
         Raises:
             SolverError: the loss is not finite; the weights are as they were.
         """
-        loss, slopes, values = self._slopes(batch)
+        loss, slopes, values = self._slopes(batch, weight)
         if not loss < math.inf:
             raise SolverError(
                 f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), or "
                 "scale the inputs."
             )
         self._look(values)
-        pulls = [_pull(self.structure.penalties[p], samples) for p in self.structure.parameters]
+        counts = samples * weight
+        pulls = [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
         moves = [
             metric.move(*found.gradient(metric, layer, pull))
             for metric, found, layer, pull in zip(
@@ -310,7 +322,7 @@ class BatchSteps:
         length = min(2 * loss / slope, rate)
         self.weights = [
             self._held(
-                self.structure.penalties[p], metric, move.taken(layer, length), length / samples
+                self.structure.penalties[p], metric, move.taken(layer, length), length / counts
             )
             for p, metric, move, layer in zip(
                 self.structure.parameters, self._metrics, moves, self.weights, strict=True
@@ -327,18 +339,19 @@ class BatchSteps:
         return metric.with_matrix(layer, matrix)
 
     @torch.enable_grad()
-    def _slopes(self, batch: Data) -> tuple[float, list[_Slope], Values]:
+    def _slopes(self, batch: Data, weight: float = 1.0) -> tuple[float, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
         leaves = [_leaf(layer) for layer in self.weights]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        values = passed_forward(self.structure.groups, given, self._activated, known)
+        activated = partial(self._activated, batch)
+        values = passed_forward(self.structure.groups, given, activated, known)
         loss, tops, slopes = 0.0, [], []
         for term in self.structure.network.terms:
             value, u, slope = self._top(term, batch, values, known)
-            loss += value
+            loss += value / weight
             tops.append(u)
-            slopes.append(slope)
+            slopes.append(slope / weight)
         asked = [
             self._asked(parameter, leaf, values, known)
             for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
@@ -359,11 +372,11 @@ class BatchSteps:
             return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
         return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
-    def _activated(self, state: State, u: Tensor) -> Tensor:
+    def _activated(self, batch: Data, state: State, u: Tensor) -> Tensor:
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
         activation = self.structure.held(state).activation
         lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
-            u, divergence, activation, lam
+            u, divergence, activation, lam, row_weights(batch.values, u)
         )
         return lifted
 
@@ -404,9 +417,16 @@ class BatchSteps:
             return
         for parameter, metric in zip(self.structure.parameters, self._metrics, strict=True):
             expression = self._layers[parameter][0]
-            inputs = expression.layer.inputs(arguments_of(expression, values))
-            if inputs is not None:
-                metric.look(inputs[:: -(-len(inputs) // _ROWS)].detach())
+            arguments = arguments_of(expression, values)
+            inputs = expression.layer.inputs(arguments)
+            if inputs is None:
+                continue
+            every = slice(None, None, -(-len(inputs) // _ROWS))
+            weights = row_weights(values, arguments[0])
+            if weights is not None:  # a convolution has several rows for each
+                weights = weights.flatten()
+                weights = weights.repeat_interleave(len(inputs) // len(weights))[every]
+            metric.look(inputs[every].detach(), weights)
 
 
 @dataclass(frozen=True)
@@ -447,7 +467,7 @@ def _leaf(layer: Weights) -> Weights:
     return Weights(layer.matrix.detach().requires_grad_(), bias)
 
 
-def _pull(penalty: Penalty, samples: int) -> float:
+def _pull(penalty: Penalty, samples: float) -> float:
     """Return what the gradient of a squared norm is, over the weights; 0 for other penalties."""
     return 2 * penalty.rho / samples if _is_plain(penalty) else 0.0  # type: ignore[attr-defined]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from liftednet import errors
 from liftednet.data.checks import fraction, generator, positive_integer
 from liftednet.data.sequences import Sequences
-from liftednet.errors import DataError, NotFittedError
+from liftednet.errors import DataError
 from liftednet.losses import PinnedLoss, SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
@@ -121,7 +122,9 @@ class EchoStateNetwork:
             NotFittedError: there is no readout yet.
         """
         if self.readout is None:
-            raise NotFittedError("The echo-state network has no readout yet: call fit first.")
+            raise errors.NotFittedError(
+                "The echo-state network has no readout yet: call fit first."
+            )
         states = self.states(x)
         outputs: Tensor = self.readout.apply(states.flatten(0, 1))
         return outputs.reshape(*states.shape[:2], self.output_size)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import import_module
 from inspect import signature
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from typer.testing import CliRunner
 from liftednet import __version__, activations, load
 from liftednet.command import app
 from liftednet.command.reproduce import REPRODUCTIONS
+from liftednet.models import LiftedMLP, Minibatch
+from liftednet.penalties import L1, Nonnegative
 
 DECLARED = '''
 import torch
@@ -59,7 +62,11 @@ def here(tmp_path, monkeypatch):
     np.savez(tmp_path / "other.npz", a=x)
     np.savez(tmp_path / "yes.npz", X=x, y=x[:, 0] > 0)
     np.savez(tmp_path / "flat.npz", X=x[:, 0], y=y)
-    np.savez(tmp_path / "words.npz", X=x, y=y.astype(str))
+    np.savez(tmp_path / "words.npz", X=x + 2 * np.eye(4)[y], y=np.array(["b", "a", "c"])[y])
+    np.savez(tmp_path / "several.npz", X=x, y=x[:, :2], z=x[:, 2:] > 0)
+    np.savez(tmp_path / "one.npz", X=x, y=np.zeros(60, dtype=int))
+    lines = [",".join([*map(str, row), "abc"[number]]) for row, number in zip(x, y, strict=True)]
+    (tmp_path / "table.csv").write_text("\n".join(["p,q,r,s,kind", *lines]))
     yield tmp_path
     for name in ("mine_declared", "mine_broken"):
         sys.modules.pop(name, None)
@@ -69,9 +76,10 @@ def call(*arguments: str):
     return CliRunner().invoke(app, list(arguments), terminal_width=200)
 
 
-def refused(*arguments: str) -> str:
+def refused(*arguments: str, status: int = 1) -> str:
     result = call(*arguments)
-    assert result.exit_code == 1
+    assert result.exit_code == status
+    assert result.stderr.count("\n") == 1
     assert isinstance(result.exception, SystemExit)
     assert result.stderr.startswith("liftednet: ")
     return str(result.stderr)
@@ -115,7 +123,9 @@ def test_train_saves_a_model_that_can_be_loaded(here) -> None:
     assert model.predict(torch.zeros(2, 4)).shape == (2,)
 
 
-@pytest.mark.parametrize(("file", "classes"), [("data.npz", 3), ("yes.npz", 2)])
+@pytest.mark.parametrize(
+    ("file", "classes"), [("data.npz", 3), ("yes.npz", 2), ("from_one.npz", 2), ("gap.npz", 2)]
+)
 def test_train_by_minibatches(here, file, classes) -> None:
     result = call("train", file, "--method", "minibatch", "--sweeps", "2")
     assert result.exit_code == 0, result.output
@@ -134,29 +144,91 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["missing.npz"], "cannot be read"),
-        (["table.csv"], "digits, mnist or an .npz file"),
-        (["other.npz"], "must hold the arrays X"),
+        (["missing.npz"], "not a readable npz file"),
+        (["table.xlsx"], "must be one of"),
+        (["table.csv"], "no column or array 'y' of targets: name one by --target"),
+        (["table.csv", "--target", "t"], "no column 't'; it has p, q, r, s, kind"),
+        (
+            ["table.csv", "--target", "p", "--loss", "squared-error"],
+            "'kind' of table.csv must hold",
+        ),
+        (["table.csv", "--target", "kind", "--loss", "SquaredError"], "are text, such as a"),
+        (["other.npz"], "no column or array 'y'"),
         (["flat.npz"], "(samples, features)"),
-        (["words.npz"], "integer labels or real numbers"),
+        (["one.npz"], "cannot tell 1 classes apart: 0"),
+        (["data.npz", "--loss", "BinaryCrossEntropy"], "cannot tell 3 classes apart: 0, 1, 2"),
+        (["data.npz", "--penalty", "l7"], "there is no penalty 'l7'; there are SquaredFrobenius"),
+        (["data.npz", "--penalty", "l1"], "needs a number behind a colon"),
+        (["data.npz", "--penalty", "l1:a"], "needs a number behind a colon"),
+        (["data.npz", "--penalty", "l1:-1"], "positive"),
+        (["data.npz", "--penalty", "l1:1", "--rho", "1"], "in place of --rho"),
+        (["data.npz", "--solver", "magic"], "there is no solver 'magic'"),
+        (["data.npz", "--method", "full", "--batch-size", "5"], "batch_size are for"),
+        (["data.npz", "--resume"], "name its file by --checkpoint"),
+        (["data.npz", "--output", "."], "is a folder"),
+        (["data.npz", "--checkpoint", "nowhere/c"], "nowhere/c cannot be written"),
+        (["digits", "--target", "y"], "are for files"),
         (["data.npz", "--hidden", "5,x"], "needs integers"),
         (["data.npz", "--hidden", "0"], "positive integers"),
         (["data.npz", "--hidden", "100,,50"], "needs integers"),
-        (["digits", "--held-out", "3"], "--held-out is for files"),
-        (["from_one.npz"], "these are 1, 2: numpy.unique"),
-        (["gap.npz"], "these are 0, 2: numpy.unique"),
-        (["data.npz", "--activation", "relu"], "there are ELU, Arctan"),
+        (["digits", "--held-out", "3"], "are for files"),
+        (["data.npz", "--activation", "wave"], "there are ELU, Arctan"),
         (["data.npz", "--loss", "hinge"], "there are CrossEntropy"),
         (["data.npz", "--lam", "-1"], "lam must be positive"),
         (["data.npz", "--held-out", "2"], "strictly between 0 and 1"),
-        (["data.npz", "--output", "nowhere/m.st"], "folder nowhere"),
-        (["line.npz"], "CrossEntropy needs integer labels, and y holds real numbers"),
+        (["data.npz", "--output", "nowhere/m.st"], "No such file or directory: nowhere"),
+        (["line.npz"], "CrossEntropy needs labels, and the targets are real numbers"),
         (["line.npz"], "--loss SquaredError"),
     ],
 )
 def test_train_refuses_in_one_line(here, arguments, message) -> None:
     assert message in refused("train", *arguments)
     assert not (here / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "data.npz", "--sweeps", "0"], "Invalid value for '--sweeps'"),
+        (["train", "data.npz", "--method", "magic"], "Invalid value for '--method'"),
+        (["train", "--nonsense"], "No such option: --nonsense"),
+        (["train"], "Missing argument"),
+        (["paint"], "No such command 'paint'"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line_with_status_2(here, arguments, message) -> None:
+    assert message in refused(*arguments, status=2)
+
+
+def test_train_hands_on_what_is_asked_for(here, monkeypatch) -> None:
+    monkeypatch.setattr("liftednet.command.train._scores", lambda *_: [])  # ridge has no states
+    line = "train data.npz --penalty nonnegative+l1:0.01 --batch-size 7 --solver ridge --lam 3"
+    result = call(*line.split(), "--sweeps", "2")
+    assert result.exit_code == 0, result.output
+    model = load("model.safetensors")
+    assert (model.lam, model.solver) == (3.0, "ridge")
+    assert model.penalty == Nonnegative() + L1(0.01)
+    assert model.method == Minibatch(epochs=2, batch_size=7)
+    assert all(float(layer.matrix.min()) >= 0 for layer in model.weights)
+
+
+def test_scaling_and_checkpoints_are_left_to_the_model(here, monkeypatch) -> None:
+    told = []
+
+    class Model(LiftedMLP):
+        def __init__(self, *arguments, standardize=True, **options):
+            super().__init__(*arguments, **options)
+            told.append(standardize)
+
+        def fit(self, X, y=None, **options):
+            told.append((options.pop("checkpoint", None), options.pop("resume", False)))
+            return super().fit(X, y, **options)
+
+    monkeypatch.setattr("liftednet.command.train.LiftedMLP", Model)
+    monkeypatch.setattr("liftednet.command.train.save", lambda model, path, notes: path)
+    call("train", "data.npz", "--sweeps", "1", "--no-scale", "--checkpoint", "kept", "--resume")
+    call("train", "data.npz", "--sweeps", "1")
+    assert told == [False, (Path("kept"), True), True, (None, False)]
 
 
 def test_train_refuses_targets_before_it_names_the_network(here) -> None:

@@ -14,7 +14,11 @@ ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
 ROOF = ("liftednet.__main__", "liftednet.command", "liftednet.reproduce")
 HEAVY = frozenset({"cvxpy", "matplotlib", "optuna", "pooch", "sklearn", "triton"})
-KERNELS = "liftednet.solvers.kernels"
+MAY_LOAD = (
+    ("liftednet.solvers.kernels", "triton"),
+    ("liftednet.models.estimators", "sklearn"),
+    ("liftednet.not_fitted", "sklearn"),
+)
 
 
 class Import(NamedTuple):
@@ -110,14 +114,17 @@ def upward(root: Path) -> list[str]:
 
 
 def heavy(root: Path) -> list[str]:
-    """Heavy packages that come with the module; the kernels may have triton."""
+    """Heavy packages that come with the module, but for those that it is about."""
     return [
         f"{source.path.relative_to(root)}:{found.line} imports {found.target}"
         for source in sources(root)
         for found in imports(source.parse(), source.package)
         if found.when_loaded
         and found.target.split(".")[0] in HEAVY
-        and not (within(source.module, KERNELS) and within(found.target, "triton"))
+        and not any(
+            within(source.module, module) and within(found.target, package)
+            for module, package in MAY_LOAD
+        )
     ]
 
 

@@ -70,7 +70,7 @@ def test_the_moved_states_lower_their_state_fit(activation):
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
     divergence = network.structure.divergences[network.network.states[0]]
-    above = network.weights[1].apply(_Lifted.apply(u, divergence, activation, lam))
+    above = network.weights[1].apply(_Lifted.apply(u, divergence, activation, lam, None))
     torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
     assert u.grad is not None
     moved = fit.measure(passed - u.grad / lam).objective

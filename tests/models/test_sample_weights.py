@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -76,13 +77,39 @@ def test_sequences_have_weights_too():
     assert weighed.objectives == pytest.approx(again.objectives, rel=1e-6)
 
 
-def test_a_step_of_a_batch_counts_them():
-    weighed = mlp("tight", Minibatch(1, batch_size=20)).fit(rows(6), LABELS, sample_weight=WEIGHTS)
-    plain = mlp("tight", Minibatch(1, batch_size=len(REPEATED)))
-    plain.fit(rows(6)[REPEATED], LABELS[REPEATED])
-    ratio = len(REPEATED) / 20  # the mean is over the samples that are there
+@pytest.mark.parametrize("loss", [CrossEntropy(), SimplexCrossEntropy()], ids=str)
+def test_steps_of_batches_count_them(loss):
+    method = Minibatch(7, batch_size=100)  # one batch, whose order does not matter
+    weighed = mlp("tight", method, loss).fit(rows(6), LABELS, sample_weight=WEIGHTS)
+    plain = mlp("tight", method, loss).fit(rows(6)[REPEATED], LABELS[REPEATED])
     assert weighed.trace is not None and plain.trace is not None
-    assert weighed.trace.losses[0] == pytest.approx(ratio * plain.trace.losses[0])
+    assert weighed.trace.losses == pytest.approx(plain.trace.losses)
+    for one, other in zip(weighed.weights, plain.weights, strict=True):
+        torch.testing.assert_close(one.matrix, other.matrix, rtol=1e-7, atol=1e-9)
+
+
+def test_batches_of_patches_count_them():
+    x, method = rows(1, 6, 1), Minibatch(3, batch_size=100)
+    weighed = convolutional("tight", method).fit(x, LABELS, sample_weight=WEIGHTS)
+    plain = convolutional("tight", method).fit(x[REPEATED], LABELS[REPEATED])
+    torch.testing.assert_close(weighed.weights[0].matrix, plain.weights[0].matrix)
+
+
+def test_batches_of_sequences_count_them():
+    x, method = rows(7, 2), Minibatch(3, batch_size=100)
+    model = LiftedRNN(2, 4, 3, lam=0.5, divergence="tight", method=method)
+    weighed = model.fit(x, LABELS, sample_weight=WEIGHTS).weights
+    repeated = model.fit(x[REPEATED], LABELS[REPEATED]).weights
+    torch.testing.assert_close(weighed[0].matrix, repeated[0].matrix)
+
+
+def test_weighted_steps_do_not_follow_rounding_where_inputs_have_a_low_rank():
+    method = Minibatch(7, batch_size=100)  # 100 units of 15 samples, whose metric has 16 directions
+    build = partial(LiftedMLP, (20, 100, 3), method=method)
+    x = rows(20)
+    weighed = build().fit(x, LABELS, sample_weight=WEIGHTS).weights
+    repeated = build().fit(x[REPEATED], LABELS[REPEATED]).weights
+    torch.testing.assert_close(weighed[0].matrix, repeated[0].matrix, rtol=1e-7, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["weights 1", "weights 3"])
@@ -95,7 +122,7 @@ def test_the_weight_fit_states_them_in_cvxpy(name):
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
-        (torch.zeros(20), "all 0"),
+        (torch.zeros(20), "all zero"),
         (-torch.ones(20), "negative"),
         (torch.ones(19), r"\(20,\).*\(19,\)"),
         (torch.full((20,), torch.nan), "NaN"),

@@ -1,0 +1,167 @@
+"""Tables of the user's: the columns of csv and parquet files, the arrays of npz files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from liftednet.data.archives import Arrays, read_npz
+from liftednet.errors import DataError, LiftedError
+
+Values = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """What a file holds.
+
+    Attributes:
+        source: the file.
+        columns: (samples,) by name, or the arrays of an npz file.
+    """
+
+    source: Path
+    columns: Mapping[str, Values]
+
+    def inputs(
+        self, names: Sequence[str] | None = None, without: Sequence[str] = ()
+    ) -> tuple[Values, list[str]]:
+        """Return X in float32, (samples, features), and the names of its columns.
+
+        Args:
+            names: of the columns; None for all but some, or for the array X of an npz file, whose
+                columns have no names.
+            without: columns that are no inputs.
+
+        Raises:
+            DataError: columns are missing, or are no real numbers.
+        """
+        if names is None and self.source.suffix == ".npz":
+            return _real(f"X of {self.source}", self._array("X")).astype(np.float32), []
+        found = [name for name in self.columns if name not in without] if names is None else names
+        if not found:
+            raise DataError(f"{self.source} has no columns beside {', '.join(without)}.")
+        parts = [_real(f"the column {x!r} of {self.source}", self._array(x)) for x in found]
+        return np.stack(parts, axis=1).astype(np.float32), list(found)
+
+    def targets(self, names: Sequence[str]) -> Values:
+        """Return y, (samples,) of one column, or real numbers (samples, outputs) of several.
+
+        Raises:
+            DataError: columns are missing, or several are no real numbers.
+        """
+        if len(names) == 1:
+            found = self._array(names[0])
+            if found.dtype.kind not in "biufUS":
+                raise DataError(f"{names[0]!r} of {self.source} must be labels or real numbers.")
+            return found.astype(str) if found.dtype.kind == "S" else found
+        return self.inputs(names)[0]
+
+    def _array(self, name: str) -> Values:
+        if name not in self.columns:
+            raise DataError(
+                f"{self.source} has no column {name!r}; it has {', '.join(self.columns) or 'none'}."
+            )
+        return self.columns[name]
+
+
+def read_table(path: Path) -> Table:
+    """Return what a csv, tsv, parquet or npz file holds.
+
+    A csv file begins with the names of its columns. Columns of integers and of real numbers are
+    read as such, others as text.
+
+    Raises:
+        DataError: the file cannot be read, or is of another kind.
+        LiftedError: nothing is installed that reads parquet files.
+    """
+    if path.suffix not in _READERS:
+        raise DataError(f"{path} must be one of {', '.join(f'a {x} file' for x in _READERS)}.")
+    return Table(path, _READERS[path.suffix](path))
+
+
+def _read_csv(path: Path) -> Arrays:
+    separator = "\t" if path.suffix == ".tsv" else ","
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file, delimiter=separator, strict=True) if line]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    if len(lines) < 2:
+        raise DataError(f"{path} needs a line of names and lines of values; it has {len(lines)}.")
+    names = lines[0]
+    if len(set(names)) < len(names):
+        raise DataError(f"{path} names a column twice in its first line: {', '.join(names)}.")
+    for number, line in enumerate(lines, start=1):
+        if len(line) != len(names):
+            raise DataError(
+                f"line {number} of {path} has {len(line)} values, and the first line has "
+                f"{len(names)} names."
+            )
+    columns = zip(*lines[1:], strict=True)
+    return {name: _typed(values) for name, values in zip(names, columns, strict=True)}
+
+
+def _typed(values: Sequence[str]) -> Values:
+    for kind in (np.int64, np.float64):
+        try:
+            return np.array(values).astype(kind)
+        except (ValueError, OverflowError):
+            continue
+    return np.array(values)
+
+
+def _read_parquet(path: Path) -> Arrays:
+    reader = next((name for name in ("polars", "pandas") if find_spec(name)), None)
+    if reader is None:
+        raise LiftedError(
+            "a parquet file needs polars, or pandas with pyarrow: run "
+            "`pip install 'liftednet[tables]'`."
+        )
+    try:
+        frame = import_module(reader).read_parquet(path)
+        return {str(name): _plain(frame[name].to_numpy()) for name in frame.columns}
+    except Exception as error:  # whatever the reader raises, of any of its own classes
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DataError(f"{path} cannot be read by {reader}: {reason}.") from error
+
+
+def _plain(values: Values) -> Values:
+    """Return text as text: frames have it as objects."""
+    text = values.dtype.kind == "O" and all(isinstance(value, str) for value in values)
+    return values.astype(str) if text else values
+
+
+def _real(name: str, values: Values) -> Values:
+    if values.dtype.kind in "biuf":
+        return values
+    held = ""
+    if values.dtype.kind in "US":
+        held = f"; row {_first_text(values) + 1} has {str(values.flat[_first_text(values)])!r}"
+    raise DataError(f"{name} must hold real numbers, got {values.dtype}{held}.")
+
+
+def _first_text(values: Values) -> int:
+    """Return the place of the first value that is no number."""
+    for place, value in enumerate(values.flat):
+        try:
+            float(value)
+        except ValueError:
+            return place
+    return 0
+
+
+_READERS: dict[str, Callable[[Path], Arrays]] = {
+    ".csv": _read_csv,
+    ".tsv": _read_csv,
+    ".parquet": _read_parquet,
+    ".npz": read_npz,
+}

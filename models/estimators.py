@@ -1,0 +1,736 @@
+"""Lifted networks as scikit-learn's estimators: settings kept as given, arrays in, arrays out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_array, check_random_state, compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from liftednet import errors
+from liftednet.activation import Activation
+from liftednet.errors import DataError, LiftedError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from liftednet.names import activation_named
+from liftednet.validation import is_integer
+
+from .lifted import Lifted
+from .methods import Method, with_numbers
+from .methods.descent import AnySolver
+from .mlp import LiftedMLP
+from .rnn import LiftedRNN
+from .settings import Penalties
+from .storage import described_network
+
+__all__ = ["LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"]
+
+_TYPES = (np.float64, np.float32)
+_PASSED_ON = (
+    "lam", "rho", "penalty", "divergence", "standardize", "method", "solver", "warm_start",
+    "device",
+)  # fmt: skip
+
+Rows = NDArray[Any]
+Names = str | Activation | Sequence[str | Activation] | None
+
+
+class DataTypeError(DataError, TypeError):
+    """Data of a type that has no numbers."""
+
+
+class _Estimator(BaseEstimator):  # type: ignore[misc]
+    """One lifted model behind scikit-learn's conventions.
+
+    Attributes:
+        model_: the fitted `Lifted` model.
+        n_iter_: epochs, sweeps or steps that were taken.
+        loss_curve_: the objective after each of them, as the model's `trace` reports it.
+    """
+
+    classes_: Rows
+
+    def _start(self, outputs: int) -> Lifted:
+        """Return the model to fit: a new one, or at a warm start the one that is there.
+
+        Raises:
+            DataError: a warm start has another network than the last fit.
+        """
+        model = self._model(outputs, self._settings())
+        model.method = self._tuned(model)
+        if not self.warm_start or not self.__sklearn_is_fitted__():
+            return model
+        if described_network(model.network) != described_network(self.model_.network):
+            raise DataError(
+                f"warm_start goes on with the network of the last fit, {self.model_!r}, and the "
+                f"settings and data ask for another, {model!r}: set warm_start=False."
+            )
+        for name in _PASSED_ON:
+            if hasattr(model, name):
+                setattr(self.model_, name, getattr(model, name))
+        return self.model_
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what the model is told; what is None is left to the model."""
+        given = {name: getattr(self, name) for name in _PASSED_ON}
+        settings = {name: value for name, value in given.items() if value is not None}
+        seed = self.random_state
+        if not is_integer(seed):
+            with _refusals():
+                seed = check_random_state(seed).randint(2**31)
+        return {**settings, "seed": seed}
+
+    def _tuned(self, model: Lifted) -> Method:
+        """Return the model's method with the numbers that are set here."""
+        numbers: dict[str, Any] = {}
+        if self.batch_size is not None:
+            numbers["batch_size"] = self.batch_size
+        if self.early_stopping:
+            numbers["validation"] = self.validation_fraction
+            numbers["patience"] = self.n_iter_no_change
+        return with_numbers(model.checked()[1], self.max_iter, **numbers)
+
+    def _learn(
+        self, X: Rows, target: Rows, outputs: int, sample_weight: Any, lengths: Any = None
+    ) -> Self:
+        model = self._start(outputs)
+        weights = None if sample_weight is None else _numbers("sample_weight", sample_weight)
+        model.fit(X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose))
+        self._keep(model)
+        return self
+
+    def _take_classes(self, classes: Rows) -> None:
+        """Keep the labels, which a warm start cannot change."""
+        if self.warm_start and self.__sklearn_is_fitted__():
+            _require_same(self.classes_, classes)
+        self.classes_ = classes
+
+    def _keep(self, model: Lifted) -> None:
+        assert model.trace is not None  # it has been fitted just now
+        last = {step.sweep: step.objective for step in model.trace.steps}
+        self.model_, self.n_iter_, self.loss_curve_ = model, len(last), list(last.values())
+
+    def _learn_part(self, X: Rows, target: Rows, outputs: int, sample_weight: Any) -> Self:
+        """Take one step on one batch; the first is one of a new model."""
+        model = self.model_ if self.__sklearn_is_fitted__() else self._start(outputs)
+        weights = None if sample_weight is None else _numbers("sample_weight", sample_weight)
+        model.partial_fit(X, target, sample_weight=weights)
+        assert model.trace is not None  # of the step
+        before = self.loss_curve_ if self.__sklearn_is_fitted__() else []
+        self.model_ = model
+        self.loss_curve_ = [*before, *model.trace.losses]
+        self.n_iter_ = len(self.loss_curve_)
+        return self
+
+    @abstractmethod
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        """Return a network for X as it has been validated."""
+
+    def _forward(self, X: Rows, lengths: Any = None) -> Rows:
+        """Return the outputs by the feedforward rule, (samples, outputs)."""
+        found: Rows = self.model_.forward(X, lengths=lengths).cpu().numpy()
+        return found
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether there are weights."""
+        return hasattr(self, "model_")
+
+    def _require_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise errors.NotFittedError(
+                f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
+            )
+
+
+class _Feedforward(_Estimator):
+    """What estimators on a `LiftedMLP` share."""
+
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        hidden = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
+        sizes = (self.n_features_in_, *hidden, outputs)
+        return LiftedMLP(sizes, _activations(self.activation), self._loss(), **settings)
+
+    @abstractmethod
+    def _loss(self) -> Loss:
+        """Return the loss."""
+
+    def _checked_pair(self, X: Any, y: Any, reset: bool = True) -> tuple[Rows, Any]:
+        """Return arrays (samples, features) and y, of equal length.
+
+        Raises:
+            DataError: they are not, or are not finite; a TypeError, too, where there are no
+                numbers.
+        """
+        with _refusals():
+            found: tuple[Rows, Any] = validate_data(
+                self, X, y, dtype=_TYPES, multi_output=True, force_writeable=True, reset=reset,
+                y_numeric=isinstance(self, RegressorMixin),
+            )  # fmt: skip
+        return found
+
+    def _checked(self, X: Any) -> Rows:
+        """Return X of predictions, (samples, features).
+
+        Raises:
+            DataError: it is not what has been fitted.
+            NotFittedError: nothing has been fitted.
+        """
+        self._require_fitted()
+        with _refusals():
+            found: Rows = validate_data(self, X, dtype=_TYPES, force_writeable=True, reset=False)
+        return found
+
+
+class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
+    """A lifted feedforward network that predicts labels, with scikit-learn's conventions.
+
+    min over W, b, X_1.. of cross-entropy + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l)
+    + rho_l |W_l|_F^2; Lifted Neural Networks, eq. (10). Without settings it is `LiftedMLP` without
+    settings, with one hidden layer of 100 units.
+
+    Args:
+        hidden_layer_sizes: units of every hidden layer.
+        activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
+            "logistic" or "identity"; or one for each.
+        lam: as in `LiftedMLP`, like the following up to `solver`; None leaves it to `LiftedMLP`.
+        rho: weight of the squared Frobenius norms.
+        penalty: in place of rho, any of `liftednet.penalties`.
+        divergence: "tight", "joint" or "multipliers".
+        standardize: whether inputs are brought to mean 0 and variance 1 inside.
+        method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
+        solver: of every block.
+        max_iter: the most epochs, sweeps or steps; None for the method's own number.
+        batch_size: samples of a minibatch; None for the method's own number.
+        early_stopping: whether some samples are held out, and training on minibatches stops when
+            their objective no longer improves.
+        validation_fraction: share of the samples that is held out for it.
+        n_iter_no_change: epochs without improvement that it waits.
+        class_weight: weights by label, "balanced", or None for 1.
+        warm_start: whether another `fit` goes on from the weights that are there.
+        random_state: of the first weights and the order of batches; an integer is the seed of
+            `LiftedMLP`, None draws one.
+        verbose: whether to show a progress bar.
+        device: where the model lives, such as "cpu" or "cuda".
+
+    Attributes:
+        classes_: the labels, sorted.
+        model_: the fitted `LiftedMLP`.
+        n_iter_: epochs, sweeps or steps that were taken.
+        loss_curve_: the objective after each of them.
+        n_features_in_: inputs; feature_names_in_: their names, where a data frame has them.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> X, y = load_iris(return_X_y=True)
+        >>> network = LiftedClassifier((20,), max_iter=200, random_state=0)
+        >>> make_pipeline(StandardScaler(), network).fit(X, y).score(X, y) > 0.9
+        True
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: Names = "relu",
+        *,
+        lam: float | Sequence[float] | None = None,
+        rho: float | Sequence[float] | None = None,
+        penalty: Penalties | None = None,
+        divergence: str | None = None,
+        standardize: bool | None = None,
+        method: str | Method | None = None,
+        solver: AnySolver | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        class_weight: Mapping[Any, float] | str | None = None,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+        device: str | None = None,
+    ) -> None:
+        """Keep the settings as they are; `fit` looks at them."""
+        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
+        self.lam, self.rho, self.penalty, self.divergence = lam, rho, penalty, divergence
+        self.standardize, self.method, self.solver = standardize, method, solver
+        self.max_iter, self.batch_size = max_iter, batch_size
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
+        self.warm_start, self.random_state = warm_start, random_state
+        self.verbose, self.device = verbose, device
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the network.
+
+        Args:
+            X: (samples, features), an array or a data frame.
+            y: labels (samples,) of any type, or 0 and 1 for several labels, (samples, labels).
+            sample_weight: (samples,), not negative; None for 1.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+            SolverError: the training failed.
+        """
+        X, y = self._checked_pair(X, y)
+        labels = self._labels(y)
+        several = labels.ndim == 2
+        self._take_classes(np.arange(labels.shape[1]) if several else _classes(labels))
+        self._several = several
+        return self._learn(X, self._target(labels), len(self.classes_),
+            self._weighted(labels, sample_weight))  # fmt: skip
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Take one step on one batch.
+
+        Args:
+            X: (samples, features).
+            y: labels (samples,), or 0 and 1 for several labels, (samples, labels).
+            classes: all labels that there will be; needed by the first call.
+            sample_weight: (samples,), not negative; None for 1.
+
+        Raises:
+            DataError: X, y or a setting cannot be used, or classes are missing or others.
+            SolverError: the step failed; the weights have not changed.
+        """
+        first = not self.__sklearn_is_fitted__()
+        X, y = self._checked_pair(X, y, reset=first)
+        labels, known = self._labels(y), None if classes is None else np.unique(classes)
+        if first and known is None:
+            raise DataError("classes must be passed to the first call of partial_fit.")
+        if first:
+            self.classes_, self._several = _classes(known), labels.ndim == 2
+        elif known is not None:
+            _require_same(self.classes_, known)
+        return self._learn_part(X, self._target(labels), len(self.classes_),
+            self._weighted(labels, sample_weight))  # fmt: skip
+
+    def predict_proba(self, X: Any) -> Rows:
+        """Return probabilities by the feedforward rule, (samples, classes)."""
+        return self._forward(self._checked(X))
+
+    def predict(self, X: Any) -> Rows:
+        """Return labels by the feedforward rule, (samples,), or (samples, labels) of 0 and 1."""
+        chances = self.predict_proba(X)
+        if self._several:
+            return (chances > 0.5).astype(np.int64)
+        found: Rows = self.classes_[chances.argmax(1)]
+        return found
+
+    def _loss(self) -> Loss:
+        return BinaryCrossEntropy() if self._several else CrossEntropy()
+
+    def _labels(self, y: Any) -> Rows:
+        """Return labels (samples,), or (samples, labels) of 0 and 1."""
+        with _refusals():
+            check_classification_targets(y)
+            kind = type_of_target(y)
+            if kind == "multilabel-indicator":
+                return np.asarray(y.toarray() if issparse(y) else y)
+            if kind == "multiclass-multioutput":
+                raise DataError(
+                    "several outputs must be labels of 0 and 1 each, (samples, labels); for others "
+                    "wrap the estimator in sklearn.multioutput.MultiOutputClassifier."
+                )
+            found: Rows = column_or_1d(y, warn=True)
+        return found
+
+    def _target(self, labels: Rows) -> Rows:
+        """Return what the loss takes: numbers of the classes, or 0.0 and 1.0 for each label."""
+        if self._several:
+            if labels.shape[1:] != self.classes_.shape:
+                raise DataError(
+                    f"y must have the {len(self.classes_)} labels of the first call, got shape "
+                    f"{labels.shape}."
+                )
+            return labels.astype(np.float64)
+        return _numbered(labels, self.classes_)
+
+    def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
+        if self.class_weight is None:
+            return sample_weight
+        with _refusals():
+            weights: Rows = compute_sample_weight(self.class_weight, labels)
+        return weights if sample_weight is None else weights * _numbers("weights", sample_weight)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that several labels are possible."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        return tags
+
+
+class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
+    """A lifted feedforward network that predicts numbers, with scikit-learn's conventions.
+
+    min over W, b, X_1.. of loss + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l) + rho_l |W_l|_F^2;
+    Lifted Neural Networks, eq. (10).
+
+    Args:
+        hidden_layer_sizes: as in `LiftedClassifier`, like all that follow but the loss.
+        activation: of the hidden layers.
+        loss: of `liftednet.losses`; None for SquaredError().
+        lam: see `LiftedClassifier`.
+        rho: see `LiftedClassifier`.
+        penalty: see `LiftedClassifier`.
+        divergence: see `LiftedClassifier`.
+        standardize: see `LiftedClassifier`; of the targets, too.
+        method: see `LiftedClassifier`.
+        solver: see `LiftedClassifier`.
+        max_iter: see `LiftedClassifier`.
+        batch_size: see `LiftedClassifier`.
+        early_stopping: see `LiftedClassifier`.
+        validation_fraction: see `LiftedClassifier`.
+        n_iter_no_change: see `LiftedClassifier`.
+        warm_start: see `LiftedClassifier`.
+        random_state: see `LiftedClassifier`.
+        verbose: see `LiftedClassifier`.
+        device: see `LiftedClassifier`.
+
+    Attributes:
+        model_: the fitted `LiftedMLP`.
+        n_iter_: epochs, sweeps or steps that were taken.
+        loss_curve_: the objective after each of them.
+        n_features_in_: inputs; feature_names_in_: their names, where a data frame has them.
+
+    Example:
+        >>> import numpy as np
+        >>> X = np.linspace(-1, 1, 200)[:, None]
+        >>> network = LiftedRegressor((20,), "tanh", method="gauss-newton", random_state=0)
+        >>> network.fit(X, np.sin(3 * X[:, 0])).score(X, np.sin(3 * X[:, 0])) > 0.99
+        True
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (100,),
+        activation: Names = "relu",
+        *,
+        loss: Loss | None = None,
+        lam: float | Sequence[float] | None = None,
+        rho: float | Sequence[float] | None = None,
+        penalty: Penalties | None = None,
+        divergence: str | None = None,
+        standardize: bool | None = None,
+        method: str | Method | None = None,
+        solver: AnySolver | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+        device: str | None = None,
+    ) -> None:
+        """Keep the settings as they are; `fit` looks at them."""
+        self.hidden_layer_sizes, self.activation, self.loss = hidden_layer_sizes, activation, loss
+        self.lam, self.rho, self.penalty, self.divergence = lam, rho, penalty, divergence
+        self.standardize, self.method, self.solver = standardize, method, solver
+        self.max_iter, self.batch_size = max_iter, batch_size
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start, self.random_state = warm_start, random_state
+        self.verbose, self.device = verbose, device
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit the network.
+
+        Args:
+            X: (samples, features), an array or a data frame.
+            y: numbers, (samples,) or (samples, outputs).
+            sample_weight: (samples,), not negative; None for 1.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+            SolverError: the training failed.
+        """
+        X, y = self._checked_pair(X, y)
+        self._one, target = y.ndim == 1, _columns(y)
+        return self._learn(X, target, target.shape[1], sample_weight)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Take one step on one batch.
+
+        Args:
+            X: (samples, features).
+            y: numbers, (samples,) or (samples, outputs).
+            sample_weight: (samples,), not negative; None for 1.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+            SolverError: the step failed; the weights have not changed.
+        """
+        X, y = self._checked_pair(X, y, reset=not self.__sklearn_is_fitted__())
+        self._one, target = y.ndim == 1, _columns(y)
+        return self._learn_part(X, target, target.shape[1], sample_weight)
+
+    def predict(self, X: Any) -> Rows:
+        """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs])."""
+        outputs = self._forward(self._checked(X))
+        return outputs[:, 0] if self._one else outputs
+
+    def _loss(self) -> Loss:
+        return SquaredError() if self.loss is None else self.loss
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that several outputs are possible."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+    """A lifted recurrent network that labels sequences, or their steps.
+
+    Lifted Recurrent Neural Networks, section 4.1. X has three axes, and so stands beyond what
+    scikit-learn's own checks and scalers take; `clone`, parameters, searches over them and
+    cross-validation work.
+
+    Args:
+        hidden_layer_sizes: units of every recurrent layer.
+        activation: of these layers, an `Activation` or its name; None for that of `LiftedRNN`.
+        bidirectional: whether every layer also runs from the last step to the first.
+        start: of the recurrent weights, as in `LiftedRNN`; None leaves it to `LiftedRNN`, as for
+            all that follow up to `solver`.
+        lam: see `LiftedClassifier`.
+        rho: see `LiftedClassifier`.
+        penalty: see `LiftedClassifier`.
+        divergence: see `LiftedClassifier`.
+        standardize: see `LiftedClassifier`.
+        method: see `LiftedClassifier`.
+        solver: see `LiftedClassifier`.
+        max_iter: see `LiftedClassifier`.
+        batch_size: see `LiftedClassifier`.
+        early_stopping: see `LiftedClassifier`.
+        validation_fraction: see `LiftedClassifier`.
+        n_iter_no_change: see `LiftedClassifier`.
+        warm_start: see `LiftedClassifier`.
+        random_state: see `LiftedClassifier`.
+        verbose: see `LiftedClassifier`.
+        device: see `LiftedClassifier`.
+
+    Attributes:
+        classes_: the labels, sorted.
+        model_: the fitted `LiftedRNN`.
+        n_iter_: sweeps, epochs or steps that were taken.
+        loss_curve_: the objective after each of them.
+        n_features_in_: features of every step.
+
+    Example:
+        >>> from liftednet.data import echo
+        >>> X, y = (part.numpy() for part in echo(samples=50, length=8, lag=1))
+        >>> LiftedSequenceClassifier((8,), max_iter=5, random_state=0).fit(X, y).predict(X).shape
+        (50, 8)
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        activation: str | Activation | None = None,
+        *,
+        bidirectional: bool = False,
+        start: str | None = None,
+        lam: float | Sequence[float] | None = None,
+        rho: float | Sequence[float] | None = None,
+        penalty: Penalties | None = None,
+        divergence: str | None = None,
+        standardize: bool | None = None,
+        method: str | Method | None = None,
+        solver: AnySolver | None = None,
+        max_iter: int | None = None,
+        batch_size: int | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        warm_start: bool = False,
+        random_state: Any = None,
+        verbose: bool = False,
+        device: str | None = None,
+    ) -> None:
+        """Keep the settings as they are; `fit` looks at them."""
+        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
+        self.bidirectional, self.start = bidirectional, start
+        self.lam, self.rho, self.penalty, self.divergence = lam, rho, penalty, divergence
+        self.standardize, self.method, self.solver = standardize, method, solver
+        self.max_iter, self.batch_size = max_iter, batch_size
+        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start, self.random_state = warm_start, random_state
+        self.verbose, self.device = verbose, device
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network.
+
+        Args:
+            X: (samples, steps, features).
+            y: a label for every sequence, (samples,), or for every step, (samples, steps).
+            sample_weight: (samples,), not negative; None for 1.
+            lengths: (samples,) steps of each sequence; None: all have every step.
+
+        Raises:
+            DataError: X, y, lengths or a setting cannot be used.
+            SolverError: the training failed.
+        """
+        X = self._checked_sequences(X)
+        labels = np.asarray(y)
+        if labels.ndim not in (1, 2) or labels.shape != X.shape[: labels.ndim]:
+            raise DataError(
+                f"y must have a label for each of {len(X)} sequences, or for each of their "
+                f"{X.shape[1]} steps; got shape {labels.shape}."
+            )
+        self.n_features_in_ = X.shape[2]
+        lengths = None if lengths is None else np.asarray(lengths)
+        valid = np.ones(labels.shape, dtype=bool)
+        if labels.ndim == 2 and lengths is not None and lengths.shape == labels.shape[:1]:
+            valid = np.arange(X.shape[1]) < lengths[:, None]
+        with _refusals():
+            check_classification_targets(labels[valid])
+        self._take_classes(_classes(labels[valid]))
+        target = np.zeros(labels.shape, dtype=np.int64)
+        target[valid] = _numbered(labels[valid], self.classes_)
+        return self._learn(X, target, len(self.classes_), sample_weight, lengths)
+
+    def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
+        """Return probabilities, (samples, classes), or (samples, steps, classes)."""
+        self._require_fitted()
+        X = self._checked_sequences(X)
+        if X.shape[2] != self.n_features_in_:
+            raise DataError(
+                f"X has {X.shape[2]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return self._forward(X, None if lengths is None else np.asarray(lengths))
+
+    def predict(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
+        """Return labels, (samples,), or (samples, steps) where every step has one."""
+        chances = self.predict_proba(X, lengths)
+        found: Rows = self.classes_[chances.argmax(-1)]
+        return found
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
+    ) -> float:
+        """Return the share of right labels; each step counts where every step has one."""
+        right = self.predict(X, lengths) == np.asarray(y)
+        weights = np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight)
+        every = np.broadcast_to(weights.reshape(-1, *(1,) * (right.ndim - 1)), right.shape)
+        if right.ndim == 2 and lengths is not None:
+            every = every * (np.arange(right.shape[1]) < np.asarray(lengths)[:, None])
+        return float(np.average(right, weights=every))
+
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        given: dict[str, Any] = {**settings, "bidirectional": self.bidirectional}
+        if self.start is not None:
+            given["start"] = self.start
+        hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
+        activation = _activations(self.activation)
+        return LiftedRNN(self.n_features_in_, hidden, outputs, activation, **given)
+
+    def _checked_sequences(self, X: Any) -> Rows:
+        with _refusals():
+            found: Rows = check_array(
+                X, dtype=_TYPES, ensure_2d=False, allow_nd=True, force_writeable=True
+            )
+        if found.ndim != 3:
+            raise DataError(f"X must be (samples, steps, features), got shape {found.shape}.")
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that X has three axes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Make what scikit-learn refuses the library's error as well."""
+    try:
+        yield
+    except LiftedError:
+        raise
+    except TypeError as error:
+        raise DataTypeError(str(error)) from error
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def _activations(given: Names) -> Any:
+    """Return activations, one or several, of names or of activations."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return [_activations(one) for one in given]
+    return activation_named(given) if isinstance(given, str) else given
+
+
+def _numbers(name: str, values: ArrayLike) -> Rows:
+    with _refusals():
+        found: Rows = check_array(
+            np.asarray(values), dtype=np.float64, ensure_2d=False, force_writeable=True,
+            input_name=name,
+        )  # fmt: skip
+    return found
+
+
+def _columns(y: Rows) -> Rows:
+    """Return targets as (samples, outputs), float64."""
+    return y.astype(np.float64).reshape(len(y), -1)
+
+
+def _classes(labels: Any) -> Rows:
+    """Return the labels, sorted.
+
+    Raises:
+        DataError: there is one alone.
+    """
+    found: Rows = np.unique(labels)
+    if len(found) < 2:
+        raise DataError(f"a classifier needs at least two classes, and y has 1 class: {found}.")
+    return found
+
+
+def _require_same(before: Rows, now: Rows) -> None:
+    """Raise `DataError` where the labels are not those of the fit that goes on."""
+    if not np.array_equal(before, now):
+        raise DataError(f"the classes were {before} in the fit that goes on, and are {now} now.")
+
+
+def _numbered(labels: Rows, classes: Rows) -> Rows:
+    """Return the number of every label's class, int64.
+
+    Raises:
+        DataError: a label is none of the classes.
+    """
+    found = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    unknown = labels[classes[found] != labels]
+    if len(unknown):
+        raise DataError(
+            f"y has the label {str(unknown[0])!r}, which is none of the classes {classes}."
+        )
+    return found.astype(np.int64)

@@ -1,0 +1,144 @@
+"""Ctrl-C while a network trains: what is kept, what is said, and the exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from inspect import signature
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from liftednet import load
+from liftednet.command import app
+from liftednet.models import Lifted
+from liftednet.models.methods import descent, minibatch
+
+SLOW = """
+import pathlib, time
+from liftednet import Activation
+
+class Slow(Activation):
+    seen = 0
+
+    def forward(self, u):
+        if len(u) > 30:  # of an epoch, which is one batch
+            Slow.seen += 1
+            if Slow.seen > 3:
+                pathlib.Path("running").touch()
+                time.sleep(0.05)
+        return u / (1 + u.abs())
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with a small data set."""
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    np.savez(tmp_path / "data.npz", X=x, y=np.arange(60) % 3)
+    (tmp_path / "slow_declared.py").write_text(SLOW)
+    return tmp_path
+
+
+def interrupting(function, call: int):
+    """The function, interrupted at a call of it."""
+    calls = iter(range(1, call + 1))
+
+    def found(*arguments, **options):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return found
+
+
+def train(*arguments: str):
+    return CliRunner().invoke(app, ["train", "data.npz", *arguments], terminal_width=200)
+
+
+def after_epochs(monkeypatch, number: int) -> None:
+    """Interrupt the step after so many, of which each is an epoch."""
+    step = interrupting(minibatch.BatchSteps.step, number + 1)
+    monkeypatch.setattr(minibatch.BatchSteps, "step", step)
+
+
+def test_before_an_epoch_is_finished_nothing_is_replaced(here, monkeypatch):
+    (here / "model.safetensors").write_bytes(b"from before")
+    after_epochs(monkeypatch, 0)
+    result = train("--sweeps", "7")
+    assert result.exit_code == 130
+    said = "interrupted after 0 of 7 epochs: nothing is saved, and model.safetensors is as it was"
+    assert said in result.stdout
+    assert (here / "model.safetensors").read_bytes() == b"from before"
+
+
+def test_after_an_epoch_the_model_of_then_is_saved(here, monkeypatch):
+    after_epochs(monkeypatch, 2)
+    result = train("--sweeps", "7")
+    assert result.exit_code == 130
+    said = "interrupted after 2 of 7 epochs: the model of then is saved to model.safetensors"
+    assert said in result.stdout
+    assert "accuracy" not in result.stdout
+    load("model.safetensors")
+    shown = CliRunner().invoke(app, ["show", "model.safetensors"]).stdout
+    assert "trained on data.npz, 45 samples, 2 of 7 epochs" in shown
+
+
+@pytest.mark.parametrize("block", [8, 9])
+def test_the_bar_shows_the_sweeps_that_are_finished(here, monkeypatch, block):
+    monkeypatch.setattr(descent, "_update", interrupting(descent._update, block))
+    result = train("--method", "full", "--sweeps", "3", "--hidden", "4")  # of three blocks each
+    assert result.exit_code == 130
+    assert "2 of 3 " in result.stdout and "3 of 3" not in result.stdout
+    assert "interrupted after 2 of 3 sweeps" in result.stdout
+
+
+def test_a_whole_training_shows_all_its_sweeps(here):
+    assert "3 of 3 " in train("--method", "full", "--sweeps", "3", "--hidden", "4").stdout
+
+
+@pytest.mark.skipif(
+    "checkpoint" not in signature(Lifted.fit).parameters, reason="fit keeps no checkpoints yet"
+)
+def test_the_same_command_goes_on_from_its_checkpoint(here, monkeypatch):
+    given = ["--method", "minibatch", "--sweeps", "5", "--checkpoint", "kept"]
+    with monkeypatch.context() as patch:
+        after_epochs(patch, 2)
+        result = train(*given)
+    assert "; the same command with --resume goes on from kept" in result.stdout
+    assert "interrupted" not in train(*given, "--resume").stdout
+    resumed = load("model.safetensors").weights[0].matrix
+    train("--method", "minibatch", "--sweeps", "5")
+    assert load("model.safetensors").weights[0].matrix.equal(resumed)
+
+
+def test_an_interrupt_outside_of_the_training_is_one_line(here, monkeypatch):
+    monkeypatch.setattr("liftednet.command.train.read_table", interrupting(None, 1))
+    result = train()
+    assert (result.exit_code, result.stderr) == (130, "liftednet: interrupted.\n")
+
+
+def test_a_signal_ends_a_real_training(here):
+    line = "train data.npz --activation slow_declared:Slow --method minibatch --sweeps 100000"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "liftednet", *line.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background has told them to ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while not (here / "running").exists() and process.poll() is None:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "of 100000 epochs: the model of then is saved to model.safetensors" in output
+    assert errors == ""
+    assert "Traceback" not in output
+    assert (here / "model.safetensors").exists()

@@ -1,0 +1,313 @@
+"""Estimators: scikit-learn's own checks, and what they do not look at."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from sklearn.base import clone
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.exceptions import NotFittedError as NotFittedInSklearn
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import liftednet
+from liftednet import DataError, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
+from liftednet.activations import Sigmoid, Tanh
+from liftednet.errors import DeclarationError, LiftedError, NotFittedError
+from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.penalties import L1
+
+X, LABELS = load_iris(return_X_y=True)
+X = StandardScaler().fit_transform(X)
+NAMES = load_iris().target_names[LABELS]
+QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "random_state": 0}
+LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
+
+
+@parametrize_with_checks([LiftedClassifier(), LiftedRegressor()])
+def test_all_checks_of_scikit_learn(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize("estimator", [LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier])
+def test_every_setting_is_kept_as_it_is(estimator):
+    names = estimator().get_params()
+    given = {name: object() for name in names}
+    made = estimator(**given)
+    assert all(getattr(made, name) is value for name, value in given.items())
+    copied = clone(estimator(penalty=L1(0.1), activation="tanh")).get_params()
+    assert copied["penalty"] == L1(0.1) and copied["activation"] == "tanh"
+
+
+def test_without_settings_it_is_the_model_without_settings():
+    model = LiftedMLP((4, 100, 3), seed=3).fit(X, LABELS)
+    found = LiftedClassifier(random_state=3).fit(X, LABELS)
+    assert found.model_.weights[0].matrix.equal(model.weights[0].matrix)
+    torch.testing.assert_close(torch.from_numpy(found.predict_proba(X)), model.predict_proba(X))
+    assert model.trace is not None
+    assert found.loss_curve_ == model.trace.losses
+    assert found.n_iter_ == len(model.trace.steps)
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [("tanh", Tanh()), ("logistic", Sigmoid()), (Sigmoid(), Sigmoid()), (["tanh"], Tanh())],
+)
+def test_activations_have_names_at_the_door(given, made):
+    found = LiftedClassifier(**QUICK, activation=given, max_iter=1).fit(X, LABELS)
+    assert repr(found.model_.activations[0]) == repr(made)
+
+
+def test_labels_of_any_type_come_back():
+    found = LiftedClassifier(**LEARNING).fit(X, NAMES)
+    assert found.classes_.tolist() == sorted(set(NAMES))
+    assert found.score(X, NAMES) > 0.9
+    assert found.predict(X).dtype == NAMES.dtype
+
+
+def test_random_states_decide():
+    same, other = (
+        LiftedClassifier((8,), max_iter=1, random_state=np.random.RandomState(seed)).fit(X, LABELS)
+        for seed in (0, 1)
+    )
+    again = LiftedClassifier((8,), max_iter=1, random_state=np.random.RandomState(0)).fit(X, LABELS)
+    assert np.array_equal(same.predict_proba(X), again.predict_proba(X))
+    assert not np.array_equal(same.predict_proba(X), other.predict_proba(X))
+
+
+def test_a_pipeline_and_a_search_over_it():
+    pipeline = make_pipeline(StandardScaler(), LiftedClassifier(**LEARNING))
+    grid = {
+        "liftedclassifier__rho": [1e-3, 1e3],
+        "liftedclassifier__hidden_layer_sizes": [(4,), 8],
+    }
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, NAMES)
+    assert search.best_params_["liftedclassifier__rho"] == 1e-3
+    assert search.score(X, NAMES) > 0.9
+
+
+def test_several_labels_at_once():
+    y = np.stack([X[:, 0] > 0, X[:, 2] > 0, X[:, 3] > X[:, 1]], axis=1).astype(int)
+    found = LiftedClassifier(**LEARNING).fit(X, y)
+    assert found.predict_proba(X).shape == found.predict(X).shape == y.shape
+    assert (found.predict(X) == y).mean() > 0.9
+    assert np.array_equal(found.fit(X, csr_array(y)).predict(X), found.predict(X))
+    with pytest.raises(DataError, match="MultiOutputClassifier"):
+        found.fit(X, np.stack([LABELS, LABELS], axis=1))
+
+
+def test_one_output_and_several_are_regressed():
+    x, y = load_diabetes(return_X_y=True)
+    settings: dict[str, Any] = {**LEARNING, "method": "gauss-newton", "rho": 10.0, "max_iter": 20}
+    network = LiftedRegressor(**settings, activation="tanh")
+    scaled = TransformedTargetRegressor(network, transformer=StandardScaler())
+    assert cross_val_score(make_pipeline(StandardScaler(), scaled), x, y, cv=3).mean() > 0.4
+    curves = np.stack([np.sin(X[:, 0]), X[:, 1] ** 2], axis=1)
+    found = clone(network).set_params(rho=1e-3).fit(X, curves)
+    assert found.predict(X).shape == curves.shape
+    assert found.score(X, curves) > 0.99
+    assert found.fit(X, curves[:, :1]).predict(X).shape == (150, 1)
+    assert found.fit(X, curves[:, 0]).predict(X).shape == (150,)
+
+
+def test_data_frames_bring_names():
+    frames = pytest.importorskip("pandas")
+    columns = [f"column {number}" for number in range(4)]
+    table = frames.DataFrame(X, columns=columns)
+    found = LiftedClassifier(**QUICK, max_iter=2).fit(table, frames.Series(NAMES))
+    assert found.feature_names_in_.tolist() == columns
+    assert np.array_equal(found.predict(table), found.predict(table.to_numpy()))
+    with pytest.raises(DataError, match="feature names"):
+        found.predict(table[columns[::-1]])
+
+
+def test_weights_of_classes_are_weights_of_samples():
+    weights = {"setosa": 1.0, "versicolor": 2.0, "virginica": 0.5}
+    by_class = LiftedClassifier(**QUICK, max_iter=3, class_weight=weights).fit(X, NAMES)
+    by_sample = LiftedClassifier(**QUICK, max_iter=3)
+    by_sample.fit(X, NAMES, sample_weight=compute_sample_weight(weights, NAMES))
+    assert np.array_equal(by_class.predict_proba(X), by_sample.predict_proba(X))
+    few = np.r_[0:50, 50:55, 100:150]
+    balanced = LiftedClassifier(**LEARNING, class_weight="balanced").fit(X[few], NAMES[few])
+    plain = LiftedClassifier(**LEARNING).fit(X[few], NAMES[few])
+    second = NAMES == "versicolor"
+    assert balanced.score(X[second], NAMES[second]) > plain.score(X[second], NAMES[second])
+
+
+def test_training_stops_early():
+    noise = np.random.default_rng(0).integers(2, size=150)
+    settings: dict[str, Any] = {
+        **QUICK,
+        "max_iter": 200,
+        "early_stopping": True,
+        "validation_fraction": 0.3,
+    }
+    found = LiftedClassifier(**settings, n_iter_no_change=3).fit(X, noise)
+    assert 3 < found.n_iter_ < 200
+    assert found.model_.method == Minibatch(200, validation=0.3, patience=3)
+    with pytest.raises(DataError, match="validation and patience are for method='minibatch'"):
+        LiftedClassifier(**settings, method="full").fit(X, noise)
+
+
+@pytest.mark.parametrize("method", ["full", "gauss-newton", "minibatch", FullBatch(tolerance=1e-9)])
+def test_max_iter_is_the_number_of_rounds_of_every_method(method):
+    found = LiftedClassifier(**QUICK, method=method, max_iter=3).fit(X, LABELS)
+    assert found.n_iter_ == len(found.loss_curve_) == 3
+
+
+def test_steps_on_batches_as_they_come():
+    found = LiftedClassifier(**QUICK)
+    with pytest.raises(DataError, match="classes must be passed"):
+        found.partial_fit(X, NAMES)
+    classes = sorted(set(NAMES))
+    order = np.random.default_rng(0).permutation(150)
+    for epoch in range(60):
+        for rows in np.array_split(order, 3):
+            found.partial_fit(X[rows], NAMES[rows], classes if not epoch else None)
+    assert found.score(X, NAMES) > 0.9
+    assert found.n_iter_ == len(found.loss_curve_) == 180
+    assert found.loss_curve_[-1] < found.loss_curve_[0] / 2
+    with pytest.raises(DataError, match="'rose', which is none of the classes"):
+        found.partial_fit(X[:2], ["rose", "setosa"])
+    with pytest.raises(DataError, match="the classes were"):
+        found.partial_fit(X, NAMES, classes=["rose", "setosa"])
+
+
+def test_a_step_has_weights_of_samples():
+    repeated, curve = np.repeat(np.arange(150), LABELS), np.sin(X[:, 0])
+    weighed = LiftedRegressor(**QUICK).partial_fit(X, curve, LABELS.astype(float))
+    plain = LiftedRegressor(**QUICK).partial_fit(X[repeated], curve[repeated])
+    np.testing.assert_allclose(weighed.predict(X), plain.predict(X), rtol=1e-7)
+
+
+def test_a_warm_start_goes_on():
+    found = LiftedClassifier(**QUICK, max_iter=20, warm_start=True).fit(X, NAMES)
+    first, model = found.loss_curve_, found.model_
+    found.set_params(rho=2e-3).fit(X, NAMES)
+    assert found.model_ is model and model.rho == 2e-3
+    assert found.loss_curve_[0] < first[0]
+    with pytest.raises(DataError, match="set warm_start=False"):
+        found.set_params(hidden_layer_sizes=(9,)).fit(X, NAMES)
+    with pytest.raises(DataError, match="the classes were"):
+        found.set_params(hidden_layer_sizes=(8,)).fit(X, LABELS)
+
+
+def test_errors_are_those_of_both_libraries():
+    assert issubclass(liftednet.NotFittedError, NotFittedInSklearn)
+    assert issubclass(DataError, ValueError)
+    with pytest.raises(NotFittedError):
+        LiftedClassifier().predict(X)
+    with pytest.raises(NotFittedInSklearn):
+        LiftedMLP((4, 3)).predict(torch.from_numpy(X))
+    with pytest.raises(DataError, match="parse") as caught:
+        LiftedClassifier().fit(csr_array(X), LABELS)
+    assert isinstance(caught.value, TypeError)
+    with pytest.raises(DataError, match="NaN"):
+        LiftedRegressor().fit(np.full((3, 1), np.nan), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"activation": "wave"}, DataError, "there is no activation 'wave'"),
+        ({"activation": 3}, DeclarationError, "must be Activation objects"),
+        ({"lam": -1.0}, DataError, "lam must be positive"),
+        ({"method": "magic"}, DeclarationError, "method must be one of"),
+        ({"max_iter": 0}, DataError, "epochs"),
+        ({"hidden_layer_sizes": (0,)}, DataError, "positive integers"),
+        ({"hidden_layer_sizes": "8"}, DataError, "positive integers"),
+        ({"class_weight": "heavy"}, DataError, "balanced"),
+        ({"random_state": "luck"}, DataError, "luck"),
+        ({"validation_fraction": 2.0, "early_stopping": True}, DataError, "share in"),
+    ],
+)
+def test_settings_are_refused_at_fit(settings, error, message):
+    estimator = LiftedClassifier().set_params(**settings)
+    with pytest.raises(error, match=message):
+        estimator.fit(X, NAMES)
+    assert not hasattr(estimator, "model_")
+
+
+def sequences(samples: int = 60, steps: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bits, the label of every sequence, and the label of every step: the bit before."""
+    bits = np.random.default_rng(0).integers(2, size=(samples, steps))
+    words = np.array(["no", "yes"])
+    delayed = np.pad(bits[:, :-1], ((0, 0), (1, 0)))
+    return bits[:, :, None].astype(float), words[bits[:, -2]], words[delayed]
+
+
+RECURRENT = LiftedSequenceClassifier(
+    (6,), "tanh", method="gauss-newton", divergence="tight", max_iter=30, random_state=0
+)
+
+
+def test_sequences_are_labeled():
+    x, y, _ = sequences()
+    found = clone(RECURRENT).fit(x, y)
+    assert found.score(x, y) == 1.0
+    assert found.predict(x).shape == (60,) and found.predict_proba(x).shape == (60, 2)
+    assert found.classes_.tolist() == ["no", "yes"] and found.n_features_in_ == 1
+    assert 1 <= found.n_iter_ == len(found.loss_curve_) <= 30
+    assert np.array_equal(copy.deepcopy(found).predict(x), found.predict(x))
+    weights = np.arange(60.0)
+    right = found.predict(x[:, ::-1]) == y
+    assert found.score(x[:, ::-1], y, weights) == pytest.approx(np.average(right, weights=weights))
+
+
+def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
+    x, _, y = sequences()
+    lengths = np.random.default_rng(1).integers(3, 7, size=60)
+    beyond = np.arange(6) >= lengths[:, None]
+    x, y = np.where(beyond[:, :, None], 1e6, x), np.where(beyond, "none", y)
+    found = clone(RECURRENT).fit(x, y, lengths=lengths)
+    assert found.classes_.tolist() == ["no", "yes"]
+    assert found.predict(x, lengths).shape == (60, 6)
+    assert found.score(x, y, lengths=lengths) == 1.0
+
+
+def test_sequences_are_searched_and_validated():
+    x, y, _ = sequences()
+    search = GridSearchCV(RECURRENT, {"rho": [1e-2, 1e2]}, cv=2, error_score="raise")
+    assert search.fit(x, y).best_score_ > 0.9
+    assert search.best_estimator_.model_.rho == 1e-2
+
+
+def test_without_settings_the_sequence_estimator_is_the_model():
+    x, y, _ = sequences(samples=10)
+    model = LiftedRNN(1, [50], 2, seed=0, sweeps=2).fit(x, (y == "yes").astype(int))
+    found = LiftedSequenceClassifier(max_iter=2, random_state=0).fit(x, y)
+    assert found.model_.weights[0].matrix.equal(model.weights[0].matrix)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        (np.zeros((4, 3)), np.zeros(4), r"\(samples, steps, features\)"),
+        (np.zeros((4, 3, 1)), np.zeros(3), "a label for each of 4 sequences"),
+        (np.zeros((4, 3, 1)), np.zeros((4, 2)), "each of their 3 steps"),
+        (np.full((4, 3, 1), np.inf), [0, 1, 0, 1], "infinity"),
+        (np.zeros((4, 3, 1)), [0.5, 1.5, 2.5, 3.5], "continuous"),
+        (np.zeros((4, 3, 1)), [1, 1, 1, 1], "two classes"),
+    ],
+)
+def test_sequences_that_cannot_be_used_are_refused(x, y, message):
+    with pytest.raises(DataError, match=message):
+        clone(RECURRENT).fit(x, y)
+
+
+def test_a_sequence_estimator_knows_what_it_has_not_seen():
+    x, y, _ = sequences(samples=10)
+    with pytest.raises(LiftedError, match="call fit"):
+        clone(RECURRENT).predict(x)
+    found = clone(RECURRENT).set_params(max_iter=1).fit(x, y)
+    with pytest.raises(DataError, match="X has 2 features, but LiftedSequenceClassifier"):
+        found.predict(np.zeros((3, 6, 2)))
