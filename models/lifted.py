@@ -282,11 +282,13 @@ class Lifted(Predictor):
         weights = tuple(blocks.weights)
         self._fit = replace(fitted, weights=weights, data=data, blocks=blocks)
 
-    def with_weights(self, weights: Sequence[Weights]) -> Self:
+    def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
 
         Args:
             weights: as `weights` gives them.
+            per_step: whether sequences have an answer at every step, or one, at their last; None
+                for what the last fit had, or every step where there was none.
 
         Raises:
             DataError: the first that does not fit, with both shapes.
@@ -294,7 +296,11 @@ class Lifted(Predictor):
         given = given_weights(weights, self.network.parameters)
         like = torch.empty(0, dtype=self.dtype or given[0].matrix.dtype, device=self.device)
         self.start = [layer.to(like) for layer in given]
-        self._fit = Fitted(self._structure(), tuple(self.start))
+        last_only = frozenset() if self._fit is None else self._known.last_only
+        if per_step is not None:
+            terms = () if per_step else self.network.terms
+            last_only = frozenset(term.label for term in terms if term.argument.sequence)
+        self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
         self._steps = None
         return self
 

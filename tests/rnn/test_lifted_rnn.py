@@ -213,6 +213,16 @@ def test_with_weights_predicts_without_a_fit(generator):
         LiftedRNN(3, 5, 2).with_weights(model.weights)
 
 
+def test_with_weights_keeps_that_a_sequence_has_one_answer(generator):
+    x, y = small_task(generator)
+    model = small_model().fit(x, y[:, 0])
+    wanted = model.forward(x)
+    torch.testing.assert_close(model.with_weights(model.weights).forward(x), wanted)
+    fresh = small_model().with_weights(model.weights, per_step=False)
+    torch.testing.assert_close(fresh.forward(x), wanted)
+    assert model.with_weights(model.weights, per_step=True).forward(x).shape[:2] == x.shape[:2]
+
+
 def test_refusals_at_the_door(generator):
     x, y = small_task(generator)
     model = small_model()
