@@ -30,5 +30,9 @@ class SolverError(LiftedError):
         self.solution = solution
 
 
+class OutOfMemoryError(LiftedError, MemoryError):
+    """There was less memory than was asked for; the message says how much and by what."""
+
+
 class NotFittedError(LiftedError):
     """A model was asked for what only a fitted one has."""

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import Parameter
+from liftednet.memory import telling_of_memory
 from liftednet.network import Term
 from liftednet.samples import Weights
 from liftednet.solvers import solve
@@ -67,6 +68,7 @@ class Lifted(Predictor):
 
     _steps: BatchSteps | None = None  # of partial_fit
 
+    @telling_of_memory
     def fit(
         self,
         X: Arrays | DataLoader[Any],
@@ -112,6 +114,7 @@ class Lifted(Predictor):
         self._steps = None
         return self
 
+    @telling_of_memory
     def partial_fit(self, X: Arrays, y: Arrays, *, lengths: Lengths = None) -> Self:
         """Take one step on one batch, at the constant rate of `Minibatch`.
 
@@ -200,7 +203,7 @@ class Lifted(Predictor):
 
     def _begun(self, structure: Structure, data: Data) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
-        before = self._fit if self.warm_start else None
+        before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
         weights = [layer.to(data.like) for layer in self._weights_to_begin_with()]
@@ -269,7 +272,7 @@ class Lifted(Predictor):
         return self._feasible(self._known_weights() if self.warm_start else self._first_weights())
 
     def _known_weights(self) -> Sequence[Weights]:
-        return self._first_weights() if self._fit is None else self._fit.weights
+        return self._known.weights if self.is_fitted else self._first_weights()
 
     def _refit_outputs(self, data: Data) -> None:
         """Fit the weights of every loss once more, to the features of a forward pass."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.errors import DataError, NotFittedError
 from liftednet.layers.expression import TIME, value_of
+from liftednet.memory import telling_of_memory
 from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights
@@ -19,6 +20,7 @@ from liftednet.solvers import solve
 
 from .block import Blocks, Structure
 from .data import Arrays, Data, Lengths, prepared
+from .forward_pass import refuse_overflow
 from .methods.descent import FullBatch, Solvers, largest_residual
 from .run import Trace
 from .settings import MULTIPLIERS, Settings
@@ -125,6 +127,11 @@ class Predictor(Settings):
             raise NotFittedError(
                 f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
             )
+        if self._fit.structure.network is not self.network:
+            raise NotFittedError(
+                f"this {type(self).__name__} has been fitted with another network: call fit(X, y) "
+                "again, without warm_start, or put that network back."
+            )
         return self._fit
 
     @property
@@ -163,11 +170,15 @@ class Predictor(Settings):
                 blocks.values[term.state] = solve(fit, self.solver).value
         return blocks
 
+    @telling_of_memory
     def forward(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the feedforward rule, (samples, outputs), or (samples, steps, ...).
 
         Lifted Neural Networks, eq. (1); this is what is exported. A tuple where there are several
         losses. Sequences that were fitted with one answer have that of their last step.
+
+        Raises:
+            DataError: X cannot be used, or the output overflows.
         """
         structure, data = self._known.structure, self._unlabeled(X, lengths)
         values = structure.passed({**data.values, **self._by_parameter()})
@@ -190,6 +201,7 @@ class Predictor(Settings):
                 continue
             u = value_of(term.argument, values)
             found.append(_by_sample(term.pinned.activate(u), term, data))
+        refuse_overflow(found)
         return found[0] if len(found) == 1 else tuple(found)
 
     def predict(self, X: Arrays, *, lengths: Lengths = None) -> Any:
@@ -230,6 +242,7 @@ class Predictor(Settings):
         found = streamed(structure, weights, steps)
         return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
 
+    @telling_of_memory
     def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the lifted rule, (samples, outputs).
 

@@ -12,10 +12,10 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.time import Delay, Early, First, Late, Turn
 from liftednet.network import State
+from liftednet.validation import as_tensor, require_finite
 
 from .block import Structure
-from .data import as_tensor
-from .forward_pass import Values, delayed_in
+from .forward_pass import Values, delayed_in, refuse_overflow
 
 
 def refuse_whole_sequences(structure: Structure) -> None:
@@ -37,24 +37,32 @@ def streamed(structure: Structure, weights: Values, steps: Iterable[Any]) -> Ite
         steps: (samples, inputs) of one step after another; samples must not change.
 
     Raises:
-        DataError: a step has another number of features.
+        DataError: a step has another number of features or of samples, or is not finite; or the
+            output overflows.
     """
     (given,) = structure.network.inputs
     like = next(iter(weights.values())).matrix
     moment: _Moment | None = None
-    for step in steps:
-        row = as_tensor("a step", step).to(like)
-        if row.ndim != 2 or row.shape[1] != given.units:
+    samples: int | str = "samples"
+    if not isinstance(steps, Iterable):
+        raise DataError(f"a stream needs steps one after another, got {type(steps).__name__}.")
+    for number, step in enumerate(steps, start=1):
+        row = as_tensor(f"step {number}", step).to(like)
+        fits = row.ndim == 2 and row.shape[1] == given.units and len(row) > 0
+        if not fits or samples not in ("samples", len(row)):
             raise DataError(
-                f"a step must have shape (samples, {given.units}), got {tuple(row.shape)}."
+                f"step {number} must have shape ({samples}, {given.units}), got {tuple(row.shape)}."
             )
+        require_finite(f"step {number}", row)
         if moment is None:
-            moment = _before_all(structure, weights, row)
+            moment, samples = _before_all(structure, weights, row), len(row)
         moment = _Moment(structure, weights, row, moment)
         moment.pass_forward(structure.states)
-        yield [
+        outputs = [
             term.activation.forward(moment.value(term.argument)) for term in structure.network.terms
         ]
+        refuse_overflow(outputs)
+        yield outputs
 
 
 def _before_all(structure: Structure, weights: Values, row: Tensor) -> _Moment | None:

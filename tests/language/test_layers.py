@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -261,3 +262,56 @@ def test_shapes_that_do_not_meet_are_named(build, words):
         build(*_expressions())
     for word in words:
         caught.match(word)
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda x, i: average_pooling(i, 0), "window must be a positive integer, got 0"),
+        (lambda x, i: average_pooling(i, -1), "window must be a positive integer, got -1"),
+        (lambda x, i: average_pooling(i, 2.5), r"window.*2\.5"),
+        (lambda x, i: average_pooling(i, 2, stride=0), "stride must be a positive integer, got 0"),
+        (lambda x, i: average_pooling(None, 2), "expression.*NoneType"),
+        (lambda x, i: convolution(None, 2, 2), "expression.*NoneType"),
+        (lambda x, i: delay(None), "expression.*NoneType"),
+        (lambda x, i: concatenate(), "Concatenation needs an expression"),
+        (lambda x, i: concatenate(3), "expression.*int"),
+        (lambda x, i: dense(x, 4, weights=dense(x, 4)), r"weights=x\.weights; got Applied"),
+        (lambda x, i: dense(x, 4, weights=torch.ones(4, 4)), r"weights=x\.weights; got Tensor"),
+        (lambda x, i: dense(x, 4, penalty=1.0), r"liftednet\.penalties.*got 1\.0"),
+        (lambda x, i: dense(x, 4, bias="no"), "bias must be True or False, got 'no'"),
+        (lambda x, i: x[0], r"slice.*x\[:10\]; got 0"),
+        (lambda x, i: x["a"], "slice.*got a"),
+        (lambda x, i: x[1.5:], "slice of integers"),
+        (lambda x, i: list(x), "slice"),
+        (lambda x, i: apply(Dense, x), "Layer object.*make one of the class"),
+        (lambda x, i: apply(None, x), "Layer object.*None"),
+        (lambda x, i: apply(Dense(3)), "Dense needs an expression"),
+        (lambda x, i: None * x, "finite numbers, got None"),
+        (lambda x, i: "a" + x, "finite numbers, got 'a'"),
+        (lambda x, i: x * float("nan"), "finite numbers, got nan"),
+        (lambda x, i: torch.ones(4) * x, "finite numbers, got tensor"),
+        (lambda x, i: check_layer(Dense, (3,)), "Layer object.*make one of the class"),
+        (lambda x, i: check_layer(Dense(3), 3), r"shapes such as \(3,\)"),
+        (lambda x, i: check_layer(Dense(3)), r"shapes such as \(3,\)"),
+    ],
+)
+def test_what_is_no_layer_or_expression_is_refused(build, words):
+    x, _, i, _ = _expressions()
+    with pytest.raises((DataError, DeclarationError), match=words):
+        build(x, i)
+
+
+def test_numbers_may_stand_on_either_side():
+    """numpy's, too."""
+    network = Network()
+    x, value = network.input(4), _normal(3, 4)
+    for expression, wanted in (
+        (x + 2, value + 2),
+        (2 + x, value + 2),
+        (x - 2, value - 2),
+        (2 - x, 2 - value),
+        (x * np.int64(3), 3 * value),
+        (np.float32(3) * x, 3 * value),
+    ):
+        torch.testing.assert_close(value_of(expression, {x: value}), wanted)
