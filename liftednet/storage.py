@@ -58,7 +58,8 @@ def write(archive: Archive, path: str | Path) -> Path:
         The path.
 
     Raises:
-        DataError: the folder does not exist or cannot be written to.
+        DataError: the folder does not exist or cannot be written to, or is full, or the path is
+            that of something else than a file; what was there is unharmed.
     """
     from safetensors.torch import save
 
@@ -66,6 +67,8 @@ def write(archive: Archive, path: str | Path) -> Path:
     metadata = {"format": _FORMAT, "version": str(_VERSION), "model": json.dumps(about)}
     tensors = {name: tensor.cpu().contiguous() for name, tensor in archive.tensors.items()}
     target = Path(path)
+    if target.exists() and not target.is_file():
+        raise DataError(f"the model cannot be saved to {target}: it is there, and is no file.")
     try:
         _replace(target, save(tensors, metadata))
     except OSError as error:

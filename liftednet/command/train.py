@@ -6,18 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from rich.console import Console
 from torch import Tensor
 
 from liftednet import data
 from liftednet.command.named import IMAGES, activation_from, loss_from
-from liftednet.data.archives import read_npz
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, Loss
 from liftednet.models import FullBatch, LiftedMLP, Minibatch
 from liftednet.models.storage import save
-from liftednet.validation import as_tensor
 
 _HELD_OUT = 0.25  # of a file's samples, where the user names no share
 
@@ -153,16 +152,30 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
     """Return X in float32 and y from a NumPy archive."""
     if path.suffix != ".npz":
         raise DataError(f"the data must be digits, mnist or an .npz file, got {str(path)!r}.")
-    arrays = read_npz(path)
-    missing = {"X", "y"} - set(arrays)
-    if missing:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = {"X", "y"} - set(file.files)
+            if missing:
+                raise DataError(
+                    f"{path} must hold the arrays X (samples, features) and y (samples,); it "
+                    f"holds {', '.join(file.files) or 'none'}."
+                )
+            x, y = file["X"], file["y"]
+    except (OSError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    if x.ndim != 2 or not np.issubdtype(x.dtype, np.number) or np.iscomplexobj(x):
         raise DataError(
-            f"{path} must hold the arrays X (samples, features) and y (samples,); it holds "
-            f"{', '.join(arrays) or 'none'}."
+            f"X of {path} must be real numbers of shape (samples, features), got {x.dtype} of "
+            f"shape {x.shape}."
         )
-    x, y = (as_tensor(f"{name} of {path}", arrays[name]) for name in ("X", "y"))
-    if x.ndim != 2:
-        raise DataError(
-            f"X of {path} must have the shape (samples, features), got {tuple(x.shape)}."
-        )
-    return x.float(), y.float() if y.is_floating_point() else y.long()
+    return torch.from_numpy(x).float(), _targets(path, y)
+
+
+def _targets(path: Path, y: np.ndarray) -> Tensor:
+    if np.issubdtype(y.dtype, np.integer) or y.dtype == np.bool_:
+        return torch.from_numpy(y.astype(np.int64))
+    if np.issubdtype(y.dtype, np.floating):
+        return torch.from_numpy(y).float()
+    raise DataError(f"y of {path} must be integer labels or real numbers, got {y.dtype}.")

@@ -121,3 +121,9 @@ def test_prediction_refuses_inputs_of_another_width():
     model = fitted(X, Y, sweeps=1)
     with pytest.raises(DataError, match=r"\(30, 3\)"):
         model.predict(X[:, :3])
+
+
+def test_outputs_that_overflow_are_refused():
+    model = full((4, 3)).with_weights([Weights(torch.full((4, 3), 1e10), torch.zeros(3)).to(X)])
+    with pytest.raises(DataError, match=r"overflows torch\.float64.*Scale the inputs"):
+        model.forward(1e300 * X)
