@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -189,7 +190,7 @@ class Lifted(Predictor):
         else:
             solvers = Solvers(self.solver, self.state_solver, method.tolerance)
             steps = method.steps(blocks, solvers)
-        trace = Trace(blocks.objective())
+        trace = Trace(_finite(blocks.objective()))
         before, self._fit = self._fit, _fitted(blocks, data, trace)
         try:
             told(trace, steps)
@@ -306,6 +307,16 @@ class Lifted(Predictor):
         self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
         self._steps = None
         return self
+
+
+def _finite(objective: float) -> float:
+    """Return the objective at the start, which no method lowers where it is none."""
+    if not math.isfinite(objective):
+        raise DataError(
+            f"the objective at the start is {objective}: squares of its terms overflow. Scale X, "
+            "or take a smaller start."
+        )
+    return objective
 
 
 def _fitted(blocks: Blocks, data: Data, trace: Trace) -> Fitted:
