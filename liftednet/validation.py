@@ -47,7 +47,7 @@ def _from_numpy(name: str, value: object) -> Tensor:
             f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}{hint}."
         )
     if np.ma.is_masked(value):
-        count = int(np.ma.count_masked(value))
+        count = int(np.ma.getmaskarray(value).sum())
         raise DataError(
             f"{name} has {count} masked entries, which no fit leaves out: fill them with .filled()."
         )

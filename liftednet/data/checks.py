@@ -59,18 +59,18 @@ def sequence_lengths(lengths: Any, samples: int, steps: int) -> Tensor:
     Raises:
         DataError: wrong shape, not integers, or a length below 1 or beyond the data.
     """
-    lengths = integers("lengths", lengths)
-    if lengths.shape != (samples,):
+    found = integers("lengths", lengths)
+    if found.shape != (samples,):
         raise DataError(
             f"lengths must be {samples} integers, one per sequence; it has shape "
-            f"{tuple(lengths.shape)}."
+            f"{tuple(found.shape)}."
         )
-    if bool((lengths < 1).any()) or bool((lengths > steps).any()):
+    if bool((found < 1).any()) or bool((found > steps).any()):
         raise DataError(
             f"Each length must lie between 1 and the {steps} steps of the data; they run "
-            f"from {int(lengths.min())} to {int(lengths.max())}."
+            f"from {int(found.min())} to {int(found.max())}."
         )
-    return lengths
+    return found
 
 
 def generator(seed: int) -> torch.Generator:

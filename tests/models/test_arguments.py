@@ -150,8 +150,9 @@ def test_lengths_may_be_unsigned():
 
 @pytest.mark.parametrize("name", ["warm_start", "refit_output"])
 def test_a_flag_is_true_or_false(name):
+    options: Any = {name: "no"}
     with pytest.raises(DataError, match=f"{name} must be True or False"):
-        LiftedMLP((4, 3), **{name: "no"})
+        LiftedMLP((4, 3), **options)
 
 
 def test_a_penalty_stands_in_the_place_of_rho():
