@@ -33,6 +33,10 @@ class SolverError(LiftedError):
         self.solution = solution
 
 
+class OutOfMemoryError(LiftedError, MemoryError):
+    """There was less memory than was asked for; the message says how much and by what."""
+
+
 class FitWarning(UserWarning):
     """A fit has ended without an error, and its result is of no use."""
 

@@ -200,12 +200,14 @@ class ScalarMap:
         x = self._bounded((w - center) / (slope + t), w, t)
         for step in range(_PLAIN_STEPS):
             v, rise = self.forward(x), self.slope(x)
-            change = (v + t * x).sub_(w).div_(rise + t)
+            gap = (v + t * x).sub_(w)
+            change = gap / (rise + t)
             v = v - rise * change
             x = x.sub_(change)
-            if step and float(change.abs_().div_(x.abs().add_(1)).max()) <= near:
+            off = torch.maximum(change.abs_().div_(x.abs().add_(1)), gap.abs_().div_(w.abs() + 1))
+            if step and float(off.max()) <= near:  # at a jump x stands still, and the gap is wide
                 return v
-        unsettled = ~(change <= near)
+        unsettled = ~(off <= near)
         rest = t[unsettled] if isinstance(t, Tensor) else t
         v[unsettled] = self._safeguarded(w[unsettled], rest, x[unsettled])
         return v

@@ -63,11 +63,14 @@ def write(archive: Archive, path: str | Path) -> Path:
         The path.
 
     Raises:
-        DataError: the folder does not exist or cannot be written to.
+        DataError: the folder does not exist or cannot be written to, or is full, or the path is
+            that of something else than a file; what was there is unharmed.
     """
     about = {"kind": archive.kind, "architecture": archive.architecture, "notes": archive.notes}
     metadata = {"format": _FORMAT, "version": str(_VERSION), "model": json.dumps(about)}
     target = Path(path)
+    if target.exists() and not target.is_file():
+        raise DataError(f"the model cannot be saved to {target}: it is there, and is no file.")
     try:
         replace_file(target, archive.tensors, metadata)
     except OSError as error:

@@ -3,14 +3,59 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
 
 FLOATS = (torch.float32, torch.float64)
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which torch has, and computes little with
+
+
+def as_tensor(name: str, value: object) -> Tensor:
+    """Return a dense tensor of real numbers that shares the memory of a tensor or numpy array.
+
+    Unsigned integers become int64, and bytes in the other order are turned around.
+
+    Raises:
+        DataError: it is neither, or masked, sparse, complex, or without numbers of its own.
+    """
+    tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(name, value)
+    if tensor.layout is not torch.strided:
+        raise DataError(f"{name} must be dense, got {tensor.layout}: convert it with .to_dense().")
+    if tensor.is_meta:
+        raise DataError(f"{name} is on the device 'meta', where tensors hold no numbers.")
+    if tensor.is_complex():
+        raise DataError(f"{name} must be real, got {tensor.dtype}: give .real and .imag apart.")
+    if tensor.dtype not in _UNSIGNED:
+        return tensor
+    signed = tensor.to(torch.int64)
+    if bool((signed < 0).any()):
+        raise DataError(f"{name} has integers beyond {2**63 - 1}, the largest of int64.")
+    return signed
+
+
+def _from_numpy(name: str, value: object) -> Tensor:
+    if not isinstance(value, np.ndarray):
+        hint = ": convert it with .toarray()" if hasattr(value, "toarray") else ""
+        raise DataError(
+            f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}{hint}."
+        )
+    if np.ma.is_masked(value):
+        count = int(np.ma.getmaskarray(value).sum())
+        raise DataError(
+            f"{name} has {count} masked entries, which no fit leaves out: fill them with .filled()."
+        )
+    native = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("="), copy=False)
+    try:
+        return torch.from_numpy(native)
+    except TypeError as error:
+        raise DataError(f"{name} must hold numbers that torch has, got {value.dtype}.") from error
 
 
 def require_matrix(name: str, value: object) -> Tensor:
@@ -71,6 +116,34 @@ def is_number(value: object) -> bool:
 def is_integer(value: object) -> bool:
     """Say whether value is an integer, Python's or numpy's, and no truth value."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def require_flag(name: str, value: Any) -> None:
+    """Raise `DataError` unless value is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise DataError(f"{name} must be True or False, got {value!r}.")
+
+
+def integers(name: str, values: Any) -> Tensor:
+    """Return integers as an int64 tensor, of a tensor, an array or a sequence of them.
+
+    Raises:
+        DataError: they are none.
+    """
+    if not isinstance(values, Tensor | np.ndarray) and isinstance(values, Iterable):
+        values = list(values)
+        if not all(map(is_integer, values)) or any(abs(x) >= 2**63 for x in values):
+            raise DataError(f"{name} must be integers, got {_first_few(values)}.")
+        return torch.tensor([int(x) for x in values], dtype=torch.int64)
+    tensor = as_tensor(name, values)
+    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+        raise DataError(f"{name} must be integers, got {tensor.dtype}.")
+    return tensor.long()
+
+
+def _first_few(values: list[Any]) -> str:
+    shown = ", ".join(repr(x)[:40] for x in values[:3])
+    return f"[{shown}{', ...' if len(values) > 3 else ''}]"
 
 
 def require_positive(name: str, value: float) -> float:

@@ -17,7 +17,7 @@ from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
 from liftednet.network import Label, Network, Term
 from liftednet.samples import require_sample_weights
-from liftednet.validation import require_finite, require_float
+from liftednet.validation import as_tensor, require_finite, require_float
 
 from .forward_pass import Values
 
@@ -126,14 +126,13 @@ def prepared(
     Raises:
         DataError: arrays, lengths and network do not fit together, or are not finite.
     """
-    given = _by_variable("X", network.inputs, X)
+    arrays = _by_variable("X", network.inputs, X)
+    given = {variable: as_tensor("X", array) for variable, array in arrays.items()}
     values: Values = {}
     first = next(iter(given.values()))
     dtype = dtype or _float_type(first)
-    for variable, array in given.items():
-        values[variable] = _checked_input(
-            variable, as_tensor("X", array), len(as_tensor("X", first))
-        )
+    for variable, tensor in given.items():
+        values[variable] = _checked_input(variable, tensor, first)
     timeline = _timeline(values, lengths)
     if timeline is not None:
         values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
@@ -159,22 +158,6 @@ def prepared(
     return Data(values, frozenset(last_only)).to(device)
 
 
-def as_tensor(name: str, value: object) -> Tensor:
-    """Return a tensor that shares the memory of a tensor or numpy array.
-
-    Raises:
-        DataError: it is neither.
-    """
-    if isinstance(value, Tensor):
-        return value.detach()
-    if isinstance(value, np.ndarray):
-        try:
-            return torch.from_numpy(np.ascontiguousarray(value))
-        except (TypeError, ValueError) as error:  # ValueError: bytes in the other order
-            raise DataError(f"{name} cannot be used: {error}") from error
-    raise DataError(f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}.")
-
-
 def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:
     if isinstance(given, Mapping):
         missing = [x.name for x in variables if x.name not in given]
@@ -194,13 +177,12 @@ def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, A
     return dict(zip(variables, arrays, strict=True))
 
 
-def _float_type(array: Any) -> torch.dtype:
-    tensor = as_tensor("X", array)
+def _float_type(tensor: Tensor) -> torch.dtype:
     require_float("X", tensor)
     return tensor.dtype
 
 
-def _checked_input(variable: Input, x: Tensor, samples: int) -> Tensor:
+def _checked_input(variable: Input, x: Tensor, first: Tensor) -> Tensor:
     """Return X as (samples, units), or (steps, samples, units)."""
     leading = ("samples", "steps") if variable.sequence else ("samples",)
     sizes = x.shape[len(leading) :]
@@ -212,8 +194,8 @@ def _checked_input(variable: Input, x: Tensor, samples: int) -> Tensor:
             f"{tuple(x.shape)}{', which is empty' if x.numel() == 0 else ''}."
         )
     require_float("X", x)
-    if len(x) != samples:
-        raise DataError(f"every array of X must have {samples} samples; one has {len(x)}.")
+    if len(x) != len(first):
+        raise DataError(f"every array of X must have {len(first)} samples; one has {len(x)}.")
     flat = x.flatten(len(leading))
     return flat.transpose(0, 1).contiguous() if variable.sequence else flat
 
@@ -230,7 +212,7 @@ def _timeline(values: Values, lengths: Lengths) -> Timeline | None:
     if lengths is None:
         known = torch.full((samples,), steps)
     else:
-        known = sequence_lengths(torch.as_tensor(lengths), samples, steps)
+        known = sequence_lengths(lengths, samples, steps)
     return Timeline(steps, known.cpu(), sequences[0].device)
 
 

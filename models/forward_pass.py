@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
@@ -44,6 +45,16 @@ def passed_forward(
             for state, rows in _over_time(group, found, known, activate).items():
                 found[state] = rows
     return found
+
+
+def refuse_overflow(outputs: Sequence[Tensor]) -> None:
+    """Raise `DataError` where outputs are NaN or infinite: of finite inputs, they overflow."""
+    for output in outputs:
+        if not bool(torch.stack(torch.aminmax(output)).isfinite().all()):
+            raise DataError(
+                f"the forward pass overflows {output.dtype}: its output is NaN or infinite. Scale "
+                "the inputs, or take torch.float64."
+            )
 
 
 def _runs_alone(group: Sequence[State]) -> bool:

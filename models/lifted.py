@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import Parameter
+from liftednet.memory import telling_of_memory
 from liftednet.network import Term
 from liftednet.samples import Weights
 from liftednet.solvers import solve
@@ -76,6 +77,7 @@ class Lifted(Predictor):
 
     _steps: BatchSteps | None = None  # of partial_fit
 
+    @telling_of_memory
     def fit(
         self,
         X: Arrays | DataLoader[Any],
@@ -140,6 +142,7 @@ class Lifted(Predictor):
             warn_of(self._known.structure, self._by_parameter(), self._known.data)
         return self
 
+    @telling_of_memory
     def partial_fit(
         self,
         X: Arrays,
@@ -240,7 +243,7 @@ class Lifted(Predictor):
         else:
             solvers = Solvers(self.solver, self.state_solver, method.tolerance)
             steps = method.steps(blocks, solvers, memory)
-        trace = begun or Trace(blocks.objective())
+        trace = begun or Trace(_finite(blocks.objective()))
 
         def keep() -> None:
             self._fit = _fitted(blocks, data, trace, standardization)
@@ -262,7 +265,7 @@ class Lifted(Predictor):
 
     def _begun(self, structure: Structure, data: Data, standardization: Standardization) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
-        before = self._fit if self.warm_start else None
+        before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
         begun = self._weights_to_begin_with(standardization)
@@ -348,11 +351,12 @@ class Lifted(Predictor):
         return standardization.unfolded(self.network, weights) or weights
 
     def _known_weights(self, standardization: Standardization) -> Sequence[Weights]:
-        if self._fit is None:
+        if not self.is_fitted:
             return self._started(standardization)
-        if self._fit.standardization.moments:
-            return self._fit.weights
-        return standardization.unfolded(self.network, self._fit.weights) or self._fit.weights
+        fitted = self._known
+        if fitted.standardization.moments:
+            return fitted.weights
+        return standardization.unfolded(self.network, fitted.weights) or fitted.weights
 
     def _refit_outputs(self, data: Data) -> None:
         """Fit the weights of every loss once more, to the features of a forward pass."""
@@ -365,11 +369,13 @@ class Lifted(Predictor):
         weights = tuple(blocks.weights)
         self._fit = replace(fitted, weights=weights, data=data, blocks=blocks)
 
-    def with_weights(self, weights: Sequence[Weights]) -> Self:
+    def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.
 
         Args:
             weights: as `weights` gives them.
+            per_step: whether sequences have an answer at every step, or one, at their last; None
+                for what the last fit had, or every step where there was none.
 
         Raises:
             DataError: the first that does not fit, with both shapes.
@@ -377,9 +383,23 @@ class Lifted(Predictor):
         given = given_weights(weights, self.network.parameters)
         like = torch.empty(0, dtype=self.dtype or given[0].matrix.dtype, device=self.device)
         self.start = [layer.to(like) for layer in given]
-        self._fit = Fitted(self._structure(), tuple(self.start))
+        last_only = frozenset() if self._fit is None else self._known.last_only
+        if per_step is not None:
+            terms = () if per_step else self.network.terms
+            last_only = frozenset(term.label for term in terms if term.argument.sequence)
+        self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
         self._steps = None
         return self
+
+
+def _finite(objective: float) -> float:
+    """Return the objective at the start, which no method lowers where it is none."""
+    if not math.isfinite(objective):
+        raise DataError(
+            f"the objective at the start is {objective}: squares of its terms overflow. Scale X, "
+            "or take a smaller start."
+        )
+    return objective
 
 
 def _fitted(blocks: Blocks, data: Data, trace: Trace, standardization: Standardization) -> Fitted:

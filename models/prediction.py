@@ -14,6 +14,7 @@ from liftednet import errors
 from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, value_of
+from liftednet.memory import telling_of_memory
 from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights
@@ -23,6 +24,7 @@ from liftednet.storage import Description
 from .block import Blocks, Structure
 from .data import Arrays, Data, Lengths, prepared
 from .described import described_data
+from .forward_pass import refuse_overflow
 from .methods.descent import FullBatch, Solvers, largest_residual
 from .run import Memory, Trace
 from .settings import MULTIPLIERS, Settings
@@ -170,6 +172,11 @@ class Predictor(Settings):
             raise errors.NotFittedError(
                 f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
             )
+        if self._fit.structure.network is not self.network:
+            raise errors.NotFittedError(
+                f"this {type(self).__name__} has been fitted with another network: call fit(X, y) "
+                "again, without warm_start, or put that network back."
+            )
         return self._fit
 
     @property
@@ -208,11 +215,15 @@ class Predictor(Settings):
                 blocks.values[term.state] = solve(fit, self.solver).value
         return blocks
 
+    @telling_of_memory
     def forward(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the feedforward rule, (samples, outputs), or (samples, steps, ...).
 
         Lifted Neural Networks, eq. (1); this is what is exported. A tuple where there are several
         losses. Sequences that were fitted with one answer have that of their last step.
+
+        Raises:
+            DataError: X cannot be used, or the output overflows.
         """
         structure, data = self._known.structure, self._unlabeled(X, lengths)
         values = structure.passed({**data.values, **self._by_parameter()})
@@ -236,6 +247,7 @@ class Predictor(Settings):
             output = term.pinned.activate(value_of(term.argument, values))
             answer = self._known.standardization.answer(term, output)
             found.append(_by_sample(answer, term, data))
+        refuse_overflow(found)
         return found[0] if len(found) == 1 else tuple(found)
 
     def predict(self, X: Arrays, *, lengths: Lengths = None) -> Any:
@@ -276,6 +288,7 @@ class Predictor(Settings):
         found = streamed(structure, weights, steps, self._known.standardization)
         return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
 
+    @telling_of_memory
     def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the lifted rule, (samples, outputs).
 

@@ -28,7 +28,7 @@ from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.starts import gaussian, identity, orthogonal
-from liftednet.validation import is_integer, require_positive
+from liftednet.validation import is_integer, require_flag, require_positive
 
 from .block import Blocks
 from .lifted import Lifted
@@ -154,6 +154,8 @@ class LiftedRNN(Lifted):
     ) -> None:
         """Check what can be checked before there are data."""
         hidden = _checked_sizes(input_size, hidden_size, output_size)
+        require_flag("bidirectional", bidirectional)
+        require_flag("learn_initial_state", learn_initial_state)
         self.loss = _pinned(CrossEntropy() if loss is None else loss)
         self.activation = _by_unit(ReLU() if activation is None else activation)
         self.layer_cells = cells_of(int(input_size), hidden, bidirectional)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, LiftedError, SolverError
-from liftednet.validation import is_number, require_count, require_positive
+from liftednet.validation import as_tensor, is_number, require_count, require_positive
 
-from .data import ArrayLike, as_tensor
+from .data import ArrayLike
 from .lifted import Lifted
 
 Range = tuple[float, float]

@@ -12,11 +12,18 @@ import torch
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, joint, tight
 from liftednet.errors import DataError, DeclarationError
+from liftednet.memory import telling_of_memory
 from liftednet.network import Network
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
-from liftednet.validation import FLOATS, require_device, require_positive, require_seed
+from liftednet.validation import (
+    FLOATS,
+    require_device,
+    require_flag,
+    require_positive,
+    require_seed,
+)
 
 from .block import Structure
 from .methods import Method, method_named
@@ -69,6 +76,7 @@ class Settings:
         network.check()
         self.checked()
 
+    @telling_of_memory
     def checked(self) -> tuple[Structure, Method]:
         """Return the training problem and the method that the settings ask for.
 
@@ -85,6 +93,8 @@ class Settings:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")
         if self.proximity is not None:
             require_positive("proximity", self.proximity)
+        require_flag("warm_start", self.warm_start)
+        require_flag("refit_output", self.refit_output)
         require_seed(self.seed)
         require_device(self.device)
         _refuse_unknown("solver", self.solver)
@@ -171,6 +181,8 @@ class Settings:
     def _settings(self) -> dict[str, Any]:
         names = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed")
         found = {name: getattr(self, name) for name in names}
+        if self.penalty is not None:  # in place of rho
+            del found["rho"]
         if not isinstance(self.start, str):
             found["start"] = "given"
         return {name: value for name, value in found.items() if value is not None}

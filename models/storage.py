@@ -323,6 +323,8 @@ def _restore(model: Lifted, archive: Archive) -> None:
     for state, description in zip(network.states, about["learned"], strict=True):
         if description is not None:
             learned = rebuild(description, "activations")
+            if type(learned) is not type(state.activation):
+                raise DataError(f"the file gives {state.activation!r} as learned to {learned!r}.")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
     structure, loaded = replace(structure, divergences=divergences), None

@@ -12,10 +12,11 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.time import Delay, Early, First, Late, Turn
 from liftednet.network import State
+from liftednet.validation import as_tensor, require_finite
 
 from .block import Structure
-from .data import Data, as_tensor
-from .forward_pass import Values, delayed_in
+from .data import Data
+from .forward_pass import Values, delayed_in, refuse_overflow
 from .standardization import Standardization
 
 
@@ -44,26 +45,34 @@ def streamed(
         standardization: between the steps and the weights.
 
     Raises:
-        DataError: a step has another number of features.
+        DataError: a step has another number of features or of samples, or is not finite; or the
+            output overflows.
     """
     (given,) = structure.network.inputs
     like = next(iter(weights.values())).matrix
     moment: _Moment | None = None
-    for step in steps:
-        row = as_tensor("a step", step).to(like)
-        if row.ndim != 2 or row.shape[1] != given.units:
+    samples: int | str = "samples"
+    if not isinstance(steps, Iterable):
+        raise DataError(f"a stream needs steps one after another, got {type(steps).__name__}.")
+    for number, step in enumerate(steps, start=1):
+        row = as_tensor(f"step {number}", step).to(like)
+        fits = row.ndim == 2 and row.shape[1] == given.units and len(row) > 0
+        if not fits or samples not in ("samples", len(row)):
             raise DataError(
-                f"a step must have shape (samples, {given.units}), got {tuple(row.shape)}."
+                f"step {number} must have shape ({samples}, {given.units}), got {tuple(row.shape)}."
             )
+        require_finite(f"step {number}", row)
         row = standardization.of(Data({given: row})).like
         if moment is None:
-            moment = _before_all(structure, weights, row)
+            moment, samples = _before_all(structure, weights, row), len(row)
         moment = _Moment(structure, weights, row, moment)
         moment.pass_forward(structure.states)
-        yield [
+        outputs = [
             standardization.answer(term, term.activation.forward(moment.value(term.argument)))
             for term in structure.network.terms
         ]
+        refuse_overflow(outputs)
+        yield outputs
 
 
 def _before_all(structure: Structure, weights: Values, row: Tensor) -> _Moment | None:

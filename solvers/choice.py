@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from liftednet.errors import DeclarationError
+from liftednet.memory import telling_of_memory
 from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 
@@ -63,6 +64,7 @@ def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
     return _TABLE.choose(problem, solver)
 
 
+@telling_of_memory
 def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None) -> Solution[Any]:
     """Solve one subproblem and return its solution, certified by the problem itself.
 

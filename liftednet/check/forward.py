@@ -127,7 +127,7 @@ def _random(subject: Subject) -> tuple[Tensor, Tensor]:
     center = subject.normal(400, subject.activation.pre_units(subject.units))
     direction = subject.normal(*center.shape)
     direction[::2] = _steepest(subject, center[::2])
-    distance = torch.logspace(-3, 1, 400, dtype=torch.float64).unsqueeze(-1)
+    distance = torch.logspace(-3, 3, 400, dtype=torch.float64).unsqueeze(-1)
     direction = direction / direction.norm(dim=-1, keepdim=True)
     return center, center + distance * direction
 
@@ -144,10 +144,10 @@ def _steepest(subject: Subject, points: Tensor) -> Tensor:
 
 def slope(subject: Subject) -> Check:
     """Check phi' against difference quotients on both sides, between which a kink may fall."""
-    activation, u = subject.activation, subject.u
-    found = activation.slope(u).detach()
-    before, here, after = (activation.forward(u + shift).detach() for shift in (-_STEP, 0.0, _STEP))
-    left, right = (here - before) / _STEP, (after - here) / _STEP
+    activation, u = subject.activation, subject.wide_u
+    found, step = activation.slope(u).detach(), _STEP * (1 + u.abs())
+    before, here, after = (activation.forward(u + k * step).detach() for k in (-1, 0, 1))
+    left, right = (here - before) / step, (after - here) / step
     low, high = torch.minimum(left, right), torch.maximum(left, right)
     error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())
 

@@ -190,6 +190,29 @@ def argmin(subject: Subject) -> Check:
     return judge(name, tested, relative(subject.v, found), allowed, tell)
 
 
+def argmin_far(subject: Subject) -> Check:
+    """Check the argmin at far pre-activations, each solved by itself."""
+    near, activation = len(subject.u), subject.activation
+    u, v = subject.wide_u[near:], subject.wide_v[near:]
+    name, tested = "argmin: equals forward, far", f"{len(u)} samples, solved by CVXPY"
+    state, above = cp.Variable((1, v.shape[1])), cp.Parameter((1, u.shape[1]))
+    objective = Blocks(subject).in_states(state, above)
+    problem = Minimizer(objective, activation.domain(state), state, above)
+    found = torch.full_like(v, torch.nan)
+    for i in range(len(u)):
+        solution = problem.solve(u[i : i + 1])
+        if not isinstance(solution, str):
+            found[i] = solution[0]
+
+    def tell(i: int) -> str:
+        return (
+            f"at u = {shown(u[i])} forward gives {shown(v[i])}, but the argmin of the divergence "
+            f"is {shown(found[i])}."
+        )
+
+    return judge(name, tested, relative(v, found), subject.tolerance("potential"), tell)
+
+
 def _unsolved(subject: Subject, status: str) -> str:
     """Name the first sample for which CVXPY finds no argmin."""
     for i in range(len(subject.u)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.check.minimizer import Minimizer
 from liftednet.check.report import Check
 from liftednet.check.subject import Subject, judge, relative, shown
@@ -12,8 +13,7 @@ from liftednet.evaluation import nearest
 from liftednet.lazy import cvxpy as cp
 
 _WEIGHTS = (0.1, 1.0, 10.0)
-_SHIFT = 1e-6
-_ROUNDING = 1e-9
+_NEAR = 1e-5  # to the solution, in units of 1 + |v|
 
 
 def solved(subject: Subject) -> Check:
@@ -51,29 +51,61 @@ class _Tale:
 
 
 def stationary(subject: Subject) -> Check:
-    """Check v = prox(w, t) by v = phi((w - v) / t), for a t of its own in every sample."""
-    activation, w = subject.activation, 2 * subject.u
-    t = torch.logspace(-2, 2, len(w), dtype=torch.float64).unsqueeze(-1)
+    """Check that prox(w, t) is where v = phi((w - v) / t), for w to 1,000 and t from 1e-8 to 1e8.
+
+    For a unit-by-unit map v - phi((w - v) / t) increases with v, so that its sign on both sides of
+    v says how far the root may be; for others two bounds do, v - phi((w - v) / t) itself, and the
+    root of 2 t D(v, (w - v) / t), D being the tight divergence.
+    """
+    activation = subject.activation
+    w, t = _crossed(subject)
     v = activation.prox(w, t).detach()
-    x = (w - v) / t
-    shift = _SHIFT * (1 + x.abs()) if activation.per_unit else torch.zeros_like(x)
-    low, high = (activation.forward(x + sign * shift).detach() for sign in (-1, 1))
-    error = torch.maximum(low - v, v - high).clamp(min=0) / (1 + v.abs())
+    error = _beside_root(activation, w, t, v) if activation.per_unit else _bound(subject, w, t, v)
 
     def tell(i: int) -> str:
+        there = activation.forward((w[i : i + 1] - v[i : i + 1]) / t[i : i + 1]).detach()
         return (
             f"at w = {shown(w[i])} and t = {float(t[i]):.4g} prox gives v = {shown(v[i])}, but "
-            f"phi((w - v) / t) is {shown((low[i] + high[i]) / 2)}."
+            f"phi((w - v) / t) is {shown(there)}."
         )
 
-    tested = f"{subject.origin('prox')}, {len(w)} samples, t from 0.01 to 100"
-    return judge("prox: v = phi((w - v) / t)", tested, error.amax(-1), 1e-6, tell)
+    tested = f"{subject.origin('prox')}, {len(w)} samples, t from 1e-8 to 1e8"
+    return judge("prox: v = phi((w - v) / t)", tested, error, _NEAR, tell)
+
+
+def _crossed(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Return w (samples, units) and t (samples, 1), every w with every t."""
+    every = 1 if subject.activation.per_unit else 4  # the values of others may be CVXPY's
+    points = subject.wide_u[::every]
+    weights = torch.logspace(-8, 8, 17, dtype=torch.float64)[:: min(every, 2)]
+    t = weights.repeat_interleave(len(points)).unsqueeze(-1)
+    return points.repeat(len(weights), 1), t
+
+
+def _beside_root(activation: Activation, w: Tensor, t: Tensor, v: Tensor) -> Tensor:
+    """Return an error above what is allowed where the root lies farther than that from v."""
+    reach = _NEAR * (1 + v.abs())
+    low, high = (activation.forward((w - v + k * reach) / t).detach() for k in (-1, 1))
+    near = (v + reach >= low) & (v - reach <= high)
+    found = activation.forward((w - v) / t).detach()
+    error = (v - found).abs() / (1 + v.abs())
+    error = torch.where(near, error.clamp(max=_NEAR), error.clamp(min=2 * _NEAR))
+    return torch.where(v.isfinite(), error, torch.inf).amax(-1)
+
+
+def _bound(subject: Subject, w: Tensor, t: Tensor, v: Tensor) -> Tensor:
+    """Return the lesser of two bounds on |v - prox(w, t)|, (samples,)."""
+    activation, x = subject.activation, (w - v) / t
+    residual = 2 * (activation.forward(x).detach() - v).norm(dim=-1)
+    values = activation.potential_value(v).detach() + activation.conjugate_value(x).detach()
+    gap = (2 * t[:, 0] * (values - (x * v).sum(-1))).clamp(min=0).sqrt()
+    return torch.minimum(residual.nan_to_num(torch.inf), gap.nan_to_num(torch.inf))
 
 
 def safe(subject: Subject) -> Check:
     """Check that prox is finite and nonexpansive for t from 1e-8 to 1e8 in both types."""
     activation = subject.activation
-    w = 10 * subject.u
+    w = subject.wide_u
     name, tested = "prox: finite, nonexpansive", f"{len(w)} samples, t from 1e-8 to 1e8, both types"
     for kind, slack in ((torch.float32, 1e-4), (torch.float64, 1e-7)):
         for t in (1e-8, 1e-3, 1e3, 1e8):
@@ -104,12 +136,13 @@ class _Expansion:
 def projection(subject: Subject) -> Check:
     """Check that project keeps phi(u), and gives the nearest point of the stated domain."""
     activation = subject.activation
-    points = torch.cat([subject.v, 4 * subject.normal(len(subject.v), subject.units)])
+    states = subject.wide_v
+    points = torch.cat([states, _anywhere(subject)])
     found = activation.project(points).detach()
     if activation.domain(cp.Variable(tuple(points.shape))):
-        right = torch.from_numpy(nearest(points.numpy(), activation.domain))
+        right = _nearest(activation, points)
     else:
-        right = torch.cat([subject.v, activation.project(found[len(subject.v) :]).detach()])
+        right = torch.cat([states, activation.project(found[len(states) :]).detach()])
 
     def tell(i: int) -> str:
         return (
@@ -121,16 +154,42 @@ def projection(subject: Subject) -> Check:
     return judge("project: nearest in the domain", tested, relative(found, right), 1e-5, tell)
 
 
+def _anywhere(subject: Subject) -> Tensor:
+    """Return points near and far, (samples, units), most of them outside a bounded domain."""
+    sizes = torch.logspace(0, 3, len(subject.v), dtype=torch.float64).unsqueeze(-1)
+    return torch.cat([torch.full_like(sizes, 4), sizes]) * subject.normal(
+        2 * len(sizes), subject.units
+    )
+
+
+def _nearest(activation: Activation, points: Tensor) -> Tensor:
+    """Return the nearest points of the stated domain, as CVXPY finds them."""
+    return torch.from_numpy(nearest(points.numpy(), activation.domain))
+
+
 def outside(subject: Subject) -> Check:
-    """Check that potential_value is infinite outside the domain."""
-    activation = subject.activation
-    points = 4 * subject.normal(len(subject.v), subject.units)
+    """Check that potential_value is infinite outside the domain, in both types."""
+    activation, name = subject.activation, "potential_value: infinite outside"
+    points = _anywhere(subject)
     off = relative(points, activation.project(points).detach()) > 1e-2
-    values = activation.potential_value(points).detach()
+    tested = f"{int(off.sum())} samples outside, both types"
+    for kind in (torch.float32, torch.float64):
+        values = activation.potential_value(points.to(kind)).detach()
+        error = (off & ~values.isposinf()).double()
+        check = judge(name, tested, error, 0.0, _Inside(points, values).tell)
+        if not check.passed:
+            return check
+    return check
 
-    def tell(i: int) -> str:
-        return f"v = {shown(points[i])} lies outside the domain, potential_value gives {values[i]}."
 
-    error = (off & ~values.isposinf()).double()
-    tested = f"{int(off.sum())} samples outside"
-    return judge("potential_value: infinite outside", tested, error, 0.0, tell)
+class _Inside:
+    """Says at which point outside of the domain the potential is a number."""
+
+    def __init__(self, points: Tensor, values: Tensor) -> None:
+        self.points, self.values = points, values
+
+    def tell(self, i: int) -> str:
+        return (
+            f"v = {shown(self.points[i])} lies outside the domain, potential_value gives "
+            f"{self.values[i]}."
+        )

@@ -15,6 +15,8 @@ from liftednet.check.report import Check
 _EXACT, _DERIVED = 1e-5, 1e-4  # of a CVXPY solution; of one with a derived stand-in
 _SAMPLES = 24
 _SPREAD = 2.0  # standard deviation of the pre-activations
+_FAR = 3.0  # log10 of the farthest pre-activations
+_LARGEST = 1e6  # of the states of far pre-activations: beyond, squares lose what is compared
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,28 @@ class Subject:
         """States that belong to other pre-activations, (samples, units)."""
         order = torch.randperm(len(self.u), generator=self.generator)
         return self.v[order]
+
+    @cached_property
+    def wide_u(self) -> Tensor:
+        """The same, and some from 0.001 to 1,000, where phi is below a million."""
+        sizes = torch.logspace(-_FAR, _FAR, 25, dtype=torch.float64).repeat(2).unsqueeze(-1)
+        if self.units == 1 and self.u.shape[1] == 1:
+            far = sizes * torch.tensor([[-1.0], [1.0]]).repeat_interleave(25, 0)
+        else:
+            far = sizes * self.normal(len(sizes), self.u.shape[1])
+        states = self.activation.forward(far).detach()
+        return torch.cat([self.u, far[(states.abs() <= _LARGEST).all(-1)]])
+
+    @cached_property
+    def wide_v(self) -> Tensor:
+        """The states phi(u) at near and far pre-activations."""
+        return self.activation.forward(self.wide_u).detach()
+
+    @cached_property
+    def wide_other(self) -> Tensor:
+        """States that belong to other pre-activations, near and far."""
+        order = torch.randperm(len(self.wide_u), generator=self.generator)
+        return self.wide_v[order]
 
     def normal(self, *shape: int) -> Tensor:
         """Return standard normal numbers in float64."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from liftednet.check.minimizer import values_of
 from liftednet.check.report import Check
 from liftednet.check.subject import Subject, judge, shown
+from liftednet.lazy import cvxpy as cp
 
 _ROUNDING = 1e-7  # of a value, where CVXPY minimizes over variables inside an expression
 _STEP = 1e-5
@@ -51,20 +52,20 @@ def _fenchel_young(
     subject: Subject, where: str, value: Callable[[Tensor, Tensor], Tensor]
 ) -> Check:
     """Check that D vanishes at v = phi(u) and is nonnegative at every other pair."""
-    u = subject.u
-    at_forward, elsewhere = value(subject.v, u), value(subject.other, u)
+    u, states, other = subject.wide_u, subject.wide_v, subject.wide_other
+    at_forward, elsewhere = value(states, u), value(other, u)
     negative = (-elsewhere).clamp(min=0)
     error = torch.where(at_forward.isnan(), at_forward, torch.maximum(at_forward.abs(), negative))
-    error = torch.where(elsewhere.isnan(), elsewhere, error) / (1 + (u * subject.v).sum(-1).abs())
+    error = torch.where(elsewhere.isnan(), elsewhere, error) / (1 + (u * states).sum(-1).abs())
 
     def tell(i: int) -> str:
         if float(at_forward[i].abs()) >= float(negative[i]):
             return (
-                f"at u = {shown(u[i])} and v = forward(u) = {shown(subject.v[i])} the divergence "
+                f"at u = {shown(u[i])} and v = forward(u) = {shown(states[i])} the divergence "
                 f"Phi(v) - <u, v> + Phi*(u) is {float(at_forward[i]):.6g}; it must be 0."
             )
         return (
-            f"at u = {shown(u[i])} and v = {shown(subject.other[i])} the divergence Phi(v) - "
+            f"at u = {shown(u[i])} and v = {shown(other[i])} the divergence Phi(v) - "
             f"<u, v> + Phi*(u) is {float(elsewhere[i]):.6g}; it must not be negative."
         )
 
@@ -74,14 +75,14 @@ def _fenchel_young(
 
 def potential_values(subject: Subject) -> Check:
     """Check that torch and CVXPY give the same Phi(v)."""
-    activation, v = subject.activation, subject.v
+    activation, v = subject.activation, subject.wide_v
     stated = values_of(activation.potential, v)
     return _same(subject, "potential", v, activation.potential_value(v), stated)
 
 
 def conjugate_values(subject: Subject) -> Check:
     """Check that torch and CVXPY give the same Phi*(u)."""
-    activation, u = subject.activation, subject.u
+    activation, u = subject.activation, subject.wide_u
     stated = values_of(activation.conjugate, u)
     return _same(subject, "conjugate", u, activation.conjugate_value(u), stated)
 
@@ -99,13 +100,72 @@ def _same(subject: Subject, method: str, points: Tensor, computed: Tensor, state
     return judge(f"{method}: one value", tested, error, _ROUNDING, tell)
 
 
+def excess(subject: Subject) -> Check:
+    """Check that the declared excess is Phi(v) - |v|^2 / (2 L), and convex by CVXPY's rules."""
+    activation, v = subject.activation, subject.wide_v
+    name = "excess: potential less its square"
+    if activation.lipschitz is None:
+        return Check(name, "no constant L", torch.inf, 0.0, "it needs a Lipschitz constant.")
+    if not activation.excess(cp.Variable(tuple(v.shape))).is_convex():
+        failure = "the expression is not convex by CVXPY's rules."
+        return Check(name, "CVXPY's rules (DCP)", torch.inf, 0.0, failure)
+    square = v.square().sum(-1) / (2 * activation.lipschitz)
+    right = activation.potential_value(v).detach() - square
+    found = values_of(activation.excess, v)
+    error = (found - right).abs() / (1 + square)
+
+    def tell(i: int) -> str:
+        return (
+            f"at v = {shown(v[i])} it gives {float(found[i]):.6g}, Phi(v) - |v|^2 / (2 L) is "
+            f"{float(right[i]):.6g}."
+        )
+
+    return judge(name, f"{len(v)} samples", error, _ROUNDING, tell)
+
+
+def offset(subject: Subject) -> Check:
+    """Check that the linear term of the joint divergence keeps it from falling below zero.
+
+    With c = phi(0) it is least at u = 0, v = phi(0); any other c must leave <c, u> + L |u|^2 / 2
+    above Phi*(u), which is what the tight divergence has in its place.
+    """
+    activation, units = subject.activation, subject.units
+    c = activation.offset(units).detach()
+    name, tested = "offset", "c = phi(0), or <c, u> + L |u|^2 / 2 >= Phi*(u)"
+    if c.shape != (units,) or not bool(c.isfinite().all()):
+        failure = f"it gives {shown(c)} of shape {tuple(c.shape)} for {units} units."
+        return Check(name, tested, torch.inf, 0.0, failure)
+    zero = torch.zeros(1, subject.u.shape[1], dtype=torch.float64)
+    right = activation.forward(zero).detach()[0]
+    error = (c - right).abs().max()
+    if float(error) <= _ROUNDING or activation.lipschitz is None:
+        return judge(name, tested, error[None], _ROUNDING, lambda _: _not_at_zero(c, right))
+    u = torch.cat([zero, subject.wide_u])
+    square = activation.lipschitz * u.square().sum(-1) / 2
+    below = activation.conjugate_value(u).detach() - u @ c - square
+
+    def tell(i: int) -> str:
+        return (
+            f"{_not_at_zero(c, right)[:-1]}, and at u = {shown(u[i])} <c, u> + L |u|^2 / 2 is "
+            f"{float(below[i]):.6g} below Phi*(u)."
+        )
+
+    return judge(name, tested, below.clamp(min=0) / (1 + square), _ROUNDING, tell)
+
+
+def _not_at_zero(c: Tensor, right: Tensor) -> str:
+    return f"it gives c = {shown(c)}, and phi(0) is {shown(right)}."
+
+
 def conjugate_gradient(subject: Subject) -> Check:
     """Check that the difference quotients of Phi* are forward."""
-    activation, u = subject.activation, subject.u
+    activation, u = subject.activation, subject.wide_u
     direction = torch.ones_like(u) if u.shape[1] == 1 else subject.normal(*u.shape)
-    before, after = u - _STEP * direction, u + _STEP * direction
+    step = _STEP * (1 + u.norm(dim=-1))
+    move = step.unsqueeze(-1) * direction
+    before, after = u - move, u + move
     rise = activation.conjugate_value(after) - activation.conjugate_value(before)
-    quotient = rise.detach() / (2 * _STEP)
+    quotient = rise.detach() / (2 * step)
     low = (activation.forward(before).detach() * direction).sum(-1)
     high = (activation.forward(after).detach() * direction).sum(-1)
     error = torch.maximum(low - quotient, quotient - high).clamp(min=0) / (1 + high.abs())

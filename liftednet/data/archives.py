@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,16 +83,23 @@ def load(archive: Archive, folder: str | Path | None = None, download: bool = Fa
 
 
 def read_npz(path: Path) -> Arrays:
-    """Return the arrays of an npz file; pickled objects are refused.
+    """Return the arrays of an npz file, in the byte order of the machine.
 
     Raises:
-        DataError: the file cannot be read, or holds pickled objects.
+        DataError: the file is damaged or too large, or holds pickled objects or what is no array.
     """
     try:
         with np.load(path, allow_pickle=False) as opened:
-            return {name: opened[name] for name in opened.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not a readable npz file: {error}") from error
+            return {name: _native(name, opened[name]) for name in opened.files}
+    except Exception as error:  # damage shows as whatever zipfile, zlib and numpy trip over
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path} is not a readable npz file: {reason}") from error
+
+
+def _native(name: str, values: object) -> NDArray[np.generic]:
+    if not isinstance(values, np.ndarray):
+        raise DataError(f"its member {name!r} is no array.")
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def digest(arrays: Arrays) -> str:

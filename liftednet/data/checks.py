@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
-from liftednet.validation import is_integer, is_number
+from liftednet.validation import integers, is_integer, is_number
 
 
 def positive_integer(name: str, value: int, least: int = 1) -> int:
@@ -46,7 +48,7 @@ def same_rows(x: Tensor, y: Tensor) -> None:
         )
 
 
-def sequence_lengths(lengths: Tensor, samples: int, steps: int) -> Tensor:
+def sequence_lengths(lengths: Any, samples: int, steps: int) -> Tensor:
     """Return `lengths` as int64 if it names a length within the data for every sample.
 
     Args:
@@ -57,18 +59,18 @@ def sequence_lengths(lengths: Tensor, samples: int, steps: int) -> Tensor:
     Raises:
         DataError: wrong shape, not integers, or a length below 1 or beyond the data.
     """
-    lengths = torch.as_tensor(lengths)
-    if lengths.shape != (samples,) or lengths.is_floating_point() or lengths.dtype == torch.bool:
+    found = integers("lengths", lengths)
+    if found.shape != (samples,):
         raise DataError(
             f"lengths must be {samples} integers, one per sequence; it has shape "
-            f"{tuple(lengths.shape)} and type {lengths.dtype}."
+            f"{tuple(found.shape)}."
         )
-    if bool((lengths < 1).any()) or bool((lengths > steps).any()):
+    if bool((found < 1).any()) or bool((found > steps).any()):
         raise DataError(
             f"Each length must lie between 1 and the {steps} steps of the data; they run "
-            f"from {int(lengths.min())} to {int(lengths.max())}."
+            f"from {int(found.min())} to {int(found.max())}."
         )
-    return lengths.long()
+    return found
 
 
 def generator(seed: int) -> torch.Generator:

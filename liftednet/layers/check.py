@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.layers.layer import Layer, Shape, columns
+from liftednet.layers.layer import Layer, Shape, columns, require_layer
 from liftednet.maps import LinearMap
 from liftednet.samples import Weights
+from liftednet.validation import is_integer
 
 _SAMPLES = 3
 _SCALES = (1e-2, 1.0, 1e3)
@@ -31,6 +32,11 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
     Raises:
         DeclarationError: the first of these that fails, with the argument and the point.
     """
+    require_layer(layer)
+    if not shapes or not all(
+        isinstance(x, tuple | list) and x and all(map(is_integer, x)) for x in shapes
+    ):
+        raise DeclarationError(f"check_layer needs shapes such as (3,) or (1, 8, 8), got {shapes}.")
     generator = torch.Generator().manual_seed(0)
     leading = (_SAMPLES,) if steps is None else (steps, _SAMPLES)
 

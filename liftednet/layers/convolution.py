@@ -13,7 +13,7 @@ from liftednet.errors import DataError
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, adjoint_of
 from liftednet.maps import Composed, Given, LinearMap, Moved, Rows
 from liftednet.samples import Design, Weights
-from liftednet.validation import require_count
+from liftednet.validation import require_count, require_flag
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d}
 _TRANSFORMS = {1: (-1,), 2: (-2, -1)}
@@ -48,6 +48,7 @@ class Convolution(Layer):
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
         require_count("channels", self.channels, 1)
+        require_flag("bias", self.bias)
         if len(self.window) not in _CONVOLUTIONS:
             raise DataError(f"a convolution has one or two axes, got the window {self.window}.")
         for name, least in (("window", 1), ("stride", 1), ("padding", 0)):

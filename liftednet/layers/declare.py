@@ -7,7 +7,7 @@ from typing import Any
 from liftednet.errors import DataError
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense
-from liftednet.layers.expression import TIME, Expression, Parameter, apply
+from liftednet.layers.expression import TIME, Expression, Parameter, apply, as_expression
 from liftednet.layers.join import Concatenation
 from liftednet.layers.pooling import AveragePooling
 from liftednet.layers.time import Delay, Early, First, Late, Turn
@@ -62,7 +62,7 @@ def convolution(
     Raises:
         DataError: the window does not fit into x.
     """
-    axes = len(x.shape) - 1
+    axes = len(as_expression(x).shape) - 1
     layer = Convolution(
         x.shape,
         channels,
@@ -85,7 +85,7 @@ def average_pooling(x: Expression, window: Sizes, *, stride: Sizes | None = None
     Raises:
         DataError: the window does not fit into x.
     """
-    axes = len(x.shape) - 1
+    axes = len(as_expression(x).shape) - 1
     sizes = _sizes("window", window, axes)
     steps = sizes if stride is None else _sizes("stride", stride, axes)
     return apply(AveragePooling(x.shape, sizes, steps), x)
@@ -93,7 +93,9 @@ def average_pooling(x: Expression, window: Sizes, *, stride: Sizes | None = None
 
 def concatenate(*arguments: Expression) -> Expression:
     """Return the units of all arguments side by side."""
-    return apply(Concatenation(), *arguments) if len(arguments) > 1 else arguments[0]
+    return (
+        as_expression(arguments[0]) if len(arguments) == 1 else apply(Concatenation(), *arguments)
+    )
 
 
 def delay(x: Expression) -> Expression:
@@ -142,7 +144,7 @@ def first_step(x: Expression) -> Expression:
 
 
 def _sequence(name: str, x: Expression) -> Expression:
-    if not x.sequence:
+    if not as_expression(x).sequence:
         raise DataError(f"{name} needs a sequence: declare the input with sequence=True.")
     return x
 

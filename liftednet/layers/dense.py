@@ -9,7 +9,7 @@ from torch import Tensor
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, rows_of
 from liftednet.maps import LinearMap, Times
 from liftednet.samples import Weights
-from liftednet.validation import require_count
+from liftednet.validation import require_count, require_flag
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Dense(Layer):
     def __post_init__(self) -> None:
         """Refuse a number of units that is not positive."""
         require_count("units", self.units, 1)
+        require_flag("bias", self.bias)
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return (units,)."""

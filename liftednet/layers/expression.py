@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,11 +13,12 @@ from torch import Tensor
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.gated import Product
 from liftednet.layers.join import Part, Scaled, Sum
-from liftednet.layers.layer import Constant, Layer, Shape, columns
+from liftednet.layers.layer import Constant, Layer, Shape, columns, require_layer
 from liftednet.layers.time import Early, Late
 from liftednet.maps import Identity, LinearMap, composed, summed
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
+from liftednet.validation import is_integer, is_number
 
 Values = Mapping[Any, Any]
 Known = TypeVar("Known")
@@ -94,31 +96,35 @@ class Expression:
         """How many entries a sample has."""
         return columns(self.shape)
 
-    def __add__(self, other: Expression) -> Expression:
-        """Return the sum, unit by unit."""
+    def __add__(self, other: Expression | float) -> Expression:
+        """Return the sum with a number, or with another expression, unit by unit."""
+        if is_number(other):
+            return apply(Scaled(1.0, _finite(other)), self)
         return apply(Sum(), self, as_expression(other))
 
-    def __sub__(self, other: Expression) -> Expression:
+    def __sub__(self, other: Expression | float) -> Expression:
         """Return the difference, unit by unit."""
+        if is_number(other):
+            return apply(Scaled(1.0, -_finite(other)), self)
         return apply(Sum(), self, apply(Scaled(-1.0), as_expression(other)))
 
     def __mul__(self, other: Expression | float) -> Expression:
         """Return the product with a number, or with another expression, unit by unit."""
-        if isinstance(other, int | float):
-            return apply(Scaled(float(other)), self)
+        if is_number(other):
+            return apply(Scaled(_finite(other)), self)
         return apply(Product(), self, as_expression(other))
 
     def __radd__(self, other: float) -> Expression:
         """Return a number plus each unit."""
-        return apply(Scaled(1.0, float(other)), self)
+        return apply(Scaled(1.0, _finite(other)), self)
 
     def __rmul__(self, other: float) -> Expression:
         """Return a multiple."""
-        return apply(Scaled(float(other)), self)
+        return apply(Scaled(_finite(other)), self)
 
     def __rsub__(self, other: float) -> Expression:
         """Return a number minus each unit, as in 1 - z."""
-        return apply(Scaled(-1.0, float(other)), self)
+        return apply(Scaled(-1.0, _finite(other)), self)
 
     def __neg__(self) -> Expression:
         """Return the negative."""
@@ -126,9 +132,12 @@ class Expression:
 
     def __getitem__(self, units: slice) -> Expression:
         """Return some of the units, as in gates[:10]."""
-        first, last, step = units.indices(self.units)
-        if step != 1:
+        ends = (units.start, units.stop) if isinstance(units, slice) else (units, "no slice")
+        if not all(end is None or is_integer(end) for end in ends):
+            raise DataError(f"units are cut out by a slice of integers, as in x[:10]; got {units}.")
+        if units.step not in (None, 1):
             raise DataError(f"units are cut out one after another, got {units}.")
+        first, last, _ = units.indices(self.units)
         return apply(Part(first, last), self)
 
 
@@ -144,6 +153,14 @@ def as_expression(value: object) -> Expression:
             f"{type(value).__name__}."
         )
     return value
+
+
+def _finite(number: Any) -> float:
+    if not is_number(number) or not math.isfinite(number):
+        raise DeclarationError(
+            f"an expression is joined with expressions and finite numbers, got {number!r}."
+        )
+    return float(number)
 
 
 class Input(Expression, Variable):
@@ -198,6 +215,7 @@ def apply(
             layer that is affine in each alone.
     """
     given = [as_expression(x) for x in arguments if x is not TIME]
+    _refuse_others(layer, given, penalty, weights)
     _refuse_shared(layer, given)
     if len({(x.sequence, x.early) for x in given}) > 1:
         raise DataError(
@@ -229,6 +247,22 @@ def apply(
     variables = below | {weights} if weights is not None else below
     early = given[0].early + isinstance(layer, Early) - isinstance(layer, Late)
     return Applied(layer, arguments, shape, weights, given[0].sequence, early, variables)
+
+
+def _refuse_others(layer: object, arguments: Sequence[Any], penalty: Any, weights: Any) -> None:
+    """Raise `DeclarationError` where something is not of its kind."""
+    require_layer(layer)
+    if not arguments:
+        raise DeclarationError(f"{type(layer).__name__} needs an expression to stand over.")
+    if penalty is not None and not isinstance(penalty, Penalty):
+        raise DeclarationError(
+            f"penalty must be one of liftednet.penalties, such as Nonnegative(); got {penalty!r}."
+        )
+    if weights is not None and not isinstance(weights, Parameter):
+        raise DeclarationError(
+            "weights to be shared are those of an expression, as in weights=x.weights; got "
+            f"{type(weights).__name__}."
+        )
 
 
 def _refuse_shared(layer: Layer, arguments: Sequence[Expression]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.errors import DeclarationError
 from liftednet.maps import Composed, LinearMap, Moved, Rows, Traced
 from liftednet.samples import Design, Weights
 
@@ -83,6 +84,15 @@ class Layer(ABC):
         The metric in which minibatches move weights is made of it.
         """
         return None
+
+
+def require_layer(layer: object) -> None:
+    """Raise `DeclarationError` unless it is a layer, an object and no class."""
+    if not isinstance(layer, Layer):
+        raise DeclarationError(
+            f"a Layer object is needed, such as Dense(3), got {layer!r}"
+            f"{': make one of the class' if isinstance(layer, type) else ''}."
+        )
 
 
 def columns(shape: Shape) -> int:

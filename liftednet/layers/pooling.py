@@ -12,6 +12,7 @@ from liftednet.errors import DataError
 from liftednet.layers.layer import Arguments, Layer, Shape, adjoint_of
 from liftednet.maps import Given, LinearMap
 from liftednet.samples import Weights
+from liftednet.validation import require_count
 
 _POOLINGS = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
 
@@ -26,7 +27,7 @@ class AveragePooling(Layer):
         stride: along each axis.
 
     Raises:
-        DataError: the window does not fit into x.
+        DataError: a number is not positive, or the window does not fit into x.
     """
 
     below: Shape
@@ -40,6 +41,9 @@ class AveragePooling(Layer):
                 f"pooling with the window {self.window} needs channels and as many axes below, got "
                 f"the shape {self.below}."
             )
+        for name, numbers in (("window", self.window), ("stride", self.stride)):
+            for number in numbers:
+                require_count(name, number, 1)
         if any(window > size for window, size in zip(self.window, self.below[1:], strict=True)):
             raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
 

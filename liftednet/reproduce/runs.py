@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -39,7 +40,7 @@ def run_all(
     """Run what is not yet in the store, and return all records in the order of `settings`.
 
     Every finished run is appended to the store at once, so an interruption loses only the run
-    that is under way, and a second call goes on from there.
+    that is under way, and a second call goes on from there. Several processes may share a store.
 
     Args:
         store: a JSON-lines file; it and its folders are made where they are missing.
@@ -106,27 +107,44 @@ def _key(settings: Any) -> str:
 
 
 def _read(store: Path) -> dict[str, dict[str, Any]]:
-    """Return the finished runs by key; a last line cut off by an interruption is dropped."""
+    """Return the finished runs by key; a last line without its end is not finished."""
     if not store.is_file():
         return {}
-    text = store.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        store.write_text(whole, encoding="utf-8")
+    *lines, _ = _content(store).split(b"\n")
     done = {}
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             entry = json.loads(line)
             done[json.dumps(entry["settings"], sort_keys=True)] = entry
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise DataError(f"Line {number} of {store} is no finished run: {error}") from error
     return done
 
 
+def _content(store: Path) -> bytes:
+    try:
+        return store.read_bytes()
+    except OSError as error:
+        raise DataError(f"The store {store} cannot be read: {error.strerror}.") from error
+
+
 def _append(store: Path, entry: Mapping[str, Any]) -> None:
-    store.parent.mkdir(parents=True, exist_ok=True)
-    with store.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(entry, allow_nan=True) + "\n")
+    """Add a line; what is there stays, but for the rest of a line that nobody will finish."""
+    import fcntl
+
+    line = json.dumps(entry, allow_nan=True) + "\n"
+    try:
+        store.parent.mkdir(parents=True, exist_ok=True)
+        with store.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed: nobody else is in a line now
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - 1, 0))
+            if size and file.read(1) != b"\n":
+                file.seek(0)
+                file.truncate(file.read(size).rfind(b"\n") + 1)
+            file.write(line.encode())
+    except OSError as error:
+        raise DataError(f"The store {store} cannot be written: {error.strerror}.") from error
 
 
 def _with_progress(items: Sequence[Settings], title: str) -> Iterable[Settings]:

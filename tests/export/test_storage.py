@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -328,6 +331,39 @@ def test_an_interrupted_save_keeps_the_file_that_was_there(plain, tmp_path, monk
         save(plain, path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["model"]
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let files grow to so many bytes, as on a disk that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_leaves_the_file_that_was_there(plain, tmp_path) -> None:
+    path = save(plain, tmp_path / "model")
+    before = path.read_bytes()
+    with files_of_at_most(len(before) // 2), pytest.raises(DataError, match="File too large"):
+        save(plain, path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_folder_that_cannot_be_written_to_says_so(plain, tmp_path) -> None:
+    with pytest.raises(DataError, match=r"/sys/model.*(Permission denied|Read-only file system)"):
+        save(plain, "/sys/model")
+    for place in (tmp_path, Path("/dev/null")):
+        with pytest.raises(DataError, match="is no file"):
+            save(plain, place)
+    assert tmp_path.is_dir()
+    assert Path("/dev/null").is_char_device()
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="Not a directory"):
+        save(plain, tmp_path / "file" / "model")
 
 
 def test_what_cannot_be_saved_is_refused(plain, tmp_path) -> None:

@@ -12,13 +12,13 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import SolverError
 from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.problems.linearized_over_time import System
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack, StateBlocks, device
 from liftednet.solvers.kernels.elimination import eliminated
-from liftednet.solvers.newton_over_time import System
 from liftednet.solvers.over_time import RedBlack
 
 SMALL = StateBlocks(16, depth=16, columns=16)

@@ -60,6 +60,7 @@ POINTED = [
         "not compiled once",
         "raising",
         "concave conjugate",
+        "concave excess",
     )
 ]
 

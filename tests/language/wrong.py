@@ -187,6 +187,165 @@ class NotCompiledOnce(activations.Identity):
         return scale * scale * cp.sum_squares(v) / 2
 
 
+class SlopeBeyondSix(activations.Tanh):
+    def slope(self, u):
+        return torch.where(u.abs() < 6, super().slope(u), 0.5)
+
+
+class SlopeBeyondTwelve(activations.Identity):
+    def slope(self, u):
+        return (u.abs() < 12).to(u.dtype)
+
+
+class DomainToNine(activations.ReLU):
+    def domain(self, v):
+        return [v >= 0, v <= 9]
+
+
+class PotentialBeyondNine(activations.Identity):
+    """Huber's function: right up to 9."""
+
+    def potential(self, v):
+        return cp.sum(cp.huber(v, 9)) / 2
+
+
+class ConjugateBeyondNine(activations.Identity):
+    def conjugate(self, u):
+        return cp.sum(cp.huber(u, 9)) / 2
+
+
+class ConjugateValueBeyondFifty(activations.Softplus):
+    def conjugate_value(self, u):
+        return super().conjugate_value(u.clamp(max=50))
+
+
+class PotentialValueBeyondFifty(activations.ReLU):
+    def potential_value(self, v):
+        return super().potential_value(v.clamp(max=50))
+
+
+class OutsideBeyondFifty(activations.ReLU):
+    def potential_value(self, v):
+        return super().potential_value(torch.where(v < -50, 0, v))
+
+
+class ForwardBeyondThirty(Activation):
+    """A projection on a wide ball, coupled, that is right only near zero."""
+
+    per_unit = False
+
+    def potential(self, v):
+        return cp.sum_squares(v) / 2
+
+    def forward(self, u):
+        return u.clamp(-30, 30)
+
+
+class ProxToThirty(activations.ReLU):
+    def prox(self, w, t):
+        return super().prox(w, t).clamp(max=30)
+
+
+class ProxOfSmallSteps(activations.Sigmoid):
+    def prox(self, w, t):
+        right = super().prox(w, t)
+        return torch.where(torch.as_tensor(t) < 0.01, w.clamp(0, 1) * 0.9, right)
+
+
+class CoupledProxOfSmallSteps(activations.Softmax):
+    def prox(self, w, t):
+        t = torch.as_tensor(t).to(w)
+        return torch.where(t < 0.01, super().prox(0.9 * w, t), super().prox(w, t))
+
+
+class CoupledProxOfLargeSteps(activations.Softmax):
+    def prox(self, w, t):
+        t = torch.as_tensor(t).to(w)
+        return torch.where(t > 1e4, super().prox(w, t / 1e6), super().prox(w, t))
+
+
+class ProjectToTwenty(activations.ReLU):
+    def project(self, v):
+        return v.clamp(0, 20)
+
+
+class FivePercentInSingle(activations.Tanh):
+    def forward(self, u):
+        return super().forward(u) * (1.05 if u.dtype is torch.float32 else 1)
+
+
+class SlopeInSingle(activations.Sigmoid):
+    def slope(self, u):
+        return super().slope(u) * (1.05 if u.dtype is torch.float32 else 1)
+
+
+class ProxInSingle(activations.ReLU):
+    def prox(self, w, t):
+        return super().prox(w, t) * (0.95 if w.dtype is torch.float32 else 1)
+
+
+class ExpansiveInSingle(activations.ReLU):
+    def prox(self, w, t):
+        return super().prox(w, t) * (1.05 if w.dtype is torch.float32 else 1)
+
+
+class ProjectInSingle(activations.Clipped):
+    def project(self, v):
+        return super().project(v) * (0.95 if v.dtype is torch.float32 else 1)
+
+
+class PotentialValueInSingle(activations.Sigmoid):
+    def potential_value(self, v):
+        return super().potential_value(v) * (1.05 if v.dtype is torch.float32 else 1)
+
+
+class CoupledInSingle(activations.Softmax):
+    def forward(self, u):
+        return super().forward(u * (1.05 if u.dtype is torch.float32 else 1))
+
+
+class Overflowing(activations.Sigmoid):
+    """log(1 + exp(u)) as it is printed: infinite from 88 on in float32, from 710 in float64."""
+
+    def conjugate_value(self, u):
+        small = u.clamp(max=700) if u.dtype is torch.float64 else u
+        return (torch.log(1 + torch.exp(small)) + (u - 700).clamp(min=0)).sum(-1)
+
+
+class WrongOffset(activations.ReLU):
+    def offset(self, units):
+        return torch.ones(units, dtype=torch.float64)
+
+
+class OffsetOfAnotherShape(activations.Softmax):
+    def offset(self, units):
+        return torch.zeros(1, dtype=torch.float64)
+
+
+class ZeroOffset(activations.Sigmoid):
+    def offset(self, units):
+        return torch.zeros(units, dtype=torch.float64)
+
+
+class WrongExcess(activations.LeakyReLU):
+    def excess(self, v):
+        return cp.sum_squares(v) / 2
+
+
+class ConcaveExcess(activations.Identity):
+    def excess(self, v):
+        return -cp.sum_squares(v)
+
+
+def raw_identity(reach: float, single: float = 1.0) -> Activation:
+    """|v - u|^2 / 2 with a forward map that ends, or is off in float32."""
+
+    def forward(u):
+        return u.clamp(-reach, reach) * (single if u.dtype is torch.float32 else 1)
+
+    return Activation.from_divergence(lambda v, u: cp.sum_squares(v - u) / 2, forward)
+
+
 def pooling(weight: float) -> Activation:
     def divergence(v, u):
         repeat = np.kron(np.eye(v.shape[1]), np.ones((1, 2)))
@@ -222,7 +381,8 @@ REFUSED: dict[str, tuple[Callable[[], Activation], str]] = {
     "unbounded": (Unbounded, "argmin: unique"),
     "wrong domain": (WrongDomain, "argmin: equals forward"),
     "wrong prox": (WrongProx, "prox: argmin"),
-    "expansive prox": (ExpansiveProx, "prox: finite, nonexpansive"),
+    "expansive prox": (ExpansiveProx, "prox: v = phi((w - v) / t)"),
+    "expansive prox in float32": (ExpansiveInSingle, "prox: finite, nonexpansive"),
     "wrong conjugate": (WrongConjugate, "tight divergence in CVXPY: D >= 0"),
     "shifted conjugate": (ShiftedConjugate, "tight divergence in CVXPY: D >= 0"),
     "concave conjugate": (ConcaveConjugate, "conjugate: convex in u"),
@@ -241,4 +401,35 @@ REFUSED: dict[str, tuple[Callable[[], Activation], str]] = {
     "raising": (Raising, "proximal: stationary"),
     "not a sum": (NotASum, "potential: convex in v"),
     "not compiled once": (NotCompiledOnce, "potential: convex in v"),
+    "slope beyond 6": (SlopeBeyondSix, "slope"),
+    "slope beyond 12": (SlopeBeyondTwelve, "slope"),
+    "domain to 9": (DomainToNine, "project: nearest in the domain"),
+    "potential beyond 9": (PotentialBeyondNine, "tight divergence in CVXPY: D >= 0"),
+    "conjugate beyond 9": (ConjugateBeyondNine, "tight divergence in CVXPY: D >= 0"),
+    "conjugate value beyond 50": (
+        ConjugateValueBeyondFifty,
+        "tight divergence in torch: D >= 0",
+    ),
+    "potential value beyond 50": (PotentialValueBeyondFifty, "potential: one value"),
+    "finite outside, beyond 50": (OutsideBeyondFifty, "potential_value: infinite outside"),
+    "forward beyond 30, coupled": (ForwardBeyondThirty, "argmin: equals forward, far"),
+    "forward beyond 30, raw": (lambda: raw_identity(30.0), "argmin: equals forward, far"),
+    "prox to 30": (ProxToThirty, "prox: v = phi((w - v) / t)"),
+    "prox of small steps": (ProxOfSmallSteps, "prox: v = phi((w - v) / t)"),
+    "prox of small steps, coupled": (CoupledProxOfSmallSteps, "prox: v = phi((w - v) / t)"),
+    "prox of large steps, coupled": (CoupledProxOfLargeSteps, "prox: v = phi((w - v) / t)"),
+    "project to 20": (ProjectToTwenty, "potential_value: infinite outside"),
+    "5 % off in float32": (FivePercentInSingle, "float32: as in float64"),
+    "5 % off in float32, coupled": (CoupledInSingle, "float32: as in float64"),
+    "5 % off in float32, raw": (lambda: raw_identity(1e9, 1.05), "float32: as in float64"),
+    "slope in float32": (SlopeInSingle, "float32: as in float64"),
+    "prox in float32": (ProxInSingle, "float32: as in float64"),
+    "project in float32": (ProjectInSingle, "float32: as in float64"),
+    "potential value in float32": (PotentialValueInSingle, "float32: as in float64"),
+    "overflowing in float32": (Overflowing, "float32: as in float64"),
+    "wrong offset": (WrongOffset, "offset"),
+    "offset of zero": (ZeroOffset, "offset"),
+    "offset of another shape": (OffsetOfAnotherShape, "offset"),
+    "wrong excess": (WrongExcess, "excess: potential less its square"),
+    "concave excess": (ConcaveExcess, "excess: potential less its square"),
 }

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, DeclarationError, LiftedError, activations
+from liftednet import DataError, DeclarationError, LiftedError, activations, penalties
 from liftednet.errors import NotFittedError
 from liftednet.models import LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
@@ -83,10 +84,95 @@ def test_weights_that_are_pairs_are_refused():
     assert model.with_weights([Weights(*PAIRS[0])]).is_fitted
 
 
-def test_bytes_in_the_other_order_are_refused():
-    x = X.numpy()
-    with pytest.raises(DataError, match="X cannot be used"):
-        LiftedMLP((4, 3)).fit(x.astype(x.dtype.newbyteorder()), Y)
+UNSIGNED = [np.uint8, np.uint16, np.uint32, np.uint64, torch.uint16, torch.uint32, torch.uint64]
+
+
+@pytest.mark.parametrize("kind", [*UNSIGNED, ">i8", ">u2"])
+def test_labels_of_any_integer_type_are_labels(kind):
+    model = full((4, 3), sweeps=1)
+    wanted = model.fit(X, Y).weights[0].matrix
+    labels = Y.to(kind) if isinstance(kind, torch.dtype) else Y.numpy().astype(kind)
+    assert model.fit(X, labels).weights[0].matrix.equal(wanted)
+
+
+def test_bytes_in_the_other_order_are_turned_around():
+    x, model = X.numpy(), full((4, 3), sweeps=1)
+    wanted = model.fit(x, Y).weights[0].matrix
+    assert model.fit(x.astype(">f8"), Y).weights[0].matrix.equal(wanted)
+
+
+MASKED = np.ma.masked_array(X.numpy(), X.numpy() > 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "words"),
+    [
+        (X, np.full(60, 2**64 - 1, np.uint64), r"y has integers beyond 9\d+"),
+        (X, Y.numpy().astype(np.uint64) + np.uint64(2**63), r"y has integers beyond"),
+        (MASKED, Y, r"X has \d+ masked"),
+        (X, np.ma.masked_array(Y.numpy(), Y.numpy() == 1), r"y has \d+ masked"),
+        (X.to("meta"), Y, "X.*meta.*no numbers"),
+        (X, Y.to("meta"), "y.*meta.*no numbers"),
+        (X.to_sparse(), Y, r"X must be dense.*\.to_dense\(\)"),
+        (X.to_sparse_csr(), Y, r"X must be dense.*sparse_csr"),
+        (scipy.sparse.csr_array(X.numpy()), Y, r"X.*csr_array.*\.toarray\(\)"),
+        (X, Y.to(torch.complex64), "y must be real.*complex64"),
+        (X.numpy().astype(np.longdouble), Y, "X must hold numbers that torch has.*float128"),
+        (torch.tensor(1.0), Y, r"X must have shape \(samples, 4\).*got \(\)"),
+    ],
+)
+def test_arrays_that_would_be_misread_are_refused(x, y, words):
+    with pytest.raises(DataError, match=words):
+        full((4, 3), sweeps=1).fit(x, y)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "words"),
+    [
+        (["a"] * 60, "lengths must be integers.*'a'"),
+        ([None] * 60, "lengths must be integers.*None"),
+        ([2**70] * 60, "lengths must be integers.*118"),
+        (np.full(60, 1j), "lengths must be real"),
+        (np.full(60, 2**64 - 1, np.uint64), "lengths has integers beyond"),
+        (torch.ones(60), "lengths must be integers.*float32"),
+        (1, "lengths must be a torch tensor"),
+    ],
+)
+def test_lengths_that_are_none_are_refused(lengths, words):
+    with pytest.raises(DataError, match=words):
+        LiftedRNN(4, 5, 3).fit(X[:, None], Y, lengths=lengths)
+
+
+def test_lengths_may_be_unsigned():
+    lengths = np.ones(60, np.uint16)
+    assert LiftedRNN(4, 5, 3, sweeps=1).fit(X[:, None], Y, lengths=lengths).is_fitted
+
+
+@pytest.mark.parametrize("name", ["warm_start", "refit_output"])
+def test_a_flag_is_true_or_false(name):
+    options: Any = {name: "no"}
+    with pytest.raises(DataError, match=f"{name} must be True or False"):
+        LiftedMLP((4, 3), **options)
+
+
+def test_a_penalty_stands_in_the_place_of_rho():
+    text = repr(LiftedMLP((4, 3), rho=0.5, penalty=penalties.L1(0.1)))
+    assert "L1" in text
+    assert "rho=0.5" not in text
+
+
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_a_network_that_was_changed_is_told(warm_start):
+    model = LiftedMLP((4, 5, 3), method=Minibatch(epochs=1), warm_start=warm_start).fit(X, Y)
+    first, model.network = model.network, LiftedMLP((4, 6, 3)).network
+    for ask in (lambda: model.predict(X), model.objective, lambda: model.partial_fit(X, Y)):
+        with pytest.raises(NotFittedError, match="another network"):
+            ask()
+    if warm_start:
+        with pytest.raises(NotFittedError, match="without warm_start"):
+            model.fit(X, Y)
+        model.network = first
+    assert model.fit(X, Y).predict(X).shape == Y.shape
 
 
 def test_a_model_without_data_says_that_it_has_weights():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from liftednet import DataError, DeclarationError, LiftedError, activations, losses
+from liftednet.models import LiftedMLP
 from liftednet.problems import Weights
 from tests.models.networks import fitted, full, labeled
 
@@ -121,3 +124,23 @@ def test_prediction_refuses_inputs_of_another_width():
     model = fitted(X, Y, sweeps=1)
     with pytest.raises(DataError, match=r"\(30, 3\)"):
         model.predict(X[:, :3])
+
+
+def test_outputs_that_overflow_are_refused():
+    model = full((4, 3)).with_weights([Weights(torch.full((4, 3), 1e10), torch.zeros(3)).to(X)])
+    with pytest.raises(DataError, match=r"overflows torch\.float64.*Scale the inputs"):
+        model.forward(1e300 * X)
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "full", "minibatch"])
+@pytest.mark.parametrize("scale", [1e20, 1e160, 1e300])
+def test_data_beyond_all_scales_never_end_in_numbers_that_are_none(method, scale):
+    """A fit of them says so, or is finite."""
+    model = LiftedMLP((4, 5, 3), method=method)
+    try:
+        model.fit(scale * X, Y)
+    except LiftedError as error:
+        assert re.search("scale|Scale", str(error))
+    else:
+        assert model.trace is not None
+        assert np.isfinite(model.trace.steps[-1].objective)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +81,55 @@ def test_a_damaged_store_is_named(tmp_path: Path) -> None:
     store.write_text("nonsense\n")
     with pytest.raises(DataError, match="Line 1"):
         run_all(store, SETTINGS, lambda s: {})
+
+
+def test_reading_changes_nothing_and_a_cut_line_is_not_a_run(tmp_path: Path) -> None:
+    """Another process may be in the middle of the line that looks cut."""
+    store = tmp_path / "runs.jsonl"
+    run_all(store, SETTINGS[:1], lambda s: {"score": 1.0})
+    content = store.read_bytes() + b'{"settings": {"kind": "Setting"'
+    store.write_bytes(content)
+    assert [r.settings for r in finished(store, SETTINGS)] == SETTINGS[:1]
+    assert store.read_bytes() == content
+
+
+APPENDING = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from liftednet.reproduce import run_all
+
+@dataclass(frozen=True)
+class Setting:
+    method: str
+    seed: int
+
+settings = [Setting(sys.argv[2], seed) for seed in range(60)]
+run_all(Path(sys.argv[1]), settings, lambda s: {"text": s.method * 5000})
+"""
+
+
+def test_processes_append_to_one_store_at_once(tmp_path: Path) -> None:
+    store = tmp_path / "runs.jsonl"
+    store.write_text('{"settings"')  # which the first to come must not leave in its line
+    command = [sys.executable, "-c", APPENDING, str(store)]
+    processes = [subprocess.Popen([*command, name]) for name in "ab"]
+    assert [process.wait() for process in processes] == [0, 0]
+    settings = [Setting(name, seed) for name in "ab" for seed in range(60)]
+    records = finished(store, settings)
+    assert [r.settings for r in records] == settings
+    assert all(r.outcome["text"] == r.settings.method * 5000 for r in records)
+
+
+def test_a_store_that_cannot_be_written_or_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="/dev/full cannot be written: No space left"):
+        run_all(Path("/dev/full"), SETTINGS[:1], lambda s: {})
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"):
+        run_all(tmp_path / "file" / "runs.jsonl", SETTINGS[:1], lambda s: {})
+    (tmp_path / "runs.jsonl").write_bytes(b'{"settings": "\xff"}\n' + b"[" * 100_000 + b"\n")
+    with pytest.raises(DataError, match="Line 1"):
+        finished(tmp_path / "runs.jsonl", SETTINGS)
 
 
 def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:

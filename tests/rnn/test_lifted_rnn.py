@@ -213,6 +213,35 @@ def test_with_weights_predicts_without_a_fit(generator):
         LiftedRNN(3, 5, 2).with_weights(model.weights)
 
 
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda x: [x[:, 0], x[:, 1] * torch.nan], "step 2 has .*NaN"),
+        (lambda x: [x[:, 0], x[:3, 1]], r"step 2 must have shape \(\d+, \d+\), got \(3, \d+\)"),
+        (lambda x: [x[:0, 0]], r"step 1 must have shape \(samples, \d+\), got \(0, \d+\)"),
+        (lambda x: [x[:, 0].to_sparse()], "step 1 must be dense"),
+        (lambda x: [x[:, 0].tolist()], "step 1.*list"),
+        (lambda x: 3, "a stream needs steps.*int"),
+        (lambda x: [x[:, 0].sign() * 1e308] * 3, "overflows torch.float64"),
+    ],
+)
+def test_a_stream_refuses_steps_that_are_none(generator, spoil, words):
+    x, y = small_task(generator)
+    model = small_model().fit(x, y)
+    with pytest.raises(DataError, match=words):
+        list(model.stream(spoil(x)))
+
+
+def test_with_weights_keeps_that_a_sequence_has_one_answer(generator):
+    x, y = small_task(generator)
+    model = small_model().fit(x, y[:, 0])
+    wanted = model.forward(x)
+    torch.testing.assert_close(model.with_weights(model.weights).forward(x), wanted)
+    fresh = small_model().with_weights(model.weights, per_step=False)
+    torch.testing.assert_close(fresh.forward(x), wanted)
+    assert model.with_weights(model.weights, per_step=True).forward(x).shape[:2] == x.shape[:2]
+
+
 def test_refusals_at_the_door(generator):
     x, y = small_task(generator)
     model = small_model()

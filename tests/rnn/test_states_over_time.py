@@ -16,11 +16,12 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
+from liftednet.problems.linearized_over_time import System
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from liftednet.solvers.forward_over_time import forward_states
-from liftednet.solvers.newton_over_time import NewtonOverTime, Point, System
+from liftednet.solvers.newton_over_time import NewtonOverTime, Point
 from liftednet.solvers.over_time import Cyclic, RedBlack
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2

@@ -1,0 +1,380 @@
+"""Mutated archives and data files: no exception but the library's own."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import torch
+
+from liftednet import LiftedError, activations, load, losses, penalties, save
+from liftednet.data.archives import read_npz
+from liftednet.layers import dense
+from liftednet.models import FullBatch, Lifted, LiftedMLP, LiftedRNN, Network
+from liftednet.validation import as_tensor
+from tests.torture.report import Finding
+
+Json = Any
+Mutation = Callable[[bytes, random.Random], bytes]
+Use = Callable[[Path], object]
+
+
+_TABLES = "liftednet.data.tables"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Files of one kind, each changed in one way.
+
+    Attributes:
+        what: the files and the change.
+        count: how many at full length.
+        sources: files that are whole.
+        mutate: changes one.
+        use: reads it, and uses what was read.
+        name: of the file.
+    """
+
+    what: str
+    count: int
+    sources: Sequence[bytes]
+    mutate: Mutation
+    use: Use
+    name: str
+
+
+def findings(share: float) -> list[Finding]:
+    """Read `share` of 5,000 mutated files, at least a few of each kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [_tried(kind, max(4, round(share * kind.count)), Path(folder)) for kind in _kinds()]
+
+
+def _tried(kind: Kind, drawn: int, folder: Path) -> Finding:
+    path, wrong, example = folder / kind.name, 0, ""
+    for number in range(drawn):
+        source = random.Random(f"{kind.what} {number}")
+        path.write_bytes(kind.mutate(source.choice(kind.sources), source))
+        try:
+            kind.use(path)
+        except LiftedError:
+            continue
+        except Exception as error:
+            wrong += 1
+            example = example or f"number {number}: {type(error).__name__}: {error}"
+    promise = "it is read, and what was read can be used, or an error of the library says why not"
+    return Finding(kind.what, drawn, wrong, promise, example)
+
+
+def _kinds() -> list[Kind]:
+    models, tables, texts = _models(), _tables(), _texts()
+
+    def archive(what: str, count: int, mutate: Mutation) -> Kind:
+        return Kind(f"archives, {what}", count, models, mutate, _use_archive, "model.safetensors")
+
+    def table(what: str, count: int, mutate: Mutation) -> Kind:
+        return Kind(f"npz files, {what}", count, tables, mutate, _use_npz, "data.npz")
+
+    return [
+        archive("bytes changed", 900, _bytes_changed),
+        archive("cut short", 400, _cut),
+        archive("header changed", 700, _header_changed),
+        archive("tensors changed", 500, _tensors_changed),
+        archive("metadata changed", 1000, _metadata_changed),
+        table("bytes changed", 500, _bytes_changed),
+        table("cut short", 200, _cut),
+        table("array headers changed", 300, _array_header_changed),
+        table("members of other kinds", 100, _members_changed),
+        *(
+            Kind(f"csv files, {what}", 200, texts, mutate, _use_csv, "data.csv")
+            for what, mutate in (
+                ("bytes changed", _bytes_changed),
+                ("cells changed", _cells_changed),
+            )
+            if find_spec(_TABLES)  # which reads them
+        ),
+    ]
+
+
+# Whole files.
+
+_INPUTS = 4
+
+
+def _graph() -> Network:
+    network = Network()
+    h = network.state(activations.Tanh(), dense(network.input(_INPUTS), 5))
+    network.loss(
+        losses.CrossEntropy(), dense(network.state(activations.ReLU(), dense(h, 5) + h), 3)
+    )
+    return network
+
+
+def _models() -> list[bytes]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, _INPUTS, generator=generator)
+    y, method = torch.arange(12) % 3, FullBatch(sweeps=1)
+    layers = [activations.LeakyReLU(0.3), activations.Clipped(-1.0, 1.0)]
+    penalty = penalties.L1(0.1) + penalties.Nonnegative()
+    models = [
+        LiftedMLP((_INPUTS, 5, 3), activations.Tanh(), method=method).fit(x, y),
+        LiftedMLP((_INPUTS, 5, 4, 3), layers, penalty=penalty, method=method).fit(x, y),
+        Lifted(_graph(), lam=(1.0, 2.0), method=method).fit(x, y),
+        LiftedRNN(_INPUTS, [3, 2], 3, bidirectional=True, sweeps=1).fit(_steps(x), y),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        return [save(model, Path(folder) / "model").read_bytes() for model in models]
+
+
+def _steps(x: torch.Tensor) -> torch.Tensor:
+    return x.double().unsqueeze(1).repeat(1, 3, 1)
+
+
+def _use_archive(path: Path) -> None:
+    options: Any = {"network": _graph()} if b'"Lifted\\"' in path.read_bytes() else {}
+    model = load(path, **options)
+    x = torch.ones(2, _INPUTS)
+    x = _steps(x) if isinstance(model, LiftedRNN) else x
+    model.predict(x)
+    repr(model)
+    model.checked()
+    model.method = FullBatch(sweeps=1)
+    model.fit(x, torch.tensor([0, 1]))
+
+
+def _tables() -> list[bytes]:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(20, 3)), np.arange(20) % 3
+    found = []
+    for pack in (np.savez, np.savez_compressed):
+        file = io.BytesIO()
+        pack(file, X=x, y=y, allow_pickle=False)
+        found.append(file.getvalue())
+    return found
+
+
+def _use_npz(path: Path) -> None:
+    for name, values in read_npz(path).items():
+        as_tensor(name, values)
+
+
+def _use_csv(path: Path) -> None:
+    table = import_module(_TABLES).read_table(path)
+    table.targets(["y"])
+    table.inputs(without=["y"])
+
+
+def _texts() -> list[bytes]:
+    rows = [f"{k / 7},{k**2},{-k},{'abc'[k % 3]}" for k in range(20)]
+    return ["\n".join(["a,b,c,y", *rows, ""]).encode(), "\r\n".join(["a,b,c,y", *rows]).encode()]
+
+
+# Changes.
+
+
+def _bytes_changed(content: bytes, source: random.Random) -> bytes:
+    changed = bytearray(content)
+    reach = len(changed) if source.random() < 0.5 else min(200, len(changed))
+    for _ in range(source.choice((1, 1, 2, 8, 64))):
+        place = source.randrange(reach)
+        text = chr(changed[place]).isalnum() and source.random() < 0.7
+        changed[place] = ord(source.choice("019aeX")) if text else source.randrange(256)
+    return bytes(changed)
+
+
+def _cut(content: bytes, source: random.Random) -> bytes:
+    if source.random() < 0.2:
+        return content + source.randbytes(source.randrange(1, 50))
+    return content[: source.randrange(len(content))]
+
+
+def _header_changed(content: bytes, source: random.Random) -> bytes:
+    """Change the JSON in front of the tensors: types, shapes, places, names."""
+    size = int.from_bytes(content[:8], "little")
+    header = _mutated(json.loads(content[8 : 8 + size]), source, _HEADER_VALUES)
+    text = json.dumps(header).encode()
+    length = len(text) if source.random() < 0.9 else source.choice((0, 1, 2**40, 2**63))
+    return length.to_bytes(8, "little") + text + content[8 + size :]
+
+
+_HEADER_VALUES: list[Json] = [
+    "F16", "BF16", "F32", "F64", "I8", "I64", "U16", "BOOL", "F8_E4M3", "C64", "X", "", None, [],
+    {}, [0], [1], [2, 2], [-1, 4], [0, 2**62], [2**64, 1], 0, -1, 3, 10**30, "weight.1",
+    "forward.1",
+]  # fmt: skip
+
+
+def _tensors_changed(content: bytes, source: random.Random) -> bytes:
+    """Give some tensors another type, shape or values."""
+    size = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+    tensors = safetensors.torch.load(content)
+    for name in source.sample(sorted(tensors), min(len(tensors), source.choice((1, 2, 9)))):
+        tensors[name] = source.choice(_TENSORS)(tensors[name]).contiguous()
+    if source.random() < 0.3:
+        tensors[source.choice(("weight.1", "bias.1", "weight.9", "forward.1", "more"))] = _LOOSE
+    return safetensors.torch.save(tensors, metadata)
+
+
+_LOOSE = torch.zeros(2, 2)
+_TENSORS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda x: x.half(), lambda x: x.bfloat16(), lambda x: x.float(), lambda x: x.double(),
+    lambda x: x.long(), lambda x: x > 0, lambda x: x.to(torch.complex64), lambda x: x * torch.nan,
+    lambda x: x + torch.inf, lambda x: x.mT if x.ndim > 1 else x, lambda x: x[:0], lambda x: x[:1],
+    lambda x: x.flatten()[0], lambda x: x.unsqueeze(0), lambda x: x.flatten(), lambda x: x * 1e38,
+]  # fmt: skip
+
+
+def _metadata_changed(content: bytes, source: random.Random) -> bytes:
+    """Change what describes the model."""
+    size = int.from_bytes(content[:8], "little")
+    metadata = dict(json.loads(content[8 : 8 + size])["__metadata__"])
+    chance = source.random()
+    if chance < 0.1:
+        metadata[source.choice(sorted(metadata))] = source.choice(_TEXTS)
+    else:
+        model = json.loads(metadata["model"])
+        for _ in range(source.choice((1, 1, 1, 3))):
+            if source.random() < 0.1 or not isinstance(model, dict):
+                model = _mutated(model, source, _VALUES)
+            else:
+                model["architecture"] = _mutated(model.get("architecture"), source, _VALUES, 0.02)
+        metadata["model"] = json.dumps(model)
+    return safetensors.torch.save(safetensors.torch.load(content), metadata)
+
+
+_DEEP = 100_000
+_TEXTS = [
+    "",
+    "1",
+    "3",
+    "null",
+    "[]",
+    "{}",
+    "[" * _DEEP + "]" * _DEEP,
+    '{"a":' * _DEEP,
+    "\x00",
+    "nan",
+]
+_VALUES: list[Json] = [
+    None, True, False, -1, 0, 1, 2, 10**400, 1e308, -0.5, float("nan"), float("inf"), "", "x",
+    "tight", "joint", "float16", "gauss-newton", [], {}, [[]], [None], [1, "x"],
+    {"tensor": "weight.1"},
+    {"tensor": "x"}, {"tensor": []}, {"name": "ReLU"}, {"name": []}, {"name": "Minibatch"},
+    {"name": "Minibatch", "parameters": {"epochs": "x"}}, {"name": "ReLU", "parameters": []},
+    {"name": "LeakyReLU", "parameters": {"alpha": []}},
+    {"name": "L1", "parameters": {"rho": 1e999}},
+    {"name": "MaxPooling", "parameters": {}}, {"name": "CrossEntropy", "parameters": {}},
+    {"name": "Sum", "parameters": {"parts": [1]}}, {"declared": "x"}, {"declared": []},
+    json.loads("[" * 300 + "]" * 300),
+]  # fmt: skip
+
+
+def _mutated(
+    document: Json, source: random.Random, values: Sequence[Json], whole: float = 0.1
+) -> Json:
+    """Return a document with one part replaced, left out, doubled or renamed."""
+    if not isinstance(document, dict | list) or not document or source.random() < whole:
+        return source.choice(values)
+    places = sorted(document) if isinstance(document, dict) else range(len(document))
+    place = source.choice(places)
+    changed = document.copy()
+    chance = source.random()
+    if chance < 0.08:
+        del changed[place]
+    elif chance < 0.16 and isinstance(changed, dict):
+        changed[str(source.choice(places)) + source.choice(("", "x"))] = changed.pop(place)
+    elif chance < 0.16 and isinstance(changed, list):
+        changed.append(changed[place])
+    else:
+        changed[place] = _mutated(changed[place], source, values)
+    return changed
+
+
+def _array_header_changed(content: bytes, source: random.Random) -> bytes:
+    """Give an array another type, order or shape than its bytes have."""
+    text = source.choice(_ARRAY_HEADERS)
+    raw = text.encode("latin1").ljust(source.choice((64, 128))) + b"\n"
+    version = source.choice((b"\x01\x00", b"\x01\x00", b"\x02\x00", b"\x03\x00", b"\x09\x00"))
+    length = len(raw).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return _with_member(content, source, b"\x93NUMPY" + version + length + raw + bytes(480))
+
+
+def _header(kind: str, shape: str = "(20, 3)", order: str = "False") -> str:
+    return f"{{'descr': {kind}, 'fortran_order': {order}, 'shape': {shape}, }}"
+
+
+_ARRAY_HEADERS = [
+    *(_header(f"'{kind}'") for kind in (
+        "<f8", ">f8", ">i8", "<f2", "<f16", "<c16", "<c8", "|O", "<U3", "|S3", "<M8[s]", "<m8",
+        "|V8", "<u2", "<u8", "|b1", "|b7", "<f9", "", "<i4,<f8", "x" * 5000,
+    )),
+    *(_header("'<f8'", shape) for shape in (
+        "()", "(0,)", "(20,)", "(60, 1)", "(-1, 3)", "(2000000000000, 3)", "(10**9, 3)",
+        "(20, 3, 0)", "(9223372036854775807, 9223372036854775807)", "(1e3, 2)", "('a',)",
+        "[20, 3]", "None",
+        "(" * 300, "(1,) * 99", "(100000000000000000000,)", "(" + "1, " * 80 + ")", "(True, 60)",
+    )),
+    _header("[('a', '<f8'), ('b', '<i4')]"), _header("None"), _header("'<f8'", order="3"), "{}", "",
+    "[1]", "{'descr': '<f8'}", "{" * 2000, "(" * 9000, "\x00",
+    "{'descr': '<f8', 'shape': (1,)}" * 2,
+]  # fmt: skip
+
+
+def _members_changed(content: bytes, source: random.Random) -> bytes:
+    """Put something else than an array into the archive, or under another name."""
+    array = io.BytesIO()
+    np.save(array, source.choice(_ARRAYS), allow_pickle=True)
+    return _with_member(content, source, source.choice((b"", b"no array", array.getvalue())))
+
+
+_ARRAYS: list[Any] = [
+    np.array([{}, None], dtype=object), np.array(3.0),
+    np.zeros((20, 3), np.longdouble), np.zeros((20, 3), ">f4"), np.zeros((20, 3), np.float16),
+    np.arange(20, dtype=np.uint16), np.full(20, 2**63 + 3, np.uint64), np.zeros((20, 3), complex),
+    np.array(["a", "b"] * 10), np.zeros((20, 3), "datetime64[s]"), np.full((20, 3), np.nan),
+    np.zeros(20, [("a", "f8")]), np.zeros((0, 3)), np.full((20, 3), 1e300),
+]  # fmt: skip
+
+
+def _with_member(content: bytes, source: random.Random, member: bytes) -> bytes:
+    """Return an npz file with one member replaced or added."""
+    changed = io.BytesIO()
+    target = source.choice(("X.npy", "y.npy", "X.npy", "y.npy", "z.npy", "z.txt", "X"))
+    with zipfile.ZipFile(io.BytesIO(content)) as given, zipfile.ZipFile(changed, "w") as made:
+        for name in given.namelist():
+            if name != target:
+                made.writestr(name, given.read(name))
+        made.writestr(target, member)
+    return changed.getvalue()
+
+
+def _cells_changed(content: bytes, source: random.Random) -> bytes:
+    """Change cells, rows, delimiters and endings."""
+    rows = [line.split(",") for line in content.decode().splitlines()]
+    for _ in range(source.choice((1, 2, 5))):
+        row = source.choice(rows)
+        if row and source.random() < 0.7:
+            row[source.randrange(len(row))] = source.choice(_CELLS)
+        elif row and source.random() < 0.5:
+            row.pop()
+        else:
+            row.append(source.choice(_CELLS))
+    delimiter, end = source.choice((",", ",", ";", "\t", ",,")), source.choice(("\n", "\r\n", "\r"))
+    return source.choice(_MARKS) + end.join(map(delimiter.join, rows)).encode("utf-8", "replace")
+
+
+_MARKS = (b"", b"", b"\xef\xbb\xbf", b"\xff\xfe", b"\x00")
+_CELLS = ["", " ", "nan", "inf", "-inf", "1e999", "x", '"', '"a,b"', "1_000", "0x1F", "1,5", "é",
+          "\x00", "9" * 400, "9" * 5000, "-1", "3.0", "True", "1+2j", "None", "#",
+          "\n", "NA"]  # fmt: skip
