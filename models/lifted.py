@@ -21,6 +21,7 @@ from liftednet.validation import require_seed
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
+from .methods import Method
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
@@ -101,6 +102,7 @@ class Lifted(Predictor):
                 are not finite; the model keeps the last good state.
         """
         structure, method = self.checked()
+        method = self._suited(method, X)
         told = partial(run, rounds=method.rounds, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
             self._fit_batches(structure, method, (X, y, lengths, sample_weight), told)
@@ -178,7 +180,7 @@ class Lifted(Predictor):
         data: Data,
         told: Callable[..., Trace],
     ) -> None:
-        blocks = self._begun(structure, data)
+        blocks = self._begun(structure, data, method)
         self._refuse_start(blocks)
         if isinstance(method, GaussNewton):
             blocks.pass_forward()
@@ -198,7 +200,11 @@ class Lifted(Predictor):
             raise
         self._fit = _fitted(blocks, data, trace)
 
-    def _begun(self, structure: Structure, data: Data) -> Blocks:
+    def _suited(self, method: Method, X: Any) -> Method:
+        """Return the method of a fit to these data."""
+        return method
+
+    def _begun(self, structure: Structure, data: Data, method: Method) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._fit if self.warm_start else None
         if before is not None:
