@@ -30,7 +30,7 @@ from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.starts import gaussian, identity, orthogonal
-from liftednet.validation import is_integer, require_positive
+from liftednet.validation import is_integer, require_positive, require_seed
 
 from .block import Blocks, Structure
 from .data import Data
@@ -213,7 +213,7 @@ class LiftedRNN(Lifted):
         again = self.warm_start and self.is_fitted
         if self.start != "auto" or again or not isinstance(method, GaussNewton):
             return super()._begun(structure, data, method)
-        generator, tried = torch.Generator().manual_seed(self.seed), []
+        generator, tried = torch.Generator().manual_seed(require_seed(self.seed)), []
         brief = replace(method, most=min(method.most, _TRIAL))
         for start in _TRIED:
             weights = [layer.to(data.like) for layer in self._drawn(start, generator)]

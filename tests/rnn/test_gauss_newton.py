@@ -231,7 +231,9 @@ def test_of_several_starts_the_best_goes_on(generator):
     assert trace.start == pytest.approx(min(ends), rel=1e-9)
     warm = small_model(start="auto", sweeps=1, warm_start=True).fit(x, y)
     before = warm.objective()
-    assert warm.fit(x, y).trace.start == pytest.approx(before, rel=1e-9)
+    again = warm.fit(x, y).trace
+    assert again is not None
+    assert again.start == pytest.approx(before, rel=1e-9)
 
 
 @pytest.mark.parametrize(
