@@ -44,7 +44,18 @@ ITERATION = {
 
 def states_problem(length: int):
     x, y = running_sum(SAMPLES, length, seed=1)
-    model = LiftedRNN(1, UNITS, 2, lam=10.0, sweeps=1, state_solver=ITERATION["exact"])
+    model = LiftedRNN(
+        1,
+        UNITS,
+        2,
+        lam=10.0,
+        rho=0.1,
+        divergence="joint",
+        start="identity",
+        method="full",
+        sweeps=1,
+        state_solver=ITERATION["exact"],
+    )
     model.fit(x, y)  # weights that have seen the task
     (block,) = [b for b in model._blocks.sweep() if b.name == "states 1"]
     return block.problem()

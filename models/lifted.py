@@ -28,6 +28,7 @@ from .checkpoint import Checkpoint, Keeper
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
 from .described import described_training
 from .diagnosis import scale_hint, warn_of
+from .methods import Method
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
@@ -128,6 +129,7 @@ class Lifted(Predictor):
                 answer the same to every sample.
         """
         structure, method = self.checked()
+        method = self._suited(method, X)
         keeper = Keeper(checkpoint, resume)
         told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
@@ -233,7 +235,7 @@ class Lifted(Predictor):
     ) -> None:
         standardization = self._standardization(data, self.warm_start)
         data = standardization.of(data).aligned()
-        blocks = self._begun(structure, data, standardization)
+        blocks = self._begun(structure, data, standardization, method)
         self._refuse_start(blocks)
         described = partial(described_training, self, structure, method, data)
         memory, begun = keeper.begun(described, data.like.device)
@@ -263,7 +265,13 @@ class Lifted(Predictor):
             return found
         return RAW  # weights were given for raw data, and cannot be those for other
 
-    def _begun(self, structure: Structure, data: Data, standardization: Standardization) -> Blocks:
+    def _suited(self, method: Method, X: Any) -> Method:
+        """Return the method of a fit to these data."""
+        return method
+
+    def _begun(
+        self, structure: Structure, data: Data, standardization: Standardization, method: Method
+    ) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
@@ -28,18 +30,25 @@ from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.starts import gaussian, identity, orthogonal
-from liftednet.validation import is_integer, require_flag, require_positive
+from liftednet.validation import is_integer, require_flag, require_positive, require_seed
 
-from .block import Blocks
+from .block import Blocks, Structure
+from .data import Data
 from .lifted import Lifted
-from .methods import FullBatch, GaussNewton, Method
+from .methods import FullBatch, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver
 from .settings import Penalties, each_layer
+from .standardization import Standardization
 from .starts import Start, start_named
 
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
+_EPOCHS, _FEWEST_BATCHES = 30, 500
+_MOST_WORK = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
+_MANY = 1000  # sequences, enough for minibatches
+_TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # starts, and steps with each
 Square = Callable[[int, float, torch.Generator], Tensor]
 RECURRENT_STARTS: dict[str, Square] = {
+    "auto": lambda size, radius, _: 0.9 * radius * identity(size),
     "identity": lambda size, radius, _: radius * identity(size),
     "orthogonal": lambda size, radius, generator: radius * orthogonal(size, generator),
     "gaussian": gaussian,
@@ -97,8 +106,9 @@ class LiftedRNN(Lifted):
         loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
         lam: weight of the divergences, which "gauss-newton" keeps at zero.
         rho: weight of the squared Frobenius norms, one number or (recurrent, output).
-        divergence: "joint" (states convex over time) or "tight" (zero at the forward pass).
-        start: recurrent weights "identity", "orthogonal" or "gaussian", or all weights.
+        divergence: "tight" (zero at the forward pass) or "joint" (states convex over time).
+        start: recurrent weights "identity", "orthogonal" or "gaussian", or all weights; "auto" for
+            the best of three after some steps of "gauss-newton", else 0.9 times the identity.
         spectral_radius: largest absolute eigenvalue of the first recurrent weights.
         bidirectional: whether every layer also runs from the last step to the first.
         learn_initial_state: whether the states before the first step are learned, or 0.
@@ -106,7 +116,9 @@ class LiftedRNN(Lifted):
             "red-black", "cyclic" (the paper), or such a solver with options of its own.
         proximity: see `Lifted`.
         method: see `Lifted`; "full" (block-coordinate descent) or "gauss-newton" (weights and
-            states together) with at most `sweeps` sweeps or steps, to `tolerance`.
+            states together) with at most `sweeps` sweeps or steps, to `tolerance`. "auto" is
+            "gauss-newton", but minibatches where that would take many minutes or cannot be used,
+            and "full" where the divergence is not tight.
         penalty: see `Lifted`.
         sweeps: the most sweeps over all blocks, or steps of "gauss-newton".
         tolerance: stop when every block's relative KKT residual is below this.
@@ -131,16 +143,16 @@ class LiftedRNN(Lifted):
         activation: Activation | None = None,
         loss: Loss | None = None,
         lam: float = 10.0,
-        rho: float | Sequence[float] = 0.1,
-        divergence: str = "joint",
+        rho: float | Sequence[float] = 3.0,
+        divergence: str = "tight",
         *,
-        start: Start = "identity",
+        start: Start = "auto",
         spectral_radius: float = 1.0,
         bidirectional: bool = False,
         learn_initial_state: bool = False,
         state_solver: AnySolver = "auto",
         proximity: float | None = None,
-        method: str | Method = "full",
+        method: str | Method = "auto",
         penalty: Penalties | None = None,
         sweeps: int = 50,
         tolerance: float = 1e-4,
@@ -174,13 +186,52 @@ class LiftedRNN(Lifted):
             standardize=standardize,
         )  # fmt: skip
 
-    def _method(self, structure: Any) -> Method:
-        named: dict[object, Method] = {
-            "full": FullBatch(self.sweeps, tolerance=self.tolerance, extrapolation=False),
-            "gauss-newton": GaussNewton(self.sweeps, self.tolerance),
-        }
-        by_name = named.get(self.method) if isinstance(self.method, str) else None
-        return by_name or super()._method(structure)
+    def _method(self, structure: Structure) -> Method:
+        full = FullBatch(self.sweeps, tolerance=self.tolerance, extrapolation=False)
+        together = GaussNewton(self.sweeps, self.tolerance)
+        if self.method == "full" or (self.method == "auto" and self.divergence != "tight"):
+            return full
+        if self.method == "gauss-newton":
+            return together
+        if self.method != "auto":
+            return super()._method(structure)
+        try:
+            together.refuse(structure, multipliers=False)
+        except DeclarationError:
+            return Minibatch(_EPOCHS)
+        return together
+
+    def _suited(self, method: Method, X: Any) -> Method:
+        if self.method != "auto" or isinstance(method, FullBatch):
+            return method
+        if isinstance(X, DataLoader):
+            return Minibatch(_EPOCHS)
+        samples, steps = (*getattr(X, "shape", ()), 0, 0)[:2]
+        weights = sum(math.prod(p.shape) for p in self.network.parameters)
+        fast = samples < _MANY or samples * steps * weights <= _MOST_WORK
+        if fast and isinstance(method, GaussNewton):
+            return method
+        batches = -(-samples // Minibatch().batch_size)
+        return Minibatch(max(_EPOCHS, -(-_FEWEST_BATCHES // max(1, batches))))
+
+    def _begun(
+        self, structure: Structure, data: Data, standardization: Standardization, method: Method
+    ) -> Blocks:
+        """Return the blocks of a fit, after some steps from the best of several starts."""
+        again = self.warm_start and self.is_fitted
+        if self.start != "auto" or again or not isinstance(method, GaussNewton):
+            return super()._begun(structure, data, standardization, method)
+        generator, tried = torch.Generator().manual_seed(require_seed(self.seed)), []
+        brief = replace(method, most=min(method.most, _TRIAL))
+        for start in _TRIED:
+            weights = [layer.to(data.like) for layer in self._drawn(start, generator)]
+            blocks = self._blocks_at(structure, data, weights)
+            self._refuse_start(blocks)
+            blocks.pass_forward()
+            with torch.no_grad():
+                deque(brief.steps(blocks), maxlen=0)
+            tried.append(blocks)
+        return min(tried, key=Blocks.objective)
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights, of (recurrent, output) where two are given."""

@@ -97,7 +97,7 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
         task.outputs,
         activation=Tanh(),
         loss=loss,
-        divergence="tight",
+        rho=0.1,
         start="gaussian",
         spectral_radius=1.0,
         method=Minibatch(PASSES, BATCH, rate=0.1, damping=1.0),

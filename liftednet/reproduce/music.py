@@ -192,7 +192,7 @@ def _lift_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
         NOTES,
         activation=Tanh(),
         loss=BinaryCrossEntropy(),
-        divergence="tight",
+        rho=0.1,
         start="gaussian",
         method=Minibatch(1, LIFTED_BATCH),
         seed=run.seed,

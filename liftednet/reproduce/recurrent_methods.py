@@ -123,7 +123,8 @@ def lifted_start(model: SequenceModel, x: Tensor, y: Tensor, seed: int) -> None:
         1,
         activation=ReLU(),
         loss=BinaryCrossEntropy(),
-        divergence="tight",
+        rho=0.1,
+        start="identity",
         method=Minibatch(1, LIFTED_BATCH, rate=0.1, damping=1.0),
         seed=seed,
     ).fit(x[some].double(), y[some, None].double())

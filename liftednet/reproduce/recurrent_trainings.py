@@ -35,6 +35,7 @@ _CHOSEN_TOGETHER = {
     "sum": ("orthogonal", 0.1),
     "timer": ("gaussian", 0.1),
 }
+_BLOCKS = {"divergence": "joint", "method": "full"}
 _STARTS = {"echo": 1, "sum": 1, "timer": 2}  # of which the lowest objective goes on
 _NEXT_START = 100_000  # beyond the seeds of rows
 START_STEPS = 5  # of the lifted start
@@ -162,12 +163,12 @@ def _options(row: Row, run: RecurrentRun) -> dict[str, Any]:
         # The paper's |.|^2 and lambda_0 = 10 are twice our divergence, 20; its start is not said.
         solver = Cyclic(1e-4, max_sweeps=1)
         known = {"start": "gaussian", "lam": 20.0, "rho": 0.1}
-        return {**known, "state_solver": solver}
+        return {**_BLOCKS, **known, "state_solver": solver}
     if run.method == TOGETHER:
         named = dict(zip(("start", "rho"), _CHOSEN_TOGETHER[task], strict=True))
-        return {**named, "divergence": "tight", "method": "gauss-newton"}
+        return {**named, "method": "gauss-newton"}
     named = dict(zip(("start", "lam", "rho"), _CHOSEN[task], strict=True))
-    return {**named, "state_solver": NewtonOverTime(1e-4, max_iterations=2)}
+    return {**_BLOCKS, **named, "state_solver": NewtonOverTime(1e-4, max_iterations=2)}
 
 
 class Network(nn.Module):

@@ -69,7 +69,20 @@ def test_a_weight_counts_how_often_a_sample_is_there(model):
 
 def test_sequences_have_weights_too():
     x, lengths = rows(7, 2), torch.tensor([7, 3, 5, 7] * 5)
-    model = LiftedRNN(2, 4, 3, lam=0.5, sweeps=3, tolerance=1e-9, bidirectional=True)
+    model = LiftedRNN(
+        2,
+        4,
+        3,
+        None,
+        None,
+        0.5,
+        0.1,
+        "joint",
+        sweeps=3,
+        tolerance=1e-9,
+        start="identity",
+        bidirectional=True,
+    )
     weighed = model.fit(x, LABELS, lengths=lengths, sample_weight=WEIGHTS).trace
     assert weighed is not None
     again = model.fit(x[REPEATED], LABELS[REPEATED], lengths=lengths[REPEATED]).trace

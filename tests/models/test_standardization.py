@@ -25,7 +25,7 @@ def drawn(samples=120, features=4, seed=0):
     return x, (x[:, :1] * x[:, 1:2] + x[:, 2:3]).contiguous()
 
 
-def seen(model) -> torch.Tensor:
+def seen(model):
     """Return what training has seen of X."""
     return model._on_data().values[model.network.inputs[0]]
 

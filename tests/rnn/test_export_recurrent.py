@@ -29,7 +29,13 @@ def test_the_exported_network_gives_the_outputs_of_the_model(kind):
     x, y = echo(12, 6, lag=1, classes=3)
     x = x.double()
     lengths = torch.tensor([6, 2, 4, 1] * 3)
-    options: dict[str, Any] = {"hidden_size": 4, "start": "orthogonal", "sweeps": 2, **kind}
+    options: dict[str, Any] = {
+        "hidden_size": 4,
+        "start": "orthogonal",
+        "method": "full",
+        "sweeps": 2,
+        **kind,
+    }
     model = LiftedRNN(3, output_size=3, **options).fit(x, y, lengths=lengths)
     network = recurrent_to_torch(model)
     real = torch.arange(6) < lengths[:, None]

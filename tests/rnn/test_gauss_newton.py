@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev
+from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import activations
-from liftednet.data import running_sum
+from liftednet.data import echo, running_sum
+from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, LiftedRNN, Step
+from liftednet.models import Ending, LiftedRNN, Step, rnn
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.models.rnn import Cell
+from liftednet.penalties import Nonnegative
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt, Quadratic
 from liftednet.solvers.normal_equations import normal_equations
 
@@ -175,7 +178,7 @@ def test_a_damped_step_solves_the_damped_system_and_takes_no_rise(generator):
 
 def test_it_asks_for_the_tight_divergence():
     with pytest.raises(DeclarationError, match="tight"):
-        LiftedRNN(2, 3, 2, method="gauss-newton")
+        LiftedRNN(2, 3, 2, method="gauss-newton", divergence="joint")
 
 
 def test_more_weights_than_a_square_matrix_can_hold_are_no_obstacle(generator):
@@ -202,3 +205,62 @@ def test_an_interrupt_keeps_the_last_step(generator):
     assert model.objective() == pytest.approx(model.trace.objectives[-1], rel=1e-4)
     assert "not fitted" not in repr(model)
     assert "hidden_size=[3]" in repr(small_model()) and "not fitted" in repr(small_model())
+
+
+def test_without_options_an_echo_is_learned_by_tight_steps_of_all_weights():
+    x, y = echo(100, 8, lag=2, classes=4, seed=0)
+    model = LiftedRNN(4, 10, 4).fit(x, y)
+    assert model.trace is not None
+    assert {step.solver for step in model.trace.steps} == {"levenberg-marquardt"}
+    assert all(isinstance(found, Tight) for found in model.structure.divergences.values())
+    unseen, answers = echo(500, 8, lag=2, classes=4, seed=1)
+    possible = (6 + 2 / 4) / 8  # the first two answers are random
+    assert float((model.predict(unseen) == answers).double().mean()) > possible - 0.02
+
+
+def test_of_several_starts_the_best_goes_on(generator):
+    model = small_model(start="auto", sweeps=1)
+    x, y = small_task(model, False, generator)
+    trace = model.fit(x, y).trace
+    assert trace is not None
+    drawn, ends = torch.Generator().manual_seed(model.seed), []
+    for start in ("orthogonal", "gaussian", "orthogonal"):
+        alone = small_model(start=model._drawn(start, drawn), sweeps=1).fit(x, y)
+        assert alone.trace is not None
+        ends.append(alone.trace.objectives[-1])
+    assert trace.start == pytest.approx(min(ends), rel=1e-9)
+    warm = small_model(start="auto", sweeps=1, warm_start=True).fit(x, y)
+    before = warm.objective()
+    again = warm.fit(x, y).trace
+    assert again is not None
+    assert again.start == pytest.approx(before, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "solver"),
+    [
+        ({"divergence": "joint"}, None),
+        ({"penalty": Nonnegative()}, "minibatch"),
+        ({"method": "gauss-newton"}, "levenberg-marquardt"),
+    ],
+)
+def test_the_method_is_one_that_serves(generator, options, solver):
+    x = torch.randn(6, 5, 2, generator=generator, dtype=torch.float64)
+    model = LiftedRNN(2, 3, 2, sweeps=1, **options).fit(x, (x[..., 0] > 0).long())
+    assert model.trace is not None
+    found = {step.solver for step in model.trace.steps}
+    assert found == {solver} if solver else not found & {"minibatch", "levenberg-marquardt"}
+
+
+def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
+    x = torch.randn(60, 5, 2, generator=generator)
+    y = (x[..., 0] > 0).long()
+    monkeypatch.setattr(rnn, "_MANY", 50)
+    monkeypatch.setattr(rnn, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(rnn, "_FEWEST_BATCHES", 3)
+    for fitted in (
+        LiftedRNN(2, 3, 2).fit(x, y),
+        LiftedRNN(2, 3, 2).fit(DataLoader(TensorDataset(x, y), batch_size=20)),
+    ):
+        assert fitted.trace is not None
+        assert {step.solver for step in fitted.trace.steps} == {"minibatch"}
