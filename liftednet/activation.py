@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.evaluation import conjugate_at_zero, evaluate, nearest
+from liftednet.evaluation import conjugate_at_zero, evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
@@ -170,7 +170,9 @@ class Activation:
             self._missing("potential_value", "an objective")
         rows = (cp.Constant(row[None]) for row in v.detach().double().cpu().numpy())
         walled = (self.potential(row) + cp.transforms.indicator(self.domain(row)) for row in rows)
-        return torch.tensor([evaluate(x) for x in walled], dtype=torch.float64, device=v.device)
+        with stating(f"the potential of {self!r}"):
+            values = [evaluate(x) for x in walled]
+        return torch.tensor(values, dtype=torch.float64, device=v.device)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
@@ -271,7 +273,8 @@ class DivergenceActivation(Activation):
     def divergence_value(self, v: Tensor, u: Tensor) -> float:
         """Return D(v, u) summed over the samples, evaluated by CVXPY in float64."""
         numbers = (x.detach().double().cpu().numpy() for x in (v, u))
-        return evaluate(self.divergence(*map(cp.Constant, numbers)))
+        with stating(f"the divergence of {self!r}"):
+            return evaluate(self.divergence(*map(cp.Constant, numbers)))
 
     def project(self, v: Tensor) -> Tensor:
         """Return v: the domain of a raw divergence is known to CVXPY alone."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Divergence, Raw, require_divergence
-from liftednet.errors import DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.fit import Fit, Statement, parameter, read_states
@@ -72,9 +72,14 @@ class OutputFit(Fit[Tensor]):
         self.loss.require_activation(self.divergence.activation)
 
     def refuse_bad_values(self) -> None:
-        """Raise `DataError` where the data have NaN or infinite entries."""
+        """Raise `DataError` where data are NaN or infinite, or negative where they cannot be."""
         require_finite("the target Y", self.target)
         require_finite("the pre-activation U", self.pre_activation)
+        if self.loss.nonnegative_target and bool((self.target < 0).any()):
+            raise DataError(
+                f"{self.loss!r} needs targets that are not negative, got "
+                f"{float(self.target.min())}."
+            )
 
     def refuse_bad_start(self, start: Tensor) -> None:
         """Raise `DataError` where a start is not a finite tensor like Z."""
