@@ -62,6 +62,81 @@ class Activation:
         return FunctionActivation(forward, lipschitz)
 
     @staticmethod
+    def from_potential(
+        potential: Map,
+        lower: float = -math.inf,
+        upper: float = math.inf,
+        expression: Callable[[Expression], Expression] | None = None,
+        lipschitz: float | None = None,
+    ) -> Activation:
+        """Declare a unit-by-unit activation by its convex potential Phi alone.
+
+        phi(u) = argmax_v <u, v> - Phi(v) over lower <= v <= upper is found by a scalar root for
+        every unit, in float64: slow but right. A forward map makes it fast (`from_function`).
+
+        Args:
+            potential: Phi, an elementwise torch function that is finite between lower and upper.
+            lower: the lower end of its domain, or -inf.
+            upper: the upper end, or inf.
+            expression: Phi in CVXPY, summed over the entries of v; derived where it is not given.
+            lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
+
+        Raises:
+            DataError: there is nothing between lower and upper, or lipschitz is not positive.
+            DeclarationError: Phi is not convex or finite there, couples units, is not torch's, or
+                grows no faster than linearly.
+
+        Example:
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> entropy = Activation.from_potential(
+            ...     lambda v: torch.xlogy(v, v) + torch.xlogy(1 - v, 1 - v), 0, 1
+            ... )
+            >>> entropy.forward(torch.tensor([[0.0, 2.0]], dtype=torch.float64))
+            tensor([[0.5000, 0.8808]], dtype=torch.float64)
+        """
+        from liftednet.potential import PotentialActivation  # which is an Activation itself
+
+        return PotentialActivation(potential, lower, upper, expression, lipschitz)
+
+    @staticmethod
+    def from_expression(
+        expression: Callable[[Expression], Expression],
+        domain: RawDomain | None = None,
+        lipschitz: float | None = None,
+    ) -> Activation:
+        """Declare an activation, coupled or not, by a CVXPY expression of its potential alone.
+
+        phi(u) = argmax_v <u, v> - Phi(v), and its prox, are solved by CVXPY: slow but right, and
+        without a derivative.
+
+        Args:
+            expression: takes v (samples, units) and returns Phi(v), summed over the samples.
+            domain: takes v and returns constraints, if any.
+            lipschitz: a Lipschitz constant of phi, which joint divergences need.
+
+        Raises:
+            DataError: lipschitz is not positive.
+            DeclarationError: at first use, Phi is no convex scalar to CVXPY.
+            SolverError: at first use, <u, v> - Phi(v) has no largest value.
+
+        Example:
+            >>> import cvxpy as cp
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> ball = Activation.from_expression(
+            ...     lambda v: cp.sum_squares(v) / 2,
+            ...     domain=lambda v: [cp.norm(v, 2, axis=1) <= 1],
+            ...     lipschitz=1.0,
+            ... )
+            >>> ball.forward(torch.tensor([[3.0, 4.0]])).round(decimals=4)
+            tensor([[0.6000, 0.8000]])
+        """
+        from liftednet.potential import StatedActivation  # which is an Activation itself
+
+        return StatedActivation(expression, domain, lipschitz)
+
+    @staticmethod
     def from_divergence(
         divergence: RawDivergence, forward: Map, domain: RawDomain | None = None, block: int = 1
     ) -> Activation:

@@ -186,7 +186,8 @@ def test_numbers_and_penalties_that_do_not_fit_are_refused_by_name() -> None:
     simplex = joint(activations.SimplexProjection())
     with pytest.raises(DataError, match=r"not negative, got -1\.0"):
         solve(OutputFit(SimplexCrossEntropy(), -u, simplex, u), "reference")
-    for wrong in (lambda W: W.nothing, lambda W: "a"):
+    wrongs: tuple[Any, ...] = (lambda W: W.nothing, lambda W: "a")
+    for wrong in wrongs:
         with pytest.raises(DeclarationError, match=r"pi\(W\) of Declared"):
             Declared(wrong).prox(u, 1.0)
     with pytest.raises(DeclarationError, match="constraints of Declared"):
