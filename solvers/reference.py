@@ -187,5 +187,5 @@ def moreau_residual(formulation: Formulation) -> float:
     if any(variable.value is None for variable in variables):
         return np.inf
     moved = [np.max(np.abs(x.value - v)) for x, v in zip(variables, at, strict=True)]
-    size = max(1.0, *(np.max(np.abs(v)) for v in at))
-    return float(max(*moved, *violations) / size)
+    size = max(1.0, max(np.max(np.abs(v)) for v in at))
+    return float(max(moved + violations) / size)

@@ -131,15 +131,15 @@ class OutputFit(Fit[Tensor]):
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
+        unknown = isinstance(self.divergence, Raw) or self.loss.stated_only
         for part in row_chunks(len(value), value.shape[1]):
             z, u = value[part].double(), self.pre_activation[part].double()
             y = self.target[part].double()
             objective += self.loss.output_value(y, z)
             objective += self.lam * self.divergence.state_value(z, u)
-            if not isinstance(self.divergence, Raw):
+            if not unknown:
                 activation = self.divergence.activation
                 off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
                 violation = torch.maximum(violation, off.max())
                 largest = torch.maximum(largest, z.abs().max())
-        raw = isinstance(self.divergence, Raw)
-        return Measure(float(objective), torch.nan if raw else float(violation / largest))
+        return Measure(float(objective), torch.nan if unknown else float(violation / largest))
