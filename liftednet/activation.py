@@ -7,7 +7,7 @@ be (`liftednet.scalar_map`), and asked for by name where it cannot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
@@ -55,10 +55,24 @@ class Activation:
             forward: phi, an elementwise torch function or module without random parts.
             lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
 
+        Returns:
+            The activation; of a torch.nn.PReLU that of the catalogue, with its slopes.
+
         Raises:
             DeclarationError: phi is not finite, decreases, couples units, or is not torch's.
             DataError: lipschitz is not positive.
+
+        Example:
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> softsign = Activation.from_function(torch.nn.functional.softsign)
+            >>> softsign.forward(torch.tensor([[-1.0, 3.0]]))
+            tensor([[-0.5000,  0.7500]])
         """
+        if isinstance(forward, torch.nn.PReLU):
+            from liftednet.activations.prelu import PReLU  # which is an Activation itself
+
+            return PReLU(forward.weight)
         return FunctionActivation(forward, lipschitz)
 
     @staticmethod
@@ -277,6 +291,10 @@ class Activation:
     def pre_units(self, units: int) -> int:
         """Return how many pre-activations `units` units take (more than one each in pooling)."""
         return units
+
+    def alone(self) -> Sequence[Activation]:
+        """Return the maps of single units that it is made of, where they differ; else itself."""
+        return (self,)
 
     @cached_property
     def scalar_map(self) -> ScalarMap:

@@ -19,6 +19,7 @@ from liftednet.activations import (
     Identity,
     LeakyReLU,
     MaxPooling,
+    PReLU,
     ReLU,
     Sigmoid,
     Softmax,
@@ -116,9 +117,9 @@ def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
         network.append(linear(weights))
-        network.extend(_modules(activation))
+        network.extend(_modules(activation, weights))
     if logits:
-        del network[len(network) - len(_modules(model.activations[-1])) :]
+        del network[len(network) - len(_modules(model.activations[-1], model.weights[-1])) :]
     return network
 
 
@@ -387,10 +388,22 @@ def linear(weights: Weights) -> nn.Linear:
     return module
 
 
-def _modules(activation: Activation) -> list[nn.Module]:
-    """Return the modules of an activation: one, or none for the identity."""
+def _modules(activation: Activation, weights: Weights) -> list[nn.Module]:
+    """Return the modules of an activation above weights: one, or none for the identity."""
+    if type(activation) is PReLU:
+        return [_parametric(activation, weights.matrix)]
     make = _TORCH_MODULES.get(type(activation))
     return [ActivationModule(activation)] if make is None else make(activation)
+
+
+@torch.no_grad()
+def _parametric(activation: PReLU, matrix: Tensor) -> nn.PReLU:
+    """Return the module beside W, whose slopes are one, or as many as units."""
+    units = matrix.shape[1]
+    slopes = activation.slopes if len(activation.slopes) == 1 else activation.spread(units)
+    module = nn.PReLU(len(slopes), dtype=matrix.dtype, device=matrix.device)
+    module.weight.copy_(matrix.new_tensor(slopes))
+    return module
 
 
 def _declared(activation: FunctionActivation) -> list[nn.Module]:

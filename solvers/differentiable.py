@@ -407,9 +407,10 @@ def _direct(matrix: Tensor, right: Tensor) -> Tensor:
     """Return the solution of least norm of dense systems, (..., n, 1)."""
     found, failed = torch.linalg.solve_ex(matrix, right)[:2]
     if bool((failed == 0).all()) and float(found.norm()) <= _LONGEST * float(right.norm()):
-        return found
-    least: Tensor = torch.linalg.pinv(matrix) @ right
-    return least
+        solution: Tensor = found
+    else:
+        solution = torch.linalg.pinv(matrix) @ right
+    return solution
 
 
 def _krylov(product: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:

@@ -46,10 +46,11 @@ def check_activation(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     done: list[Check] = []
-    for check in _checks(activation, units, generator):
-        done.append(check)
-        if not check.passed:
-            raise FailedCheckError(Report(repr(activation), tuple(done)))
+    for one in activation.alone():
+        for check in _checks(one, units, generator):
+            done.append(check)
+            if not check.passed:
+                raise FailedCheckError(Report(repr(activation), tuple(done)))
     return Report(repr(activation), tuple(done))
 
 
