@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     RawDivergence = Callable[[Expression, Expression], Expression]
     RawDomain = Callable[[Expression], list[Constraint]]
 
+__all__ = [
+    "Activation",
+    "DivergenceActivation",
+]
+
 _DERIVED = ("scalar_map", "lipschitz", "conjugate_at_zero")  # kept on the object once computed
 
 
@@ -41,6 +46,15 @@ class Activation:
     Attributes:
         per_unit: whether each unit is mapped by itself.
         lipschitz: a Lipschitz constant of phi, or None where there is none.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Activation
+        >>> class Cube(Activation):
+        ...     def forward(self, u):
+        ...         return u**3
+        >>> Cube().prox(torch.tensor([[10.0]], dtype=torch.float64), 1.0)  # u^3 at u^3 + u = 10
+        tensor([[8.0000]], dtype=torch.float64)
     """
 
     per_unit: bool = True
@@ -164,6 +178,16 @@ class Activation:
             forward: phi in torch, (samples, block * units) to (samples, units).
             domain: constraints on v, if any.
             block: how many pre-activations make one unit (as in max-pooling).
+
+        Example:
+            >>> import cvxpy as cp
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> relu = Activation.from_divergence(
+            ...     lambda v, u: cp.sum_squares(v - u) / 2, torch.relu, lambda v: [v >= 0]
+            ... )
+            >>> relu.forward(torch.tensor([[-1.0, 2.0]]))
+            tensor([[0., 2.]])
         """
         return DeclaredDivergence(divergence, forward, domain, block)
 

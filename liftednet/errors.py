@@ -4,17 +4,51 @@ from __future__ import annotations
 
 from typing import Any
 
+__all__ = [
+    "DataError",
+    "DeclarationError",
+    "LiftedError",
+    "NotFittedError",
+    "SolverError",
+]
+
 
 class LiftedError(Exception):
-    """Base of every error that liftednet raises on purpose."""
+    """Base of every error that liftednet raises on purpose.
+
+    Example:
+        >>> from liftednet import DataError, LiftedError
+        >>> issubclass(DataError, LiftedError)
+        True
+    """
 
 
 class DataError(LiftedError, ValueError):
-    """The arrays or numbers that were given cannot be used; nothing has been computed."""
+    """The arrays or numbers that were given cannot be used; nothing has been computed.
+
+    Example:
+        >>> from liftednet import DataError
+        >>> from liftednet.penalties import L1
+        >>> try:
+        ...     L1(-1.0)
+        ... except DataError as error:
+        ...     print(error)
+        rho must be positive and finite, got -1.0.
+    """
 
 
 class DeclarationError(LiftedError):
-    """An activation, loss or penalty lacks or contradicts what is needed of it."""
+    """An activation, loss or penalty lacks or contradicts what is needed of it.
+
+    Example:
+        >>> from liftednet import DeclarationError
+        >>> from liftednet.activations import LeakyReLU
+        >>> try:
+        ...     LeakyReLU(-1.0)
+        ... except DeclarationError as error:
+        ...     print(error)
+        LeakyReLU needs 0 < alpha <= 1, got alpha = -1.0; alpha = 0 is ReLU().
+    """
 
 
 class SolverError(LiftedError):
@@ -22,6 +56,11 @@ class SolverError(LiftedError):
 
     Attributes:
         solution: the last good state that was reached, or None where there is none.
+
+    Example:
+        >>> from liftednet import SolverError
+        >>> SolverError("it stopped early", solution=1.5).solution
+        1.5
     """
 
     def __init__(self, message: str, solution: Any = None) -> None:
@@ -31,4 +70,14 @@ class SolverError(LiftedError):
 
 
 class NotFittedError(LiftedError):
-    """A model was asked for what only a fitted one has."""
+    """A model was asked for what only a fitted one has.
+
+    Example:
+        >>> from liftednet import NotFittedError
+        >>> from liftednet.models import LiftedMLP
+        >>> try:
+        ...     LiftedMLP((2, 3, 2)).predict([[0.0, 0.0]])
+        ... except NotFittedError:
+        ...     print("fit it first")
+        fit it first
+    """

@@ -34,6 +34,11 @@ from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.samples import Weights
 
+__all__ = [
+    "initialize_",
+    "to_torch",
+]
+
 
 class Feedforward(Protocol):
     """What a model must have to be exported: its layers, from the inputs to the outputs."""
@@ -106,6 +111,16 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
     Raises:
         DataError: it is no model.
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import to_torch
+        >>> from liftednet.models import LiftedMLP
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
+        >>> y = torch.tensor([0, 1] * 20)
+        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> [type(part).__name__ for part in to_torch(model)]
+        ['Linear', 'ReLU', 'Linear', 'Softmax']
     """
     _require_model(model)
     if _is_chain(model):
@@ -308,6 +323,18 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
         DataError: the first layer that does not fit, with both shapes; or an argument is no
             network, or no model whose layers follow one another.
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet import initialize_
+        >>> from liftednet.models import LiftedMLP
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
+        >>> y = torch.tensor([0, 1] * 20)
+        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> bool((initialize_(network, model)(x).argmax(-1) == y).all())
+        True
     """
     if not isinstance(module, nn.Module):
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")

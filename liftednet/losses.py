@@ -28,11 +28,30 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
+__all__ = [
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "Declared",
+    "Huber",
+    "Loss",
+    "OutputLoss",
+    "PinnedLoss",
+    "Quantile",
+    "SimplexCrossEntropy",
+    "SquaredError",
+]
+
+
 class Loss(ABC):
     """How targets become numbers, and numbers predictions.
 
     Attributes:
         probabilistic: whether the outputs are class probabilities.
+
+    Example:
+        >>> from liftednet.losses import CrossEntropy, Loss, SquaredError
+        >>> isinstance(CrossEntropy(), Loss), SquaredError().probabilistic
+        (True, False)
     """
 
     probabilistic: bool = True
@@ -55,7 +74,16 @@ class Loss(ABC):
 
 
 class PinnedLoss(Loss):
-    """A loss that is a divergence D(y, u) of an activation."""
+    """A loss that is a divergence D(y, u) of an activation.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import CrossEntropy, PinnedLoss
+        >>> isinstance(CrossEntropy(), PinnedLoss)
+        True
+        >>> CrossEntropy().activate(torch.zeros(1, 2))
+        tensor([[0.5000, 0.5000]])
+    """
 
     divergence: Divergence
 
@@ -72,6 +100,11 @@ class OutputLoss(Loss):
         nonnegative_target: whether the targets cannot be negative.
         closed: whether `stationary_point` is the minimizer itself, whatever z.
         stated_only: whether the loss is known to CVXPY alone, without a stationary point.
+
+    Example:
+        >>> from liftednet.losses import Huber, OutputLoss, Quantile
+        >>> isinstance(Huber(), OutputLoss), isinstance(Quantile(), OutputLoss)
+        (True, True)
     """
 
     activation: Activation
@@ -106,6 +139,13 @@ class SquaredError(PinnedLoss, OutputLoss):
     """|y - u|^2 / 2, summed over samples and outputs.
 
     Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import SquaredError
+        >>> y, z = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+        >>> SquaredError().output_value(y, z)
+        tensor(0.2500)
     """
 
     probabilistic = False
@@ -143,6 +183,14 @@ class CrossEntropy(PinnedLoss):
     """log sum exp(u) - <y, u> + sum y log y, from labels or from class probabilities.
 
     Lifted Neural Networks, eq. (11).
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import CrossEntropy
+        >>> loss = CrossEntropy()
+        >>> y = loss.encode(torch.tensor([0, 1]), outputs=2)
+        >>> loss.divergence.value(y.float(), torch.zeros(2, 2))  # 2 log 2
+        tensor(1.3863)
     """
 
     def __init__(self) -> None:
@@ -159,7 +207,14 @@ class CrossEntropy(PinnedLoss):
 
 
 class BinaryCrossEntropy(PinnedLoss):
-    """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1]."""
+    """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1].
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import BinaryCrossEntropy
+        >>> BinaryCrossEntropy().decode(torch.tensor([[0.2, 0.7]]))
+        tensor([[0, 1]])
+    """
 
     def __init__(self) -> None:
         """Make the divergence of the sigmoid."""
@@ -185,6 +240,13 @@ class SimplexCrossEntropy(OutputLoss):
     """-<y, log z> for output states z on the simplex.
 
     Lifted Neural Networks, eq. (15) and appendix A.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import SimplexCrossEntropy
+        >>> y, z = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+        >>> SimplexCrossEntropy().output_value(y, z)
+        tensor(0.6931)
     """
 
     nonnegative_target = True

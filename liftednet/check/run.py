@@ -38,6 +38,12 @@ def check_activation(
         DeclarationError: it does not hold; the message names the first point that fails, and the
             error's `report` has the checks so far. Or nothing says of which problem `forward` is
             the argmin.
+
+    Example:
+        >>> from liftednet import check_activation
+        >>> from liftednet.activations import ReLU
+        >>> check_activation(ReLU()).passed
+        True
     """
     if not isinstance(activation, Activation):
         raise DeclarationError(

@@ -31,6 +31,15 @@ class Declared(Penalty):
 
     Raises:
         DeclarationError: there is neither; at first use, what they return is not convex.
+
+    Example:
+        >>> import cvxpy as cp
+        >>> import torch
+        >>> from liftednet.penalties import Declared
+        >>> simplex = Declared(constraints=lambda W: [W >= 0, cp.sum(W, axis=0) == 1])
+        >>> simplex.project(torch.tensor([[2.0], [0.5]])).round(decimals=4)
+        tensor([[1.],
+                [0.]])
     """
 
     function: Callable[[Expression], Expression | float] | None = None

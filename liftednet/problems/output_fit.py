@@ -46,6 +46,17 @@ class OutputFit(Fit[Tensor]):
     Raises:
         DataError: shapes, types or lam do not fit.
         DeclarationError: the loss cannot be paired with this activation.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import OutputFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.solvers import solve
+        >>> y, u = torch.tensor([[1.0, -1.0]]), torch.tensor([[3.0, -1.0]])
+        >>> solve(OutputFit(SquaredError(), y, tight(ReLU()), u)).value
+        tensor([[2., 0.]])
     """
 
     loss: OutputLoss
