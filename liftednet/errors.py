@@ -69,6 +69,10 @@ class SolverError(LiftedError):
         self.solution = solution
 
 
+class FitWarning(UserWarning):
+    """A fit has ended without an error, and its result is of no use."""
+
+
 class NotFittedError(LiftedError):
     """A model was asked for what only a fitted one has.
 
