@@ -95,6 +95,8 @@ _HOMES = {
     "to_torch": "export",
 }
 
+__all__ = sorted({*_ROOMS, *_HOMES, "__version__"})
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name on its first use (PEP 562)."""
@@ -108,5 +110,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return every public name, whether or not it has been used yet."""
-    return sorted({*globals(), *_ROOMS, *_HOMES})
+    """Return the public names, whether or not they have been used yet."""
+    return list(__all__)

@@ -7,7 +7,7 @@ be (`liftednet.scalar_map`), and asked for by name where it cannot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NoReturn
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.evaluation import conjugate_at_zero, evaluate, nearest
+from liftednet.evaluation import conjugate_at_zero, evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
     RawDivergence = Callable[[Expression, Expression], Expression]
     RawDomain = Callable[[Expression], list[Constraint]]
+
+__all__ = [
+    "Activation",
+    "DivergenceActivation",
+]
 
 _DERIVED = ("scalar_map", "lipschitz", "conjugate_at_zero")  # kept on the object once computed
 
@@ -41,6 +46,15 @@ class Activation:
     Attributes:
         per_unit: whether each unit is mapped by itself.
         lipschitz: a Lipschitz constant of phi, or None where there is none.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Activation
+        >>> class Cube(Activation):
+        ...     def forward(self, u):
+        ...         return u**3
+        >>> Cube().prox(torch.tensor([[10.0]], dtype=torch.float64), 1.0)  # u^3 at u^3 + u = 10
+        tensor([[8.0000]], dtype=torch.float64)
     """
 
     per_unit: bool = True
@@ -55,11 +69,100 @@ class Activation:
             forward: phi, an elementwise torch function or module without random parts.
             lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
 
+        Returns:
+            The activation; of a torch.nn.PReLU that of the catalogue, with its slopes.
+
         Raises:
             DeclarationError: phi is not finite, decreases, couples units, or is not torch's.
             DataError: lipschitz is not positive.
+
+        Example:
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> softsign = Activation.from_function(torch.nn.functional.softsign)
+            >>> softsign.forward(torch.tensor([[-1.0, 3.0]]))
+            tensor([[-0.5000,  0.7500]])
         """
+        if isinstance(forward, torch.nn.PReLU):
+            from liftednet.activations.prelu import PReLU  # which is an Activation itself
+
+            return PReLU(forward.weight)
         return FunctionActivation(forward, lipschitz)
+
+    @staticmethod
+    def from_potential(
+        potential: Map,
+        lower: float = -math.inf,
+        upper: float = math.inf,
+        expression: Callable[[Expression], Expression] | None = None,
+        lipschitz: float | None = None,
+    ) -> Activation:
+        """Declare a unit-by-unit activation by its convex potential Phi alone.
+
+        phi(u) = argmax_v <u, v> - Phi(v) over lower <= v <= upper is found by a scalar root for
+        every unit, in float64: slow but right. A forward map makes it fast (`from_function`).
+
+        Args:
+            potential: Phi, an elementwise torch function that is finite between lower and upper.
+            lower: the lower end of its domain, or -inf.
+            upper: the upper end, or inf.
+            expression: Phi in CVXPY, summed over the entries of v; derived where it is not given.
+            lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
+
+        Raises:
+            DataError: there is nothing between lower and upper, or lipschitz is not positive.
+            DeclarationError: Phi is not convex or finite there, couples units, is not torch's, or
+                grows no faster than linearly.
+
+        Example:
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> entropy = Activation.from_potential(
+            ...     lambda v: torch.xlogy(v, v) + torch.xlogy(1 - v, 1 - v), 0, 1
+            ... )
+            >>> entropy.forward(torch.tensor([[0.0, 2.0]], dtype=torch.float64))
+            tensor([[0.5000, 0.8808]], dtype=torch.float64)
+        """
+        from liftednet.potential import PotentialActivation  # which is an Activation itself
+
+        return PotentialActivation(potential, lower, upper, expression, lipschitz)
+
+    @staticmethod
+    def from_expression(
+        expression: Callable[[Expression], Expression],
+        domain: RawDomain | None = None,
+        lipschitz: float | None = None,
+    ) -> Activation:
+        """Declare an activation, coupled or not, by a CVXPY expression of its potential alone.
+
+        phi(u) = argmax_v <u, v> - Phi(v), and its prox, are solved by CVXPY: slow but right, and
+        without a derivative.
+
+        Args:
+            expression: takes v (samples, units) and returns Phi(v), summed over the samples.
+            domain: takes v and returns constraints, if any.
+            lipschitz: a Lipschitz constant of phi, which joint divergences need.
+
+        Raises:
+            DataError: lipschitz is not positive.
+            DeclarationError: at first use, Phi is no convex scalar to CVXPY.
+            SolverError: at first use, <u, v> - Phi(v) has no largest value.
+
+        Example:
+            >>> import cvxpy as cp
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> ball = Activation.from_expression(
+            ...     lambda v: cp.sum_squares(v) / 2,
+            ...     domain=lambda v: [cp.norm(v, 2, axis=1) <= 1],
+            ...     lipschitz=1.0,
+            ... )
+            >>> ball.forward(torch.tensor([[3.0, 4.0]])).round(decimals=4)
+            tensor([[0.6000, 0.8000]])
+        """
+        from liftednet.potential import StatedActivation  # which is an Activation itself
+
+        return StatedActivation(expression, domain, lipschitz)
 
     @staticmethod
     def from_divergence(
@@ -75,6 +178,16 @@ class Activation:
             forward: phi in torch, (samples, block * units) to (samples, units).
             domain: constraints on v, if any.
             block: how many pre-activations make one unit (as in max-pooling).
+
+        Example:
+            >>> import cvxpy as cp
+            >>> import torch
+            >>> from liftednet import Activation
+            >>> relu = Activation.from_divergence(
+            ...     lambda v, u: cp.sum_squares(v - u) / 2, torch.relu, lambda v: [v >= 0]
+            ... )
+            >>> relu.forward(torch.tensor([[-1.0, 2.0]]))
+            tensor([[0., 2.]])
         """
         return DeclaredDivergence(divergence, forward, domain, block)
 
@@ -170,7 +283,9 @@ class Activation:
             self._missing("potential_value", "an objective")
         rows = (cp.Constant(row[None]) for row in v.detach().double().cpu().numpy())
         walled = (self.potential(row) + cp.transforms.indicator(self.domain(row)) for row in rows)
-        return torch.tensor([evaluate(x) for x in walled], dtype=torch.float64, device=v.device)
+        with stating(f"the potential of {self!r}"):
+            values = [evaluate(x) for x in walled]
+        return torch.tensor(values, dtype=torch.float64, device=v.device)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return Phi*(u) = max_v <u, v> - Phi(v) per sample, (samples,), in torch."""
@@ -200,6 +315,10 @@ class Activation:
     def pre_units(self, units: int) -> int:
         """Return how many pre-activations `units` units take (more than one each in pooling)."""
         return units
+
+    def alone(self) -> Sequence[Activation]:
+        """Return the maps of single units that it is made of, where they differ; else itself."""
+        return (self,)
 
     @cached_property
     def scalar_map(self) -> ScalarMap:
@@ -271,7 +390,8 @@ class DivergenceActivation(Activation):
     def divergence_value(self, v: Tensor, u: Tensor) -> float:
         """Return D(v, u) summed over the samples, evaluated by CVXPY in float64."""
         numbers = (x.detach().double().cpu().numpy() for x in (v, u))
-        return evaluate(self.divergence(*map(cp.Constant, numbers)))
+        with stating(f"the divergence of {self!r}"):
+            return evaluate(self.divergence(*map(cp.Constant, numbers)))
 
     def project(self, v: Tensor) -> Tensor:
         """Return v: the domain of a raw divergence is known to CVXPY alone."""

@@ -23,12 +23,29 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
+__all__ = [
+    "Divergence",
+    "Joint",
+    "Raw",
+    "Tight",
+    "joint",
+    "tight",
+    "within",
+]
+
+
 @dataclass(frozen=True)
 class Divergence(ABC):
     """A divergence between states v (samples, units) and pre-activations u.
 
     Attributes:
         activation: the map phi whose argmin the divergence is.
+
+    Example:
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import Divergence, tight
+        >>> isinstance(tight(ReLU()), Divergence)
+        True
     """
 
     activation: Activation
@@ -147,6 +164,12 @@ class Tight(_Split):
     """R = Phi*, the Fenchel-Young divergence: D >= 0, and D = 0 exactly at v = phi(u).
 
     Biconvex: the BCR condition of Lifted Neural Networks, section 4.
+
+    Example:
+        >>> from liftednet.activations import Sigmoid
+        >>> from liftednet.divergences import Tight
+        >>> Tight(Sigmoid()).smoothness
+        0.25
     """
 
     @property
@@ -185,6 +208,12 @@ class Joint(_Split):
 
     Raises:
         DeclarationError: the activation has no Lipschitz constant.
+
+    Example:
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import Joint
+        >>> Joint(ReLU()).quadratic
+        True
     """
 
     def __post_init__(self) -> None:
@@ -241,7 +270,14 @@ class Joint(_Split):
 
 @dataclass(frozen=True)
 class Raw(Divergence):
-    """One CVXPY expression D(v, u) of a `DivergenceActivation`; the reference solver serves it."""
+    """One CVXPY expression D(v, u) of a `DivergenceActivation`; the reference solver serves it.
+
+    Example:
+        >>> from liftednet.activations import ReLUAbsolute
+        >>> from liftednet.divergences import Raw, tight
+        >>> isinstance(tight(ReLUAbsolute()), Raw)
+        True
+    """
 
     activation: DivergenceActivation
 
@@ -308,6 +344,14 @@ def tight(activation: Activation) -> Divergence:
 
     Raises:
         DeclarationError: it is no activation.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import tight
+        >>> u = torch.tensor([[-1.0, 2.0]])
+        >>> tight(ReLU()).value(u.relu(), u)  # zero at the forward pass
+        tensor(0.)
     """
     _require_activation(activation)
     if isinstance(activation, DivergenceActivation):
@@ -320,6 +364,14 @@ def joint(activation: Activation) -> Divergence:
 
     Raises:
         DeclarationError: it is no activation, or one without a Lipschitz constant.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> u = torch.tensor([[-1.0, 2.0]])
+        >>> joint(ReLU()).value(u.relu(), u)  # |v - u|^2 / 2
+        tensor(0.5000)
     """
     _require_activation(activation)
     if isinstance(activation, DivergenceActivation):
@@ -333,6 +385,14 @@ def within(divergence: Divergence, bounds: tuple[float, float]) -> Divergence:
     Raises:
         DataError: nothing lies between them.
         DeclarationError: it is raw, or its map couples units.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import tight, within
+        >>> held = within(tight(ReLU()), (0.0, 1.0)).activation
+        >>> held.forward(torch.tensor([[-1.0, 0.5, 2.0]]))
+        tensor([[0.0000, 0.5000, 1.0000]])
     """
     if isinstance(divergence, Raw):
         raise DeclarationError(f"{divergence.activation!r} is a raw divergence: bound it itself.")

@@ -7,17 +7,53 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from liftednet.not_fitted import NotFittedError as NotFittedError
 
+__all__ = [
+    "DataError",
+    "DeclarationError",
+    "FitWarning",
+    "LiftedError",
+    "NotFittedError",
+    "OutOfMemoryError",
+    "SolverError",
+]
+
 
 class LiftedError(Exception):
-    """Base of every error that liftednet raises on purpose."""
+    """Base of every error that liftednet raises on purpose.
+
+    Example:
+        >>> from liftednet import DataError, LiftedError
+        >>> issubclass(DataError, LiftedError)
+        True
+    """
 
 
 class DataError(LiftedError, ValueError):
-    """The arrays or numbers that were given cannot be used; nothing has been computed."""
+    """The arrays or numbers that were given cannot be used; nothing has been computed.
+
+    Example:
+        >>> from liftednet import DataError
+        >>> from liftednet.penalties import L1
+        >>> try:
+        ...     L1(-1.0)
+        ... except DataError as error:
+        ...     print(error)
+        rho must be positive and finite, got -1.0.
+    """
 
 
 class DeclarationError(LiftedError):
-    """An activation, loss or penalty lacks or contradicts what is needed of it."""
+    """An activation, loss or penalty lacks or contradicts what is needed of it.
+
+    Example:
+        >>> from liftednet import DeclarationError
+        >>> from liftednet.activations import LeakyReLU
+        >>> try:
+        ...     LeakyReLU(-1.0)
+        ... except DeclarationError as error:
+        ...     print(error)
+        LeakyReLU needs 0 < alpha <= 1, got alpha = -1.0; alpha = 0 is ReLU().
+    """
 
 
 class SolverError(LiftedError):
@@ -25,6 +61,11 @@ class SolverError(LiftedError):
 
     Attributes:
         solution: the last good state that was reached, or None where there is none.
+
+    Example:
+        >>> from liftednet import SolverError
+        >>> SolverError("it stopped early", solution=1.5).solution
+        1.5
     """
 
     def __init__(self, message: str, solution: Any = None) -> None:
@@ -34,11 +75,24 @@ class SolverError(LiftedError):
 
 
 class OutOfMemoryError(LiftedError, MemoryError):
-    """There was less memory than was asked for; the message says how much and by what."""
+    """There was less memory than was asked for; the message says how much and by what.
+
+    Example:
+        >>> from liftednet import OutOfMemoryError
+        >>> issubclass(OutOfMemoryError, MemoryError)
+        True
+    """
 
 
 class FitWarning(UserWarning):
-    """A fit has ended without an error, and its result is of no use."""
+    """A fit has ended without an error, and its result is of no use.
+
+    Example:
+        >>> import warnings
+        >>> from liftednet import FitWarning
+        >>> warnings.simplefilter("error", FitWarning)  # to have errors instead
+        >>> warnings.resetwarnings()
+    """
 
 
 def __getattr__(name: str) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet.errors import DataError, DeclarationError, LiftedError, SolverError
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
@@ -19,6 +21,30 @@ if TYPE_CHECKING:
 
 _QUADRATIC = {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 20_000, "polishing": False}
 _CONIC = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-11}
+
+
+@contextmanager
+def stating(what: str) -> Iterator[None]:
+    """Tell what was being stated where CVXPY, or a function that a user declared, raises.
+
+    Args:
+        what: how the message begins, such as "the potential of ReLU()".
+
+    Raises:
+        DataError: a number cannot stand where the statement has it.
+        DeclarationError: the statement is no convex problem to CVXPY, or it cannot be made.
+    """
+    try:
+        yield
+    except (LiftedError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever a user's function and CVXPY's rules may raise
+        said = " ".join(str(error).split())
+        if said.startswith("Parameter value must be"):
+            raise DataError(f"{what}: a number does not fit the statement. {said}") from error
+        raise DeclarationError(
+            f"{what} cannot be stated in CVXPY; {type(error).__name__}: {said}"
+        ) from error
 
 
 def solve_precisely(problem: cp.Problem) -> None:
@@ -35,10 +61,19 @@ def nearest(
     points: np.ndarray[Any, np.dtype[np.float64]],
     domain: Callable[[Expression], list[Constraint]],
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the nearest point of a domain to each row; both are (samples, units)."""
+    """Return the nearest point of a domain to each row; both are (samples, units).
+
+    Raises:
+        DeclarationError: the domain is not convex to CVXPY.
+        SolverError: CVXPY finds no point of it.
+    """
     variable = cp.Variable(points.shape)
     distance = cp.sum_squares(variable - points)
-    solve_precisely(cp.Problem(cp.Minimize(distance), domain(variable)))
+    with stating("the nearest point of a domain"):
+        problem = cp.Problem(cp.Minimize(distance), domain(variable))
+        solve_precisely(problem)
+    if variable.value is None:
+        raise SolverError(f"CVXPY finds no point of a domain: it is {problem.status}.")
     return np.asarray(variable.value, dtype=np.float64)
 
 

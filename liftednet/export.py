@@ -19,6 +19,7 @@ from liftednet.activations import (
     Identity,
     LeakyReLU,
     MaxPooling,
+    PReLU,
     ReLU,
     Sigmoid,
     Softmax,
@@ -32,6 +33,11 @@ from liftednet.layers.expression import TIME, Applied, Input, Parameter, value_o
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.samples import Weights
+
+__all__ = [
+    "initialize_",
+    "to_torch",
+]
 
 
 class Feedforward(Protocol):
@@ -105,6 +111,16 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
     Raises:
         DataError: it is no model.
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import to_torch
+        >>> from liftednet.models import LiftedMLP
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
+        >>> y = torch.tensor([0, 1] * 20)
+        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> [type(part).__name__ for part in to_torch(model)]
+        ['Linear', 'ReLU', 'Linear', 'Softmax']
     """
     _require_model(model)
     if _is_chain(model):
@@ -170,9 +186,9 @@ def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
         network.append(linear(weights))
-        network.extend(_modules(activation))
+        network.extend(_modules(activation, weights))
     if logits:
-        del network[len(network) - len(_modules(model.activations[-1])) :]
+        del network[len(network) - len(_modules(model.activations[-1], model.weights[-1])) :]
     return network
 
 
@@ -370,6 +386,18 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
         DataError: the first layer that does not fit, with both shapes; or an argument is no
             network, or no model whose layers follow one another.
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet import initialize_
+        >>> from liftednet.models import LiftedMLP
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
+        >>> y = torch.tensor([0, 1] * 20)
+        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+        >>> bool((initialize_(network, model)(x).argmax(-1) == y).all())
+        True
     """
     if not isinstance(module, nn.Module):
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
@@ -451,10 +479,22 @@ def linear(weights: Weights) -> nn.Linear:
     return module
 
 
-def _modules(activation: Activation) -> list[nn.Module]:
-    """Return the modules of an activation: one, or none for the identity."""
+def _modules(activation: Activation, weights: Weights) -> list[nn.Module]:
+    """Return the modules of an activation above weights: one, or none for the identity."""
+    if type(activation) is PReLU:
+        return [_parametric(activation, weights.matrix)]
     make = _TORCH_MODULES.get(type(activation))
     return [ActivationModule(activation)] if make is None else make(activation)
+
+
+@torch.no_grad()
+def _parametric(activation: PReLU, matrix: Tensor) -> nn.PReLU:
+    """Return the module beside W, whose slopes are one, or as many as units."""
+    units = matrix.shape[1]
+    slopes = activation.slopes if len(activation.slopes) == 1 else activation.spread(units)
+    module = nn.PReLU(len(slopes), dtype=matrix.dtype, device=matrix.device)
+    module.weight.copy_(matrix.new_tensor(slopes))
+    return module
 
 
 def _declared(activation: FunctionActivation) -> list[nn.Module]:

@@ -167,6 +167,16 @@ def recurrent_to_torch(model: Recurrent) -> ExportedRNN:
 
     Raises:
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import recurrent_to_torch
+        >>> from liftednet.models import LiftedRNN
+        >>> x, y = torch.eye(2).repeat(20, 1)[:, None], torch.tensor([0, 1] * 20)
+        >>> model = LiftedRNN(2, 3, 2).fit(x, y)
+        >>> network = recurrent_to_torch(model)
+        >>> network(x.double()).shape
+        torch.Size([40, 1, 2])
     """
     return ExportedRNN(model)
 
@@ -186,6 +196,18 @@ def initialize_rnn_(recurrence: nn.RNN, readout: nn.Linear, model: Recurrent) ->
     Raises:
         DataError: the first difference between the two.
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet import initialize_rnn_
+        >>> from liftednet.models import LiftedRNN
+        >>> x, y = torch.eye(2).repeat(20, 1)[:, None], torch.tensor([0, 1] * 20)
+        >>> model = LiftedRNN(2, 3, 2).fit(x, y)
+        >>> cell, head = nn.RNN(2, 3, nonlinearity="relu", batch_first=True), nn.Linear(3, 2)
+        >>> _ = initialize_rnn_(cell, head, model)
+        >>> bool((head.weight == model.weights[-1].matrix.T).all())
+        False
     """
     if not isinstance(recurrence, nn.RNN):
         raise DataError(f"the torch module must be an nn.RNN, got {type(recurrence).__name__}.")

@@ -7,6 +7,7 @@ with output states z that have an activation of their own (Lifted Neural Network
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,11 +20,26 @@ from liftednet.activations.saturating import Sigmoid
 from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
+from liftednet.evaluation import evaluate_all, stating
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import is_number, require_finite
+from liftednet.validation import is_number, require_finite, require_positive
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
+
+
+__all__ = [
+    "BinaryCrossEntropy",
+    "CrossEntropy",
+    "Declared",
+    "Huber",
+    "Loss",
+    "OutputLoss",
+    "PinnedLoss",
+    "Quantile",
+    "SimplexCrossEntropy",
+    "SquaredError",
+]
 
 
 class Loss(ABC):
@@ -31,6 +47,11 @@ class Loss(ABC):
 
     Attributes:
         probabilistic: whether the outputs are class probabilities.
+
+    Example:
+        >>> from liftednet.losses import CrossEntropy, Loss, SquaredError
+        >>> isinstance(CrossEntropy(), Loss), SquaredError().probabilistic
+        (True, False)
     """
 
     probabilistic: bool = True
@@ -59,6 +80,14 @@ class PinnedLoss(Loss):
         divergence: D.
         equivariant: whether shifted and scaled targets only shift and scale the best u, so that
             training may standardize them.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import CrossEntropy, PinnedLoss
+        >>> isinstance(CrossEntropy(), PinnedLoss)
+        True
+        >>> CrossEntropy().activate(torch.zeros(1, 2))
+        tensor([[0.5000, 0.5000]])
     """
 
     divergence: Divergence
@@ -70,10 +99,24 @@ class PinnedLoss(Loss):
 
 
 class OutputLoss(Loss):
-    """A loss L(y, z) on output states z."""
+    """A loss L(y, z) on output states z.
+
+    Attributes:
+        activation: of the output states where none is given.
+        nonnegative_target: whether the targets cannot be negative.
+        closed: whether `stationary_point` is the minimizer itself, whatever z.
+        stated_only: whether the loss is known to CVXPY alone, without a stationary point.
+
+    Example:
+        >>> from liftednet.losses import Huber, OutputLoss, Quantile
+        >>> isinstance(Huber(), OutputLoss), isinstance(Quantile(), OutputLoss)
+        (True, True)
+    """
 
     activation: Activation
     nonnegative_target: bool = False
+    closed: bool = False
+    stated_only: bool = False
 
     def require_activation(self, activation: Activation) -> None:
         """Raise `DeclarationError` where the loss cannot be paired with an activation."""
@@ -102,10 +145,18 @@ class SquaredError(PinnedLoss, OutputLoss):
     """|y - u|^2 / 2, summed over samples and outputs.
 
     Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import SquaredError
+        >>> y, z = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+        >>> SquaredError().output_value(y, z)
+        tensor(0.2500)
     """
 
     probabilistic = False
     equivariant = True
+    closed = True
 
     def __init__(self) -> None:
         """Make the divergence of the identity."""
@@ -146,6 +197,14 @@ class CrossEntropy(PinnedLoss):
 
     Raises:
         DataError: the share is out of its range.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import CrossEntropy
+        >>> loss = CrossEntropy()
+        >>> y = loss.encode(torch.tensor([0, 1]), outputs=2)
+        >>> loss.divergence.value(y.float(), torch.zeros(2, 2))  # 2 log 2
+        tensor(1.3863)
     """
 
     def __init__(self, smoothing: float = 0.0) -> None:
@@ -175,7 +234,14 @@ class CrossEntropy(PinnedLoss):
 
 
 class BinaryCrossEntropy(PinnedLoss):
-    """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1]."""
+    """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1].
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import BinaryCrossEntropy
+        >>> BinaryCrossEntropy().decode(torch.tensor([[0.2, 0.7]]))
+        tensor([[0, 1]])
+    """
 
     def __init__(self) -> None:
         """Make the divergence of the sigmoid."""
@@ -201,6 +267,13 @@ class SimplexCrossEntropy(OutputLoss):
     """-<y, log z> for output states z on the simplex.
 
     Lifted Neural Networks, eq. (15) and appendix A.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import SimplexCrossEntropy
+        >>> y, z = torch.tensor([[0.0, 1.0]]), torch.tensor([[0.5, 0.5]])
+        >>> SimplexCrossEntropy().output_value(y, z)
+        tensor(0.6931)
     """
 
     nonnegative_target = True
@@ -238,10 +311,202 @@ class SimplexCrossEntropy(OutputLoss):
     ) -> Tensor:
         """Return z(nu) of appendix A at the multiplier nu that z itself implies."""
         inside = z.clamp(min=torch.finfo(z.dtype).tiny ** 0.5)
-        slope = torch.addcdiv(z - u, y, inside, value=-1 / lam)
+        slope = z - u - y / (lam * inside)
         nu = (z * slope).sum(-1, keepdim=True) / z.sum(-1, keepdim=True)
         states = simplex_states(y / lam, u + nu)
         return states / states.sum(-1, keepdim=True)
+
+
+class _Robust(OutputLoss):
+    """A loss of y - z for each output, whose slope in z lies between two numbers."""
+
+    probabilistic = False
+    closed = True
+
+    def __init__(self) -> None:
+        """Take the identity as the output activation."""
+        self.activation = Identity()
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return y as (samples, outputs)."""
+        return _real_targets(y, outputs, type(self).__name__)
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the outputs."""
+        return output
+
+    def require_activation(self, activation: Activation) -> None:
+        """Raise `DeclarationError` unless the outputs are mapped unit by unit."""
+        if not activation.per_unit:
+            raise DeclarationError(
+                f"{self!r} needs an activation that maps unit by unit, not {activation!r}."
+            )
+
+    def _held(
+        self,
+        inner: Tensor,
+        u: Tensor,
+        activation: Activation,
+        lam: float,
+        ends: tuple[float, float],
+    ) -> Tensor:
+        """Return the minimizer, where a slope held between two ends is inside: `inner`.
+
+        The slope of L + lam D increases with z, and its root is that of the slope without ends, cut
+        off at the roots phi(u - end / lam) of the slopes that are constant at either end.
+        """
+        least, most = (activation.forward(u - end / lam) for end in reversed(ends))
+        return torch.minimum(torch.maximum(inner, least), most)
+
+    def __repr__(self) -> str:
+        """Name the class and its parameter."""
+        (value,) = (x for name, x in vars(self).items() if name != "activation")
+        return f"{type(self).__name__}({value})"
+
+
+class Quantile(_Robust):
+    """q max(y - z, 0) + (1 - q) max(z - y, 0), summed: the q-quantile of y given the inputs.
+
+    The pinball loss of Koenker and Bassett, Regression quantiles, Econometrica 46 (1978). It has
+    output states of its own: with the identity, the last pre-activations u see its Moreau envelope,
+    in which the kink is rounded over 1 / lam. Scale y, or raise lam, where that is too much.
+
+    Raises:
+        DataError: the level is not strictly between 0 and 1.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import Quantile
+        >>> y, z = torch.tensor([[1.0], [1.0]]), torch.tensor([[0.0], [2.0]])
+        >>> Quantile(0.9).output_values(y, z)
+        tensor([0.9000, 0.1000])
+    """
+
+    def __init__(self, level: float = 0.5) -> None:
+        """Keep q."""
+        super().__init__()
+        self.level = require_positive("the level of a quantile", level)
+        if self.level >= 1:
+            raise DataError(f"the level of a quantile must be below 1, got {level}.")
+
+    def expression(self, y: Expression, z: Expression) -> Expression:
+        """Return the sum of q max(y - z, 0) + (1 - q) max(z - y, 0)."""
+        return cp.sum(self.level * cp.pos(y - z) + (1 - self.level) * cp.pos(z - y))
+
+    def output_values(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return the loss of every sample, (samples,)."""
+        short = y - z
+        return torch.maximum(self.level * short, (self.level - 1) * short).sum(-1)
+
+    def stationary_point(
+        self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
+    ) -> Tensor:
+        """Return y cut off at phi(u - (1 - q) / lam) and phi(u + q / lam), the minimizer."""
+        return self._held(y, u, activation, lam, (-self.level, 1 - self.level))
+
+
+class Huber(_Robust):
+    """|y - z|^2 / 2 up to a distance delta and delta |y - z| - delta^2 / 2 beyond, summed.
+
+    Huber, Robust estimation of a location parameter, Annals of Mathematical Statistics 35 (1964).
+    It has output states of its own: with the identity, the last pre-activations u see its Moreau
+    envelope, which is lam / (1 + lam) times the Huber loss of delta (1 + 1 / lam).
+
+    Raises:
+        DataError: delta is not positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.losses import Huber
+        >>> Huber(1.0).output_values(torch.zeros(2, 1), torch.tensor([[0.5], [3.0]]))
+        tensor([0.1250, 2.5000])
+    """
+
+    def __init__(self, delta: float = 1.0) -> None:
+        """Keep delta."""
+        super().__init__()
+        self.delta = require_positive("delta", delta)
+
+    def expression(self, y: Expression, z: Expression) -> Expression:
+        """Return half of CVXPY's Huber function of y - z, summed."""
+        huber = cp.huber(y - z, self.delta)  # type: ignore[arg-type]  # any positive number
+        return cp.sum(huber) / 2
+
+    def output_values(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return the loss of every sample, (samples,)."""
+        return functional.huber_loss(z, y, reduction="none", delta=self.delta).sum(-1)
+
+    def stationary_point(
+        self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
+    ) -> Tensor:
+        """Return the minimizer for the squared loss, cut off at phi(u -+ delta / lam)."""
+        inner = activation.prox(y + lam * u, lam)
+        return self._held(inner, u, activation, lam, (-self.delta, self.delta))
+
+
+class Declared(OutputLoss):
+    """A loss that is declared by a CVXPY expression alone, which CVXPY solves and evaluates.
+
+    It has output states of its own, and the reference solver serves it: slow but right.
+
+    Raises:
+        DeclarationError: at first use, the expression is not convex in z to CVXPY.
+
+    Example:
+        >>> import cvxpy as cp
+        >>> import torch
+        >>> from liftednet.losses import Declared
+        >>> worst = Declared(lambda y, z: cp.sum(cp.max(cp.abs(y - z), axis=1)))
+        >>> worst.output_values(torch.zeros(1, 3), torch.tensor([[1.0, -2.0, 0.5]]))
+        tensor([2.])
+    """
+
+    probabilistic = False
+    stated_only = True
+
+    def __init__(
+        self,
+        function: Callable[[Expression, Expression], Expression],
+        activation: Activation | None = None,
+    ) -> None:
+        """Keep the declaration.
+
+        Args:
+            function: takes y and z (samples, outputs) and returns L(y, z), a scalar that is summed
+                over the samples.
+            activation: of the output states; None for the identity.
+        """
+        self.function = function
+        self.activation = Identity() if activation is None else activation
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return y as (samples, outputs)."""
+        return _real_targets(y, outputs, repr(self))
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the outputs."""
+        return output
+
+    def expression(self, y: Expression, z: Expression) -> Expression:
+        """Return the declared L(y, z)."""
+        return self.function(y, z)
+
+    def output_values(self, y: Tensor, z: Tensor) -> Tensor:
+        """Return the loss of every sample, (samples,), evaluated by CVXPY."""
+        pairs = zip(*(x.detach().double().cpu().numpy()[:, None] for x in (y, z)), strict=True)
+        with stating(repr(self)):
+            rows = [self.function(*map(cp.Constant, pair)) for pair in pairs]
+            return z.new_tensor(evaluate_all(rows))
+
+    def stationary_point(
+        self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
+    ) -> Tensor:
+        """Refuse: CVXPY certifies it."""
+        raise DeclarationError(f"{self!r} is known to CVXPY alone: use the reference solver.")
+
+    def __repr__(self) -> str:
+        """Name the class and the function."""
+        return f"Declared({getattr(self.function, '__name__', self.function)})"
 
 
 def simplex_states(a: Tensor, s: Tensor) -> Tensor:
@@ -251,9 +516,8 @@ def simplex_states(a: Tensor, s: Tensor) -> Tensor:
 
     Lifted Neural Networks, appendix A, with a = y / lam and s = u + nu (its lam is half of ours).
     """
-    magnitude = s.abs()
-    root = torch.addcmul(4 * a, s, s).sqrt_().add_(magnitude)
-    return s.clamp(min=0).addcdiv_(a, root.clamp_(min=torch.finfo(s.dtype).tiny), value=2)
+    root = torch.addcmul(4 * a, s, s).sqrt() + s.abs()
+    return s.clamp(min=0) + 2 * a / root.clamp(min=torch.finfo(s.dtype).tiny)
 
 
 def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:

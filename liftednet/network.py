@@ -25,6 +25,12 @@ from liftednet.validation import is_integer, require_positive
 
 Bounds = tuple[float, float]
 
+__all__ = [
+    "Network",
+    "State",
+    "Term",
+]
+
 _STEPS = 4  # of the sequences that a declared layer is checked on
 
 
@@ -129,6 +135,17 @@ class Network:
         h = network.state(ReLU(), dense(x, 50))
         g = network.state(ReLU(), dense(h, 50) + h)
         network.loss(CrossEntropy(), dense(concatenate(h, g), 10))
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.layers import dense
+        >>> from liftednet.losses import CrossEntropy
+        >>> network = Network()
+        >>> h = network.state(ReLU(), dense(network.input(64), 50))
+        >>> _ = network.loss(CrossEntropy(), dense(h, 10))
+        >>> [weights.shape for weights in network.parameters]
+        [(64, 50), (50, 10)]
     """
 
     def __init__(self) -> None:

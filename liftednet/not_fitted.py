@@ -8,4 +8,14 @@ from liftednet.errors import LiftedError
 
 
 class NotFittedError(LiftedError, NotFittedInSklearn):  # type: ignore[misc]
-    """A model was asked for what only a fitted one has."""
+    """A model was asked for what only a fitted one has.
+
+    Example:
+        >>> from liftednet import NotFittedError
+        >>> from liftednet.models import LiftedMLP
+        >>> try:
+        ...     LiftedMLP((2, 3, 2)).predict([[0.0, 0.0]])
+        ... except NotFittedError:
+        ...     print("fit it first")
+        fit it first
+    """

@@ -60,6 +60,12 @@ class Weights:
     Attributes:
         matrix: W, (inputs, units).
         bias: b, (units,), or None.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Weights
+        >>> Weights(torch.eye(2), torch.ones(2)).apply(torch.tensor([[1.0, 2.0]]))
+        tensor([[2., 3.]])
     """
 
     matrix: Tensor
@@ -106,6 +112,13 @@ class Design:
         bias: whether a column of ones stands beside X.
         weights: (samples,) of every sample in all sums, not negative; None for 1.
         shift: (inputs,) float64, which is taken from every row of X before all sums; None for 0.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Design
+        >>> Design(torch.tensor([[1.0], [2.0]])).gram  # [X, 1]'[X, 1]
+        tensor([[5., 3.],
+                [3., 2.]], dtype=torch.float64)
     """
 
     inputs: Tensor

@@ -77,23 +77,8 @@ def refuse_bad_map(forward: Map) -> None:
     Raises:
         DeclarationError: it is not; the message names the first point that shows it.
     """
-    if not callable(forward):
-        raise DeclarationError(f"an activation's map must be callable, got {forward!r}.")
     u = torch.linspace(-30.0, 30.0, 4001, dtype=torch.float64).unsqueeze(0)
-    try:
-        phi = forward(u)
-    except Exception as error:  # whatever a user's map may raise
-        raise DeclarationError(
-            f"{forward!r} cannot be applied to a float64 tensor of shape {tuple(u.shape)}: {error}"
-        ) from error
-    if not isinstance(phi, Tensor) or phi.shape != u.shape:
-        found = tuple(phi.shape) if isinstance(phi, Tensor) else type(phi).__name__
-        raise DeclarationError(
-            f"an elementwise map keeps the shape {tuple(u.shape)}; {forward!r} returned {found}."
-        )
-    phi = phi.detach()
-    _refuse_other_than_torch(forward)
-    _refuse_coupled_entries(forward)
+    phi = refuse_unfit_function(forward, u, "an activation's map")
     if not bool(phi.isfinite().all()):
         bad = ~phi.isfinite()
         raise DeclarationError(
@@ -110,28 +95,57 @@ def refuse_bad_map(forward: Map) -> None:
         raise DeclarationError(f"{forward!r} returns {float(phi[0, 0]):.4g} whatever its input.")
 
 
-def _refuse_coupled_entries(forward: Map) -> None:
-    if not _maps_each_entry_alone(forward):
+def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
+    """Return an elementwise function's values, (1, points), after looking at what it is.
+
+    Args:
+        function: elementwise in torch.
+        x: points where it is defined, (1, points), float64.
+        what: how messages call it.
+
+    Raises:
+        DeclarationError: it cannot be called, is not torch's, or not elementwise.
+    """
+    if not callable(function):
+        raise DeclarationError(f"{what} must be callable, got {function!r}.")
+    try:
+        value = function(x)
+    except Exception as error:  # whatever a user's map may raise
+        raise DeclarationError(
+            f"{function!r} cannot be applied to a float64 tensor of shape {tuple(x.shape)}: {error}"
+        ) from error
+    if not isinstance(value, Tensor) or value.shape != x.shape:
+        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise DeclarationError(
+            f"an elementwise map keeps the shape {tuple(x.shape)}; {function!r} returned {found}."
+        )
+    points = x[0, [x.shape[1] // 3, x.shape[1] // 2, 2 * x.shape[1] // 3, -1]].view(2, 2)
+    _refuse_other_than_torch(function, points)
+    _refuse_coupled_entries(function, points)
+    return value.detach()
+
+
+def _refuse_coupled_entries(forward: Map, points: Tensor) -> None:
+    if not _maps_each_entry_alone(forward, points):
         raise DeclarationError(
             f"{forward!r} is not elementwise: an entry of its result changes with the entries "
             "beside it. Units that are coupled need an Activation with `per_unit = False`."
         )
 
 
-def _maps_each_entry_alone(forward: Map) -> bool:
-    pair = torch.tensor([[-1.5, 0.5], [0.25, 2.0]], dtype=torch.float64)
-    together = forward(pair)
+def _maps_each_entry_alone(forward: Map, points: Tensor) -> bool:
+    together = forward(points)
     try:
-        alone = torch.cat([forward(entry.reshape(1, 1)) for entry in pair.flatten()])
+        alone = torch.cat([forward(entry.reshape(1, 1)) for entry in points.flatten()])
         return torch.allclose(together, alone.reshape(2, 2), equal_nan=True)
     except Exception:  # a map that needs more than one entry
         return False
 
 
-def _refuse_other_than_torch(forward: Map) -> None:
+def _refuse_other_than_torch(forward: Map, points: Tensor) -> None:
     try:
         with torch.enable_grad():
-            forward(torch.zeros(1, 2, dtype=torch.float64, requires_grad=True))
+            forward(points.clone().requires_grad_())
     except Exception as error:  # whatever a user's map may raise
         raise DeclarationError(
             f"{forward!r} cannot be differentiated by torch ({error}): write it in torch, as "

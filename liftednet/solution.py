@@ -12,8 +12,20 @@ from liftednet.errors import SolverError
 Value = TypeVar("Value")
 
 
+__all__ = [
+    "Solution",
+    "Status",
+]
+
+
 class Status(Enum):
-    """How a solve ended; each member's value explains itself and says what to try."""
+    """How a solve ended; each member's value explains itself and says what to try.
+
+    Example:
+        >>> from liftednet import Status
+        >>> Status.SOLVED.value
+        'the KKT residual is within the tolerance'
+    """
 
     SOLVED = "the KKT residual is within the tolerance"
     ITERATION_LIMIT = (
@@ -43,6 +55,16 @@ class Solution(Generic[Value]):
         unfinished: how the solve ended where the residual is larger.
         seconds: wall time of the solve, without `prepare`.
         solver: name of the solver that was used.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import solve
+        >>> solution = solve(StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]])))
+        >>> solution.status.name, solution.residual, solution.value
+        ('SOLVED', 0.0, tensor([[2., 0.]]))
     """
 
     value: Value

@@ -257,6 +257,8 @@ _LOSSES = (
     losses.CrossEntropy,
     losses.BinaryCrossEntropy,
     losses.SimplexCrossEntropy,
+    losses.Quantile,
+    losses.Huber,
 )
 CATALOGUE: Catalogue = {
     **{name: getattr(activations, name) for name in activations.__all__},

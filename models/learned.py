@@ -6,9 +6,8 @@ Lifted Neural Networks, section 9, names learned activations.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
-from liftednet.activations import LeakyReLU
+from liftednet.activations import LeakyReLU, PReLU
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.network import State
@@ -18,11 +17,11 @@ from .block import Block, Blocks, Structure
 
 
 def learnable_states(structure: Structure) -> list[State]:
-    """Return the states with a slope to learn: tight, and a leaky ReLU."""
+    """Return the states with slopes to learn: tight, and a leaky ReLU of one slope or many."""
     return [
         state
         for state, divergence in structure.divergences.items()
-        if isinstance(divergence, Tight) and isinstance(divergence.activation, LeakyReLU)
+        if isinstance(divergence, Tight) and isinstance(divergence.activation, LeakyReLU | PReLU)
     ]
 
 
@@ -30,7 +29,7 @@ def refuse_fixed_activations(structure: Structure) -> None:
     """Raise `DeclarationError` where no layer has a parameter that can be learned."""
     if not learnable_states(structure):
         raise DeclarationError(
-            'learn_activations needs a hidden layer with LeakyReLU, and divergence="tight": the '
+            'learn_activations needs a layer with LeakyReLU or PReLU, and divergence="tight": the '
             "joint divergence does not depend on the slope. The layers have "
             f"{[state.activation for state in structure.states]}."
         )
@@ -38,26 +37,40 @@ def refuse_fixed_activations(structure: Structure) -> None:
 
 def learned_blocks(blocks: Blocks) -> list[Block]:
     """Return a block for every slope that is learned; it replaces the blocks' structure."""
-    return [_slope_block(blocks, state) for state in learnable_states(blocks.structure)]
+    return [
+        _slope_block(blocks, state, channel)
+        for state in learnable_states(blocks.structure)
+        for channel in range(len(_slopes(blocks, state)))
+    ]
 
 
-def _slope_block(blocks: Blocks, state: State) -> Block:
+def _slope_block(blocks: Blocks, state: State, channel: int) -> Block:
     def fit() -> SlopeFit:
         states, u = blocks.values[state], blocks.pre_activation(state)
         mask = blocks.mask(state, state.argument)
         if mask is not None:
             states, u = states[mask], u[mask]
-        return SlopeFit(states, u, blocks.lam(state))
+        width = u.shape[-1] // len(_slopes(blocks, state))
+        units = slice(channel * width, (channel + 1) * width)
+        return SlopeFit(states[..., units], u[..., units], blocks.lam(state))
 
     def assign(slope: float) -> None:
-        divergences = {**blocks.structure.divergences, state: Tight(LeakyReLU(slope))}
+        slopes = list(_slopes(blocks, state))
+        slopes[channel] = slope
+        leaky = isinstance(blocks.divergence(state).activation, LeakyReLU)
+        found = LeakyReLU(slope) if leaky else PReLU(slopes)
+        divergences = {**blocks.structure.divergences, state: Tight(found)}
         blocks.structure = replace(blocks.structure, divergences=divergences)
 
-    name = f"slope {state.name.removeprefix('states ')}"
-    return Block(name, fit, partial(_slope, blocks, state), assign)
+    many = len(_slopes(blocks, state)) > 1
+    number = state.name.removeprefix("states ")
+    name = f"slope {number}.{channel + 1}" if many else f"slope {number}"
+    return Block(name, fit, lambda: _slopes(blocks, state)[channel], assign)
 
 
-def _slope(blocks: Blocks, state: State) -> float:
+def _slopes(blocks: Blocks, state: State) -> tuple[float, ...]:
     activation = blocks.divergence(state).activation
+    if isinstance(activation, PReLU):
+        return activation.slopes
     assert isinstance(activation, LeakyReLU)  # of learnable_states
-    return activation.alpha
+    return (activation.alpha,)

@@ -61,6 +61,20 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
     Raises:
         DataError: the model is of a class that cannot be saved, or the path cannot be written.
         NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import torch
+        >>> from liftednet import load, save
+        >>> from liftednet.models import LiftedMLP
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
+        >>> y = torch.tensor([0, 1] * 20)
+        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = load(save(model, Path(folder) / "model.safetensors"))
+        >>> bool((again.predict(x) == model.predict(x)).all())
+        True
     """
     for kind in _KINDS:
         if type(model) is kind.model:
@@ -85,6 +99,20 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
     Raises:
         DataError: there is no such file, it is damaged, or what it does not hold is missing or
             differs from what was saved.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import torch
+        >>> from liftednet import load, save
+        >>> from liftednet.models import LiftedMLP
+        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
+        >>> y = torch.tensor([0, 1] * 20)
+        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = load(save(model, Path(folder) / "model.safetensors"))
+        >>> bool((again.predict(x) == model.predict(x)).all())
+        True
     """
     archive = read(path)
     for kind in _KINDS:

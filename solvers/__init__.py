@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .accelerated import Accelerated
 from .base import Solver
 from .choice import choose, finished, named, solve, solver_names
+from .differentiable import solve_differentiable
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
@@ -46,6 +47,7 @@ __all__ = [
     "finished",
     "named",
     "solve",
+    "solve_differentiable",
     "solver_names",
 ]
 

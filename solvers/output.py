@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Raw
-from liftednet.losses import SimplexCrossEntropy, SquaredError
+from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Fit, OutputFit
 from liftednet.solution import Solution, Status
 
@@ -24,19 +24,20 @@ _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divide
 
 @dataclass(frozen=True)
 class ClosedForm(Solver[OutputFit, Tensor, None]):
-    """Solves an output fit with the squared loss: Z = prox_{lam Phi}(Y + lam U).
+    """Solves an output fit with a loss whose minimizer is known, such as the squared one.
 
-    Lifted Neural Networks, section 6.2, for any activation with a prox.
+    For the squared loss Z = prox_{lam Phi}(Y + lam U), Lifted Neural Networks, section 6.2, for any
+    activation with a prox.
     """
 
     name: str = field(default="closed-form", init=False)
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for an output fit with the squared loss."""
+        """Ask for an output fit with a loss whose minimizer is known."""
         if not isinstance(problem, OutputFit):
             return "it solves output fits alone"
-        if not isinstance(problem.loss, SquaredError):
-            return f"it needs the loss SquaredError, not {type(problem.loss).__name__}"
+        if not problem.loss.closed:
+            return f"it needs a loss such as SquaredError, not {type(problem.loss).__name__}"
         activation = problem.divergence.activation
         if isinstance(problem.divergence, Raw):
             return f"{activation!r} is a raw divergence"
@@ -49,8 +50,8 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
     ) -> Solution[Tensor]:
         """Return the exact minimizer; a start is not used."""
         started = time.perf_counter()
-        shifted = problem.target + problem.lam * problem.pre_activation
-        value = problem.divergence.activation.prox(shifted, problem.lam)
+        y, u, activation = problem.target, problem.pre_activation, problem.divergence.activation
+        value = problem.loss.stationary_point(y, y, u, activation, problem.lam)
         tolerance = default_tolerance(value.dtype)
         return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
 

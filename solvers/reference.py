@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from liftednet.errors import SolverError
+from liftednet.errors import DeclarationError, SolverError
+from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems import Fit, Formulation
 from liftednet.solution import Solution, Status
@@ -26,6 +27,7 @@ _PRECISE: dict[str, dict[str, Any]] = {
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11},
     "SCS": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000},
 }
+_AT_REST = 1e-10  # a residual that no backend betters
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,10 @@ class Compiled:
 @dataclass(frozen=True)
 class Reference(Solver[Fit[Any], Any, Compiled]):
     """States the problem in CVXPY, compiles it once, and solves it for each new data.
+
+    A start that is solved to 1e-10 is returned as it is, without CVXPY, and of a better start and
+    CVXPY's value the start is kept. CVXPY itself takes no start; on new data of a compiled problem
+    OSQP and SCS go on from their last solution.
 
     Attributes:
         backend: OSQP, CLARABEL, SCS or another installed CVXPY solver; None takes OSQP for
@@ -60,29 +66,54 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         """Return the problem's formulation, the previous one where only the data changed.
 
         Raises:
-            DeclarationError: the activation lacks what the formulation needs.
+            DeclarationError: the activation lacks what the formulation needs, or what was declared
+                is no convex problem to CVXPY.
         """
         if previous is not None and previous.signature == problem.signature():
             return previous
-        return Compiled(problem.formulate(), problem.signature())
+        with stating(f"this {type(problem).__name__}"):
+            return Compiled(problem.formulate(), problem.signature())
 
     def solve(
         self, problem: Fit[Any], start: Any = None, cache: Compiled | None = None
     ) -> Solution[Any]:
-        """Return CVXPY's solution; a start is not used.
+        """Return CVXPY's solution, or the start where that is at least as good.
 
         Raises:
+            DeclarationError: there is no such backend, it does not take the options, or what was
+                declared is no convex problem to CVXPY.
             SolverError: CVXPY's status is not optimal; it carries what was reached.
         """
+        began = None if start is None else self._of_start(problem, start)
+        if began is not None and began.residual <= _AT_REST:
+            return began
         cache = self.prepare(problem, cache)
-        problem.fill(cache.formulation)
         started = time.perf_counter()
-        failure = self._run(cache.formulation.problem)
+        with stating(f"this {type(problem).__name__}"):
+            problem.fill(cache.formulation)
+            failure = self._run(cache.formulation.problem)
         seconds = time.perf_counter() - started
-        return self._judge(problem, cache.formulation, seconds, failure)
+        found = self._judge(problem, cache.formulation, seconds, failure)
+        if began is not None and began.residual < found.residual:
+            return replace(began, iterations=found.iterations, seconds=seconds)
+        return found
+
+    def _of_start(self, problem: Fit[Any], start: Any) -> Solution[Any]:
+        """Return a start as a solution, as the problem judges it."""
+        objective, residual = problem.measure(start)
+        if not np.isfinite(objective):
+            residual = np.inf
+        return Solution(
+            start, objective, residual, 0, self.tolerance, Status.STALLED, 0.0, self.name
+        )
 
     def _run(self, statement: cp.Problem) -> str | None:
         """Solve by the first backend that can, and return what went wrong, if anything."""
+        if self.backend and self.backend not in cp.installed_solvers():
+            raise DeclarationError(
+                f"there is no CVXPY solver {self.backend!r} here; there are "
+                f"{', '.join(cp.installed_solvers())}."
+            )
         automatic = ("OSQP", "CLARABEL") if statement.is_qp() else ("CLARABEL", "SCS")
         failure = None
         for backend in (self.backend,) if self.backend else automatic:
@@ -101,6 +132,10 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
                 statement.solve(solver=backend, **{"warm_start": False, **options})
         except cp.error.SolverError as error:
             return str(error)
+        except TypeError as error:
+            raise DeclarationError(
+                f"{backend} does not take the options {options}: {error}."
+            ) from error
         good = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
         return None if statement.status in good else f"{backend} reports {statement.status}"
 
@@ -114,11 +149,11 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         statement = formulation.problem
         if any(variable.value is None for variable in formulation.variables.values()):
             raise SolverError(f"the reference solver has no solution: {failure}.")
+        steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
         value = problem.read(formulation)
         objective, residual = problem.measure(value)
         if np.isnan(residual):
-            residual = dual_residual(statement)
-        steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
+            residual = np.inf if failure else moreau_residual(formulation)
         tolerance, unfinished = self.tolerance, Status.STALLED
         if failure is not None:
             tolerance, unfinished = -np.inf, Status.FAILED
@@ -130,16 +165,28 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         return solution
 
 
-def dual_residual(statement: cp.Problem) -> float:
-    """Return CVXPY's own certificate: violation and complementarity, relative to the objective.
+def moreau_residual(formulation: Formulation) -> float:
+    """Return how far v is from stationary, relative to its largest entry, or to 1.
 
-    For problems that are not smooth in the pre-activations, where stationarity cannot be read
-    off a gradient.
+    It is where a proximal step leads, argmin over w of F(w) + s |w - v|^2 / 2, less v: zero exactly
+    where v minimizes F (Moreau, 1965), whether or not F has gradients or its parts have proxes.
+    With s = (1 + |F(v)|) / (1 + |v|^2) a residual r means that F could fall by about r^2 / 2 of
+    itself. What is left of violated constraints counts, too.
     """
-    worst = 0.0
-    for constraint in statement.constraints:
-        worst = max(worst, float(np.max(constraint.violation(), initial=0.0)))
-        if isinstance(constraint, cp.constraints.Inequality):
-            slack, dual = constraint.expr.value, constraint.dual_value
-            worst = max(worst, float(np.max(np.abs(slack * dual), initial=0.0)))
-    return worst / (1 + abs(float(statement.value)))
+    statement, variables = formulation.problem, formulation.variables.values()
+    at = [np.array(variable.value) for variable in variables]
+    violations = [np.max(each.violation(), initial=0.0) for each in statement.constraints]
+    s = (1 + abs(float(statement.value))) / (1 + sum(float(np.sum(v**2)) for v in at))
+    pull = sum(cp.sum_squares(x - v) for x, v in zip(variables, at, strict=True))
+    step = cp.Problem(cp.Minimize(statement.objective.expr + s / 2 * pull), statement.constraints)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a step that is off is a large residual
+            step.solve(solver=cp.CLARABEL, **_PRECISE["CLARABEL"], ignore_dpp=True)
+    except cp.error.SolverError:
+        return np.inf
+    if any(variable.value is None for variable in variables):
+        return np.inf
+    moved = [np.max(np.abs(x.value - v)) for x, v in zip(variables, at, strict=True)]
+    size = max(1.0, max(np.max(np.abs(v)) for v in at))
+    return float(max(moved + violations) / size)

@@ -10,6 +10,8 @@ activation                Phi(v), summed over the units   dom Phi      phi(u)   
 `ReLU`                    v^2 / 2                         v >= 0       max(u, 0)              1
 `LeakyReLU(alpha)`        v^2 / 2, v^2 / (2 alpha)        reals        max(u, alpha u)        1
                           where v < 0
+`PReLU(slopes)`           the same with a slope alpha     reals        max(u, alpha u) for     1
+                          for every channel                            alpha <= 1
 `Clipped(lower, upper)`   v^2 / 2                         the box      u clipped to the box   1
 `Sign`                    0                               [-1, 1]      sign(u)                none
 `Sigmoid`                 v log v + (1-v) log(1-v)        [0, 1]       1 / (1 + exp(-u))      1/4
@@ -53,6 +55,7 @@ from liftednet.activations.alternative import LeakyReLUHalfSpace, ReLUAbsolute
 from liftednet.activations.growing import ELU, Softplus
 from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU, Sign
 from liftednet.activations.pooling import MaxPooling
+from liftednet.activations.prelu import PReLU
 from liftednet.activations.saturating import Arctan, Sigmoid, Sine, Tanh
 from liftednet.activations.simplex import SimplexProjection, Softmax
 
@@ -64,6 +67,7 @@ __all__ = [
     "LeakyReLU",
     "LeakyReLUHalfSpace",
     "MaxPooling",
+    "PReLU",
     "ReLU",
     "ReLUAbsolute",
     "Sigmoid",

@@ -22,6 +22,12 @@ class LeakyReLUHalfSpace(DivergenceActivation):
 
     Lifted Neural Networks, section 4 (jointly convex representations), as printed: for alpha in
     (0, 1) its negative slope is 1 and its positive slope 1 / alpha, unlike `LeakyReLU`.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import LeakyReLUHalfSpace
+        >>> LeakyReLUHalfSpace(0.5).forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-1.,  0.,  4.]])
     """
 
     def __init__(self, alpha: float = 0.5) -> None:
@@ -45,6 +51,12 @@ class ReLUAbsolute(DivergenceActivation):
     """phi(u) = max(u, 0) by |v - u|_1 on v >= 0.
 
     Lifted Neural Networks, section 4: the l1 norm in the place of the l2 norm.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLUAbsolute
+        >>> ReLUAbsolute().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0., 0., 2.]])
     """
 
     def forward(self, u: Tensor) -> Tensor:

@@ -72,6 +72,12 @@ class Softplus(Activation):
     Lifted Neural Networks, section 4, where Phi is said to have no closed form; by the dilogarithm
     it is v log(exp(v) - 1) - Phi*(log(exp(v) - 1)) with Phi*(u) = -Li2(-exp(u)). CVXPY has no atom
     for it, so that the stated potential is the piecewise quadratic that `Activation` derives.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Softplus
+        >>> Softplus().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0.3133, 0.6931, 2.1269]])
     """
 
     lipschitz = 1.0
@@ -105,6 +111,12 @@ class ELU(Activation):
     """phi(u) = u for u > 0, else exp(u) - 1.
 
     By eq. (6) of Lifted Neural Networks: Phi(v) = max(v^2 / 2, (1 + v) log(1 + v) - v) on v >= -1.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ELU
+        >>> ELU().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-0.6321,  0.0000,  2.0000]])
     """
 
     lipschitz = 1.0

@@ -30,6 +30,12 @@ class Identity(Activation):
     """phi(u) = u, Phi(v) = v^2 / 2: a linear layer, and the squared loss.
 
     Lifted Neural Networks, section 3 (phi_L for regression tasks).
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Identity
+        >>> Identity().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-1.,  0.,  2.]])
     """
 
     lipschitz = 1.0
@@ -75,6 +81,12 @@ class ReLU(Activation):
     """phi(u) = max(u, 0), Phi(v) = v^2 / 2 on v >= 0.
 
     Lifted Neural Networks, eq. (4) and section 4 (non-strictly monotone examples).
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> ReLU().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0., 0., 2.]])
     """
 
     lipschitz = 1.0
@@ -124,6 +136,12 @@ class LeakyReLU(Activation):
     """phi(u) = max(u, alpha u), Phi(v) = (max(v, 0)^2 + min(v, 0)^2 / alpha) / 2.
 
     Lifted Neural Networks, eq. (8), for alpha in (0, 1].
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import LeakyReLU
+        >>> LeakyReLU(0.1).forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-0.1000,  0.0000,  2.0000]])
     """
 
     lipschitz = 1.0
@@ -177,6 +195,12 @@ class Clipped(Activation):
     """phi(u) = min(max(u, lower), upper), Phi(v) = v^2 / 2 on the box.
 
     Lifted Neural Networks, section 4: the piecewise sigmoid, on [-1, 1] and on [0, 1].
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Clipped
+        >>> Clipped(-1.0, 1.0).forward(torch.tensor([[-2.0, 0.5, 2.0]]))
+        tensor([[-1.0000,  0.5000,  1.0000]])
     """
 
     lipschitz = 1.0
@@ -241,6 +265,12 @@ class Sign(Activation):
 
     Lifted Neural Networks, section 4. At u = 0 every v in [-1, 1] is an argmin, and phi has no
     Lipschitz constant: as a layer it has no joint divergence and no fast weight fit.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Sign
+        >>> Sign().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-1.,  0.,  1.]])
     """
 
     lipschitz = None

@@ -22,6 +22,12 @@ class MaxPooling(DivergenceActivation):
     Lifted Neural Networks, eq. (9) and the divergence below it, weight 1'v + 1'(u - D v)_+. As
     printed, with weight 1, every v from the second largest entry to the largest is an argmin; a
     weight strictly between 0 and 1 leaves the largest alone.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import MaxPooling
+        >>> MaxPooling(2).forward(torch.tensor([[-1.0, 0.0, 2.0, 1.0]]))
+        tensor([[0., 2.]])
     """
 
     def __init__(self, block: int = 2, weight: float = 0.5) -> None:

@@ -27,6 +27,12 @@ class Sigmoid(Activation):
     """phi(u) = 1 / (1 + exp(-u)), Phi(v) = v log v + (1 - v) log(1 - v) on [0, 1].
 
     Lifted Neural Networks, section 4 (examples of strictly monotone activations).
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Sigmoid
+        >>> Sigmoid().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0.2689, 0.5000, 0.8808]])
     """
 
     lipschitz = 0.25
@@ -71,6 +77,12 @@ class Tanh(Activation):
     """phi(u) = tanh(u), Phi(v) = ((1 - v) log(1 - v) + (1 + v) log(1 + v)) / 2 on [-1, 1].
 
     Lifted Neural Networks, section 4, where the same Phi is printed for "arctanh".
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Tanh
+        >>> Tanh().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-0.7616,  0.0000,  0.9640]])
     """
 
     lipschitz = 1.0
@@ -128,6 +140,12 @@ class Arctan(Activation):
 
     By eq. (6) of Lifted Neural Networks, Phi(v) being the integral of tan. CVXPY has no atom for
     it, so that the stated potential is the piecewise quadratic that `Activation` derives.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Arctan
+        >>> Arctan().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-0.7854,  0.0000,  1.1071]])
     """
 
     lipschitz = 1.0
@@ -165,6 +183,12 @@ class Sine(Activation):
     Lifted Neural Networks, section 4, Phi(v) = v arcsin(v) + sqrt(1 - v^2) on [-1, 1], whose
     argmin is the sine on its monotone range alone. CVXPY has no atom for it, so that the stated
     potential is the piecewise quadratic that `Activation` derives.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Sine
+        >>> Sine().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[-0.8415,  0.0000,  1.0000]])
     """
 
     lipschitz = 1.0

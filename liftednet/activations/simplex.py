@@ -57,6 +57,12 @@ class Softmax(_OnSimplex):
 
     Lifted Neural Networks, eq. (11); Phi* is log-sum-exp, whose tight divergence from a one-hot
     label is the cross-entropy.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Softmax
+        >>> Softmax().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0.0420, 0.1142, 0.8438]])
     """
 
     lipschitz = 0.5
@@ -139,6 +145,12 @@ class SimplexProjection(_OnSimplex):
 
     Lifted Neural Networks, section 4 (projection on the probability simplex), the output of
     eq. (15); the joint divergence takes c = 0 as there.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import SimplexProjection
+        >>> SimplexProjection().forward(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0., 0., 1.]])
     """
 
     lipschitz = 1.0

@@ -39,6 +39,12 @@ def check_activation(
         DeclarationError: it does not hold; the message names the first point that fails, and the
             error's `report` has the checks so far. Or nothing says of which problem `forward` is
             the argmin.
+
+    Example:
+        >>> from liftednet import check_activation
+        >>> from liftednet.activations import ReLU
+        >>> check_activation(ReLU()).passed
+        True
     """
     if not isinstance(activation, Activation):
         raise DeclarationError(
@@ -47,10 +53,11 @@ def check_activation(
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     done: list[Check] = []
-    for check in _checks(activation, units, generator):
-        done.append(check)
-        if not check.passed:
-            raise FailedCheckError(Report(repr(activation), tuple(done)))
+    for one in activation.alone():
+        for check in _checks(one, units, generator):
+            done.append(check)
+            if not check.passed:
+                raise FailedCheckError(Report(repr(activation), tuple(done)))
     return Report(repr(activation), tuple(done))
 
 

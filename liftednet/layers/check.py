@@ -31,6 +31,11 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
 
     Raises:
         DeclarationError: the first of these that fails, with the argument and the point.
+
+    Example:
+        >>> from liftednet import check_layer
+        >>> from liftednet.layers.dense import Dense
+        >>> check_layer(Dense(3, bias=True), (4,))
     """
     require_layer(layer)
     if not shapes or not all(

@@ -26,6 +26,13 @@ class SquaredFrobenius(Weighted):
     Attributes:
         rho: the weight of the penalty, positive.
         center: W_0, (inputs, units), or None for zero.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import SquaredFrobenius
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> SquaredFrobenius(0.5).value(W)
+        tensor(12.6250)
     """
 
     center: Tensor | None = None
@@ -74,6 +81,14 @@ class L1(Weighted):
 
     Attributes:
         rho: the weight of the penalty, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import L1
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> L1(1.0).prox(W, 1.0)
+        tensor([[ 2., -3.],
+                [ 0.,  0.]])
     """
 
     entrywise = True
@@ -98,6 +113,14 @@ class GroupLasso(Weighted):
 
     Attributes:
         rho: the weight of the penalty, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import GroupLasso
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> GroupLasso(1.0).prox(W, 1.0)
+        tensor([[ 2.4000, -3.2000],
+                [ 0.0000,  0.0000]])
     """
 
     place = 1
@@ -126,6 +149,14 @@ class Nonnegative(Weighted):
 
     Raises:
         DataError: rho is negative or not finite.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import Nonnegative
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> Nonnegative().project(W)
+        tensor([[3.0000, 0.0000],
+                [0.5000, 0.0000]])
     """
 
     rho: float = 0.0
@@ -175,6 +206,14 @@ class RowNorm(Bounded):
 
     Attributes:
         bound: the largest row norm, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import RowNorm
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> RowNorm(1.0).project(W)
+        tensor([[ 0.6000, -0.8000],
+                [ 0.5000,  0.0000]])
     """
 
     place = 2
@@ -202,6 +241,13 @@ class SpectralNorm(Bounded):
 
     Attributes:
         bound: the largest singular value, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import SpectralNorm
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> SpectralNorm(1.0).holds(W)
+        False
     """
 
     bound: float = 1.0

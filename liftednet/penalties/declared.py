@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
+from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties.penalty import Penalty
 from liftednet.penalties.statement import statement
@@ -30,6 +31,15 @@ class Declared(Penalty):
 
     Raises:
         DeclarationError: there is neither; at first use, what they return is not convex.
+
+    Example:
+        >>> import cvxpy as cp
+        >>> import torch
+        >>> from liftednet.penalties import Declared
+        >>> simplex = Declared(constraints=lambda W: [W >= 0, cp.sum(W, axis=0) == 1])
+        >>> simplex.project(torch.tensor([[2.0], [0.5]])).round(decimals=4)
+        tensor([[1.],
+                [0.]])
     """
 
     function: Callable[[Expression], Expression | float] | None = None
@@ -47,7 +57,8 @@ class Declared(Penalty):
         Raises:
             DeclarationError: it is not a convex scalar to CVXPY.
         """
-        found = cp.Constant(0.0) + (0.0 if self.function is None else self.function(weight))
+        with stating(f"pi(W) of {self!r}"):
+            found = cp.Constant(0.0) + (0.0 if self.function is None else self.function(weight))
         if not found.is_scalar():
             raise DeclarationError(f"pi(W) must be a scalar; {found} has shape {found.shape}.")
         if not found.is_convex():
@@ -62,7 +73,8 @@ class Declared(Penalty):
         Raises:
             DeclarationError: one is no constraint, or not convex to CVXPY.
         """
-        found = [] if self.constraints is None else self.constraints(weight)
+        with stating(f"the constraints of {self!r}"):
+            found = [] if self.constraints is None else self.constraints(weight)
         constraints = list(found) if isinstance(found, Sequence) else [found]
         for constraint in constraints:
             if not isinstance(constraint, cp.Constraint):

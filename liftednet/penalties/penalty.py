@@ -35,6 +35,12 @@ class Penalty(ABC):
             a solver that knows which entries are 0 can take Newton's step.
         place: where its prox stands in a chain of proxes that is the prox of their sum (see
             `Sum`), or None where no such chain is known.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import L1, Penalty
+        >>> isinstance(L1(0.1), Penalty), L1(0.1).value(torch.ones(2, 2).double()).item()
+        (True, 0.4)
     """
 
     smooth: bool = False

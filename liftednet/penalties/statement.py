@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, SolverError
+from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
 
 if TYPE_CHECKING:
@@ -115,11 +116,16 @@ class Statement:
 
 @lru_cache(maxsize=16)
 def statement(penalty: Penalty, shape: tuple[int, int]) -> Statement:
-    """Return the statement of a penalty for weights of one shape."""
+    """Return the statement of a penalty for weights of one shape.
+
+    Raises:
+        DeclarationError: CVXPY cannot take what the penalty states.
+    """
     variable, center = cp.Variable(shape, name="W"), cp.Parameter(shape)
-    t, expression = cp.Parameter(nonneg=True), penalty.expression(variable)
-    objective = cp.Minimize(t * expression + cp.sum_squares(variable - center) / 2)
-    problem = cp.Problem(objective, penalty.domain(variable))
+    with stating(repr(penalty)):
+        t, expression = cp.Parameter(nonneg=True), penalty.expression(variable)
+        objective = cp.Minimize(t * expression + cp.sum_squares(variable - center) / 2)
+        problem = cp.Problem(objective, penalty.domain(variable))
     return Statement(repr(penalty), variable, center, t, expression, problem)
 
 

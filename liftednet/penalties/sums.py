@@ -45,6 +45,14 @@ class Sum(Penalty):
 
     Attributes:
         terms: the penalties.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import L1, Nonnegative
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> (L1(1.0) + Nonnegative()).prox(W, 1.0)
+        tensor([[2., 0.],
+                [0., 0.]])
     """
 
     terms: tuple[Penalty, ...]
@@ -206,6 +214,15 @@ class Mixing:
 
     A mixture that does not lessen it is given up, and T itself goes on from the best z. One that
     goes far is not tried: T's way back would be long.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import Mixing
+        >>> mixing, x = Mixing(), torch.tensor([1.0, 0.0])
+        >>> for _ in range(5):  # of the map x -> cos(x)
+        ...     x = mixing.following(x, x.cos())
+        >>> x
+        tensor([0.7405, 0.7468])
     """
 
     def __init__(self, farthest: float = torch.inf) -> None:

@@ -38,6 +38,15 @@ class Link:
         lam: the weight of the divergence, positive.
         weights: (samples,) of the rows of u in a block or weight fit; None for 1. A state fit
             needs none: each of its samples is a problem of its own.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> link.value(torch.ones(1, 2))
+        tensor(-1.)
     """
 
     divergence: Divergence

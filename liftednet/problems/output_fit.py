@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Divergence, Raw, require_divergence
-from liftednet.errors import DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.fit import Fit, Statement, parameter, read_states
@@ -46,6 +46,17 @@ class OutputFit(Fit[Tensor]):
     Raises:
         DataError: shapes, types or lam do not fit.
         DeclarationError: the loss cannot be paired with this activation.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import OutputFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.solvers import solve
+        >>> y, u = torch.tensor([[1.0, -1.0]]), torch.tensor([[3.0, -1.0]])
+        >>> solve(OutputFit(SquaredError(), y, tight(ReLU()), u)).value
+        tensor([[2., 0.]])
     """
 
     loss: OutputLoss
@@ -72,9 +83,14 @@ class OutputFit(Fit[Tensor]):
         self.loss.require_activation(self.divergence.activation)
 
     def refuse_bad_values(self) -> None:
-        """Raise `DataError` where the data have NaN or infinite entries."""
+        """Raise `DataError` where data are NaN or infinite, or negative where they cannot be."""
         require_finite("the target Y", self.target)
         require_finite("the pre-activation U", self.pre_activation)
+        if self.loss.nonnegative_target and bool((self.target < 0).any()):
+            raise DataError(
+                f"{self.loss!r} needs targets that are not negative, got "
+                f"{float(self.target.min())}."
+            )
 
     def refuse_bad_start(self, start: Tensor) -> None:
         """Raise `DataError` where a start is not a finite tensor like Z."""
@@ -126,15 +142,15 @@ class OutputFit(Fit[Tensor]):
         """
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
+        unknown = isinstance(self.divergence, Raw) or self.loss.stated_only
         for part in row_chunks(len(value), value.shape[1]):
             z, u = value[part].double(), self.pre_activation[part].double()
             y = self.target[part].double()
             objective += self.loss.output_value(y, z)
             objective += self.lam * self.divergence.state_value(z, u)
-            if not isinstance(self.divergence, Raw):
+            if not unknown:
                 activation = self.divergence.activation
                 off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
                 violation = torch.maximum(violation, off.max())
                 largest = torch.maximum(largest, z.abs().max())
-        raw = isinstance(self.divergence, Raw)
-        return Measure(float(objective), torch.nan if raw else float(violation / largest))
+        return Measure(float(objective), torch.nan if unknown else float(violation / largest))

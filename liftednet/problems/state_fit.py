@@ -49,6 +49,16 @@ class StateFit(Fit[Tensor]):
     Raises:
         DataError: shapes, types, lam or bounds do not fit.
         DeclarationError: no divergence, or links that are no tuple of links.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import solve
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> solve(StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]), (link,))).value
+        tensor([[1.5000, 0.0000]])
     """
 
     divergence: Divergence

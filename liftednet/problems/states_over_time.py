@@ -125,6 +125,17 @@ class StatesOverTime(Fit[Tensor]):
     Raises:
         DataError: shapes or lam do not fit.
         DeclarationError: a raw divergence, which is solved step by step.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StatesOverTime
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import solve
+        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
+        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
+        >>> solve(fit).value.flatten()  # 1, then 1 + 0.5, as nothing stands above
+        tensor([1.0000, 1.5000])
     """
 
     divergence: Divergence

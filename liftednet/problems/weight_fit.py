@@ -48,6 +48,19 @@ class WeightFit(Fit[Weights]):
     Raises:
         DataError: shapes, types or lam do not fit.
         DeclarationError: no divergence, no `Design`, or no penalty.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.penalties import SquaredFrobenius
+        >>> from liftednet.solvers import solve
+        >>> x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+        >>> fit = WeightFit(joint(Identity()), Design(x), 2 * x + 1, SquaredFrobenius(1e-9))
+        >>> weights = solve(fit).value
+        >>> weights.matrix.round(decimals=4), weights.bias.round(decimals=4)
+        (tensor([[2.]], dtype=torch.float64), tensor([1.], dtype=torch.float64))
     """
 
     divergence: Divergence

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import pytest
 import torch
 
 from liftednet import (
     Activation,
+    DataError,
     DeclarationError,
     Link,
+    SolverError,
     StateFit,
     WeightFit,
     activations,
     check_activation,
+    load,
+    save,
+    to_torch,
 )
 from liftednet.divergences import joint, tight
+from liftednet.models import LiftedMLP
+from liftednet.models.methods import FullBatch, GaussNewton, Minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design
 from liftednet.solvers import solve
@@ -157,3 +166,152 @@ def test_a_raw_divergence_is_solved_by_the_reference(generator):
     assert found.solver == "reference"
     torch.testing.assert_close(found.value.matrix, solve(right).value.matrix, rtol=1e-5, atol=1e-6)
     assert solve(states).solver == "reference"
+
+
+def untyped(value: Any) -> Any:
+    return value
+
+
+def binary_entropy(v):
+    return torch.xlogy(v, v) + torch.xlogy(1 - v, 1 - v)
+
+
+def quartic(v):
+    return v**4 / 4 + v**2 / 2
+
+
+BY_POTENTIAL = {
+    "sigmoid": (Activation.from_potential(binary_entropy, 0, 1), activations.Sigmoid()),
+    "ReLU": (Activation.from_potential(lambda v: v**2 / 2, 0), activations.ReLU()),
+    "clipped": (Activation.from_potential(lambda v: v**2 / 2, 2, 3), activations.Clipped(2.0, 3.0)),
+    "sign": (Activation.from_potential(lambda v: 0 * v, -1, 1), activations.Sign()),
+    "leaky": (
+        Activation.from_potential(lambda v: torch.where(v > 0, v**2 / 2, 2.5 * v**2)),
+        activations.LeakyReLU(0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_POTENTIAL)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_potential_alone_gives_what_the_catalogue_has_in_closed_form(name, dtype, generator):
+    found, right = BY_POTENTIAL[name]
+    u = 5 * torch.randn(20, 3, generator=generator, dtype=dtype)
+    v = right.forward(u)
+    torch.testing.assert_close(found.forward(u), v)
+    torch.testing.assert_close(found.slope(u), right.slope(u))
+    for t in (1e-6, 0.7, torch.logspace(-3, 3, 20, dtype=dtype)[:, None]):
+        exact = t.double() if isinstance(t, torch.Tensor) else t
+        torch.testing.assert_close(found.prox(u, t), right.prox(u.double(), exact).to(dtype))
+    torch.testing.assert_close(found.potential_value(v), right.potential_value(v))
+    torch.testing.assert_close(found.conjugate_value(u), right.conjugate_value(u))
+    assert found.lipschitz == (right.lipschitz and pytest.approx(right.lipschitz, rel=1e-6))
+    far = torch.tensor([[-9.0, 0.5]], dtype=dtype)
+    torch.testing.assert_close(found.potential_value(far), right.potential_value(far))
+
+
+def test_a_potential_without_a_closed_form_has_the_map_that_solves_its_optimality():
+    """Phi = v^4 / 4 + v^2 / 2: v^3 + v = u by Cardano's formula, and phi' = 1 / (3 v^2 + 1)."""
+    u = torch.linspace(-50, 50, 41, dtype=torch.float64)[None].requires_grad_()
+    root = (u.detach() / 2).square().add(1 / 27).sqrt()
+    right = torch.sign(u.detach() / 2 + root) * (u.detach() / 2 + root).abs() ** (1 / 3)
+    right = right + torch.sign(u.detach() / 2 - root) * (u.detach() / 2 - root).abs() ** (1 / 3)
+    found = Activation.from_potential(quartic)
+    v = found.forward(u)
+    torch.testing.assert_close(v.detach(), right, rtol=1e-8, atol=1e-8)
+    (slope,) = torch.autograd.grad(v.sum(), u)
+    torch.testing.assert_close(slope, 1 / (3 * right**2 + 1), rtol=1e-8, atol=1e-8)
+    near = torch.tensor([[-0.7, 0.4]], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(found.forward, near)
+    assert torch.autograd.gradgradcheck(found.forward, near)
+
+
+def stated_ball():
+    return Activation.from_expression(
+        lambda v: cp.sum_squares(v) / 2, lambda v: [cp.norm(v, 2, axis=1) <= 1], lipschitz=1.0
+    )
+
+
+@pytest.mark.parametrize("kind", [tight, joint])
+def test_what_a_potential_alone_declares_is_solved_and_certified(kind, generator):
+    for problem in problems(Activation.from_potential(quartic), kind, generator):
+        fast, reference = solve(problem), solve(problem, "reference")
+        assert fast.solver != "reference"
+        assert fast.residual < 1e-7
+        assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-6)
+    state = generator.get_state()
+    stated = [solve(problem) for problem in problems(stated_ball(), kind, generator)]
+    generator.set_state(state)
+    closed = [solve(problem) for problem in problems(Ball(), joint, generator)]
+    if kind is joint:
+        for one, other in zip(stated, closed, strict=True):
+            assert one.objective == pytest.approx(other.objective, rel=1e-6)
+    assert all(solution.residual < 1e-7 for solution in stated)
+
+
+@pytest.mark.parametrize("activation", [BY_POTENTIAL["ReLU"][0], stated_ball()], ids=repr)
+def test_what_a_potential_alone_declares_passes_the_check(activation):
+    assert check_activation(activation, units=2).passed
+
+
+def test_the_derivative_of_an_expression_is_that_of_the_map(generator):
+    u = torch.randn(4, 3, dtype=torch.float64, generator=generator)
+    ways = [u.clone().requires_grad_() for _ in range(2)]
+    push = torch.randn(4, 3, dtype=torch.float64, generator=generator)
+    for activation, point in zip((stated_ball(), Ball()), ways, strict=True):
+        activation.forward(3 * point).backward(push)
+    torch.testing.assert_close(ways[0].grad, ways[1].grad, rtol=1e-4, atol=1e-4)
+
+
+METHODS = [
+    Minibatch(epochs=2, batch_size=20),
+    FullBatch(sweeps=1),
+    GaussNewton(most=2),
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_network_of_a_potential_is_that_of_the_map_beside_it(method, generator, tmp_path):
+    x = torch.randn(40, 3, dtype=torch.float64, generator=generator)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    found, right = (
+        LiftedMLP((3, 4, 2), activation, method=method).fit(x, y)
+        for activation in BY_POTENTIAL["sigmoid"]
+    )
+    torch.testing.assert_close(found.forward(x), right.forward(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(to_torch(found)(x), found.forward(x))
+    save(found, tmp_path / "model")
+    with pytest.raises(DataError, match=r"from_potential.*holds no code"):
+        load(tmp_path / "model")
+
+
+BAD_POTENTIALS = {
+    "concave": (lambda: Activation.from_potential(lambda v: -(v**2)), "not convex"),
+    "not finite": (lambda: Activation.from_potential(torch.log), "finite inside its domain"),
+    "too slow": (lambda: Activation.from_potential(lambda v: v.abs()), "too slowly"),
+    "coupled": (lambda: Activation.from_potential(lambda v: v**2 * v.sum()), "not elementwise"),
+    "summed": (lambda: Activation.from_potential(lambda v: (v**2).sum()), "keeps the shape"),
+    "no function": (lambda: Activation.from_potential(untyped(3)), "must be callable"),
+    "not torch": (
+        lambda: Activation.from_potential(lambda v: torch.from_numpy(v.numpy() ** 2)),
+        "differentiated by torch",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_POTENTIALS)
+def test_a_potential_that_has_no_argmin_is_refused(case):
+    declare, message = BAD_POTENTIALS[case]
+    with pytest.raises(DeclarationError, match=message):
+        declare()
+
+
+def test_a_domain_that_is_empty_and_an_expression_that_is_not_convex_are_refused():
+    with pytest.raises(DataError, match="lower < upper"):
+        Activation.from_potential(quartic, 2, 1)
+    concave = Activation.from_expression(lambda v: -cp.sum_squares(v))
+    with pytest.raises(DeclarationError, match=r"potential of from_expression.*DCP"):
+        concave.forward(torch.zeros(2, 2, dtype=torch.float64))
+    flat = Activation.from_expression(lambda v: cp.sum(cp.abs(v)))
+    with pytest.raises(SolverError, match="unbounded"):
+        flat.forward(torch.full((2, 2), 3.0, dtype=torch.float64))

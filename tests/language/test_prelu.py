@@ -1,0 +1,117 @@
+"""The leaky ReLU with a slope for every channel, against torch, CVXPY and single leaky ReLUs."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from liftednet import (
+    Activation,
+    DataError,
+    DeclarationError,
+    Link,
+    StateFit,
+    WeightFit,
+    check_activation,
+    load,
+    save,
+    to_torch,
+)
+from liftednet.activations import LeakyReLU, PReLU
+from liftednet.divergences import joint, tight
+from liftednet.models import LiftedMLP
+from liftednet.models.methods import FullBatch
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design
+from liftednet.solvers import solve
+from tests.models.networks import labeled
+
+SLOPES = (0.5, 0.1, 2.0)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def test_every_method_is_that_of_a_leaky_relu_unit_by_unit() -> None:
+    prelu, u = PReLU(SLOPES[:2]), normal(6, 4)
+    units = [LeakyReLU(0.5), LeakyReLU(0.5), LeakyReLU(0.1), LeakyReLU(0.1)]
+    for name in ("forward", "slope"):
+        alone = [getattr(one, name)(u[:, [i]]) for i, one in enumerate(units)]
+        torch.testing.assert_close(getattr(prelu, name)(u), torch.cat(alone, 1))
+    alone = [one.prox(u[:, [i]], 0.7) for i, one in enumerate(units)]
+    torch.testing.assert_close(prelu.prox(u, 0.7), torch.cat(alone, 1))
+    for name in ("potential_value", "conjugate_value"):
+        rows = sum(getattr(one, name)(u[:, [i]]) for i, one in enumerate(units))
+        torch.testing.assert_close(getattr(prelu, name)(u), rows)
+    assert check_activation(PReLU(SLOPES)).passed
+
+
+def test_the_forward_map_is_torch_s_and_its_module_is_read_and_made() -> None:
+    module = nn.PReLU(3, dtype=torch.float64)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor(SLOPES))
+    for prelu in (PReLU(module.weight), Activation.from_function(module)):
+        assert isinstance(prelu, PReLU)
+        torch.testing.assert_close(prelu.forward(normal(5, 3)), module(normal(5, 3)).detach())
+        assert prelu.lipschitz == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("kind", [tight, joint])
+def test_fits_are_solved_and_certified(kind: Any) -> None:
+    prelu, above = PReLU(SLOPES), PReLU(SLOPES[1:])
+    u, x, v = normal(9, 3), normal(9, 4, seed=1), normal(9, 3, seed=2)
+    link = Link(kind(above), normal(3, 2, seed=3), normal(2, seed=4), normal(9, 2, seed=5), 0.7)
+    states = StateFit(kind(prelu), u, (link,), 0.5)
+    for problem in (states, WeightFit(kind(prelu), Design(x), v, SquaredFrobenius(0.1))):
+        found, reference = solve(problem), solve(problem, "reference")
+        assert found.solver != "reference"
+        assert found.residual < 1e-8
+        assert found.objective == pytest.approx(reference.objective, rel=1e-7)
+
+
+X, Y = labeled(samples=40)
+
+
+@pytest.mark.parametrize("method", ["minibatch", "full", "gauss-newton"])
+def test_networks_are_trained_exported_and_saved(method: str, tmp_path: Any) -> None:
+    model = LiftedMLP((4, 6, 3), PReLU(SLOPES), method=method).fit(X, Y)
+    network = to_torch(model)
+    assert [type(part).__name__ for part in network] == ["Linear", "PReLU", "Linear", "Softmax"]
+    assert network[1].weight.tolist() == pytest.approx([0.5, 0.5, 0.1, 0.1, 2.0, 2.0])
+    torch.testing.assert_close(network(X).detach(), model.forward(X))
+    again = load(save(model, tmp_path / "model"))
+    torch.testing.assert_close(again.forward(X), model.forward(X))
+
+
+def test_a_slope_for_every_channel_is_learned() -> None:
+    method = FullBatch(sweeps=6, learn_activations=True)
+    start = PReLU([0.3, 0.3, 0.3])
+    model = LiftedMLP((4, 6, 3), start, method=method, rho=0.05).fit(X, Y)
+    assert model.trace is not None
+    found = model.trace.objectives
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(found))
+    blocks = {step.block for step in model.trace.steps if "slope" in step.block}
+    assert blocks == {"slope 1.1", "slope 1.2", "slope 1.3"}
+    learned = model.activations[0]
+    assert isinstance(learned, PReLU)
+    assert len(set(learned.slopes)) == 3
+    one = FullBatch(sweeps=6, learn_activations=True)
+    single = LiftedMLP((4, 6, 3), LeakyReLU(0.3), method=one, rho=0.05).fit(X, Y)
+    assert found[-1] <= single.objective() * 1.05
+
+
+@pytest.mark.parametrize("slopes", [0.0, [-0.1, 0.2], [], "a", float("inf")])
+def test_slopes_that_are_none_are_refused(slopes: Any) -> None:
+    with pytest.raises(DeclarationError, match="PReLU needs"):
+        PReLU(slopes)
+
+
+def test_units_that_are_no_multiple_are_refused() -> None:
+    with pytest.raises(DataError, match="no multiple of the 3 slopes"):
+        PReLU(SLOPES).forward(normal(2, 4))
