@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from liftednet.check import check_activation as check_activation
     from liftednet.errors import DataError as DataError
     from liftednet.errors import DeclarationError as DeclarationError
+    from liftednet.errors import FitWarning as FitWarning
     from liftednet.errors import LiftedError as LiftedError
     from liftednet.errors import NotFittedError as NotFittedError
+    from liftednet.errors import OutOfMemoryError as OutOfMemoryError
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import initialize_ as initialize_
     from liftednet.export import to_torch as to_torch
@@ -69,6 +71,8 @@ _HOMES = {
     "Activation": "activation",
     "DataError": "errors",
     "DeclarationError": "errors",
+    "FitWarning": "errors",
+    "OutOfMemoryError": "errors",
     "LiftedClassifier": "models.estimators",
     "LiftedError": "errors",
     "LiftedRegressor": "models.estimators",
