@@ -1,0 +1,331 @@
+"""A torch network as a lifted model: read, fitted, and written back in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
+
+from liftednet.errors import DataError
+from liftednet.layers import Expression, apply
+from liftednet.layers.expression import value_of
+from liftednet.layers.time import Steps
+from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.network import State
+from liftednet.samples import Weights
+from liftednet.validation import FLOATS
+
+from ..data import prepared
+from ..lifted import Lifted
+from ..run import Report
+from .reader import UNKNOWN, Reader, Seen
+from .recording import record
+
+Batch = Callable[[Any], tuple[Any, Any]]
+
+_TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}  # of a reading, in the largest output
+
+
+class LiftedModule(Lifted):
+    """A lifted model that was read from a torch network, see `lift`.
+
+    Attributes:
+        module: the torch network, which only `write_` changes.
+    """
+
+    def __init__(self, module: nn.Module, reader: Reader, **settings: Any) -> None:
+        """Take a network and what was read of it."""
+        self.module, self._reader = module, reader
+        own = [_weights(pair.weight, pair.bias) for pair in self._pairs(reader)]
+        super().__init__(reader.network, **{"start": own, **settings})
+
+    @staticmethod
+    def _pairs(reader: Reader) -> Iterator[Any]:
+        return (reader.pairs[parameter] for parameter in reader.network.parameters)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        batch: Batch | None = None,
+        sample_weight: Any = None,
+        progress: bool = False,
+        on_step: Report | None = None,
+    ) -> Self:  # type: ignore[override]
+        """Fit the weights to data; the torch network stays as it is until `write_`.
+
+        Args:
+            X: as the network takes it, a tuple where it takes several: (samples, ...), of any type
+                of numbers (pictures of uint8 become shares of 255); or a torch DataLoader.
+            y: as the loss takes it.
+            batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
+            sample_weight: (samples,), as in `Lifted.fit`.
+            progress: whether to show a progress bar.
+            on_step: told after every step of the method.
+
+        Raises:
+            DataError: X or y cannot be used; nothing has changed.
+            SolverError: as in `Lifted.fit`.
+        """
+        kept = [ours.copied() for _, ours in self._reader.statistics]
+        if isinstance(X, DataLoader):
+            X = _Loader(X, lambda item: self._numbers(*_pair(batch(item) if batch else item)))
+        elif batch is not None:
+            raise DataError("batch= is for a DataLoader.")
+        else:
+            X, y = self._numbers(X, y)
+        try:
+            return super().fit(
+                X, y, sample_weight=sample_weight, progress=progress, on_step=on_step
+            )
+        except BaseException:
+            for (_, ours), before in zip(self._reader.statistics, kept, strict=True):
+                ours.take(before)
+            raise
+
+    def _unlabeled(self, X: Any, lengths: Any) -> Any:
+        return super()._unlabeled(self._numbers(X, None)[0], lengths)
+
+    def _numbers(self, X: Any, y: Any) -> tuple[Any, Any]:
+        """Return X in the network's type, and y as it is."""
+        dtype = self.dtype or torch.float32
+        if isinstance(X, Mapping):
+            return {name: _as_floats(x, dtype) for name, x in X.items()}, y
+        if isinstance(X, tuple | list):
+            return tuple(_as_floats(x, dtype) for x in X), y
+        return _as_floats(X, dtype), y
+
+    @torch.no_grad()
+    def write_(self) -> nn.Module:
+        """Write weights and running statistics into the torch network, in place, and return it.
+
+        Types, devices, ties, frozen parameters and modes stay as they are; where nothing was
+        fitted, every parameter keeps its bits.
+
+        Raises:
+            DataError: the network's parameters are no longer those that were read.
+        """
+        weights = self._known_weights()
+        writes = []
+        for pair, layer in zip(self._pairs(self._reader), weights, strict=True):
+            parts = ((pair.weight, layer.matrix.T), (pair.bias, layer.bias))
+            for target, value in parts:
+                if target is not None and value is not None:
+                    writes.append((target, value.reshape(target.shape).to(target)))
+        held = {id(x) for x in self.module.parameters()}
+        if any(id(target) not in held for target, _ in writes):
+            raise DataError("the network has other parameters than those that were read.")
+        for target, value in writes:
+            target.copy_(value)
+        for theirs, ours in self._reader.statistics:
+            theirs.take(ours)
+        return self.module
+
+    @property
+    def share_read(self) -> float:
+        """Share of the innermost modules that ran of which every call was read."""
+        modules = self._reader.modules
+        left = {line.place for line in self._reader.lines if line.kind == UNKNOWN}
+        return 1 - len(left & set(modules)) / max(1, len(modules))
+
+    def summary(self) -> str:
+        """Return a table of what became of each call, and of what stands still and why."""
+        lines = [f"{type(self.module).__name__}: {self.share_read:.0%} of its modules read"]
+        rows = [("module", "call", "", "became")]
+        rows += [(x.place, x.call, x.kind, f"{x.text}  ({x.where})") for x in self._reader.lines]
+        widths = [max(len(row[n]) for row in rows) for n in range(3)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
+            lines.append("  ".join((*cells, row[3])).rstrip())
+        couple = "tight (biconvex)" if self.divergence == "tight" else self.divergence
+        lines.append(f"divergences: {couple}, lam {self.lam}")
+        return "\n".join([*lines, *self._still()])
+
+    def _still(self) -> Iterator[str]:
+        pairs = self._reader.pairs.values()
+        read = {id(x) for pair in pairs for x in (pair.weight, pair.bias) if x is not None}
+        for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad:
+                yield f"stands still: {name} (requires_grad is False)"
+            elif id(parameter) not in read:
+                yield f"stands still: {name} (no call that was read uses it)"
+
+
+class _Loader(DataLoader[Any]):
+    """A DataLoader whose items are made pairs (X, y); one without a length is counted once."""
+
+    def __init__(self, inner: DataLoader[Any], pair: Callable[[Any], tuple[Any, Any]]) -> None:
+        self._inner, self._pair = inner, pair
+        self._counted = _counted(inner, pair)
+        self.__dict__["dataset"] = range(self._counted[1])
+
+    def __len__(self) -> int:
+        return self._counted[0]
+
+    def __iter__(self) -> Any:
+        return map(self._pair, self._inner)
+
+
+def _counted(loader: DataLoader[Any], pair: Callable[[Any], tuple[Any, Any]]) -> tuple[int, int]:
+    """Return the batches and the samples of a pass."""
+    try:
+        return len(loader), len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        sizes = [len(_first(pair(item)[0])) for item in loader]
+        return len(sizes), sum(sizes)
+
+
+def _first(X: Any) -> Any:
+    if isinstance(X, Mapping):
+        return next(iter(X.values()))
+    return X[0] if isinstance(X, tuple) else X
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise DataError(
+            f"a DataLoader must yield pairs (X, y), got {type(item).__name__}: give batch=, a "
+            "function that makes (X, y) of it."
+        )
+    return item[0], item[1]
+
+
+def _as_floats(x: Any, dtype: torch.dtype) -> Any:
+    found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    if not isinstance(found, Tensor):
+        return x  # refused with words of its own
+    if found.dtype is torch.uint8:
+        return found.to(dtype) / 255
+    return found.to(dtype)
+
+
+def _weights(weight: Tensor, bias: Tensor | None) -> Weights:
+    """Return what a layer takes: torch's layouts have outputs first."""
+    matrix = weight.detach().reshape(len(weight) if weight.ndim else 1, -1).T
+    return Weights(matrix, None if bias is None else bias.detach())
+
+
+def lift(
+    network: nn.Module, example: Any, *, loss: Loss, show: bool = True, **settings: Any
+) -> LiftedModule:
+    """Return a torch network as a lifted model, which starts from the network's weights.
+
+    min over weights and states of the loss + sum over states of lam D(Z, U), U affine in each
+    state and in the weights; Lifted Neural Networks, eq. (10).
+
+    Args:
+        network: any torch.nn.Module that returns one tensor, with parameters of one type and
+            device; it only changes by `write_`. Dropout is off; batch normalization that is in
+            train mode takes the statistics of batches, one in eval mode those that are given.
+        example: some samples of what the network takes, such as X[:2]; a tuple of several.
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
+            an output (samples, steps, classes) for each step.
+        show: whether to print the summary.
+        settings: of `Lifted`, such as lam or method.
+
+    Raises:
+        DataError: the network cannot be read, and what stands in the way, with module and line.
+        DeclarationError: the network, the loss and the settings do not fit together.
+
+    Example:
+        lifted = liftednet.lift(network, X[:2], loss=CrossEntropy())
+        lifted.fit(X, y)
+        lifted.write_()
+    """
+    like = _require_network(network)
+    given = tuple(example) if isinstance(example, tuple | list) else (example,)
+    given = tuple(_as_example(x, like) for x in given)
+    reader = Reader()
+    output = reader.read(network, given)
+    term = _declare_loss(reader, output, loss)
+    settings = {"dtype": like.dtype, "device": str(like.device), **settings}
+    model = LiftedModule(network, reader, **settings)
+    longer = tuple(torch.cat([x, x[:1]]) for x in given)
+    for one in (given, longer):
+        _require_equal(model, term, output, one)
+    if show:
+        print(model.summary())
+    return model
+
+
+def _require_network(network: object) -> Tensor:
+    if not isinstance(network, nn.Module):
+        raise DataError(f"lift reads a torch.nn.Module, got {network!r}.")
+    parameters = list(network.parameters())
+    if any(map(is_lazy, parameters)):
+        raise DataError("a parameter has no shape yet: call the network once first.")
+    trained = [x for x in parameters if x.requires_grad]
+    if not trained:
+        raise DataError("the network has no parameter that is trained: nothing to lift.")
+    kinds = {(x.dtype, x.device) for x in trained}
+    if len(kinds) > 1 or trained[0].dtype not in FLOATS:
+        shown = ", ".join(sorted({f"{dtype} on {device}" for dtype, device in kinds}))
+        raise DataError(
+            f"the parameters must be all torch.float32 or all torch.float64, on one device; got "
+            f"{shown}."
+        )
+    return trained[0]
+
+
+def _as_example(x: Any, like: Tensor) -> Tensor:
+    found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    if not isinstance(found, Tensor) or found.ndim == 0 or len(found) == 0:
+        raise DataError(f"the example must hold samples, such as X[:2]; got {type(x).__name__}.")
+    if found.dtype is torch.uint8 or found.is_floating_point():
+        found = _as_floats(found, like.dtype)
+    found = found.detach().to(like.device)
+    return torch.cat([found, found]) if len(found) == 1 else found.clone()
+
+
+def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
+    """Give the graph its loss, for each step where the output has steps."""
+    expression, shape = output.expression, output.layout.shape
+    if output.layout.axis != 0:
+        raise DataError("the samples must stand on the first axis of what the network returns.")
+    pinned = loss.divergence.activation if isinstance(loss, PinnedLoss) else None
+    if isinstance(expression, State) and type(expression.activation) is type(pinned):
+        reader.network.states.remove(expression)  # the loss has it inside
+        expression = expression.argument
+    if isinstance(loss, CrossEntropy) and len(shape) == 2:
+        if reader.network.steps not in (None, shape[0]):
+            raise DataError(
+                f"the network has {reader.network.steps} steps inside and answers at {shape[0]}."
+            )
+        reader.network.steps = shape[0]
+        expression = apply(Steps(shape[0]), expression)
+    return reader.network.loss(loss, expression)
+
+
+def _require_equal(
+    model: LiftedModule, term: Expression, output: Seen, example: tuple[Tensor, ...]
+) -> None:
+    """Refuse a reading that does not compute what the network does."""
+    X = tuple(x.to(model.dtype) for x in example)
+    data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
+    parameters = model.network.parameters
+    weights = dict(zip(parameters, model._known_weights(), strict=True))
+    structure = model.structure
+    with torch.no_grad():
+        found = value_of(term, structure.passed({**data.values, **weights}))
+        wanted = record(model.module, example, {}).output
+        state = model.network.terms[0].activation
+        if term.sequence:
+            found = found.transpose(0, 1)
+        found = found.reshape(wanted.shape)
+        far = min(
+            float((found - wanted).abs().max()),
+            float((state.forward(found.flatten(1)) - wanted.flatten(1)).abs().max()),
+        )
+    scale = float(wanted.abs().max().clamp(min=1.0))
+    if not far <= _TOLERANCES[wanted.dtype] * scale:
+        raise DataError(
+            f"the lifted network is off by {far:.3g} from the network's own output of size "
+            f"{scale:.3g}: a call depends on values by Python's if, draws random numbers, or keeps "
+            f"the number of samples. Its calls are: {', '.join(x.call for x in model._reader.lines)}."
+        )
