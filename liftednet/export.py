@@ -1,16 +1,14 @@
-"""Trained weights as a torch network, and into a torch network that is already there."""
+"""Trained weights as a torch network."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
@@ -106,8 +104,8 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
         DataError: it is no model.
         NotFittedError: the model has no weights yet.
     """
-    _require_model(model)
-    if _is_chain(model):
+    require_model(model)
+    if is_chain(model):
         return _sequential(model, logits)
     return ExportedGraph(model, logits=logits)
 
@@ -122,7 +120,7 @@ def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     return network
 
 
-def _is_chain(model: Any) -> bool:
+def is_chain(model: Any) -> bool:
     """Say whether every dense layer stands on the one before, and nothing else is there."""
     network = getattr(model, "network", None)
     if network is None:
@@ -289,74 +287,13 @@ def _weights_in(module: Any) -> Weights:
     return Weights(module.weight.flatten(1).T, module.bias)
 
 
-@torch.no_grad()
-def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
-    """Write a chain's weights into the Linear layers of a torch network, in place.
-
-    The layers are taken in the order in which the network registers them; everything else in it
-    stays as it is, and nothing is written unless all of them fit.
-
-    Args:
-        module: a network with as many torch.nn.Linear as the model has layers.
-        model: a fitted model, such as `LiftedMLP`.
-
-    Returns:
-        The module.
-
-    Raises:
-        DataError: the first layer that does not fit, with both shapes; or an argument is no
-            network, or no model whose layers follow one another.
-        NotFittedError: the model has no weights yet.
-    """
-    if not isinstance(module, nn.Module):
-        raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
-    _require_model(model)
-    if not _is_chain(model):
-        raise DataError(
-            "initialize_ writes dense layers that follow one another, and this "
-            f"{type(model).__name__} is another graph: to_torch makes a module of it. Recurrent "
-            "models have liftednet.initialize_rnn_."
-        )
-    found = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    for number, (layer, weights) in enumerate(zip_longest(found, model.weights), start=1):
-        _require_fit(number, layer, weights, len(found), len(model.weights))
-    for (_, linear), weights in zip(found, model.weights, strict=True):
-        _write(linear, weights)
-    return module
-
-
-def _require_model(model: object) -> None:
+def require_model(model: object) -> None:
+    """Raise `DataError` where something is no model."""
     if not hasattr(model, "activations") or not hasattr(model, "weights"):
         raise DataError(
             "a fitted model such as LiftedMLP is needed, with weights and activations; got "
             f"{type(model).__name__}."
         )
-
-
-def _require_fit(
-    number: int,
-    layer: tuple[str, nn.Linear] | None,
-    weights: Weights | None,
-    there: int,
-    needed: int,
-) -> None:
-    if layer is None or weights is None:
-        raise DataError(
-            f"the network has {there} torch.nn.Linear layers and the model {needed}: layer "
-            f"{number} has no counterpart."
-        )
-    name, linear = layer
-    if is_lazy(linear.weight):
-        raise DataError(f"layer {number}, {name!r}, has no shape yet: call the network once first.")
-    for part, given in _named(weights):
-        target = getattr(linear, part)
-        shape = None if target is None else tuple(target.shape)
-        wanted = None if given is None else tuple(given.shape)
-        if shape != wanted:
-            raise DataError(
-                f"the {part} of layer {number}, {name!r}, must have shape {wanted} to take the "
-                f"model's, got {shape}."
-            )
 
 
 def _named(weights: Weights) -> Iterator[tuple[str, Tensor | None]]:

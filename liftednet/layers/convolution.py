@@ -109,9 +109,7 @@ class Convolution(Layer):
         window = matrix.T.reshape(self._kernel)
         images = x.reshape(-1, *self.below)
         convolve = _CONVOLUTIONS[len(self.window)]
-        u = convolve(
-            images, window, bias, self.stride, self.padding, self.dilation, self.groups
-        )
+        u = convolve(images, window, bias, self.stride, self.padding, self.dilation, self.groups)
         return u.reshape(*x.shape[:-1], -1)
 
     def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
@@ -142,9 +140,7 @@ class Convolution(Layer):
         around x and a stride only take rows and columns away.
         """
         axes = _TRANSFORMS[len(self.window)]
-        torus = [
-            size + reach - 1 for size, reach in zip(self.below[1:], self._reach, strict=True)
-        ]
+        torus = [size + reach - 1 for size, reach in zip(self.below[1:], self._reach, strict=True)]
         kernel = matrix.double().T.reshape(self._kernel)
         window = kernel.new_zeros(*self._kernel[:2], *self._reach)
         window[:, :, *(slice(None, None, step) for step in self.dilation)] = kernel

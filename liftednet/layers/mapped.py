@@ -57,9 +57,11 @@ class Layout:
             return rows[0].reshape(self.sizes)
         rest = self.sizes[: self.axis] + self.sizes[self.axis + 1 :]
         apart = rows.reshape(len(rows), self.factor, *rest)
-        return apart.movedim(0, self.axis).flatten(self.axis, self.axis + 1) if (
-            self.axis
-        ) else apart.flatten(0, 1)
+        return (
+            apart.movedim(0, self.axis).flatten(self.axis, self.axis + 1)
+            if (self.axis)
+            else apart.flatten(0, 1)
+        )
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,10 @@ class RunningStatistics:
 
     def copied(self) -> RunningStatistics:
         """Return statistics of their own."""
-        parts = (x.detach().clone() for x in (self.mean, self.variance, self.batches))
-        return RunningStatistics(*parts, self.momentum, self.follows)
+        mean, variance, batches = (
+            x.detach().clone() for x in (self.mean, self.variance, self.batches)
+        )
+        return RunningStatistics(mean, variance, batches, self.momentum, self.follows)
 
     def take(self, other: RunningStatistics) -> None:
         """Take the numbers of other statistics, in place."""
@@ -93,8 +95,8 @@ class BatchNormalization(Layer):
         """Return the standardized x, (..., units)."""
         x, known = arguments[0], self.statistics
         follows = known.follows and _OF_BATCHES.get()
-        running = (known.mean, known.variance) if follows else (
-            known.mean.to(x), known.variance.to(x)
+        running = (
+            (known.mean, known.variance) if follows else (known.mean.to(x), known.variance.to(x))
         )
         share = known.share() if follows else 0.0
         found = functional.batch_norm(

@@ -51,8 +51,13 @@ def _attention(reader: Reader, call: Call) -> Any:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
     query, key, value, mask, _, causal, scale = (argument(call, n, k) for n, k in enumerate(names))
     found = [reader.rows(x) for x in (query, key, value)]
-    if any(x is None or x.layout.axis != 0 or x.layout.factor > 1 or query.ndim != 4
-           for x in found) or reader.seen(mask) is not None or query.shape[1] != key.shape[1]:
+    if (
+        any(
+            x is None or x.layout.axis != 0 or x.layout.factor > 1 or query.ndim != 4 for x in found
+        )
+        or reader.seen(mask) is not None
+        or query.shape[1] != key.shape[1]
+    ):
         return None  # fmt: skip
     if causal:
         mask = torch.ones(query.shape[-2], key.shape[-2]).tril().bool()
@@ -116,6 +121,7 @@ def _head(reader: Reader, x: Seen, number: int, heads: int) -> Seen:
 
     def cut(u: Tensor) -> Tensor:
         third = u[..., number * features : (number + 1) * features]
-        return third.unflatten(-1, (heads, -1)).transpose(1, 2)
+        parts: Tensor = third.unflatten(-1, (heads, -1))
+        return parts.transpose(1, 2)
 
     return Seen(reader.torch_map(cut, (x,), above, "head", linear=True), above)

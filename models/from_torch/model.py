@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
@@ -20,10 +21,10 @@ from liftednet.network import State
 from liftednet.samples import Weights
 from liftednet.validation import FLOATS
 
-from ..data import prepared
+from ..data import ArrayLike, Lengths, prepared
 from ..lifted import Lifted
-from ..run import Report
-from .reader import UNKNOWN, Reader, Seen
+from ..run import Ending, Report
+from .reader import UNKNOWN, Line, Reader, Seen
 from .recording import record
 
 Batch = Callable[[Any], tuple[Any, Any]]
@@ -53,21 +54,23 @@ class LiftedModule(Lifted):
         X: Any,
         y: Any = None,
         *,
-        batch: Batch | None = None,
-        sample_weight: Any = None,
+        lengths: Lengths = None,
+        sample_weight: ArrayLike | None = None,
         progress: bool = False,
         on_step: Report | None = None,
-    ) -> Self:  # type: ignore[override]
+        batch: Batch | None = None,
+    ) -> Self:
         """Fit the weights to data; the torch network stays as it is until `write_`.
 
         Args:
             X: as the network takes it, a tuple where it takes several: (samples, ...), of any type
                 of numbers (pictures of uint8 become shares of 255); or a torch DataLoader.
             y: as the loss takes it.
-            batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
+            lengths: None: every sequence has the steps of the example.
             sample_weight: (samples,), as in `Lifted.fit`.
             progress: whether to show a progress bar.
             on_step: told after every step of the method.
+            batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
 
         Raises:
             DataError: X or y cannot be used; nothing has changed.
@@ -75,15 +78,16 @@ class LiftedModule(Lifted):
         """
         kept = [ours.copied() for _, ours in self._reader.statistics]
         if isinstance(X, DataLoader):
-            X = _Loader(X, lambda item: self._numbers(*_pair(batch(item) if batch else item)))
+            X = _Loader(X, lambda item: self._numbers(*pair_of(item, batch)))
         elif batch is not None:
             raise DataError("batch= is for a DataLoader.")
         else:
             X, y = self._numbers(X, y)
         try:
             return super().fit(
-                X, y, sample_weight=sample_weight, progress=progress, on_step=on_step
-            )
+                X, y, lengths=lengths, sample_weight=sample_weight, progress=progress,
+                on_step=on_step,
+            )  # fmt: skip
         except BaseException:
             for (_, ours), before in zip(self._reader.statistics, kept, strict=True):
                 ours.take(before)
@@ -126,6 +130,16 @@ class LiftedModule(Lifted):
         for theirs, ours in self._reader.statistics:
             theirs.take(ours)
         return self.module
+
+    @property
+    def lines(self) -> list[Line]:
+        """What became of each call."""
+        return self._reader.lines
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last fit was interrupted."""
+        return self.trace is not None and self.trace.ending is Ending.INTERRUPTED
 
     @property
     def share_read(self) -> float:
@@ -187,7 +201,13 @@ def _first(X: Any) -> Any:
     return X[0] if isinstance(X, tuple) else X
 
 
-def _pair(item: Any) -> tuple[Any, Any]:
+def pair_of(item: Any, batch: Batch | None) -> tuple[Any, Any]:
+    """Return the (X, y) that a DataLoader has yielded.
+
+    Raises:
+        DataError: it is something else, and there is no function that makes a pair of it.
+    """
+    item = item if batch is None else batch(item)
     if not isinstance(item, tuple | list) or len(item) != 2:
         raise DataError(
             f"a DataLoader must yield pairs (X, y), got {type(item).__name__}: give batch=, a "
@@ -250,7 +270,7 @@ def lift(
     for one in (given, longer):
         _require_equal(model, term, output, one)
     if show:
-        print(model.summary())
+        sys.stdout.write(f"{model.summary()}\n")
     return model
 
 
@@ -327,5 +347,5 @@ def _require_equal(
         raise DataError(
             f"the lifted network is off by {far:.3g} from the network's own output of size "
             f"{scale:.3g}: a call depends on values by Python's if, draws random numbers, or keeps "
-            f"the number of samples. Its calls are: {', '.join(x.call for x in model._reader.lines)}."
+            f"the number of samples; its calls are {', '.join(x.call for x in model.lines)}."
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -180,7 +180,7 @@ class Reader:
                 if layout.axis is not None:  # made for so many samples, and the same for each
                     self._seen[id(tensor)] = self._constant(tensor, layout)
             return
-        row = ROWS.get(type(call.function)) or ROWS.get(call.name)
+        row = ROWS.get(cast(Any, type(call.function))) or ROWS.get(call.name)
         found = None if row is None else row(self, call)
         if found is None:
             found = self.mapped(call, affine=False)

@@ -86,9 +86,7 @@ class _Recorder(TorchFunctionMode):
         self._stack: list[tuple[str, nn.Module]] = []
         self._hidden = 0
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         self.keep(getattr(func, "__name__", repr(func)), func, args, kwargs or {}, result)
         return result
@@ -102,9 +100,14 @@ class _Recorder(TorchFunctionMode):
             return
         self.calls.append(
             Call(
-                name.strip("_"), function, tuple(args), dict(kwargs), result, tuple(self._stack),
+                name.strip("_"),
+                function,
+                tuple(args),
+                dict(kwargs),
+                result,
+                tuple(self._stack),
                 _line(),
-            )  # fmt: skip
+            )
         )
 
     def enter(self, path: str, module: nn.Module) -> None:
@@ -141,9 +144,7 @@ def record(
                     lambda m, _, path=path: recorder.enter(path, m)
                 ).remove
             )
-            hooks.callback(
-                module.register_forward_hook(recorder.leave, with_kwargs=True).remove
-            )
+            hooks.callback(module.register_forward_hook(recorder.leave, with_kwargs=True).remove)
         hooks.enter_context(_own_functions(recorder))
         with recorder:
             output = network(*example)

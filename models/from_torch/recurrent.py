@@ -21,7 +21,8 @@ def _lstm(reader: Reader, x: Expression, units: int, dense: Dense) -> tuple[Expr
     """i, f, o = sigmoid(.), g = tanh(.), c_t = f c_(t-1) + i g, h = o tanh(c); torch.nn.LSTM."""
     state = reader.network.state
     gates, fresh, out = (
-        state(phi, units=n) for phi, n in ((Sigmoid(), 2 * units), (Tanh(), units), (Sigmoid(), units))
+        state(phi, units=n)
+        for phi, n in ((Sigmoid(), 2 * units), (Tanh(), units), (Sigmoid(), units))
     )
     cell = state(Identity(), units=units)
     cell.of(gates[units:] * delay(cell) + gates[:units] * fresh)
@@ -94,7 +95,9 @@ def _recurrent(reader: Reader, call: Call) -> Any:
             cells.append(_last(c, steps))
             found.append(turn(h) if direction else h)
         sequence = concatenate(*found)
-    reader.tell(call, LAYER, f"{layers} recurrent layers of {units} over {steps} steps, {call.name}")
+    reader.tell(
+        call, LAYER, f"{layers} recurrent layers of {units} over {steps} steps, {call.name}"
+    )
     layouts = reader.layouts(call)
     results = [apply(AllSteps(steps), sequence), concatenate(*last), concatenate(*cells)]
     return [Seen(one, layout) for one, layout in zip(results, layouts, strict=False)]

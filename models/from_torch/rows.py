@@ -158,9 +158,7 @@ def _prelu(reader: Reader, call: Call) -> Seen | None:
 
 @reads("linear")
 def _linear(reader: Reader, call: Call) -> Any:
-    tensor, weight, bias = (
-        argument(call, n, k) for n, k in enumerate(("input", "weight", "bias"))
-    )
+    tensor, weight, bias = (argument(call, n, k) for n, k in enumerate(("input", "weight", "bias")))
     x = reader.rows(tensor)
     if x is None or x.layout.axis == tensor.ndim - 1 or not isinstance(weight, torch.nn.Parameter):
         return _affine(reader, call)
@@ -362,7 +360,10 @@ def _concatenation(reader: Reader, call: Call) -> Any:
 @reads("avg_pool1d", "avg_pool2d")
 def _average_pooling(reader: Reader, call: Call) -> Any:
     axes = int(call.name[-2])
-    x, window = reader.rows(argument(call, 0, "input")), _each(argument(call, 1, "kernel_size"), axes)
+    x, window = (
+        reader.rows(argument(call, 0, "input")),
+        _each(argument(call, 1, "kernel_size"), axes),
+    )
     stride, padding = argument(call, 2, "stride"), argument(call, 3, "padding", 0)
     above = reader.layouts(call)[0]
     if x is None or not _plain(x, axes + 1) or any(_each(padding, axes)):
@@ -406,7 +407,7 @@ def _moved(reader: Reader, call: Call) -> Any:
         return Seen(x.expression, above)
     if call.name not in _SIZED:
         return _affine(reader, call)
-    below, axis = x.layout, above.axis
+    below, axis = x.layout, above.axis or 0
 
     def sized(u: Tensor) -> Tensor:
         samples = u.shape[below.axis or 0] // below.factor
@@ -420,8 +421,8 @@ def _moved(reader: Reader, call: Call) -> Any:
 _AFFINE = (
     "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
     "interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "fold", "unfold", "stack",
-    "repeat", "repeat_interleave", "broadcast_tensors", "index_select", "gather", "cumsum", "masked_fill", "tril",
-    "triu", "hstack", "vstack", "lerp", "avg_pool3d", "conv3d",
+    "repeat", "repeat_interleave", "broadcast_tensors", "index_select", "gather", "cumsum",
+    "masked_fill", "tril", "triu", "hstack", "vstack", "lerp", "avg_pool3d", "conv3d",
     "conv_transpose3d", "get", "addmm", "diff",
 )  # fmt: skip
 
@@ -453,4 +454,3 @@ _CURVED = (
 def _curved(reader: Reader, call: Call) -> Any:
     reader.tell(call, CURVED, "at the forward pass")
     return reader.mapped(call, affine=False)
-
