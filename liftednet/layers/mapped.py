@@ -18,8 +18,7 @@ from liftednet.samples import Weights
 class Layout:
     """How a tensor holds samples: along one axis, `factor` entries of it for each of them.
 
-    Rows are (samples, units), with the entries of the axis that belong to a sample before all
-    others. A tensor without samples, such as a table of positions, is the same for each.
+    Rows are (samples, units), in the order of the tensor once the samples stand first. A tensor without samples, such as a table of positions, is the same for each.
 
     Attributes:
         sizes: of the tensor, with 1 where the samples stand.
@@ -36,9 +35,8 @@ class Layout:
         """The shape of a sample."""
         if self.axis is None:
             return self.sizes or (1,)
-        rest = self.sizes[: self.axis] + self.sizes[self.axis + 1 :]
         merged = (self.factor,) if self.factor > 1 else ()
-        return (*merged, *rest) or (1,)
+        return (*self.sizes[: self.axis], *merged, *self.sizes[self.axis + 1 :]) or (1,)
 
     @property
     def units(self) -> int:
@@ -55,13 +53,9 @@ class Layout:
         """Return rows (samples, units) as the tensor."""
         if self.axis is None:
             return rows[0].reshape(self.sizes)
-        rest = self.sizes[: self.axis] + self.sizes[self.axis + 1 :]
-        apart = rows.reshape(len(rows), self.factor, *rest)
-        return (
-            apart.movedim(0, self.axis).flatten(self.axis, self.axis + 1)
-            if (self.axis)
-            else apart.flatten(0, 1)
-        )
+        before, after = self.sizes[: self.axis], self.sizes[self.axis + 1 :]
+        apart = rows.reshape(len(rows), *before, self.factor, *after).movedim(0, self.axis)
+        return apart.flatten(self.axis, self.axis + 1)
 
 
 @dataclass(frozen=True)

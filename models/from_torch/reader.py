@@ -14,6 +14,7 @@ from liftednet.activations import Identity
 from liftednet.errors import DataError
 from liftednet.layers import Expression, Input, Parameter, apply
 from liftednet.layers.dense import Dense, DenseAtPositions
+from liftednet.layers.join import Shaped
 from liftednet.layers.layer import Layer
 from liftednet.layers.mapped import Held, Layout, Mapped
 from liftednet.layers.normalization import RunningStatistics, Scale
@@ -234,6 +235,11 @@ class Reader:
     def own(self, x: Expression) -> Expression:
         """Return states that are equal to an expression: what is above is affine in them."""
         return self.network.state(Identity(), x)
+
+    def shaped(self, x: Seen) -> Expression:
+        """Return an expression in the shape that its tensor has."""
+        same = x.expression.shape == x.layout.shape
+        return x.expression if same else apply(Shaped(x.layout.shape), x.expression)
 
     def apart(self, *arguments: Expression) -> list[Expression]:
         """Return expressions that share no variable but inputs, given states where they do."""

@@ -317,8 +317,8 @@ def _sum(reader: Reader, call: Call) -> Any:
     x, y = reader.rows(one), reader.rows(other)
     if x is not None and y is not None and x.layout == y.layout:
         reader.tell(call, PASSED, "sum")
-        scaled = y.expression if scale == 1 else y.expression * scale
-        return Seen(apply(Sum(), x.expression, scaled), x.layout)
+        second = reader.shaped(y) if scale == 1 else reader.shaped(y) * float(scale)
+        return Seen(apply(Sum(), reader.shaped(x), second), x.layout)
     if x is not None and is_number(other):
         return Seen(apply(Scaled(1.0, scale * other), x.expression), x.layout)
     return _affine(reader, call)
@@ -336,7 +336,7 @@ def _product(reader: Reader, call: Call) -> Any:
         return None
     if x is not None and y is not None and x.layout == y.layout and not quotient:
         reader.tell(call, PASSED, "product")
-        return Seen(apply(Product(), *reader.apart(x.expression, y.expression)), x.layout)
+        return Seen(apply(Product(), *reader.apart(reader.shaped(x), reader.shaped(y))), x.layout)
     return _bilinear(reader, call)
 
 
