@@ -97,14 +97,18 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
             pre-activation, as torch.nn.CrossEntropyLoss and BCEWithLogitsLoss want it.
 
     Returns:
-        A torch.nn.Sequential of Linear and activations where layers follow one another
-        (x_l = phi_l(x_{l-1} W_l + b_l), Lifted Neural Networks, eq. (1)), else an `ExportedGraph`.
+        Of a model that `lift` has made a copy of its torch network. Else a torch.nn.Sequential of
+        Linear and activations where layers follow one another (x_l = phi_l(x_{l-1} W_l + b_l),
+        Lifted Neural Networks, eq. (1)), or an `ExportedGraph`.
 
     Raises:
         DataError: it is no model.
         NotFittedError: the model has no weights yet.
     """
     require_model(model)
+    if hasattr(model, "exported"):
+        exported: nn.Module = model.exported(logits)
+        return exported
     if is_chain(model):
         return _sequential(model, logits)
     return ExportedGraph(model, logits=logits)
@@ -114,9 +118,9 @@ def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
         network.append(linear(weights))
-        network.extend(_modules(activation))
+        network.extend(modules_of(activation))
     if logits:
-        del network[len(network) - len(_modules(model.activations[-1])) :]
+        del network[len(network) - len(modules_of(model.activations[-1])) :]
     return network
 
 
@@ -269,6 +273,8 @@ def _convolution(layer: Convolution, weights: Weights) -> nn.Module:
         layer.window,
         stride=layer.stride,
         padding=layer.padding,
+        dilation=layer.dilation,
+        groups=layer.groups,
         bias=layer.bias,
         dtype=matrix.dtype,
         device=matrix.device,
@@ -324,7 +330,7 @@ def linear(weights: Weights) -> nn.Linear:
     return module
 
 
-def _modules(activation: Activation) -> list[nn.Module]:
+def modules_of(activation: Activation) -> list[nn.Module]:
     """Return the modules of an activation: one, or none for the identity."""
     make = _TORCH_MODULES.get(type(activation))
     return [ActivationModule(activation)] if make is None else make(activation)

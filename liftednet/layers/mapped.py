@@ -18,7 +18,8 @@ from liftednet.samples import Weights
 class Layout:
     """How a tensor holds samples: along one axis, `factor` entries of it for each of them.
 
-    Rows are (samples, units), in the order of the tensor once the samples stand first. A tensor without samples, such as a table of positions, is the same for each.
+    Rows are (samples, units), in the order of the tensor once the samples stand first. A tensor
+    without samples, such as a table of positions, is the same for each.
 
     Attributes:
         sizes: of the tensor, with 1 where the samples stand.

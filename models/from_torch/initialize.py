@@ -76,7 +76,7 @@ def initialize_(
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
     lifted.fit(X, y, batch=batch, progress=progress)
     if lifted.interrupted:
-        return module
+        raise KeyboardInterrupt("training was interrupted: the network is as it was.")
     return lifted.write_()
 
 

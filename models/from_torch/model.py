@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
-from liftednet.errors import DataError
+from liftednet.errors import DataError, SolverError
+from liftednet.export import modules_of
 from liftednet.layers import Expression, apply
 from liftednet.layers.expression import value_of
+from liftednet.layers.normalization import RunningStatistics
 from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import State
@@ -23,8 +26,8 @@ from liftednet.validation import FLOATS
 
 from ..data import ArrayLike, Lengths, prepared
 from ..lifted import Lifted
-from ..run import Ending, Report
-from .reader import UNKNOWN, Line, Reader, Seen
+from ..run import Ending, Report, Step
+from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
 from .recording import record
 
 Batch = Callable[[Any], tuple[Any, Any]]
@@ -76,36 +79,46 @@ class LiftedModule(Lifted):
             DataError: X or y cannot be used; nothing has changed.
             SolverError: as in `Lifted.fit`.
         """
-        kept = [ours.copied() for _, ours in self._reader.statistics]
         if isinstance(X, DataLoader):
-            X = _Loader(X, lambda item: self._numbers(*pair_of(item, batch)))
+            X = _Loader(X, batch)
         elif batch is not None:
             raise DataError("batch= is for a DataLoader.")
-        else:
-            X, y = self._numbers(X, y)
+        before = last = self._running()
+
+        def told(step: Step) -> None:
+            nonlocal last
+            last = self._running()
+            if on_step is not None:
+                on_step(step)
+
         try:
             return super().fit(
-                X, y, lengths=lengths, sample_weight=sample_weight, progress=progress,
-                on_step=on_step,
-            )  # fmt: skip
-        except BaseException:
-            for (_, ours), before in zip(self._reader.statistics, kept, strict=True):
-                ours.take(before)
+                X, y, lengths=lengths, sample_weight=sample_weight, progress=progress, on_step=told
+            )
+        except BaseException as error:  # the weights are those of the last good epoch, or before
+            kept = last if isinstance(error, SolverError) else before
+            for (_, ours), one in zip(self._reader.statistics, kept, strict=True):
+                ours.take(one)
             raise
 
-    def _unlabeled(self, X: Any, lengths: Any) -> Any:
-        return super()._unlabeled(self._numbers(X, None)[0], lengths)
+    def _running(self) -> list[RunningStatistics]:
+        return [ours.copied() for _, ours in self._reader.statistics]
 
-    def _numbers(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Return X in the network's type, and y as it is."""
+    def _data(self, X: Any, y: Any, *args: Any, **options: Any) -> Any:
+        return super()._data(self._floats(X), y, *args, **options)
+
+    def _unlabeled(self, X: Any, lengths: Any) -> Any:
+        return super()._unlabeled(self._floats(X), lengths)
+
+    def _floats(self, X: Any) -> Any:
+        """Return X in the network's type."""
         dtype = self.dtype or torch.float32
         if isinstance(X, Mapping):
-            return {name: _as_floats(x, dtype) for name, x in X.items()}, y
+            return {name: _as_floats(x, dtype) for name, x in X.items()}
         if isinstance(X, tuple | list):
-            return tuple(_as_floats(x, dtype) for x in X), y
-        return _as_floats(X, dtype), y
+            return tuple(_as_floats(x, dtype) for x in X)
+        return _as_floats(X, dtype)
 
-    @torch.no_grad()
     def write_(self) -> nn.Module:
         """Write weights and running statistics into the torch network, in place, and return it.
 
@@ -115,21 +128,39 @@ class LiftedModule(Lifted):
         Raises:
             DataError: the network's parameters are no longer those that were read.
         """
-        weights = self._known_weights()
-        writes = []
-        for pair, layer in zip(self._pairs(self._reader), weights, strict=True):
-            parts = ((pair.weight, layer.matrix.T), (pair.bias, layer.bias))
-            for target, value in parts:
-                if target is not None and value is not None:
-                    writes.append((target, value.reshape(target.shape).to(target)))
         held = {id(x) for x in self.module.parameters()}
-        if any(id(target) not in held for target, _ in writes):
+        pairs = list(self._pairs(self._reader))
+        if any(
+            id(x) not in held for pair in pairs for x in (pair.weight, pair.bias) if x is not None
+        ):
             raise DataError("the network has other parameters than those that were read.")
-        for target, value in writes:
-            target.copy_(value)
-        for theirs, ours in self._reader.statistics:
-            theirs.take(ours)
+        self._write(pairs, [theirs for theirs, _ in self._reader.statistics])
         return self.module
+
+    @torch.no_grad()
+    def _write(self, pairs: Sequence[Pair], statistics: Sequence[RunningStatistics]) -> None:
+        for pair, layer in zip(pairs, self._known_weights(), strict=True):
+            pair.weight.copy_(layer.matrix.T.reshape(pair.weight.shape))
+            if pair.bias is not None and layer.bias is not None:
+                pair.bias.copy_(layer.bias)
+        for theirs, (_, ours) in zip(statistics, self._reader.statistics, strict=True):
+            theirs.take(ours)
+
+    def exported(self, logits: bool) -> nn.Module:
+        """Return a copy of the torch network with the weights of the model, as `to_torch` does.
+
+        Raises:
+            DataError: logits are asked for, and the network has the last activation inside.
+        """
+        statistics = [theirs for theirs, _ in self._reader.statistics]
+        module, pairs, copied = copy.deepcopy(
+            (self.module, list(self._pairs(self._reader)), statistics)
+        )
+        self._write(pairs, copied)
+        if logits and self._reader.activated:
+            raise DataError("the network has the last activation inside: it gives no logits.")
+        last = [] if logits or self._reader.activated else modules_of(self.activations[-1])
+        return nn.Sequential(module, *last) if last else module
 
     @property
     def lines(self) -> list[Line]:
@@ -150,7 +181,12 @@ class LiftedModule(Lifted):
 
     def summary(self) -> str:
         """Return a table of what became of each call, and of what stands still and why."""
-        lines = [f"{type(self.module).__name__}: {self.share_read:.0%} of its modules read"]
+        curved = {line.place for line in self.lines if line.kind == CURVED}
+        through = len(curved & set(self._reader.modules))
+        lines = [
+            f"{type(self.module).__name__}: {self.share_read:.0%} of {len(self._reader.modules)} "
+            f"modules read, {through} of them linearized"
+        ]
         rows = [("module", "call", "", "became")]
         rows += [(x.place, x.call, x.kind, f"{x.text}  ({x.where})") for x in self._reader.lines]
         widths = [max(len(row[n]) for row in rows) for n in range(3)]
@@ -174,24 +210,24 @@ class LiftedModule(Lifted):
 class _Loader(DataLoader[Any]):
     """A DataLoader whose items are made pairs (X, y); one without a length is counted once."""
 
-    def __init__(self, inner: DataLoader[Any], pair: Callable[[Any], tuple[Any, Any]]) -> None:
-        self._inner, self._pair = inner, pair
-        self._counted = _counted(inner, pair)
-        self.__dict__["dataset"] = range(self._counted[1])
+    def __init__(self, inner: DataLoader[Any], batch: Batch | None) -> None:
+        self._inner, self._batch = inner, batch
+        self._length, samples = _counted(inner, batch)
+        self.__dict__["dataset"] = range(samples)
 
     def __len__(self) -> int:
-        return self._counted[0]
+        return self._length
 
     def __iter__(self) -> Any:
-        return map(self._pair, self._inner)
+        return (pair_of(item, self._batch) for item in self._inner)
 
 
-def _counted(loader: DataLoader[Any], pair: Callable[[Any], tuple[Any, Any]]) -> tuple[int, int]:
+def _counted(loader: DataLoader[Any], batch: Batch | None) -> tuple[int, int]:
     """Return the batches and the samples of a pass."""
     try:
         return len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError:
-        sizes = [len(_first(pair(item)[0])) for item in loader]
+        sizes = [len(_first(pair_of(item, batch)[0])) for item in loader]
         return len(sizes), sum(sizes)
 
 
@@ -311,6 +347,7 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
     pinned = loss.divergence.activation if isinstance(loss, PinnedLoss) else None
     if isinstance(expression, State) and type(expression.activation) is type(pinned):
         reader.network.states.remove(expression)  # the loss has it inside
+        reader.activated = True
         expression = expression.argument
     if isinstance(loss, CrossEntropy) and len(shape) == 2:
         if reader.network.steps not in (None, shape[0]):

@@ -105,6 +105,7 @@ class Reader:
         lines: what became of each call.
         modules: paths of the innermost modules that ran.
         samples: of the example.
+        activated: whether the network ends with the activation that the loss has inside.
     """
 
     network: Network = field(default_factory=Network)
@@ -113,6 +114,7 @@ class Reader:
     lines: list[Line] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     samples: int = 0
+    activated: bool = False
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     _layouts: dict[int, list[Layout]] = field(default_factory=dict)

@@ -34,7 +34,7 @@ from liftednet.layers.pooling import AveragePooling
 from liftednet.validation import is_number
 
 from .reader import CURVED, LAYER, PASSED, Reader, Seen, reads
-from .recording import Call
+from .recording import Call, tensors_in
 
 
 def argument(call: Call, position: int, name: str, default: Any = None) -> Any:
@@ -430,7 +430,8 @@ _AFFINE = (
 @reads(*_AFFINE)
 def _affine(reader: Reader, call: Call) -> Any:
     """A call that is affine in all that it sees: passed through."""
-    reader.tell(call, PASSED, "affine")
+    kind = LAYER if any(map(reader.trains, tensors_in(call.args))) else PASSED
+    reader.tell(call, kind, "affine")
     both = reader.rows(argument(call, 0, "input")) is not None and call.name in (
         "linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "conv3d",
         "conv_transpose3d", "lerp", "addmm",

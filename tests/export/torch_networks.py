@@ -22,7 +22,7 @@ class LeNet(nn.Module):
         self.second = nn.Conv2d(6, 16, 5)
         self.first = nn.Conv2d(1, 6, 5, padding=2)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = functional.max_pool2d(functional.relu(self.first(x)), 2)
         x = functional.avg_pool2d(torch.tanh(self.second(x)), 2)
         x = functional.relu(self.dense(x.view(x.size(0), -1)), inplace=True)
@@ -57,7 +57,7 @@ class Residual(nn.Module):
                 nn.Conv2d(below, above, 1, stride, bias=False), nn.BatchNorm2d(above)
             )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         identity = x if self.downsample is None else self.downsample(x)
         out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
         out += identity
@@ -81,7 +81,7 @@ class ResNet18(nn.Module):
         self.layers = nn.Sequential(*blocks)
         self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(below, 7)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.layers(self.maxpool(self.relu(self.bn1(self.conv1(x)))))
         return self.fc(torch.flatten(self.avgpool(x), 1))
 
@@ -93,9 +93,10 @@ class Attention(nn.Module):
         super().__init__()
         self.attend, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.dropout, self.heads = nn.Dropout(0.1), heads
+        self.mask: Tensor
         self.register_buffer("mask", torch.ones(longest, longest).tril().bool())
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         samples, steps, width = x.size()
         if steps > len(self.mask):
             raise ValueError("too long")
@@ -123,7 +124,7 @@ class GPT(nn.Module):
         self.last, self.head = nn.LayerNorm(width), nn.Linear(width, words, bias=False)
         self.head.weight = self.words.weight
 
-    def forward(self, numbers: Tensor) -> Tensor:
+    def forward(self, numbers: Tensor) -> Any:
         steps = torch.arange(numbers.size(1), device=numbers.device)
         x = self.words(numbers) + self.places(steps)
         x = x + self.attention(self.first(x))
@@ -140,7 +141,7 @@ class Sequences(nn.Module):
         width = 5 * (1 + bool(options.get("bidirectional")))
         self.dropout, self.out = nn.Dropout(0.3), nn.Linear(width, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         states, _ = self.recurrent(x)
         return self.out(self.dropout(states[:, -1]))
 
@@ -153,7 +154,7 @@ class LastState(nn.Module):
         self.recurrent = nn.LSTM(3, 5, num_layers=2, bidirectional=True)
         self.out = nn.Linear(20, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         _, (h, c) = self.recurrent(x.transpose(0, 1))
         return self.out(torch.cat([h[-1], h[-2], c[0], c[-1]], dim=1))
 
@@ -177,7 +178,7 @@ class Quantized(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         found: Tensor = Rounded.apply(torch.sigmoid(self.first(x)))
         return self.second(found)
 
@@ -192,7 +193,7 @@ class Tied(nn.Module):
         self.scale, self.shift = nn.Parameter(torch.rand(6)), nn.Parameter(torch.rand(1, 6))
         self.act = nn.PReLU()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.act(self.first(x) * self.scale + self.shift)
         return self.out(torch.tanh(self.second(x)))
 
@@ -211,7 +212,7 @@ class Many(nn.Module):
         self.more = nn.ModuleList([nn.ReLU6(), nn.Softplus(), nn.Sigmoid(), nn.SELU()])
         self.out = nn.Linear(3, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.acts[0](self.norm(self.groups(x)))
         x = self.acts[1](self.up(x)).mean(dim=-1)
         x = self.acts[2](self.line(self.rows(x)))
@@ -237,12 +238,12 @@ class Fused(nn.Module):
         self.token, self.places = nn.Parameter(torch.rand(1, 1, 8)), nn.Parameter(torch.rand(5, 8))
         self.attend, self.out = nn.Linear(8, 24), nn.Linear(8, 4)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.places
         q, k, v = self.attend(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
         y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(functional.silu(x + y.transpose(1, 2).flatten(2))[:, 0])
+        return self.out(functional.silu(x + y.transpose(1, 2).flatten(2))[:, -1])
 
 
 @dataclass(frozen=True)
