@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
+from torch.nn import functional
 
 from liftednet.layers.layer import Arguments, Layer, Shape
 from liftednet.samples import Weights
@@ -133,9 +133,11 @@ class Embedding(Layer):
 
     Attributes:
         sizes: of the table, (entries, features).
+        padding: an entry that is not trained, or None.
     """
 
     sizes: tuple[int, int]
+    padding: int | None = None
     affine = False
 
     def shape(self, *shapes: Shape) -> Shape:
@@ -150,5 +152,6 @@ class Embedding(Layer):
         """Return the rows, (..., numbers * features)."""
         assert weights is not None  # it has weights
         x: Tensor = arguments[0]
-        found = torch.nn.functional.embedding(x.detach().round().long(), weights.matrix.T)
+        numbers = x.detach().round().long()
+        found = functional.embedding(numbers, weights.matrix.T, self.padding)
         return found.reshape(*x.shape[:-1], -1)

@@ -367,9 +367,15 @@ def _require_equal(
     data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
     parameters = model.network.parameters
     weights = dict(zip(parameters, model._known_weights(), strict=True))
-    structure = model.structure
+    structure, calls = model.structure, ", ".join(line.call for line in model.lines)
     with torch.no_grad():
-        found = value_of(term, structure.passed({**data.values, **weights}))
+        try:
+            found = value_of(term, structure.passed({**data.values, **weights}))
+        except RuntimeError as error:  # of torch, on a shape
+            raise DataError(
+                f"a call keeps the number of samples of the example ({error}); the calls are "
+                f"{calls}."
+            ) from error
         wanted = record(model.module, example, {}).output
         state = model.network.terms[0].activation
         if term.sequence:
@@ -384,5 +390,5 @@ def _require_equal(
         raise DataError(
             f"the lifted network is off by {far:.3g} from the network's own output of size "
             f"{scale:.3g}: a call depends on values by Python's if, draws random numbers, or keeps "
-            f"the number of samples; its calls are {', '.join(x.call for x in model.lines)}."
+            f"the number of samples; its calls are {calls}."
         )

@@ -181,7 +181,7 @@ class Reader:
         if not self.sees(call) and not any(True for _ in self._trained(call)):
             for tensor, layout in zip(tensors_in(call.result), layouts, strict=True):
                 if layout.axis is not None:  # made for so many samples, and the same for each
-                    self._seen[id(tensor)] = self._constant(tensor, layout)
+                    self._seen[id(tensor)] = self.constant(tensor, layout)
             return
         row = ROWS.get(cast(Any, type(call.function))) or ROWS.get(call.name)
         found = None if row is None else row(self, call)
@@ -191,7 +191,8 @@ class Reader:
         for tensor, seen in zip(tensors_in(call.result), _flat(found), strict=True):
             self._seen[id(tensor)] = seen
 
-    def _constant(self, tensor: Tensor, layout: Layout) -> Seen:
+    def constant(self, tensor: Tensor, layout: Layout) -> Seen:
+        """Return what is the same for every sample, and was made for so many."""
         row = layout.pack(tensor, self.samples)[0]
         like = self.network.inputs[0]
         above = Layout((1, layout.units))

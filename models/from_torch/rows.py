@@ -225,7 +225,9 @@ def _embedding(reader: Reader, call: Call) -> Any:
         argument(call, n, k, False) for n, k in ((3, "max_norm"), (5, "scale_grad_by_freq"))
     ):
         sizes = tuple(table.shape)
-        found = reader.weighted(lambda _: Embedding(sizes), x.expression, table, None)
+        padding = argument(call, 2, "padding_idx")
+        padding = None if padding is None or padding < 0 else padding
+        found = reader.weighted(lambda _: Embedding(sizes, padding), x.expression, table, None)
     if found is None:
         return _affine(reader, call)
     reader.tell(call, LAYER, f"embedding {tuple(table.shape)}")
@@ -340,7 +342,9 @@ def _product(reader: Reader, call: Call) -> Any:
     return _bilinear(reader, call)
 
 
-@reads("matmul", "bmm", "mm", "einsum", "rmatmul", "bilinear", "outer", "baddbmm")
+@reads(
+    "matmul", "bmm", "mm", "einsum", "rmatmul", "bilinear", "outer", "baddbmm", "mv", "vdot", "dot"
+)
 def _bilinear(reader: Reader, call: Call) -> Any:
     reader.tell(call, PASSED, "affine in each")
     return reader.mapped(call, affine=True, linear=False)
@@ -447,7 +451,7 @@ _CURVED = (
     "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",
     "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
     "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
-    "glu", "hardswish", "threshold", "softmin", "tanhshrink", "zeros_like", "ones_like",
+    "glu", "hardswish", "weight_norm", "threshold", "softmin", "tanhshrink",
 )  # fmt: skip
 
 
@@ -455,3 +459,8 @@ _CURVED = (
 def _curved(reader: Reader, call: Call) -> Any:
     reader.tell(call, CURVED, "at the forward pass")
     return reader.mapped(call, affine=False)
+
+
+@reads("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+def _filled(reader: Reader, call: Call) -> Seen:
+    return reader.constant(call.result, reader.layouts(call)[0])
