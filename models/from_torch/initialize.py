@@ -23,7 +23,7 @@ from liftednet.network import State
 from liftednet.samples import Weights
 
 from ..methods import Minibatch
-from .model import Batch, lift, pair_of
+from .model import RATE, Batch, lift, pair_of
 from .reader import Reader
 
 
@@ -72,7 +72,7 @@ def initialize_(
         return _written(module, X)
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
-    settings = {"method": Minibatch(epochs=passes), **settings}
+    settings = {"method": Minibatch(epochs=passes, rate=RATE), **settings}
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
     lifted.fit(X, y, batch=batch, progress=progress)
     if lifted.interrupted:

@@ -381,7 +381,7 @@ def _average_pooling(reader: Reader, call: Call) -> Any:
 
 _MOVES = (
     "view", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "movedim", "moveaxis",
-    "swapaxes", "swapdims", "unsqueeze", "squeeze", "contiguous", "clone", "detach", "to", "float",
+    "swapaxes", "swapdims", "unsqueeze", "squeeze", "contiguous", "clone", "to", "float",
     "double", "type", "type_as", "expand", "expand_as", "view_as", "reshape_as", "dropout",
     "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout", "split", "chunk", "unbind",
     "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
@@ -398,6 +398,8 @@ def _moved(reader: Reader, call: Call) -> Any:
     x, layouts = reader.seen(tensor), reader.layouts(call)
     if x is None or len(layouts) > 1 or layouts[0].axis is None:
         return _affine(reader, call)
+    if tensor.is_floating_point() and not call.result.is_floating_point():
+        return _curved(reader, call)
     above = layouts[0]
     if x.layout.axis is None:
         same = x.layout.units == above.units
@@ -426,8 +428,14 @@ _AFFINE = (
     "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
     "interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "fold", "unfold", "stack",
     "repeat", "repeat_interleave", "broadcast_tensors", "index_select", "gather", "cumsum",
-    "masked_fill", "tril", "triu", "hstack", "vstack", "lerp", "avg_pool3d", "conv3d",
-    "conv_transpose3d", "get", "addmm", "diff",
+    "masked_fill", "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
+    "conv_transpose3d", "get", "diff",
+)  # fmt: skip
+
+
+_FACTORS = (  # whose second argument multiplies the first
+    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d",
 )  # fmt: skip
 
 
@@ -436,11 +444,9 @@ def _affine(reader: Reader, call: Call) -> Any:
     """A call that is affine in all that it sees: passed through."""
     kind = LAYER if any(map(reader.trains, tensors_in(call.args))) else PASSED
     reader.tell(call, kind, "affine")
-    both = reader.rows(argument(call, 0, "input")) is not None and call.name in (
-        "linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d", "conv3d",
-        "conv_transpose3d", "lerp", "addmm",
-    ) and reader.seen(argument(call, 1, "weight")) is not None  # fmt: skip
-    return reader.mapped(call, affine=True, linear=not both)
+    factors = call.args[:2] if call.name in _FACTORS else ()
+    seen = [x for x in factors if reader.seen(x) is not None]
+    return reader.mapped(call, affine=True, linear=len(seen) < 2)
 
 
 # What is known to be curved, and passed through for the method to differentiate.
@@ -451,7 +457,8 @@ _CURVED = (
     "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",
     "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
     "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
-    "glu", "hardswish", "weight_norm", "threshold", "softmin", "tanhshrink",
+    "glu", "hardswish", "weight_norm", "threshold", "softmin", "tanhshrink", "detach", "lerp",
+    "addmm",
 )  # fmt: skip
 
 
