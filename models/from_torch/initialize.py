@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from liftednet.activation import Activation
 from liftednet.activations import Identity
 from liftednet.errors import DataError
-from liftednet.export import Feedforward, is_chain, require_model
+from liftednet.export import Feedforward, is_chain, refuse_standardized, require_model
 from liftednet.layers import Expression, Input, Parameter
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied
@@ -90,6 +90,7 @@ def _example(X: Any, batch: Batch | None) -> Any:
 def _written(module: nn.Module, model: Feedforward) -> nn.Module:
     """Write a chain's weights into the Linear layers of a network that runs as a chain."""
     require_model(model)
+    refuse_standardized(model)
     if not is_chain(model):
         raise DataError(
             "initialize_ writes dense layers that follow one another, and this "

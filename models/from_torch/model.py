@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError, SolverError
-from liftednet.export import modules_of
+from liftednet.export import modules_of, refuse_standardized
 from liftednet.layers import Expression, apply
 from liftednet.layers.expression import value_of
 from liftednet.layers.normalization import RunningStatistics
@@ -140,9 +140,16 @@ class LiftedModule(Lifted):
         self._write(pairs, [theirs for theirs, _ in self._reader.statistics])
         return self.module
 
+    def _given_weights(self) -> Sequence[Weights]:
+        """Return the weights on data as they are given: those of a fit, or of the start."""
+        if not self.is_fitted:
+            return self._first_weights()
+        refuse_standardized(self)
+        return self.weights
+
     @torch.no_grad()
     def _write(self, pairs: Sequence[Pair], statistics: Sequence[RunningStatistics]) -> None:
-        for pair, layer in zip(pairs, self._known_weights(), strict=True):
+        for pair, layer in zip(pairs, self._given_weights(), strict=True):
             pair.weight.copy_(layer.matrix.T.reshape(pair.weight.shape))
             if pair.bias is not None and layer.bias is not None:
                 pair.bias.copy_(layer.bias)
@@ -286,8 +293,8 @@ def lift(
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
             an output (samples, steps, classes) for each step.
         show: whether to print the summary.
-        settings: of `Lifted`, such as lam or method, which is `Minibatch(rate=0.1)` here: torch's
-            own starts are smaller than ours, and the rate of 0.3 is too long for them.
+        settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
+            own starts are smaller than ours, rho is 1e-3, and data stay as they are given.
 
     Raises:
         DataError: the network cannot be read, and what stands in the way, with module and line.
@@ -304,7 +311,10 @@ def lift(
     reader = Reader()
     output = reader.read(network, given)
     term = _declare_loss(reader, output, loss)
-    own = {"dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE)}
+    own = {
+        "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE),
+        "rho": 1e-3, "standardize": False,
+    }  # fmt: skip
     settings = {**own, **settings}
     model = LiftedModule(network, reader, **settings)
     longer = tuple(torch.cat([x, x[:1]]) for x in given)
@@ -371,7 +381,7 @@ def _require_equal(
     X = tuple(x.to(model.dtype) for x in example)
     data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
     parameters = model.network.parameters
-    weights = dict(zip(parameters, model._known_weights(), strict=True))
+    weights = dict(zip(parameters, model._given_weights(), strict=True))
     structure, calls = model.structure, ", ".join(line.call for line in model.lines)
     with torch.no_grad():
         try:
