@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from liftednet.activation import Activation
-from liftednet.activations import Identity
-from liftednet.errors import DataError
+from liftednet.errors import DataError, FitWarning
 from liftednet.export import Feedforward, is_chain, refuse_standardized, require_model
-from liftednet.layers import Expression, Input, Parameter
-from liftednet.layers.dense import Dense
-from liftednet.layers.expression import Applied
 from liftednet.losses import Loss
-from liftednet.network import State
 from liftednet.samples import Weights
 
 from ..methods import Minibatch
 from .model import RATE, Batch, lift, pair_of
-from .reader import Reader
+from .recording import Call, record, tensors_in
 
 
 def initialize_(
@@ -59,7 +55,8 @@ def initialize_(
 
     Raises:
         DataError: the network or the data cannot be used; of a model the first layer that does not
-            fit, with both shapes, activations that differ, or a tie that would be lost.
+            fit, with both shapes, a network that is no chain, or a tie that would be lost. Another
+            activation than the model's is a `FitWarning`.
         NotFittedError: the model has no weights yet.
         SolverError: the loss or the weights are not finite.
 
@@ -103,25 +100,14 @@ def _written(module: nn.Module, model: Feedforward) -> nn.Module:
     if any(is_lazy(part.weight) for part in linears):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
     try:
-        found = _chain(module, linears, len(given[0].matrix))
+        found = _chain(module, next(module.parameters(), given[0].matrix), len(given[0].matrix))
     except (RuntimeError, TypeError) as error:  # of torch, on a shape
         _require_fits([(x.weight, x.bias) for x in linears], given, names)
         raise DataError(f"the network cannot run on the model's inputs: {error}") from error
     _require_fits([parts for parts, _ in found], given, names)
-    for number, (_, activation) in enumerate(found[:-1], start=1):
-        if not _same_map(activation, model.activations[number - 1], len(found[number - 1][0][0])):
-            raise DataError(
-                f"layer {number} has {model.activations[number - 1]!r} in the model, and "
-                f"{activation!r} in the network."
-            )
-    taken: dict[int, Weights] = {}
-    for number, ((weight, _), layer) in enumerate(zip((p for p, _ in found), given, strict=True)):
-        known = taken.setdefault(id(weight), layer)
-        if not known.stacked().equal(layer.stacked()):
-            raise DataError(
-                f"the weight of layer {number + 1}, {names[id(weight)]!r}, is tied to a layer "
-                "before it, and the model has others there: the tie would be lost."
-            )
+    _refuse_lost_ties([parts for parts, _ in found], given, names)
+    for number, (_, above) in enumerate(found[:-1], start=1):
+        _warn_of_another(number, model.activations[number - 1], above, given[number - 1].matrix)
     for (parts, _), layer in zip(found, given, strict=True):
         for target, value in zip(parts, (layer.matrix.T, layer.bias), strict=True):
             if target is not None and value is not None:
@@ -132,33 +118,68 @@ def _written(module: nn.Module, model: Feedforward) -> nn.Module:
 Parts = tuple[Any, Any]  # weight and bias of torch
 
 
-def _chain(
-    module: nn.Module, linears: Sequence[nn.Linear], inputs: int
-) -> list[tuple[Parts, Activation]]:
-    """Return the Linear layers in the order in which they run, each with what follows it."""
-    if not linears:
-        return []
-    frozen = [x for x in linears if not x.weight.requires_grad]
-    reader = Reader()
-    like = linears[0].weight
-    expression: Expression = reader.read(module, (like.new_zeros(2, inputs),)).expression
-    found: list[tuple[Parts, Activation]] = []
-    while not isinstance(expression, Input):
-        activation: Activation = Identity()
-        if isinstance(expression, State):
-            activation, expression = expression.activation, expression.argument
-        if not isinstance(expression, Applied) or type(expression.layer) is not Dense:
-            stands = "a frozen layer" if frozen else str(expression)
-            raise DataError(
-                f"a model of dense layers is written into a network that is such a chain, and "
-                f"{type(module).__name__} has {stands} in its way."
-            )
-        weights = expression.weights
-        assert isinstance(weights, Parameter)  # a dense layer has them
-        pair = reader.pairs[weights]
-        found.append(((pair.weight, pair.bias), activation))
-        expression = expression.arguments[0]
+def _chain(module: nn.Module, like: Tensor, inputs: int) -> list[tuple[Parts, list[Call]]]:
+    """Return the Linear layers in the order in which they run, each with the calls above it."""
+    x = like.new_zeros(2, inputs)
+    run = record(module, (x,), {})
+    wanted, above = id(run.output), list[Call]()
+    found: list[tuple[Parts, list[Call]]] = []
+    for call in reversed(run.calls):
+        if all(id(tensor) != wanted for tensor in tensors_in(call.result)):
+            continue
+        wanted = id(call.args[0])
+        if call.name == "linear":
+            bias = call.args[2] if len(call.args) > 2 else None
+            found.append(((call.args[1], bias), above))
+            above = []
+        elif len(list(tensors_in([call.args, call.kwargs]))) == 1 or call.name == "prelu":
+            above = [call, *above]  # an activation, or a call that leaves values as they are
+        else:
+            raise _no_chain(module, call.where)
+    if wanted != id(x) or any(not parts[0].requires_grad for parts, _ in found):
+        raise _no_chain(module, "a frozen layer, or a call that no input reaches")
     return found[::-1]
+
+
+def _no_chain(module: nn.Module, stands: str) -> DataError:
+    return DataError(
+        f"a model of dense layers is written into a network that is such a chain, and "
+        f"{type(module).__name__} has {stands} in its way."
+    )
+
+
+def _refuse_lost_ties(
+    found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]
+) -> None:
+    taken: dict[int, Weights] = {}
+    for number, ((weight, _), layer) in enumerate(zip(found, given, strict=True), start=1):
+        known = taken.setdefault(id(weight), layer)
+        if not known.stacked().equal(layer.stacked()):
+            raise DataError(
+                f"the weight of layer {number}, {names[id(weight)]!r}, is tied to a layer before "
+                "it, and the model has others there: the tie would be lost."
+            )
+
+
+def _warn_of_another(
+    number: int, activation: Activation, above: Sequence[Call], like: Tensor
+) -> None:
+    """Warn where a layer is followed by another map than in the model: a start all the same."""
+    u = torch.linspace(-4, 4, 9 * activation.pre_units(like.shape[1]), device=like.device)
+    u = u.to(like.dtype).reshape(9, -1)
+    v = u.clone()
+    for call in above:
+        options = {name: x for name, x in call.kwargs.items() if name != "inplace"}
+        v = call.function(v, *call.args[1:], **options)
+    wanted = activation.forward(u)
+    if v.shape != wanted.shape or not torch.allclose(v, wanted, rtol=1e-4, atol=1e-5):
+        shown = " and ".join(call.name for call in above) or "nothing"
+        warnings.warn(
+            f"layer {number} is followed by {activation!r} in the model, and by {shown} in the "
+            "network: it computes something else, and is a start at best.",
+            FitWarning,
+            stacklevel=4,
+        )
 
 
 def _require_fits(found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]) -> None:
@@ -177,11 +198,3 @@ def _require_fits(found: Sequence[Parts], given: Sequence[Weights], names: dict[
                     f"the {part} of layer {number}, {names[id(parts[0])]!r}, must have shape "
                     f"{needed} to take the model's, got {shape}."
                 )
-
-
-def _same_map(one: Activation, other: Activation, units: int) -> bool:
-    """Say whether two activations map a grid to the same values."""
-    if one.pre_units(units) != other.pre_units(units):
-        return False
-    u = torch.linspace(-4, 4, 9 * one.pre_units(units), dtype=torch.float64).reshape(9, -1)
-    return torch.allclose(one.forward(u), other.forward(u))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -14,7 +15,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from liftednet import initialize_, lift, to_torch
-from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import FullBatch, LiftedMLP, Minibatch, Trace
 from liftednet.models.from_torch import LiftedModule, reads
@@ -436,18 +437,32 @@ def test_weights_are_written_in_the_order_in_which_layers_run(chain) -> None:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Backwards(nn.Tanh()), r"layer 1 has ReLU\(\) in the model, and Tanh\(\) in the network"),
         (Backwards(nn.ReLU(), tied=True), "weight of layer 2, 'second', is tied"),
         (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(),
-                       nn.Linear(4, 3)), "such a chain, and Sequential has Scale"),
+                       nn.Linear(4, 3)), "such a chain, and Sequential has batch_norm in 1"),
     ],
-    ids=["activation", "tie", "no chain"],
+    ids=["tie", "no chain"],
 )  # fmt: skip
 def test_a_network_that_is_another_chain_is_refused(network, message, chain) -> None:
     before = copy.deepcopy(network.state_dict())
     with pytest.raises(DataError, match=message):
         initialize_(network, chain[0])
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_another_activation_is_told(chain) -> None:
+    with pytest.warns(FitWarning, match=r"layer 1 .* ReLU\(\) in the model, and by gelu in the"):
+        initialize_(Backwards(nn.GELU()).double(), chain[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        initialize_(Backwards(nn.ReLU(inplace=True)).double(), chain[0])
+
+
+def test_a_frozen_layer_is_not_written(chain) -> None:
+    network = Backwards(nn.ReLU())
+    network.second.weight.requires_grad_(False)
+    with pytest.raises(DataError, match="has a frozen layer"):
+        initialize_(network, chain[0])
 
 
 def test_a_tie_that_the_model_has_too_is_kept(chain) -> None:
