@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from liftednet.errors import NotFittedError as NotFittedError
     from liftednet.errors import OutOfMemoryError as OutOfMemoryError
     from liftednet.errors import SolverError as SolverError
-    from liftednet.export import initialize_ as initialize_
     from liftednet.export import to_torch as to_torch
     from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
     from liftednet.export_recurrent import recurrent_to_torch as recurrent_to_torch
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
     from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
     from liftednet.models.estimators import LiftedRegressor as LiftedRegressor
     from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
+    from liftednet.models.from_torch import initialize_ as initialize_
+    from liftednet.models.from_torch import lift as lift
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
     from liftednet.network import Network as Network
@@ -91,8 +92,9 @@ _HOMES = {
     "Weights": "problems",
     "check_activation": "check",
     "check_layer": "layers",
-    "initialize_": "export",
+    "initialize_": "models.from_torch",
     "initialize_rnn_": "export_recurrent",
+    "lift": "models.from_torch",
     "load": "models.storage",
     "recurrent_to_torch": "export_recurrent",
     "save": "models.storage",

@@ -1,16 +1,14 @@
-"""Trained weights as a torch network, and into a torch network that is already there."""
+"""Trained weights as a torch network."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import zip_longest
 from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
@@ -35,7 +33,6 @@ from liftednet.layers.time import Timeline
 from liftednet.samples import Weights
 
 __all__ = [
-    "initialize_",
     "to_torch",
 ]
 
@@ -105,8 +102,9 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
             pre-activation, as torch.nn.CrossEntropyLoss and BCEWithLogitsLoss want it.
 
     Returns:
-        A torch.nn.Sequential of Linear and activations where layers follow one another
-        (x_l = phi_l(x_{l-1} W_l + b_l), Lifted Neural Networks, eq. (1)), else an `ExportedGraph`.
+        Of a model that `lift` has made a copy of its torch network. Else a torch.nn.Sequential of
+        Linear and activations where layers follow one another (x_l = phi_l(x_{l-1} W_l + b_l),
+        Lifted Neural Networks, eq. (1)), or an `ExportedGraph`.
 
     Raises:
         DataError: it is no model.
@@ -122,8 +120,11 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
         >>> [type(part).__name__ for part in to_torch(model)]
         ['Linear', 'ReLU', 'Linear', 'Softmax']
     """
-    _require_model(model)
-    if _is_chain(model):
+    require_model(model)
+    if hasattr(model, "exported"):
+        exported: nn.Module = model.exported(logits)
+        return exported
+    if is_chain(model):
         return _sequential(model, logits)
     return ExportedGraph(model, logits=logits)
 
@@ -186,13 +187,13 @@ def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
         network.append(linear(weights))
-        network.extend(_modules(activation, weights))
+        network.extend(modules_of(activation, weights))
     if logits:
-        del network[len(network) - len(_modules(model.activations[-1], model.weights[-1])) :]
+        del network[len(network) - len(modules_of(model.activations[-1], model.weights[-1])) :]
     return network
 
 
-def _is_chain(model: Any) -> bool:
+def is_chain(model: Any) -> bool:
     """Say whether every dense layer stands on the one before, and nothing else is there."""
     network = getattr(model, "network", None)
     if network is None:
@@ -350,6 +351,8 @@ def _convolution(layer: Convolution, weights: Weights) -> nn.Module:
         layer.window,
         stride=layer.stride,
         padding=layer.padding,
+        dilation=layer.dilation,
+        groups=layer.groups,
         bias=layer.bias,
         dtype=matrix.dtype,
         device=matrix.device,
@@ -368,87 +371,13 @@ def _weights_in(module: Any) -> Weights:
     return Weights(module.weight.flatten(1).T, module.bias)
 
 
-@torch.no_grad()
-def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
-    """Write a chain's weights into the Linear layers of a torch network, in place.
-
-    The layers are taken in the order in which the network registers them; everything else in it
-    stays as it is, and nothing is written unless all of them fit.
-
-    Args:
-        module: a network with as many torch.nn.Linear as the model has layers.
-        model: a fitted model, such as `LiftedMLP`.
-
-    Returns:
-        The module.
-
-    Raises:
-        DataError: the first layer that does not fit, with both shapes; or an argument is no
-            network, or no model whose layers follow one another.
-        NotFittedError: the model has no weights yet.
-
-    Example:
-        >>> import torch
-        >>> from torch import nn
-        >>> from liftednet import initialize_
-        >>> from liftednet.models import LiftedMLP
-        >>> x = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 20)
-        >>> y = torch.tensor([0, 1] * 20)
-        >>> model = LiftedMLP((2, 4, 2)).fit(x, y)
-        >>> network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> bool((initialize_(network, model)(x).argmax(-1) == y).all())
-        True
-    """
-    if not isinstance(module, nn.Module):
-        raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
-    _require_model(model)
-    refuse_standardized(model)
-    if not _is_chain(model):
-        raise DataError(
-            "initialize_ writes dense layers that follow one another, and this "
-            f"{type(model).__name__} is another graph: to_torch makes a module of it. Recurrent "
-            "models have liftednet.initialize_rnn_."
-        )
-    found = [(name, part) for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    for number, (layer, weights) in enumerate(zip_longest(found, model.weights), start=1):
-        _require_fit(number, layer, weights, len(found), len(model.weights))
-    for (_, linear), weights in zip(found, model.weights, strict=True):
-        _write(linear, weights)
-    return module
-
-
-def _require_model(model: object) -> None:
+def require_model(model: object) -> None:
+    """Raise `DataError` where something is no model."""
     if not {"activations", "weights"} <= set(dir(model)):  # which asks for neither
         raise DataError(
             "a fitted model such as LiftedMLP is needed, with weights and activations; got "
             f"{type(model).__name__}."
         )
-
-
-def _require_fit(
-    number: int,
-    layer: tuple[str, nn.Linear] | None,
-    weights: Weights | None,
-    there: int,
-    needed: int,
-) -> None:
-    if layer is None or weights is None:
-        raise DataError(
-            f"the network has {there} torch.nn.Linear layers and the model {needed}: layer "
-            f"{number} has no counterpart."
-        )
-    name, linear = layer
-    if is_lazy(linear.weight):
-        raise DataError(f"layer {number}, {name!r}, has no shape yet: call the network once first.")
-    for part, given in _named(weights):
-        target = getattr(linear, part)
-        shape = None if target is None else tuple(target.shape)
-        wanted = None if given is None else tuple(given.shape)
-        if shape != wanted:
-            raise DataError(
-                f"the {part} of layer {number}, {name!r}, must have shape {wanted} to take the "
-                f"model's, got {shape}."
-            )
 
 
 def _named(weights: Weights) -> Iterator[tuple[str, Tensor | None]]:
@@ -479,7 +408,7 @@ def linear(weights: Weights) -> nn.Linear:
     return module
 
 
-def _modules(activation: Activation, weights: Weights) -> list[nn.Module]:
+def modules_of(activation: Activation, weights: Weights) -> list[nn.Module]:
     """Return the modules of an activation above weights: one, or none for the identity."""
     if type(activation) is PReLU:
         return [_parametric(activation, weights.matrix)]

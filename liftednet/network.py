@@ -150,6 +150,7 @@ class Network:
 
     def __init__(self) -> None:
         """Begin without anything."""
+        self.steps: int | None = None  # of samples that are cut into steps inside
         self.inputs: list[Input] = []
         self.states: list[State] = []
         self.terms: list[Term] = []
@@ -324,6 +325,11 @@ class Network:
             if inside := outputs & set(_states(argument, delayed=True)):
                 raise DeclarationError(f"{inside.pop()} has a loss of its own and feeds a layer.")
 
+    def curved(self) -> Applied | None:
+        """Return a layer that is not affine, which minibatches alone can train; None without."""
+        found = (curved_in(argument) for argument in self.arguments)
+        return next((layer for layer in found if layer is not None), None)
+
     @property
     def arguments(self) -> list[Expression]:
         """The pre-activations of all states and losses."""
@@ -340,6 +346,16 @@ def _check_layers(expression: Expression) -> None:
     if not type(expression.layer).__module__.startswith("liftednet."):
         steps = _STEPS if expression.sequence else None
         check_layer(expression.layer, *(x.shape for x in inside), steps=steps)
+
+
+def curved_in(expression: Expression) -> Applied | None:
+    """Return a layer in an expression that is not affine in each of its arguments."""
+    if not isinstance(expression, Applied):
+        return None
+    if not expression.layer.affine:
+        return expression
+    inside = (curved_in(x) for x in expression.arguments if isinstance(x, Expression))
+    return next((layer for layer in inside if layer is not None), None)
 
 
 def _pair(bounds: object) -> tuple[float, float]:

@@ -137,6 +137,9 @@ def prepared(
     if timeline is not None:
         values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
         values[TIME] = timeline
+    elif network.steps is not None:  # of samples that hold their steps in one row
+        timeline = Timeline(network.steps, torch.full((len(Data(values)),), network.steps))
+        values[TIME] = timeline
     for variable in given:
         if not variable.sequence or timeline is None:
             require_finite("X", values[variable])

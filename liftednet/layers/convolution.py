@@ -1,9 +1,10 @@
-"""Convolutions over one or two axes, u = sum over a window of x K + b."""
+"""Convolutions over one or two axes, u = sum over a window of x K + b, and their adjoints."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class Convolution(Layer):
         stride: along each axis.
         padding: zeros at both ends of each axis.
         bias: whether there is b, (channels,).
+        dilation: from one entry of the window to the next, along each axis; () for 1.
+        groups: of channels, each of which sees its own share of the channels below.
 
     Raises:
         DataError: a number is out of its range, or the window does not fit into x.
@@ -44,14 +47,19 @@ class Convolution(Layer):
     stride: Shape
     padding: Shape
     bias: bool = True
+    dilation: Shape = ()
+    groups: int = 1
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
         require_count("channels", self.channels, 1)
         require_flag("bias", self.bias)
+        require_count("groups", self.groups, 1)
         if len(self.window) not in _CONVOLUTIONS:
             raise DataError(f"a convolution has one or two axes, got the window {self.window}.")
-        for name, least in (("window", 1), ("stride", 1), ("padding", 0)):
+        if not self.dilation:
+            object.__setattr__(self, "dilation", (1,) * len(self.window))
+        for name, least in (("window", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
             numbers = getattr(self, name)
             if len(numbers) != len(self.window):
                 raise DataError(f"{name} {numbers} must have as many axes as {self.window}.")
@@ -62,20 +70,36 @@ class Convolution(Layer):
                 f"a convolution with the window {self.window} needs channels and "
                 f"{len(self.window)} axes below, got the shape {self.below}."
             )
+        if self.channels % self.groups or self.below[0] % self.groups:
+            raise DataError(
+                f"{self.groups} groups do not divide {self.below[0]} channels below and "
+                f"{self.channels} above."
+            )
         if min(self.shape()) < 1:
             raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return (channels, positions along each axis)."""
-        sizes = zip(self.below[1:], self.padding, self.window, self.stride, strict=True)
+        sizes = zip(self.below[1:], self.padding, self._reach, self.stride, strict=True)
         return (
             self.channels,
             *((size + 2 * pad - window) // step + 1 for size, pad, window, step in sizes),
         )
 
+    @property
+    def _reach(self) -> Shape:
+        """The positions from the first to the last entry of the window."""
+        sizes = zip(self.window, self.dilation, strict=True)
+        return tuple((window - 1) * step + 1 for window, step in sizes)
+
+    @property
+    def _kernel(self) -> Shape:
+        """The shape of torch's kernel."""
+        return (self.channels, self.below[0] // self.groups, *self.window)
+
     def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
-        """Return (channels below * entries of the window, channels)."""
-        return self.below[0] * prod(self.window), self.channels
+        """Return (channels below a group * entries of the window, channels)."""
+        return prod(self._kernel[1:]), self.channels
 
     def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
         """Return the convolution, (..., units)."""
@@ -83,10 +107,10 @@ class Convolution(Layer):
         return self._convolved(arguments[0], weights.matrix, weights.bias)
 
     def _convolved(self, x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
-        window = matrix.T.reshape(self.channels, self.below[0], *self.window)
+        window = matrix.T.reshape(self._kernel)
         images = x.reshape(-1, *self.below)
         convolve = _CONVOLUTIONS[len(self.window)]
-        u = convolve(images, window, bias, self.stride, self.padding)
+        u = convolve(images, window, bias, self.stride, self.padding, self.dilation, self.groups)
         return u.reshape(*x.shape[:-1], -1)
 
     def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
@@ -117,16 +141,19 @@ class Convolution(Layer):
         around x and a stride only take rows and columns away.
         """
         axes = _TRANSFORMS[len(self.window)]
-        torus = [
-            size + window - 1 for size, window in zip(self.below[1:], self.window, strict=True)
-        ]
-        window = matrix.double().T.reshape(-1, self.below[0], *self.window)
+        torus = [size + reach - 1 for size, reach in zip(self.below[1:], self._reach, strict=True)]
+        kernel = matrix.double().T.reshape(self._kernel)
+        window = kernel.new_zeros(*self._kernel[:2], *self._reach)
+        window[:, :, *(slice(None, None, step) for step in self.dilation)] = kernel
         at = torch.fft.rfftn(window, s=torus, dim=axes).flatten(2).movedim(-1, 0)
-        gram = at @ at.mH if at.shape[1] <= at.shape[2] else at.mH @ at
+        at = at.unflatten(1, (self.groups, -1))
+        gram = at @ at.mH if at.shape[-2] <= at.shape[-1] else at.mH @ at
         return float(torch.linalg.eigvalsh(gram)[..., -1].max())
 
     def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
         """Return [K; b] -> [patches, 1] [K; b], its rows put together to images again."""
+        if self.groups > 1:
+            return super().weight_map(arguments, weights)
         leading = arguments[0].shape[:-1]
         positions = prod(self.shape()[1:])
         channels = self.channels
@@ -142,15 +169,68 @@ class Convolution(Layer):
         )
 
     def inputs(self, arguments: Arguments) -> Tensor:
-        """Return the patches of all images, (samples * positions, inputs)."""
-        images = arguments[0].reshape(-1, *self.below)
+        """Return the patches of all images and groups, (samples * groups * positions, inputs)."""
+        images = arguments[0].reshape(-1, self._kernel[1], *self.below[1:])
         if len(self.window) == 1:
             images = images.unsqueeze(2)
-        window, stride, padding = (
+        window, stride, padding, dilation = (
             (neutral, *numbers)[-2:]
             for neutral, numbers in (
-                (1, self.window), (1, self.stride), (0, self.padding),
+                (1, self.window), (1, self.stride), (0, self.padding), (1, self.dilation),
             )
         )  # fmt: skip
-        patches = functional.unfold(images, window, stride=stride, padding=padding)
+        patches = functional.unfold(images, window, dilation, padding, stride)
         return patches.mT.reshape(-1, patches.shape[1])
+
+
+_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d}
+
+
+@dataclass(frozen=True)
+class TransposedConvolution(Layer):
+    """u = the adjoint of a convolution, and b: what torch.nn.ConvTranspose1d and 2d do.
+
+    The kernel is torch's with the channels below first, its transpose a matrix (channels of a
+    group * entries of the window, channels below); b stands apart.
+
+    Attributes:
+        below: shape of x, (channels, positions along each axis).
+        above: shape of u.
+        window: size of the kernel along each axis.
+        options: stride, padding, output padding, groups and dilation, as torch takes them.
+    """
+
+    below: Shape
+    above: Shape
+    window: Shape
+    options: tuple[Any, ...]
+
+    @property
+    def _kernel(self) -> Shape:
+        """The shape of torch's kernel."""
+        return (self.below[0], self.above[0] // int(self.options[3]), *self.window)
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (channels, positions along each axis)."""
+        return self.above
+
+    def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
+        """Return (channels of a group * entries of the window, channels below)."""
+        return prod(self._kernel[1:]), self.below[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the transposed convolution, (..., units)."""
+        assert weights is not None  # it has weights
+        x: Tensor = arguments[0]
+        stride, padding, output_padding, groups, dilation = self.options
+        found = _TRANSPOSED[len(self.window)](
+            x.reshape(-1, *self.below),
+            weights.matrix.T.reshape(self._kernel),
+            None,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            dilation,
+        )
+        return found.reshape(*x.shape[:-1], -1)

@@ -43,6 +43,8 @@ def convolution(
     *,
     stride: Sizes = 1,
     padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
     bias: bool = True,
     penalty: Penalty | None = None,
     weights: Parameter | None = None,
@@ -55,6 +57,8 @@ def convolution(
         window: size of the kernel, one number or one for each axis.
         stride: likewise.
         padding: likewise.
+        dilation: likewise.
+        groups: of channels, each of which sees its own share of those below.
         bias: whether there is one for each channel.
         penalty: on the kernel; None for that of the model.
         weights: of another convolution, to be shared.
@@ -70,6 +74,8 @@ def convolution(
         _sizes("stride", stride, axes),
         _sizes("padding", padding, axes),
         bias,
+        _sizes("dilation", dilation, axes),
+        groups,
     )
     return apply(layer, x, penalty=penalty, weights=weights)
 

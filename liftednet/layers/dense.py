@@ -1,14 +1,15 @@
-"""The dense layer, u = x W + b."""
+"""The dense layer, u = x W + b, of a whole sample or at each of its positions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from torch import Tensor
 
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, rows_of
-from liftednet.maps import LinearMap, Times
-from liftednet.samples import Weights
+from liftednet.maps import Composed, Given, LinearMap, Moved, Rows, Times
+from liftednet.samples import Design, Weights, squared_norm_on
 from liftednet.validation import require_count, require_flag
 
 
@@ -64,3 +65,71 @@ class Dense(Layer):
         """Return x, (samples, inputs)."""
         x: Tensor = arguments[0]
         return x.flatten(0, -2)
+
+
+@dataclass(frozen=True)
+class DenseAtPositions(Layer):
+    """u_t = x_t W + b at every position t of x: a dense layer over the last axis.
+
+    Attributes:
+        below: shape of x, (positions along some axes, inputs).
+        units: columns of W (inputs, units).
+        bias: whether there is b, (units,).
+    """
+
+    below: Shape
+    units: int
+    bias: bool = True
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (positions along the same axes, units)."""
+        return (*self.below[:-1], self.units)
+
+    def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
+        """Return (inputs, units)."""
+        return self.below[-1], self.units
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x W + b, (..., positions * units)."""
+        assert weights is not None  # it has weights
+        x: Tensor = arguments[0]
+        return weights.apply(self.inputs(arguments)).reshape(*x.shape[:-1], -1)
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
+        """Return b at every position, (positions * units,), or None."""
+        assert weights is not None  # it has weights
+        return None if weights.bias is None else weights.bias.repeat(prod(self.below[:-1]))
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return x -> x W at every position."""
+        assert weights is not None  # it has weights
+        matrix = weights.matrix
+
+        def through(v: Tensor, factor: Tensor) -> Tensor:
+            found = v.reshape(-1, len(factor)) @ factor.to(v.dtype)
+            return found.reshape(*v.shape[:-1], -1)
+
+        return Given(
+            lambda v: through(v, matrix),
+            lambda u: through(u, matrix.T),
+            float(squared_norm_on(matrix)),
+        )
+
+    def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
+        """Return [W; b] -> [x, 1] [W; b], the positions of a sample in one row again."""
+        leading = arguments[0].shape[:-1]
+
+        def forth(rows: Tensor) -> Tensor:
+            return rows.reshape(*leading, -1)
+
+        def back(u: Tensor) -> Tensor:
+            return u.reshape(-1, self.units)
+
+        return Composed(
+            Moved(forth, back, whole_rows=False), Rows(Design(self.inputs(arguments), self.bias))
+        )
+
+    def inputs(self, arguments: Arguments) -> Tensor:
+        """Return x at all positions, (samples * positions, inputs)."""
+        x: Tensor = arguments[0]
+        return x.reshape(-1, self.below[-1])

@@ -14,7 +14,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.gated import Product
 from liftednet.layers.join import Part, Scaled, Sum
 from liftednet.layers.layer import Constant, Layer, Shape, columns, require_layer
-from liftednet.layers.time import Early, Late
+from liftednet.layers.time import AllSteps, Early, Late, Steps
 from liftednet.maps import Identity, LinearMap, composed, summed
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
@@ -246,7 +246,10 @@ def apply(
         )
     variables = below | {weights} if weights is not None else below
     early = given[0].early + isinstance(layer, Early) - isinstance(layer, Late)
-    return Applied(layer, arguments, shape, weights, given[0].sequence, early, variables)
+    sequence = given[0].sequence
+    if isinstance(layer, Steps | AllSteps):
+        sequence = isinstance(layer, Steps)
+    return Applied(layer, arguments, shape, weights, sequence, early, variables)
 
 
 def _refuse_others(layer: object, arguments: Sequence[Any], penalty: Any, weights: Any) -> None:

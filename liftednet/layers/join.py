@@ -40,6 +40,33 @@ class Sum(Layer):
 
 
 @dataclass(frozen=True)
+class Shaped(Layer):
+    """u = x, its row of units read in another shape.
+
+    Attributes:
+        sizes: of a sample.
+    """
+
+    sizes: Shape
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the other shape."""
+        return self.sizes
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x."""
+        x: Tensor = arguments[0]
+        return x
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the identity."""
+        return Identity()
+
+
+@dataclass(frozen=True)
 class Concatenation(Layer):
     """u = [x, y, ...], the units of all arguments side by side."""
 

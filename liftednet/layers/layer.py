@@ -32,11 +32,13 @@ class Layer(ABC):
         linear: whether f is affine in all arguments together, so that a variable may stand in
             several of them.
         plain: whether f is x W + b of its one argument x.
+        affine: whether f is affine in each argument; one that is not is for minibatches alone.
     """
 
     bias: bool = False
     linear: bool = True
     plain: bool = False
+    affine: bool = True
 
     @abstractmethod
     def shape(self, *shapes: Shape) -> Shape:

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from liftednet.layers.layer import Arguments, Layer, Shape
+from liftednet.layers.layer import Arguments, Layer, Shape, columns
 from liftednet.maps import LinearMap, Moved
 from liftednet.samples import Weights
 
@@ -196,3 +196,65 @@ class First(Layer):
         """Return 1, 0, 0, ..., (steps, samples, 1)."""
         first = torch.zeros_like(arguments[0][..., :1])
         return torch.cat([first[:1] + 1, first[1:]])
+
+
+@dataclass(frozen=True)
+class Steps(Layer):
+    """u_t = step t of x, whose samples hold all steps in one row: a sequence of it.
+
+    Attributes:
+        steps: of each sample.
+    """
+
+    steps: int
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of a step, (units,)."""
+        return (columns(shapes[0]) // self.steps,)
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return (steps, samples, units) of (samples, steps * units)."""
+        return in_steps(arguments[0], self.steps)
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the steps apart."""
+        return Moved(lambda v: in_steps(v, self.steps), in_rows, whole_rows=False)
+
+
+@dataclass(frozen=True)
+class AllSteps(Layer):
+    """u = all steps of x in one row: what is no sequence any more.
+
+    Attributes:
+        steps: of each sample.
+    """
+
+    steps: int
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (steps, units)."""
+        return (self.steps, columns(shapes[0]))
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return (samples, steps * units) of (steps, samples, units)."""
+        return in_rows(arguments[0])
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
+        """Return None: 0 for 0."""
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the steps in one row."""
+        return Moved(in_rows, lambda u: in_steps(u, self.steps), whole_rows=False)
+
+
+def in_steps(rows: Tensor, steps: int) -> Tensor:
+    """Return (steps, samples, units) of (samples, steps * units)."""
+    return rows.reshape(len(rows), steps, -1).transpose(0, 1)
+
+
+def in_rows(sequence: Tensor) -> Tensor:
+    """Return (samples, steps * units) of (steps, samples, units)."""
+    return sequence.transpose(0, 1).flatten(1)

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
+from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Expression, Parameter, arguments_of, value_of
+from liftednet.layers.normalization import batch_statistics
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -339,6 +341,7 @@ class BatchSteps:
         return metric.with_matrix(layer, matrix)
 
     @torch.enable_grad()
+    @batch_statistics()
     def _slopes(self, batch: Data, weight: float = 1.0) -> tuple[float, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
         leaves = [_leaf(layer) for layer in self.weights]
@@ -375,6 +378,8 @@ class BatchSteps:
     def _activated(self, batch: Data, state: State, u: Tensor) -> Tensor:
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
         activation = self.structure.held(state).activation
+        if isinstance(activation, Identity):
+            return u  # what the divergence asks of u is then the gradient, whatever lam
         lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
             u, divergence, activation, lam, row_weights(batch.values, u)
         )

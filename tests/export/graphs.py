@@ -69,6 +69,16 @@ def signal() -> Network:
     return network
 
 
+def grouped() -> Network:
+    network = Network()
+    x = network.input(4, 6, 5)
+    h = network.state(
+        ReLU(), convolution(x, 6, (3, 2), stride=(2, 1), padding=2, dilation=2, groups=2)
+    )
+    network.loss(CrossEntropy(), dense(h, 3))
+    return network
+
+
 def two_inputs() -> Network:
     network = Network()
     x, z = network.input(4), network.input(3)
@@ -113,7 +123,7 @@ def both_directions() -> Network:
 NETWORKS: dict[str, Callable[[], Network]] = {
     function.__name__: function
     for function in (
-        residual, image, signal, two_inputs, own_layer, gated, both_directions,
+        residual, image, signal, grouped, two_inputs, own_layer, gated, both_directions,
     )
 }  # fmt: skip
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from liftednet import layers
+from liftednet.activations import Softmax
+from liftednet.activations.grouped import Grouped
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import (
     Layer,
@@ -22,13 +24,15 @@ from liftednet.layers import (
     delay,
     dense,
 )
-from liftednet.layers.convolution import Convolution
-from liftednet.layers.dense import Dense
+from liftednet.layers.convolution import Convolution, TransposedConvolution
+from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import affine_in, apply, value_of
 from liftednet.layers.gated import Product
-from liftednet.layers.join import Concatenation, Part, Scaled, Sum
+from liftednet.layers.join import Concatenation, Part, Scaled, Shaped, Sum
+from liftednet.layers.mapped import Layout, Mapped
+from liftednet.layers.normalization import BatchNormalization, RunningStatistics, Scale
 from liftednet.layers.pooling import AveragePooling
-from liftednet.layers.time import Delay, Early, First, Late, Timeline, Turn
+from liftednet.layers.time import AllSteps, Delay, Early, First, Late, Steps, Timeline, Turn
 from liftednet.maps import Given, Times
 from liftednet.models import Network
 from liftednet.samples import Weights
@@ -41,7 +45,13 @@ CONVOLUTIONS = [
     Convolution((1, 6, 5), 2, (2, 3), (2, 1), (0, 2), bias=False),
     Convolution((3, 4, 4), 2, (1, 1), (1, 1), (0, 0)),
     Convolution((2, 5, 5), 2, (3, 2), (3, 2), (2, 1)),
+    Convolution((2, 7), 3, (3,), (1,), (2,), dilation=(2,)),
+    Convolution((4, 5, 6), 6, (2, 3), (2, 1), (1, 0), dilation=(1, 2), groups=2),
+    Convolution((3, 6), 3, (3,), (1,), (1,), bias=False, groups=3),
 ]
+STATISTICS = RunningStatistics(
+    torch.tensor([0.3, -1.0]), torch.tensor([0.5, 2.0]), torch.tensor(3), 0.1, follows=False
+)
 POOLINGS = [
     AveragePooling((2, 6), (2,), (2,)),
     AveragePooling((2, 7), (3,), (1,)),
@@ -59,7 +69,17 @@ OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
     (Scaled(-1.0, 1.0), ((4,),)),
     (Part(1, 3), ((4,),)),
     (Product(), ((4,), (4,))),
-]
+    (Shaped((2, 2)), ((4,),)),
+    (DenseAtPositions((3, 4), 2), ((3, 4),)),
+    (DenseAtPositions((2, 3, 2), 3, bias=False), ((2, 3, 2),)),
+    (TransposedConvolution((2, 4), (3, 9), (3,), (2, 0, 0, 1, 1)), ((2, 4),)),
+    (TransposedConvolution((4, 3, 2), (2, 6, 4), (2, 2), (2, 0, 0, 2, 1)), ((4, 3, 2),)),
+    (BatchNormalization((2, 3), STATISTICS, 1e-5), ((2, 3),)),
+    (Scale((2, 3), (2, 1)), ((2, 3),)),
+    (Scale((2, 3), (3,), bias=False), ((2, 3),)),
+    (Mapped(torch.matmul, (Layout((1, 2, 3)), Layout((1, 3, 2))), Layout((1, 2, 2)), "product",
+            linear=False), ((2, 3), (3, 2))),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("layer", [*CONVOLUTIONS, *POOLINGS], ids=str)
@@ -95,14 +115,18 @@ def _normal(*shape: int) -> Tensor:
 def test_a_convolution_is_that_of_torch(layer):
     x, (rows, channels) = _normal(5, *layer.below), layer.weight_shape()
     weights = Weights(_normal(rows, channels), _normal(channels) if layer.bias else None)
-    kernel = weights.matrix.T.reshape(channels, layer.below[0], *layer.window)
+    below = layer.below[0] // layer.groups
+    kernel = weights.matrix.T.reshape(channels, below, *layer.window)
     plain = functional.conv1d if len(layer.window) == 1 else functional.conv2d
-    wanted = plain(x, kernel, weights.bias, layer.stride, layer.padding)
+    wanted = plain(
+        x, kernel, weights.bias, layer.stride, layer.padding, layer.dilation, layer.groups
+    )
     assert layer.shape() == tuple(wanted.shape[1:])
     found = layer.value([x.flatten(1)], weights)
     torch.testing.assert_close(found, wanted.flatten(1))
-    patches = layer.inputs([x.flatten(1)])
-    by_patches = (patches @ weights.matrix).view(5, -1, channels).mT.flatten(1)
+    patches = layer.inputs([x.flatten(1)]).view(5, layer.groups, -1, len(weights.matrix))
+    groups = weights.matrix.view(-1, layer.groups, channels // layer.groups)
+    by_patches = torch.einsum("ngpi,igc->ngcp", patches, groups).flatten(1)
     shift = layer.constant(0, [x.flatten(1)], weights)
     torch.testing.assert_close(by_patches + (0 if shift is None else shift), found)
 
@@ -114,6 +138,45 @@ def test_average_pooling_is_that_of_torch(layer):
     wanted = plain(x, layer.window, layer.stride)
     assert layer.shape() == tuple(wanted.shape[1:])
     torch.testing.assert_close(layer.value([x.flatten(1)], None), wanted.flatten(1))
+
+
+def test_steps_stand_apart_and_in_one_row_again():
+    rows = torch.arange(12.0).reshape(2, 6)
+    steps = Steps(3).value([rows], None)
+    assert steps[:, 1].tolist() == [[6, 7], [8, 9], [10, 11]]
+    assert AllSteps(3).value([steps], None).equal(rows)
+    for layer, x in ((Steps(3), rows), (AllSteps(3), steps)):
+        moved = layer.map(0, [x], None)
+        assert moved.adjoint(moved.apply(x)).equal(x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "factor", "sizes"),
+    [((5, 2, 3), 0, 1, (2, 3)), ((2, 5, 3), 1, 1, (2, 3)), ((10, 3), 0, 2, (2, 3)),
+     ((4, 15), 1, 3, (4, 3)), ((5,), 0, 1, (1,)), ((2, 3), None, 1, (2, 3))],
+)  # fmt: skip
+def test_a_layout_packs_each_sample_in_its_row(shape, axis, factor, sizes):
+    tensor = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    apart = tuple(1 if n == axis else size for n, size in enumerate(shape))
+    layout = Layout(apart, axis, factor)
+    rows = layout.pack(tensor, 5)
+    assert layout.shape == sizes
+    assert layout.unpack(rows).equal(tensor)
+    if axis is not None:  # a sample's row is what a tensor of that sample alone has
+        one = tensor.narrow(axis, 3 * factor, factor)
+        assert rows[3].equal(one.flatten())
+
+
+def test_attention_is_a_softmax_for_every_group():
+    grouped, u = Grouped(Softmax(), 4), _normal(3, 8)
+    torch.testing.assert_close(grouped.forward(u), u.view(3, 2, 4).softmax(-1).flatten(1))
+    v = grouped.forward(u)
+    gap = grouped.potential_value(v) + grouped.conjugate_value(u) - (u * v).sum(-1)
+    assert gap.abs().max() < 1e-12
+    for t in (0.3, torch.tensor([[0.1], [1.0], [5.0]], dtype=torch.float64)):
+        near = grouped.prox(u, t)
+        torch.testing.assert_close(near, grouped.forward((u - near) / t))
+    assert grouped.project(3 * u).view(3, 2, 4).sum(-1).sub(1).abs().max() < 1e-12
 
 
 def test_a_dense_layer_is_that_of_torch():

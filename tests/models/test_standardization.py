@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import to_torch
+from liftednet import initialize_, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError, FitWarning, SolverError
-from liftednet.export import initialize_
 from liftednet.layers import convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch

@@ -1,0 +1,157 @@
+"""Any map of torch as a layer, and where the samples stand in the tensors that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.layers.layer import Arguments, Layer, Shape
+from liftednet.samples import Weights
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor holds samples: along one axis, `factor` entries of it for each of them.
+
+    Rows are (samples, units), in the order of the tensor once the samples stand first. A tensor
+    without samples, such as a table of positions, is the same for each.
+
+    Attributes:
+        sizes: of the tensor, with 1 where the samples stand.
+        axis: where they stand, or None.
+        factor: entries of that axis for each sample.
+    """
+
+    sizes: Shape
+    axis: int | None = 0
+    factor: int = 1
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a sample."""
+        if self.axis is None:
+            return self.sizes or (1,)
+        merged = (self.factor,) if self.factor > 1 else ()
+        return (*self.sizes[: self.axis], *merged, *self.sizes[self.axis + 1 :]) or (1,)
+
+    @property
+    def units(self) -> int:
+        """How many entries a sample has."""
+        return prod(self.shape)
+
+    def pack(self, tensor: Tensor, samples: int) -> Tensor:
+        """Return a tensor as rows, (samples, units)."""
+        if self.axis is None:
+            return tensor.reshape(1, -1).expand(samples, -1)
+        return tensor.unflatten(self.axis, (samples, -1)).movedim(self.axis, 0).flatten(1)
+
+    def unpack(self, rows: Tensor) -> Tensor:
+        """Return rows (samples, units) as the tensor."""
+        if self.axis is None:
+            return rows[0].reshape(self.sizes)
+        before, after = self.sizes[: self.axis], self.sizes[self.axis + 1 :]
+        apart = rows.reshape(len(rows), *before, self.factor, *after).movedim(0, self.axis)
+        return apart.flatten(self.axis, self.axis + 1)
+
+
+@dataclass(frozen=True)
+class Mapped(Layer):
+    """u = f(x, y, ...), any torch function, differentiated by autograd.
+
+    Attributes:
+        function: f, of tensors in the given layouts.
+        below: the layouts of its arguments.
+        above: the layout of u.
+        name: what it is called where it is shown.
+        linear: whether f is affine in all arguments together.
+        affine: whether f is affine in each argument: what is not is for minibatches alone.
+    """
+
+    function: Callable[..., Any] = field(repr=False)
+    below: tuple[Layout, ...] = field(repr=False)
+    above: Layout = field(repr=False)
+    name: str
+    linear: bool = True
+    affine: bool = True
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of a sample of u."""
+        return self.above.shape
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return f, (..., units)."""
+        leading = arguments[0].shape[:-1]
+        rows = [x.reshape(-1, x.shape[-1]) for x in arguments]
+        given = [layout.unpack(x) for layout, x in zip(self.below, rows, strict=True)]
+        found = self.above.pack(self.function(*given), len(rows[0]))
+        return found.reshape(*leading, -1)
+
+
+@dataclass(frozen=True)
+class Held(Layer):
+    """u = weights by themselves, the same for every sample of an argument that only counts them.
+
+    Attributes:
+        sizes: of the weights as torch has them.
+    """
+
+    sizes: Shape
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the sizes."""
+        return self.sizes or (1,)
+
+    def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
+        """Return (entries of one row of the weights, rows), torch's layout turned."""
+        return matrix_shape(self.sizes)
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the weights, (..., units)."""
+        assert weights is not None  # it has weights
+        return weights.matrix.T.reshape(-1).expand(*arguments[0].shape[:-1], -1)
+
+    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the weights, (units,)."""
+        assert weights is not None  # it has weights
+        return weights.matrix.T.reshape(-1)
+
+
+def matrix_shape(sizes: Shape) -> tuple[int, int]:
+    """Return the shape of a matrix whose transpose holds a tensor of torch, outputs first."""
+    first = sizes[0] if sizes else 1
+    return prod(sizes[1:]), first
+
+
+@dataclass(frozen=True)
+class Embedding(Layer):
+    """u = rows of a table, W' of torch's, at the numbers in x.
+
+    Attributes:
+        sizes: of the table, (entries, features).
+        padding: an entry that is not trained, or None.
+    """
+
+    sizes: tuple[int, int]
+    padding: int | None = None
+    affine = False
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (numbers, features)."""
+        return (*shapes[0], self.sizes[1])
+
+    def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
+        """Return (features, entries)."""
+        return self.sizes[1], self.sizes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the rows, (..., numbers * features)."""
+        assert weights is not None  # it has weights
+        x: Tensor = arguments[0]
+        numbers = x.detach().round().long()
+        found = functional.embedding(numbers, weights.matrix.T, self.padding)
+        return found.reshape(*x.shape[:-1], -1)

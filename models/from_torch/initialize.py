@@ -1,0 +1,200 @@
+"""`initialize_`: weights of lifted training in a torch network, in place."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
+
+from liftednet.activation import Activation
+from liftednet.errors import DataError, FitWarning
+from liftednet.export import Feedforward, is_chain, refuse_standardized, require_model
+from liftednet.losses import Loss
+from liftednet.samples import Weights
+
+from ..methods import Minibatch
+from .model import RATE, Batch, lift, pair_of
+from .recording import Call, record, tensors_in
+
+
+def initialize_(
+    module: nn.Module,
+    X: Any,
+    y: Any = None,
+    *,
+    loss: Loss | None = None,
+    passes: int = 1,
+    batch: Batch | None = None,
+    progress: bool = False,
+    **settings: Any,
+) -> nn.Module:
+    """Give a torch network weights of lifted training, in place; the rest of it stays as it is.
+
+    Either the network is trained itself on data, as `lift` does it; or a fitted chain of dense
+    layers, such as a `LiftedMLP`, is written into its Linear layers in the order in which it runs
+    them. Where anything fails, or is interrupted, nothing has been written.
+
+    Args:
+        module: the network.
+        X: what the network takes, a DataLoader, or a fitted model.
+        y: as the loss takes it; None for a DataLoader or a model.
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`.
+        passes: over the data.
+        batch: makes (X, y) of what a DataLoader yields.
+        progress: whether to show a progress bar.
+        settings: of `Lifted`, such as lam; `method` in place of `passes`.
+
+    Returns:
+        The module.
+
+    Raises:
+        DataError: the network or the data cannot be used; of a model the first layer that does not
+            fit, with both shapes, a network that is no chain, or a tie that would be lost. Another
+            activation than the model's is a `FitWarning`.
+        NotFittedError: the model has no weights yet.
+        SolverError: the loss or the weights are not finite.
+
+    Example:
+        initialize_(network, X, y, loss=CrossEntropy(), passes=2)
+    """
+    if not isinstance(module, nn.Module):
+        raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
+    if hasattr(X, "weights") or hasattr(X, "activations"):
+        return _written(module, X)
+    if loss is None:
+        raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
+    settings = {"method": Minibatch(epochs=passes, rate=RATE), **settings}
+    lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
+    lifted.fit(X, y, batch=batch, progress=progress)
+    if lifted.interrupted:
+        raise KeyboardInterrupt("training was interrupted: the network is as it was.")
+    return lifted.write_()
+
+
+def _example(X: Any, batch: Batch | None) -> Any:
+    if isinstance(X, DataLoader):
+        X, _ = pair_of(next(iter(X), None), batch)
+    return tuple(x[:2] for x in X) if isinstance(X, tuple | list) else X[:2]
+
+
+@torch.no_grad()
+def _written(module: nn.Module, model: Feedforward) -> nn.Module:
+    """Write a chain's weights into the Linear layers of a network that runs as a chain."""
+    require_model(model)
+    refuse_standardized(model)
+    if not is_chain(model):
+        raise DataError(
+            "initialize_ writes dense layers that follow one another, and this "
+            f"{type(model).__name__} is another graph: to_torch makes a module of it. Recurrent "
+            "models have liftednet.initialize_rnn_."
+        )
+    given = model.weights
+    names = {id(x): name.rpartition(".")[0] for name, x in module.named_parameters()}
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if any(is_lazy(part.weight) for part in linears):
+        raise DataError("a Linear layer has no shape yet: call the network once first.")
+    try:
+        found = _chain(module, next(module.parameters(), given[0].matrix), len(given[0].matrix))
+    except (RuntimeError, TypeError) as error:  # of torch, on a shape
+        _require_fits([(x.weight, x.bias) for x in linears], given, names)
+        raise DataError(f"the network cannot run on the model's inputs: {error}") from error
+    _require_fits([parts for parts, _ in found], given, names)
+    _refuse_lost_ties([parts for parts, _ in found], given, names)
+    for number, (_, above) in enumerate(found[:-1], start=1):
+        _warn_of_another(number, model.activations[number - 1], above, given[number - 1].matrix)
+    for (parts, _), layer in zip(found, given, strict=True):
+        for target, value in zip(parts, (layer.matrix.T, layer.bias), strict=True):
+            if target is not None and value is not None:
+                target.copy_(value)
+    return module
+
+
+Parts = tuple[Any, Any]  # weight and bias of torch
+
+
+def _chain(module: nn.Module, like: Tensor, inputs: int) -> list[tuple[Parts, list[Call]]]:
+    """Return the Linear layers in the order in which they run, each with the calls above it."""
+    x = like.new_zeros(2, inputs)
+    run = record(module, (x,), {})
+    wanted, above = id(run.output), list[Call]()
+    found: list[tuple[Parts, list[Call]]] = []
+    for call in reversed(run.calls):
+        if all(id(tensor) != wanted for tensor in tensors_in(call.result)):
+            continue
+        wanted = id(call.args[0])
+        if call.name == "linear":
+            bias = call.args[2] if len(call.args) > 2 else None
+            found.append(((call.args[1], bias), above))
+            above = []
+        elif len(list(tensors_in([call.args, call.kwargs]))) == 1 or call.name == "prelu":
+            above = [call, *above]  # an activation, or a call that leaves values as they are
+        else:
+            raise _no_chain(module, call.where)
+    if wanted != id(x) or any(not parts[0].requires_grad for parts, _ in found):
+        raise _no_chain(module, "a frozen layer, or a call that no input reaches")
+    return found[::-1]
+
+
+def _no_chain(module: nn.Module, stands: str) -> DataError:
+    return DataError(
+        f"a model of dense layers is written into a network that is such a chain, and "
+        f"{type(module).__name__} has {stands} in its way."
+    )
+
+
+def _refuse_lost_ties(
+    found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]
+) -> None:
+    taken: dict[int, Weights] = {}
+    for number, ((weight, _), layer) in enumerate(zip(found, given, strict=True), start=1):
+        known = taken.setdefault(id(weight), layer)
+        if not known.stacked().equal(layer.stacked()):
+            raise DataError(
+                f"the weight of layer {number}, {names[id(weight)]!r}, is tied to a layer before "
+                "it, and the model has others there: the tie would be lost."
+            )
+
+
+def _warn_of_another(
+    number: int, activation: Activation, above: Sequence[Call], like: Tensor
+) -> None:
+    """Warn where a layer is followed by another map than in the model: a start all the same."""
+    u = torch.linspace(-4, 4, 9 * activation.pre_units(like.shape[1]), device=like.device)
+    u = u.to(like.dtype).reshape(9, -1)
+    v = u.clone()
+    for call in above:
+        options = {name: x for name, x in call.kwargs.items() if name != "inplace"}
+        v = call.function(v, *call.args[1:], **options)
+    wanted = activation.forward(u)
+    if v.shape != wanted.shape or not torch.allclose(v, wanted, rtol=1e-4, atol=1e-5):
+        shown = " and ".join(call.name for call in above) or "nothing"
+        warnings.warn(
+            f"layer {number} is followed by {activation!r} in the model, and by {shown} in the "
+            "network: it computes something else, and is a start at best.",
+            FitWarning,
+            stacklevel=4,
+        )
+
+
+def _require_fits(found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]) -> None:
+    """Refuse the first layer that does not fit, with both shapes."""
+    for number, (parts, layer) in enumerate(zip_longest(found, given), start=1):
+        if parts is None or layer is None:
+            raise DataError(
+                f"the network has {len(found)} torch.nn.Linear layers and the model {len(given)}: "
+                f"layer {number} has no counterpart."
+            )
+        wanted = {"weight": layer.matrix.T, "bias": layer.bias}
+        for (part, value), target in zip(wanted.items(), parts, strict=True):
+            shape, needed = (None if x is None else tuple(x.shape) for x in (target, value))
+            if shape != needed:
+                raise DataError(
+                    f"the {part} of layer {number}, {names[id(parts[0])]!r}, must have shape "
+                    f"{needed} to take the model's, got {shape}."
+                )

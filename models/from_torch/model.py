@@ -1,0 +1,423 @@
+"""A torch network as a lifted model: read, fitted, and written back in place."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader
+
+from liftednet.errors import DataError
+from liftednet.export import modules_of, refuse_standardized
+from liftednet.layers import Expression, apply
+from liftednet.layers.expression import value_of
+from liftednet.layers.normalization import RunningStatistics
+from liftednet.layers.time import Steps
+from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.network import State
+from liftednet.samples import Weights
+from liftednet.validation import FLOATS
+
+from ..checkpoint import Checkpoint
+from ..data import ArrayLike, Lengths, prepared
+from ..lifted import Lifted
+from ..methods import Minibatch
+from ..run import Ending, Report, Step
+from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
+from .recording import record
+
+RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
+
+Batch = Callable[[Any], tuple[Any, Any]]
+
+_TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}  # of a reading, in the largest output
+
+
+class LiftedModule(Lifted):
+    """A lifted model that was read from a torch network, see `lift`.
+
+    Attributes:
+        module: the torch network, which only `write_` changes.
+    """
+
+    def __init__(self, module: nn.Module, reader: Reader, **settings: Any) -> None:
+        """Take a network and what was read of it."""
+        self.module, self._reader = module, reader
+        own = [_weights(pair.weight, pair.bias) for pair in self._pairs(reader)]
+        super().__init__(reader.network, **{"start": own, **settings})
+
+    @staticmethod
+    def _pairs(reader: Reader) -> Iterator[Any]:
+        return (reader.pairs[parameter] for parameter in reader.network.parameters)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        lengths: Lengths = None,
+        sample_weight: ArrayLike | None = None,
+        progress: bool = False,
+        on_step: Report | None = None,
+        checkpoint: str | Path | Checkpoint | None = None,
+        resume: bool = False,
+        batch: Batch | None = None,
+    ) -> Self:
+        """Fit the weights to data; the torch network stays as it is until `write_`.
+
+        Args:
+            X: as the network takes it, a tuple where it takes several: (samples, ...), of any type
+                of numbers (pictures of uint8 become shares of 255); or a torch DataLoader.
+            y: as the loss takes it.
+            lengths: None: every sequence has the steps of the example.
+            sample_weight: (samples,), as in `Lifted.fit`.
+            progress: whether to show a progress bar.
+            on_step: told after every step of the method.
+            checkpoint: as in `Lifted.fit`; not of a network with running statistics.
+            resume: as in `Lifted.fit`.
+            batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
+
+        Raises:
+            DataError: X or y cannot be used; nothing has changed.
+            SolverError: as in `Lifted.fit`.
+        """
+        if isinstance(X, DataLoader):
+            X = _Loader(X, batch)
+        elif batch is not None:
+            raise DataError("batch= is for a DataLoader.")
+        last = self._running()
+        if last and checkpoint is not None:
+            raise DataError(
+                "a checkpoint does not hold running statistics, which batch normalization has here."
+            )
+
+        def told(step: Step) -> None:
+            nonlocal last
+            last = self._running()
+            if on_step is not None:
+                on_step(step)
+
+        try:
+            return super().fit(
+                X, y, lengths=lengths, sample_weight=sample_weight, progress=progress, on_step=told,
+                checkpoint=checkpoint, resume=resume,
+            )  # fmt: skip
+        except BaseException:  # the weights are those of the last good epoch, or before
+            for (_, ours), one in zip(self._reader.statistics, last, strict=True):
+                ours.take(one)
+            raise
+
+    def _running(self) -> list[RunningStatistics]:
+        return [ours.copied() for _, ours in self._reader.statistics]
+
+    def _data(self, X: Any, y: Any, *args: Any, **options: Any) -> Any:
+        return super()._data(self._floats(X), y, *args, **options)
+
+    def _unlabeled(self, X: Any, lengths: Any) -> Any:
+        return super()._unlabeled(self._floats(X), lengths)
+
+    def _floats(self, X: Any) -> Any:
+        """Return X in the network's type."""
+        dtype = self.dtype or torch.float32
+        if isinstance(X, Mapping):
+            return {name: _as_floats(x, dtype) for name, x in X.items()}
+        if isinstance(X, tuple | list):
+            return tuple(_as_floats(x, dtype) for x in X)
+        return _as_floats(X, dtype)
+
+    def write_(self) -> nn.Module:
+        """Write weights and running statistics into the torch network, in place, and return it.
+
+        Types, devices, ties, frozen parameters and modes stay as they are; where nothing was
+        fitted, every parameter keeps its bits.
+
+        Raises:
+            DataError: the network's parameters are no longer those that were read.
+        """
+        held = {id(x) for x in self.module.parameters()}
+        pairs = list(self._pairs(self._reader))
+        if any(
+            id(x) not in held for pair in pairs for x in (pair.weight, pair.bias) if x is not None
+        ):
+            raise DataError("the network has other parameters than those that were read.")
+        self._write(pairs, [theirs for theirs, _ in self._reader.statistics])
+        return self.module
+
+    def _given_weights(self) -> Sequence[Weights]:
+        """Return the weights on data as they are given: those of a fit, or of the start."""
+        if not self.is_fitted:
+            return self._first_weights()
+        refuse_standardized(self)
+        return self.weights
+
+    @torch.no_grad()
+    def _write(self, pairs: Sequence[Pair], statistics: Sequence[RunningStatistics]) -> None:
+        for pair, layer in zip(pairs, self._given_weights(), strict=True):
+            pair.weight.copy_(layer.matrix.T.reshape(pair.weight.shape))
+            if pair.bias is not None and layer.bias is not None:
+                pair.bias.copy_(layer.bias)
+        for theirs, (_, ours) in zip(statistics, self._reader.statistics, strict=True):
+            theirs.take(ours)
+
+    def exported(self, logits: bool) -> nn.Module:
+        """Return a copy of the torch network with the weights of the model, as `to_torch` does.
+
+        Raises:
+            DataError: logits are asked for, and the network has the last activation inside.
+        """
+        statistics = [theirs for theirs, _ in self._reader.statistics]
+        module, pairs, copied = copy.deepcopy(
+            (self.module, list(self._pairs(self._reader)), statistics)
+        )
+        self._write(pairs, copied)
+        if logits and self._reader.activated:
+            raise DataError("the network has the last activation inside: it gives no logits.")
+        last = (
+            []
+            if logits or self._reader.activated
+            else modules_of(self.activations[-1], self._given_weights()[-1])
+        )
+        return nn.Sequential(module, *last) if last else module
+
+    @property
+    def lines(self) -> list[Line]:
+        """What became of each call."""
+        return self._reader.lines
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last fit was interrupted."""
+        return self.trace is not None and self.trace.ending is Ending.INTERRUPTED
+
+    @property
+    def share_read(self) -> float:
+        """Share of the innermost modules that ran of which every call was read."""
+        modules = self._reader.modules
+        left = {line.place for line in self._reader.lines if line.kind == UNKNOWN}
+        return 1 - len(left & set(modules)) / max(1, len(modules))
+
+    def summary(self) -> str:
+        """Return a table of what became of each call, and of what stands still and why."""
+        curved = {line.place for line in self.lines if line.kind == CURVED}
+        through = len(curved & set(self._reader.modules))
+        lines = [
+            f"{type(self.module).__name__}: {self.share_read:.0%} of {len(self._reader.modules)} "
+            f"modules read, {through} of them linearized"
+        ]
+        rows = [("module", "call", "", "became")]
+        rows += [(x.place, x.call, x.kind, f"{x.text}  ({x.where})") for x in self._reader.lines]
+        widths = [max(len(row[n]) for row in rows) for n in range(3)]
+        for row in rows:
+            cells = (cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True))
+            lines.append("  ".join((*cells, row[3])).rstrip())
+        couple = "tight (biconvex)" if self.divergence == "tight" else self.divergence
+        lines.append(f"divergences: {couple}, lam {self.lam}")
+        return "\n".join([*lines, *self._still()])
+
+    def _still(self) -> Iterator[str]:
+        pairs = self._reader.pairs.values()
+        read = {id(x) for pair in pairs for x in (pair.weight, pair.bias) if x is not None}
+        for name, parameter in self.module.named_parameters():
+            if not parameter.requires_grad:
+                yield f"stands still: {name} (requires_grad is False)"
+            elif id(parameter) not in read:
+                yield f"stands still: {name} (no call that was read uses it)"
+
+
+class _Loader(DataLoader[Any]):
+    """A DataLoader whose items are made pairs (X, y); one without a length is counted once."""
+
+    def __init__(self, inner: DataLoader[Any], batch: Batch | None) -> None:
+        self._inner, self._batch = inner, batch
+        self._length, samples = _counted(inner, batch)
+        self.__dict__["dataset"] = range(samples)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Any:
+        return (pair_of(item, self._batch) for item in self._inner)
+
+
+def _counted(loader: DataLoader[Any], batch: Batch | None) -> tuple[int, int]:
+    """Return the batches and the samples of a pass."""
+    try:
+        return len(loader), len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        sizes = [len(_first(pair_of(item, batch)[0])) for item in loader]
+        return len(sizes), sum(sizes)
+
+
+def _first(X: Any) -> Any:
+    if isinstance(X, Mapping):
+        return next(iter(X.values()))
+    return X[0] if isinstance(X, tuple) else X
+
+
+def pair_of(item: Any, batch: Batch | None) -> tuple[Any, Any]:
+    """Return the (X, y) that a DataLoader has yielded.
+
+    Raises:
+        DataError: it is something else, and there is no function that makes a pair of it.
+    """
+    item = item if batch is None else batch(item)
+    if not isinstance(item, tuple | list) or len(item) != 2:
+        raise DataError(
+            f"a DataLoader must yield pairs (X, y), got {type(item).__name__}: give batch=, a "
+            "function that makes (X, y) of it."
+        )
+    return item[0], item[1]
+
+
+def _as_floats(x: Any, dtype: torch.dtype) -> Any:
+    found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    if not isinstance(found, Tensor):
+        return x  # refused with words of its own
+    if found.dtype is torch.uint8:
+        return found.to(dtype) / 255
+    return found.to(dtype)
+
+
+def _weights(weight: Tensor, bias: Tensor | None) -> Weights:
+    """Return what a layer takes: torch's layouts have outputs first."""
+    matrix = weight.detach().clone().reshape(len(weight) if weight.ndim else 1, -1).T
+    return Weights(matrix, None if bias is None else bias.detach().clone())
+
+
+def lift(
+    network: nn.Module, example: Any, *, loss: Loss, show: bool = True, **settings: Any
+) -> LiftedModule:
+    """Return a torch network as a lifted model, which starts from the network's weights.
+
+    min over weights and states of the loss + sum over states of lam D(Z, U), U affine in each
+    state and in the weights; Lifted Neural Networks, eq. (10).
+
+    Args:
+        network: any torch.nn.Module that returns one tensor, with parameters of one type and
+            device; it only changes by `write_`. Dropout is off; batch normalization that is in
+            train mode takes the statistics of batches, one in eval mode those that are given.
+        example: some samples of what the network takes, such as X[:2]; a tuple of several.
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
+            an output (samples, steps, classes) for each step.
+        show: whether to print the summary.
+        settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
+            own starts are smaller than ours, rho is 1e-3, and data stay as they are given.
+
+    Raises:
+        DataError: the network cannot be read, and what stands in the way, with module and line.
+        DeclarationError: the network, the loss and the settings do not fit together.
+
+    Example:
+        lifted = liftednet.lift(network, X[:2], loss=CrossEntropy())
+        lifted.fit(X, y)
+        lifted.write_()
+    """
+    like = _require_network(network)
+    given = tuple(example) if isinstance(example, tuple | list) else (example,)
+    given = tuple(_as_example(x, like) for x in given)
+    reader = Reader()
+    output = reader.read(network, given)
+    term = _declare_loss(reader, output, loss)
+    own = {
+        "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE),
+        "rho": 1e-3, "standardize": False,
+    }  # fmt: skip
+    settings = {**own, **settings}
+    model = LiftedModule(network, reader, **settings)
+    longer = tuple(torch.cat([x, x[:1]]) for x in given)
+    for one in (given, longer):
+        _require_equal(model, term, output, one)
+    if show:
+        sys.stdout.write(f"{model.summary()}\n")
+    return model
+
+
+def _require_network(network: object) -> Tensor:
+    if not isinstance(network, nn.Module):
+        raise DataError(f"lift reads a torch.nn.Module, got {network!r}.")
+    parameters = list(network.parameters())
+    if any(map(is_lazy, parameters)):
+        raise DataError("a parameter has no shape yet: call the network once first.")
+    trained = [x for x in parameters if x.requires_grad]
+    if not trained:
+        raise DataError("the network has no parameter that is trained: nothing to lift.")
+    kinds = {(x.dtype, x.device) for x in trained}
+    if len(kinds) > 1 or trained[0].dtype not in FLOATS:
+        shown = ", ".join(sorted({f"{dtype} on {device}" for dtype, device in kinds}))
+        raise DataError(
+            f"the parameters must be all torch.float32 or all torch.float64, on one device; got "
+            f"{shown}."
+        )
+    return trained[0]
+
+
+def _as_example(x: Any, like: Tensor) -> Tensor:
+    found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
+    if not isinstance(found, Tensor) or found.ndim == 0 or len(found) == 0:
+        raise DataError(f"the example must hold samples, such as X[:2]; got {type(x).__name__}.")
+    if found.dtype is torch.uint8 or found.is_floating_point():
+        found = _as_floats(found, like.dtype)
+    found = found.detach().to(like.device)
+    return torch.cat([found, found]) if len(found) == 1 else found.clone()
+
+
+def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
+    """Give the graph its loss, for each step where the output has steps."""
+    expression, shape = output.expression, output.layout.shape
+    if output.layout.axis != 0:
+        raise DataError("the samples must stand on the first axis of what the network returns.")
+    pinned = loss.divergence.activation if isinstance(loss, PinnedLoss) else None
+    if isinstance(expression, State) and type(expression.activation) is type(pinned):
+        reader.network.states.remove(expression)  # the loss has it inside
+        reader.activated = True
+        expression = expression.argument
+    if isinstance(loss, CrossEntropy) and len(shape) == 2:
+        if reader.network.steps not in (None, shape[0]):
+            raise DataError(
+                f"the network has {reader.network.steps} steps inside and answers at {shape[0]}."
+            )
+        reader.network.steps = shape[0]
+        expression = apply(Steps(shape[0]), expression)
+    return reader.network.loss(loss, expression)
+
+
+def _require_equal(
+    model: LiftedModule, term: Expression, output: Seen, example: tuple[Tensor, ...]
+) -> None:
+    """Refuse a reading that does not compute what the network does."""
+    X = tuple(x.to(model.dtype) for x in example)
+    data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
+    parameters = model.network.parameters
+    weights = dict(zip(parameters, model._given_weights(), strict=True))
+    structure, calls = model.structure, ", ".join(line.call for line in model.lines)
+    with torch.no_grad():
+        try:
+            found = value_of(term, structure.passed({**data.values, **weights}))
+        except RuntimeError as error:  # of torch, on a shape
+            raise DataError(
+                f"a call keeps the number of samples of the example ({error}); the calls are "
+                f"{calls}."
+            ) from error
+        wanted = record(model.module, example, {}).output
+        state = model.network.terms[0].activation
+        if term.sequence:
+            found = found.transpose(0, 1)
+        found = found.reshape(wanted.shape)
+        far = min(
+            float((found - wanted).abs().max()),
+            float((state.forward(found.flatten(1)) - wanted.flatten(1)).abs().max()),
+        )
+    scale = float(wanted.abs().max().clamp(min=1.0))
+    if not far <= _TOLERANCES[wanted.dtype] * scale:
+        raise DataError(
+            f"the lifted network is off by {far:.3g} from the network's own output of size "
+            f"{scale:.3g}: a call depends on values by Python's if, draws random numbers, or keeps "
+            f"the number of samples; its calls are {calls}."
+        )

@@ -1,0 +1,423 @@
+"""From the calls of a torch network to the graph of a lifted one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from liftednet.activation import Activation
+from liftednet.activations import Identity
+from liftednet.errors import DataError
+from liftednet.layers import Expression, Input, Parameter, apply
+from liftednet.layers.dense import Dense, DenseAtPositions
+from liftednet.layers.join import Shaped
+from liftednet.layers.layer import Layer
+from liftednet.layers.mapped import Held, Layout, Mapped
+from liftednet.layers.normalization import RunningStatistics, Scale
+from liftednet.network import Network
+
+from .recording import Call, record, replaced, tensors_in
+
+Row = Callable[["Reader", Call], Any]
+ROWS: dict[str | type[nn.Module], Row] = {}
+
+LAYER, STATES, PASSED, CURVED, UNKNOWN = (
+    "layer", "states", "passed through", "linearized", "unknown, linearized",
+)  # fmt: skip
+
+
+def reads(*keys: str | type[nn.Module]) -> Callable[[Row], Row]:
+    """Register how calls are read: a row of the table.
+
+    The row is given the reader and the call, and returns a `Seen` for each tensor of the result in
+    the same nesting, or None where the call is to be passed through as it is and linearized.
+
+    Args:
+        keys: names of torch functions without underscores at their ends, such as "relu", or classes
+            of modules, which are then read as a whole.
+    """
+
+    def register(row: Row) -> Row:
+        for key in keys:
+            ROWS[key] = row
+        return row
+
+    return register
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor of the network as an expression of the graph.
+
+    Attributes:
+        expression: its rows.
+        layout: how the tensor holds them.
+    """
+
+    expression: Expression
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Line:
+    """What became of a call.
+
+    Attributes:
+        place: path of its module.
+        call: its name.
+        kind: of what it became.
+        text: what it became.
+        where: the user's line.
+    """
+
+    place: str
+    call: str
+    kind: str
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Parameters of torch that are one of the graph's.
+
+    Attributes:
+        weight: outputs first.
+        bias: beside it, or None.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+
+@dataclass
+class Reader:
+    """A graph under construction.
+
+    Attributes:
+        network: the graph.
+        pairs: the parameters of torch, by those of the graph.
+        statistics: of batch normalization in the network, and their copies in the graph.
+        lines: what became of each call.
+        modules: paths of the innermost modules that ran.
+        samples: of the example.
+        activated: whether the network ends with the activation that the loss has inside.
+    """
+
+    network: Network = field(default_factory=Network)
+    pairs: dict[Parameter, Pair] = field(default_factory=dict)
+    statistics: list[tuple[RunningStatistics, RunningStatistics]] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+    modules: list[str] = field(default_factory=list)
+    samples: int = 0
+    activated: bool = False
+    _seen: dict[int, Seen] = field(default_factory=dict)
+    _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
+    _layouts: dict[int, list[Layout]] = field(default_factory=dict)
+
+    def read(self, network: nn.Module, example: tuple[Tensor, ...]) -> Seen:
+        """Read a network by what it computes of an example, and return its output.
+
+        Raises:
+            DataError: the network returns no single tensor with one entry for each sample, mixes
+                samples, or assigns in place to a part of a tensor.
+        """
+        whole = {key: row for key, row in ROWS.items() if isinstance(key, type)}
+        longer = tuple(torch.cat([x, x[:1]]) for x in example)
+        run, other = record(network, example, whole), record(network, longer, whole)
+        if [c.name for c in run.calls] != [c.name for c in other.calls]:
+            raise DataError("the network computes other things when the number of samples changes.")
+        self.modules, self.samples = run.modules, len(example[0])
+        for x, y in zip(example, longer, strict=True):
+            layout = self._layout(x, y, "the example")
+            self._seen[id(x)] = Seen(self.network.input(*layout.shape), layout)
+        for call in run.calls:
+            parameters = tuple(id(x) for x in self._trained(call))
+            for one in parameters:
+                self._together.setdefault(one, set()).add(parameters)
+        for call, again in zip(run.calls, other.calls, strict=True):
+            self._read(call, again)
+        if not isinstance(run.output, Tensor) or id(run.output) not in self._seen:
+            raise DataError(
+                f"a network is lifted that returns one tensor of its inputs, and this returns "
+                f"{type(run.output).__name__}."
+            )
+        return self._seen[id(run.output)]
+
+    def _trained(self, call: Call) -> Iterator[Tensor]:
+        found = (x for x in tensors_in([call.args, call.kwargs]) if self.trains(x))
+        return iter({id(x): x for x in found}.values())
+
+    def trains(self, tensor: object) -> bool:
+        """Say whether it is a parameter that is trained."""
+        return isinstance(tensor, nn.Parameter) and tensor.requires_grad
+
+    def _layout(self, tensor: Tensor, longer: Tensor, where: str) -> Layout:
+        sizes, other = tuple(tensor.shape), tuple(longer.shape)
+        moved = [n for n, (a, b) in enumerate(zip(sizes, other, strict=True)) if a != b]
+        if not moved:
+            return Layout(sizes, None)
+        axis, samples = moved[0], self.samples
+        factor = sizes[axis] // samples
+        if len(moved) > 1 or (sizes[axis], other[axis]) != (
+            factor * samples, factor * (samples + 1),
+        ):  # fmt: skip
+            raise DataError(f"{where} mixes samples: its shape goes from {sizes} to {other}.")
+        return Layout((*sizes[:axis], 1, *sizes[axis + 1 :]), axis, factor)
+
+    def _read(self, call: Call, again: Call) -> None:
+        if call.name in ("setitem", "index_put") and self.sees(call):
+            raise DataError(
+                f"{call.where} assigns to a part of a tensor in place: build it by torch.cat or "
+                "torch.where, or register a row for its module."
+            )
+        pairs = zip(tensors_in(call.result), tensors_in(again.result), strict=True)
+        layouts = [self._layout(a, b, call.where) for a, b in pairs]
+        self._layouts[id(call)] = layouts
+        if not self.sees(call) and not any(True for _ in self._trained(call)):
+            for tensor, layout in zip(tensors_in(call.result), layouts, strict=True):
+                if layout.axis is not None:  # made for so many samples, and the same for each
+                    self._seen[id(tensor)] = self.constant(tensor, layout)
+            return
+        row = ROWS.get(cast(Any, type(call.function))) or ROWS.get(call.name)
+        found = None if row is None else row(self, call)
+        if found is None:
+            found = self.mapped(call, affine=False)
+            self.tell(call, UNKNOWN if row is None else CURVED, "as it is")
+        for tensor, seen in zip(tensors_in(call.result), _flat(found), strict=True):
+            self._seen[id(tensor)] = seen
+
+    def constant(self, tensor: Tensor, layout: Layout) -> Seen:
+        """Return what is the same for every sample, and was made for so many."""
+        row = layout.pack(tensor, self.samples)[0]
+        like = self.network.inputs[0]
+        above = Layout((1, layout.units))
+        layer = Mapped(
+            lambda x: row.to(x.device).expand(len(x), -1), (Layout((1, like.units)),), above,
+            "constant",
+        )  # fmt: skip
+        return Seen(apply(layer, like), layout)
+
+    # What rows are made of.
+
+    def sees(self, call: Call) -> bool:
+        """Say whether a call has an argument that depends on the inputs."""
+        return any(id(x) in self._seen for x in tensors_in([call.args, call.kwargs]))
+
+    def seen(self, tensor: object) -> Seen | None:
+        """Return what a tensor is in the graph, trained parameters by themselves; None for others.
+
+        What holds no samples is a table, the same for each of them.
+        """
+        if isinstance(tensor, Tensor) and id(tensor) in self._seen:
+            return self._seen[id(tensor)]
+        return self.held(tensor) if self.trains(tensor) else None  # type: ignore[arg-type]
+
+    def rows(self, tensor: object) -> Seen | None:
+        """Return what a tensor is in the graph, where it holds samples."""
+        found = self.seen(tensor)
+        return found if found is not None and found.layout.axis is not None else None
+
+    def layouts(self, call: Call) -> list[Layout]:
+        """Return the layouts of the tensors that a call returns."""
+        return self._layouts[id(call)]
+
+    def tell(self, call: Call, kind: str, text: str) -> None:
+        """Keep what became of a call, for the summary."""
+        self.lines.append(Line(call.place, call.name, kind, text, call.line))
+
+    def state(self, call: Call, activation: Activation, x: Expression) -> Expression:
+        """Return the states of an activation on an expression."""
+        self.tell(call, STATES, f"{activation!r}")
+        return self.network.state(activation, x)
+
+    def own(self, x: Expression) -> Expression:
+        """Return states that are equal to an expression: what is above is affine in them."""
+        return self.network.state(Identity(), x)
+
+    def shaped(self, x: Seen) -> Expression:
+        """Return an expression in the shape that its tensor has."""
+        same = x.expression.shape == x.layout.shape
+        return x.expression if same else apply(Shaped(x.layout.shape), x.expression)
+
+    def apart(self, *arguments: Expression) -> list[Expression]:
+        """Return expressions that share no variable but inputs, given states where they do."""
+        found: list[Expression] = []
+        taken: set[Any] = set()
+        for x in arguments:
+            inside = {v for v in x.variables if not isinstance(v, Input)}
+            if inside & taken:
+                x = self.own(x)
+                inside = set(x.variables)
+            taken |= inside
+            found.append(x)
+        return found
+
+    def held(self, parameter: nn.Parameter) -> Seen:
+        """Return a trained parameter by itself, the same for every sample."""
+        sizes = tuple(parameter.shape)
+        layer = Held(sizes)
+        expression = self._weighted(layer, self.network.inputs[0], Pair(parameter, None))
+        return Seen(expression, Layout(sizes, None))
+
+    def weighted(
+        self, make: Callable[[bool], Layer], x: Expression, weight: Any, bias: Any
+    ) -> tuple[Expression, bool] | None:
+        """Return a layer with weights of torch, and whether it has the bias; None for frozen ones.
+
+        Args:
+            make: the layer, with a bias or without.
+            x: its argument.
+            weight: whose transpose is the layer's matrix.
+            bias: beside it, or None; not in the layer where it is frozen, or weights are tied
+                without it.
+        """
+        if not self.trains(weight):
+            return None
+        both = self.trains(bias) and self._together[id(weight)] == self._together[id(bias)]
+        pair = Pair(weight, bias if both else None)
+        return self._weighted(make(both), x, pair), both
+
+    def _weighted(self, layer: Layer, x: Expression, pair: Pair) -> Expression:
+        known = next((p for p, q in self.pairs.items() if q.weight is pair.weight), None)
+        if known is not None and known in x.variables:
+            x = self.own(x)
+        found = apply(layer, x, weights=known)
+        assert found.weights is not None  # the layer has weights
+        self.pairs.setdefault(found.weights, pair)
+        return found
+
+    def linear(self, x: Seen, weight: Any, bias: Any) -> Expression:
+        """Return x W' + b over the last axis, weights as torch has them."""
+        shape, units = x.layout.shape, len(weight)
+
+        def make(biased: bool) -> Layer:
+            if len(shape) == 1:
+                return Dense(units, biased)
+            return DenseAtPositions(shape, units, biased)
+
+        above = Layout((1, *shape[:-1], units))
+        found = self.weighted(make, x.expression, weight, bias)
+        if found is None:
+            below = Seen(x.expression, Layout((1, *shape)))
+            return self.torch_map(
+                nn.functional.linear, (below, weight, bias), above, "linear", linear=True
+            )
+        return self.shifted(Seen(found[0], above), None if found[1] else bias, (units,))
+
+    def shifted(self, x: Seen, bias: Any, spread: tuple[int, ...]) -> Expression:
+        """Return x plus a bias that is not in its layer, of the given shape beside it."""
+        if bias is None:
+            return x.expression
+        return self.torch_map(
+            lambda u, b: u + b.reshape(spread), (x, bias), x.layout, "bias", linear=True
+        )
+
+    def scaled(self, x: Expression, below: Layout, spread: tuple[int, ...], w: Any, b: Any) -> Any:
+        """Return x w + b, of shapes that are spread over x; both may be None."""
+        if w is None and b is None:
+            return x
+        found = None
+        if len(getattr(w, "shape", ())) == 1:
+            found = self.weighted(lambda biased: Scale(below.shape, spread, biased), x, w, b)
+        plain = Layout((1, *below.shape))
+        if found is not None:
+            return self.shifted(Seen(found[0], plain), None if found[1] else b, spread)
+        if w is not None:
+            x = self.torch_map(
+                lambda u, s: u * s.reshape(spread), (Seen(x, plain), w), plain, "scale",
+                linear=not self.trains(w),
+            )  # fmt: skip
+        return self.shifted(Seen(x, plain), b, spread)
+
+    def torch_map(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        above: Layout,
+        name: str,
+        *,
+        linear: bool = False,
+        affine: bool = True,
+    ) -> Expression:
+        """Return any torch function of expressions, trained parameters, and constants.
+
+        Args:
+            function: of tensors.
+            arguments: `Seen`, parameters of torch, or constants.
+            above: the layout of its result.
+            name: where it is shown.
+            linear: whether it is affine in all of them together.
+            affine: whether it is affine in each.
+        """
+        given = [x if isinstance(x, Seen) else self.seen(x) for x in arguments]
+        inside = [x for x in given if x is not None]
+        places = [n for n, x in enumerate(given) if x is not None]
+
+        def filled(*tensors: Tensor) -> Any:
+            every = [_like(x, tensors[0]) for x in arguments]
+            for place, tensor in zip(places, tensors, strict=True):
+                every[place] = tensor
+            return function(*every)
+
+        expressions = [x.expression for x in inside]
+        if affine and not linear:
+            expressions = self.apart(*expressions)
+        layer = Mapped(
+            filled, tuple(x.layout for x in inside), above, name, linear or not affine, affine
+        )
+        return apply(layer, *expressions)
+
+    def mapped(self, call: Call, *, affine: bool, linear: bool = True) -> Any:
+        """Return a call as it is, a layer for each tensor that it returns."""
+        tensors = list({id(x): x for x in tensors_in([call.args, call.kwargs])}.values())
+        options = {k: v for k, v in call.kwargs.items() if k != "inplace"}
+        if isinstance(call.function, nn.Module) and any(True for _ in call.function.parameters()):
+            self.tell(call, UNKNOWN, "its parameters stand still")
+
+        name = getattr(call.function, "__name__", "")
+        in_place = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
+
+        def function(number: int, *given: Tensor) -> Tensor:
+            by = {id(x): _as(x, y, in_place) for x, y in zip(tensors, given, strict=True)}
+            args = replaced(call.args, lambda x: by[id(x)])
+            result = call.function(*args, **replaced(options, lambda x: by[id(x)]))
+            return list(tensors_in(result))[number]
+
+        found = [
+            Seen(
+                self.torch_map(
+                    lambda *given, n=number: function(n, *given), tensors, layout, call.name,
+                    linear=linear, affine=affine,
+                ),
+                layout,
+            )
+            for number, layout in enumerate(self.layouts(call))
+        ]  # fmt: skip
+        return found
+
+
+def _flat(found: Any) -> list[Seen]:
+    if isinstance(found, Seen):
+        return [found]
+    return [seen for part in found for seen in _flat(part)]
+
+
+def _like(value: Any, tensor: Tensor) -> Any:
+    """Return a constant in the type and on the device of what it meets."""
+    if not isinstance(value, Tensor):
+        return value
+    moved = value.detach().to(tensor.device)
+    return moved.to(tensor.dtype) if value.is_floating_point() else moved
+
+
+def _as(original: Tensor, given: Tensor, in_place: bool) -> Tensor:
+    """Return values of whole numbers or truth values where the network has them."""
+    if original.is_floating_point():
+        return given.clone() if in_place else given
+    rounded = given.round() if given.is_floating_point() else given
+    return rounded.to(original.dtype)

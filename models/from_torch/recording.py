@@ -1,0 +1,210 @@
+"""What a torch network computes: its calls, recorded while it runs on an example.
+
+Three ways were tried on a convolutional network, a block of a transformer, an LSTM and a network
+with an autograd function of its own. torch.fx stops where Python looks at a size (`if steps >
+longest`). torch.export takes two seconds for the first network, sees the operators below the calls
+(so that a user's module cannot have a row of its own), and replaces an autograd function by its
+forward pass, its backward pass lost. Recording the calls of one run (torch.overrides) took all
+four in milliseconds, with the network's own Parameter objects as arguments, so that ties and frozen
+weights show by identity, and with the line of each call. What depends on values by Python's `if`
+stays as the example has it, in all three.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # of no user
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a torch function, or of a module that is read as a whole.
+
+    Attributes:
+        name: of the function without underscores at its ends, or the class of the module.
+        function: what was called.
+        args: positional arguments.
+        kwargs: arguments by name.
+        result: what it returned.
+        modules: (path, module) of those that it stands in, the innermost last.
+        line: file and line in the user's code.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    result: Any
+    modules: tuple[tuple[str, nn.Module], ...]
+    line: str
+
+    @property
+    def place(self) -> str:
+        """The path of the innermost module."""
+        return self.modules[-1][0] or "the network"
+
+    @property
+    def where(self) -> str:
+        """Where it stands, for people."""
+        return f"{self.name} in {self.place} ({self.line})"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The calls of one run.
+
+    Attributes:
+        calls: in order.
+        output: of the network.
+        modules: paths of the innermost modules that ran.
+    """
+
+    calls: list[Call]
+    output: Any
+    modules: list[str]
+
+
+class _Recorder(TorchFunctionMode):
+    """Keeps the calls of torch functions, and where they stand."""
+
+    def __init__(self, whole: Mapping[type[nn.Module], Any]) -> None:
+        super().__init__()
+        self.calls: list[Call] = []
+        self.ran: dict[str, None] = {}
+        self._whole = whole
+        self._stack: list[tuple[str, nn.Module]] = []
+        self._hidden = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.keep(getattr(func, "__name__", repr(func)), func, args, kwargs or {}, result)
+        return result
+
+    def keep(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Keep a call whose result has tensors."""
+        in_place = name == "__setitem__"
+        if self._hidden or not self._stack:
+            return
+        if not in_place and not any(True for _ in tensors_in(result)):
+            return
+        self.calls.append(
+            Call(
+                name.strip("_"),
+                function,
+                tuple(args),
+                dict(kwargs),
+                result,
+                tuple(self._stack),
+                _line(),
+            )
+        )
+
+    def enter(self, path: str, module: nn.Module) -> None:
+        """Begin a module."""
+        self._stack.append((path, module))
+        self._hidden += type(module) in self._whole
+        if not any(True for _ in module.children()) or type(module) in self._whole:
+            self.ran[path] = None
+
+    def leave(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        """End a module, which is a call itself where it is read as a whole."""
+        if type(module) in self._whole:
+            self._hidden -= 1
+            self.keep(type(module).__name__, module, args, kwargs, result)
+        self._stack.pop()
+
+
+@torch.no_grad()
+def record(
+    network: nn.Module, example: tuple[Any, ...], whole: Mapping[type[nn.Module], Any]
+) -> Recording:
+    """Return the calls of a network that runs on an example, in eval mode.
+
+    Args:
+        network: whose modes are what they were afterwards.
+        example: its arguments.
+        whole: classes of modules that are one call.
+    """
+    recorder = _Recorder(whole)
+    with _evaluated(network), ExitStack() as hooks:
+        for path, module in network.named_modules():
+            hooks.callback(
+                module.register_forward_pre_hook(
+                    lambda m, _, path=path: recorder.enter(path, m)
+                ).remove
+            )
+            hooks.callback(module.register_forward_hook(recorder.leave, with_kwargs=True).remove)
+        hooks.enter_context(_own_functions(recorder))
+        with recorder:
+            output = network(*example)
+    return Recording(recorder.calls, output, list(recorder.ran))
+
+
+@contextmanager
+def _evaluated(network: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in network.modules()]
+    try:
+        network.eval()
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def _own_functions(recorder: _Recorder) -> Iterator[None]:
+    """Keep autograd functions of the user's as calls: what is inside has another backward pass."""
+    apply = torch.autograd.Function.__dict__["apply"]
+
+    def kept(cls: Any, *args: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            result = apply.__func__(cls, *args)
+        recorder.keep(cls.__name__, partial(apply.__func__, cls), args, {}, result)
+        return result
+
+    torch.autograd.Function.apply = classmethod(kept)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = apply  # type: ignore[method-assign]
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def replaced(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """Return a value with each tensor in it replaced."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        parts = [replaced(part, change) for part in value]
+        return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, dict):
+        return {name: replaced(part, change) for name, part in value.items()}
+    return value
+
+
+def _line() -> str:
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        frame = frame.f_back
+    return "" if frame is None else f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

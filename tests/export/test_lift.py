@@ -1,0 +1,473 @@
+"""A torch network, read as a lifted one: the same values, the same gradients, and back again."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from liftednet import initialize_, lift, to_torch
+from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.models import FullBatch, LiftedMLP, Minibatch, Trace
+from liftednet.models.from_torch import LiftedModule, reads
+from liftednet.models.from_torch.reader import ROWS, Seen
+from liftednet.models.methods.minibatch import BatchSteps
+from tests.export.torch_networks import CASES, Case, LeNet, Sequences, Tied
+
+TYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
+FEW = Minibatch(epochs=2, batch_size=10, rate=0.1)
+pytestmark = pytest.mark.filterwarnings("ignore::liftednet.errors.FitWarning")  # of few steps
+cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def made(
+    case: Case, dtype: torch.dtype, generator: torch.Generator, count: int = 2, **options: Any
+) -> tuple[nn.Module, LiftedModule, Tensor]:
+    """Return a network whose parameters and buffers are no defaults, lifted, and samples."""
+    torch.manual_seed(0)
+    network = case.make().to(dtype)
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.uniform_(module.bias, -0.5, 0.5)
+            assert module.running_mean is not None
+            assert module.running_var is not None
+            module.running_mean.uniform_(-0.5, 0.5)
+            module.running_var.uniform_(0.5, 1.5)
+    x = case.samples(count, generator)
+    x = x if case.words else x.to(dtype)
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, **options)
+    return network, lifted, x
+
+
+def pictures(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return pictures of five classes, between 0 and 1, and their labels."""
+    y = torch.arange(count) % 5
+    classes = torch.rand(5, 3, 8, 8, generator=generator)
+    return 0.8 * classes[y] + 0.2 * torch.rand(count, 3, 8, 8, generator=generator), y
+
+
+def trace_of(lifted: LiftedModule) -> Trace:
+    """Return the history of a fit."""
+    assert lifted.trace is not None
+    return lifted.trace
+
+
+def labels(case: Case, count: int) -> Tensor:
+    """Return labels of three classes, for each step of the network that answers at each."""
+    return (
+        torch.arange(count * 6).reshape(count, 6) % 3
+        if case is CASES["gpt"]
+        else (torch.arange(count) % 3)
+    )
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@cases
+def test_a_network_is_read_with_its_values_and_written_back_with_its_bits(
+    case, dtype, generator
+) -> None:
+    network, lifted, x = made(case, dtype, generator, 7)
+    before = copy.deepcopy(network.state_dict())
+    assert lifted.share_read >= 0.95
+    assert lifted.write_() is network
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    assert network.training
+    wanted = network.eval()(x).softmax(-1)
+    lifted.with_weights(lifted._given_weights())
+    assert (lifted.forward(x) - wanted).abs().max() < TYPES[dtype]
+
+
+@cases
+def test_a_step_on_a_minibatch_follows_the_gradient_where_lam_is_large(case, generator) -> None:
+    """lam (phi(u) - phi(u - g / lam)) is phi'(u) g in the limit, and torch's autograd has that."""
+    network, lifted, x = made(case, torch.float64, generator, 6, lam=1e7)
+    for module in network.modules():
+        if isinstance(module, nn.Dropout | nn.MultiheadAttention | nn.LSTM):
+            module.eval()
+    y = labels(case, 6)
+    batch = lifted._data(x, y)
+    structure, method = lifted.checked()
+    weights = [layer.to(x.double()) for layer in lifted._given_weights()]
+    steps = BatchSteps(structure, weights, method, generator)  # type: ignore[arg-type]
+    with torch.no_grad():
+        loss, slopes, _ = steps._slopes(batch)
+    wanted = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
+    wanted.backward()
+    torch.testing.assert_close(loss, float(wanted.detach()))
+    for pair, slope in zip(lifted._pairs(lifted._reader), slopes, strict=True):
+        matrix = slope.parts[0]
+        if slope.rows is not None:
+            matrix = slope.rows.T @ matrix.flatten(0, -2)
+        assert pair.weight.grad is not None
+        found = matrix.T.reshape(pair.weight.shape)
+        torch.testing.assert_close(found, pair.weight.grad, rtol=1e-4, atol=1e-6)
+        if pair.bias is not None and slope.rows is None:
+            torch.testing.assert_close(slope.parts[1], pair.bias.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_follow_the_batches_as_in_torch(momentum, generator) -> None:
+    x = torch.randn(30, 4, 6, generator=generator)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.BatchNorm1d(4, momentum=momentum), nn.Flatten(), nn.Linear(24, 3))
+    same = copy.deepcopy(network)
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False)
+    lifted.partial_fit(x[:20], torch.arange(20) % 3)
+    assert torch.equal(network[0].get_buffer("running_mean"), torch.zeros(4))  # not before
+    lifted.write_()
+    same(x[:20])
+    for name, value in same[0].named_buffers():
+        torch.testing.assert_close(network[0].get_buffer(name), value)
+
+
+def test_statistics_that_are_given_stay(generator) -> None:
+    network: Any = CASES["vgg"].make()
+    x = torch.randn(20, 3, 8, 8, generator=generator)
+    network[1][1].eval()
+    before = copy.deepcopy(network.state_dict())
+    initialize_(network, x, torch.arange(20) % 5, loss=CrossEntropy(), method=FEW)
+    after = network.state_dict()
+    assert torch.equal(after["1.1.running_mean"], before["1.1.running_mean"])
+    assert not torch.equal(after["0.1.running_mean"], before["0.1.running_mean"])
+    assert not network[1][1].training
+    assert network[0][1].training
+
+
+def test_frozen_parts_stay_frozen(generator) -> None:
+    network, x = LeNet(), torch.rand(30, 1, 28, 28, generator=generator)
+    for parameter in (*network.first.parameters(), network.dense.weight, network.out[0].bias):
+        parameter.requires_grad_(False)
+    before = copy.deepcopy(network.state_dict())
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
+    assert "stands still: first.weight (requires_grad is False)" in lifted.summary()
+    lifted.fit(x, torch.arange(30) % 10).write_()
+    for name, parameter in network.named_parameters():
+        assert torch.equal(parameter, before[name]) is not parameter.requires_grad, name
+
+
+def test_ties_are_kept(generator) -> None:
+    for name in ("gpt", "tied"):
+        case = CASES[name]
+        network, lifted, x = made(case, torch.float32, generator, 20, method=FEW)
+        lifted.fit(x, labels(case, 20)).write_()
+        lifted_again = network.eval()(x).softmax(-1)
+        torch.testing.assert_close(lifted_again, lifted.forward(x), rtol=1e-4, atol=1e-5)
+    assert isinstance(network, Tied)
+    assert network.second.weight is network.first.weight
+
+
+def test_the_summary_names_what_became_of_every_module(capsys) -> None:
+    lift(CASES["own function"].make(), torch.rand(2, 6), loss=CrossEntropy())
+    shown = capsys.readouterr().out
+    for part in ("first", "dense (6, 5)", "Sigmoid()", "Rounded", "unknown, linearized",
+                 "torch_networks.py:", "tight"):  # fmt: skip
+        assert part in shown
+
+
+def test_full_batches_descend_where_every_link_is_affine(generator) -> None:
+    network = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 3)).double()
+    x = torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    method = FullBatch(2, extrapolation=False)
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=method, lam=1.0)
+    objectives = trace_of(lifted.fit(x, x[:, :3].argmax(1))).objectives
+    assert all(b <= a * (1 + 1e-9) for a, b in pairwise(objectives))
+    assert objectives[-1] < 0.8 * objectives[0]
+    torch.testing.assert_close(lifted.write_()(x).softmax(-1), lifted.forward(x))
+
+
+def test_what_is_not_affine_is_for_minibatches() -> None:
+    with pytest.raises(DeclarationError, match=r"max_pool2d.*minibatches go through it"):
+        lift(LeNet(), torch.rand(2, 1, 28, 28), loss=CrossEntropy(), method="full")
+
+
+class Words(IterableDataset[Any]):
+    """Dictionaries of pictures in bytes, of no known length."""
+
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([{"picture": a, "digit": b} for a, b in zip(self.x, self.y, strict=True)])
+
+
+def test_a_loader_of_dictionaries_and_bytes_trains_as_arrays_do(generator) -> None:
+    x, y = pictures(30, generator)
+    x = (255 * x).to(torch.uint8)
+    torch.manual_seed(0)
+    network = CASES["vgg"].make()
+    method = Minibatch(epochs=2, batch_size=30, rate=0.1)  # one batch: no order of samples
+    by_arrays = lift(network, x[:2], loss=CrossEntropy(), show=False, method=method).fit(x, y)
+    as_floats = lift(network, x[:2], loss=CrossEntropy(), show=False, method=method)
+    as_floats.fit(x.float() / 255, y)
+    loader = DataLoader(Words(x, y), batch_size=30)
+    by_loader = lift(network, x[:2], loss=CrossEntropy(), show=False, method=method).fit(
+        loader, batch=lambda item: (item["picture"], item["digit"]), progress=True
+    )
+    assert trace_of(by_arrays).losses[1] < trace_of(by_arrays).losses[0]
+    assert trace_of(as_floats).losses == trace_of(by_arrays).losses
+    for one, two in zip(trace_of(by_arrays).losses, trace_of(by_loader).losses, strict=True):
+        assert one == pytest.approx(two, rel=1e-4)  # the order of a batch is another
+
+
+def test_a_loader_that_yields_no_pairs_is_refused() -> None:
+    lifted = lift(nn.Linear(2, 3), torch.rand(2, 2), loss=CrossEntropy(), show=False)
+    with pytest.raises(DataError, match="give batch="):
+        lifted.fit(DataLoader(Words(torch.rand(3, 2), torch.arange(3))))
+    with pytest.raises(DataError, match="batch= is for a DataLoader"):
+        lifted.fit(torch.rand(4, 2), torch.arange(4) % 3, batch=lambda item: item)
+
+
+def test_what_fails_leaves_the_network_as_it_was(generator) -> None:
+    network, x = CASES["vgg"].make(), torch.randn(20, 3, 8, 8, generator=generator)
+    before, y = copy.deepcopy(network.state_dict()), torch.arange(20) % 5
+
+    def interrupt(step: Any) -> None:
+        raise KeyboardInterrupt
+
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
+    assert lifted.fit(x, y, on_step=interrupt).interrupted
+    with pytest.raises(DataError):
+        lifted.fit(x, y[:-1])
+    bad = x.clone()
+    bad[0] = 1e30
+    with pytest.raises(SolverError):
+        lifted.fit(bad, y)
+    with pytest.raises(SolverError):
+        initialize_(network, bad, y, loss=CrossEntropy(), passes=2)
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    lifted.fit(x, y).write_()  # nothing of the failures is left in the running statistics
+    assert all(value.isfinite().all() for value in network.state_dict().values())
+
+
+class Assigns(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        y[:, 0] = 0
+        return y
+
+
+class Pair(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return super().forward(x), x
+
+
+class Mixes(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        return x @ x.T + super().forward(x).sum()
+
+
+class Looks(nn.Linear):
+    def forward(self, x: Tensor) -> Any:
+        y = super().forward(x)
+        return y * float(len(x))
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Assigns(4, 3), r"setitem in the network \(test_lift.py:\d+\) assigns"),
+        (Pair(4, 3), "returns one tensor of its inputs, and this returns tuple"),
+        (Mixes(4, 3), r"matmul in the network \(test_lift.py:\d+\) mixes samples"),
+        (Looks(4, 3), "is off by .* keeps the number of samples"),
+        (nn.Linear(4, 3).half(), "all torch.float32 or all torch.float64"),
+        (nn.Linear(4, 3).requires_grad_(False), "no parameter that is trained"),
+        (nn.LazyLinear(3), "call the network once"),
+        ("network", r"lift reads a torch\.nn\.Module"),
+    ],
+    ids=lambda x: type(x).__name__,
+)
+def test_what_cannot_be_read_is_refused_with_its_line(network, message) -> None:
+    with pytest.raises(DataError, match=message):
+        lift(network, torch.rand(2, 4), loss=CrossEntropy(), show=False)
+
+
+class Twice(nn.Module):
+    """A module of the user's own, which Python's `if` on values keeps from being traced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((self.weight > -1).all()):
+            return 2 * x @ self.weight.T
+        return x
+
+
+def test_a_module_of_the_users_own_has_a_row(generator) -> None:
+    @reads(Twice)
+    def row(reader: Any, call: Any) -> Seen:
+        x = reader.rows(call.args[0])
+        return Seen(2 * reader.linear(x, call.function.weight, None), reader.layouts(call)[0])
+
+    try:
+        network: Any = nn.Sequential(Twice(), nn.Tanh(), nn.Linear(4, 3))
+        x = torch.rand(20, 4, generator=generator)
+        lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
+    finally:
+        del ROWS[Twice]
+    before = network[0].weight.detach().clone()
+    lifted.fit(x, torch.arange(20) % 3).write_()
+    assert not torch.equal(network[0].weight, before)
+    torch.testing.assert_close(network(x).softmax(-1), lifted.forward(x))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_network_written_back_trains_on(compiled, generator) -> None:
+    network = CASES["vgg"].make()
+    x, y = pictures(40, generator)
+    initialize_(network, x, y, loss=CrossEntropy(), method=FEW).eval()  # without dropout
+    optimizer = torch.optim.Adam(network.parameters(), 1e-3)
+    runs: Any = torch.compile(network, backend="eager") if compiled else network
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(runs(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < losses[0]
+
+
+def test_a_network_written_back_trains_on_in_lightning(generator) -> None:
+    lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
+    x, y = pictures(40, generator)
+    network = initialize_(CASES["vgg"].make(), x, y, loss=CrossEntropy(), method=FEW)
+
+    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def training_step(self, batch: Any) -> Tensor:
+            return functional.cross_entropy(self.network(batch[0]), batch[1])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.parameters(), 1e-3)
+
+    trainer = lightning.Trainer(max_epochs=1, logger=False, enable_checkpointing=False)
+    trainer.fit(Module(), DataLoader(TensorDataset(x, y), 20))
+    assert all(p.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_to_torch_is_a_copy_of_the_network(ends, generator) -> None:
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    if ends:
+        network.append(nn.Softmax(-1))
+    x = torch.rand(30, 4, generator=generator)
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
+    before = network(x)
+    lifted.fit(x, torch.arange(30) % 3)
+    torch.testing.assert_close(to_torch(lifted)(x), lifted.forward(x))
+    assert torch.equal(network(x), before)
+    if ends:
+        with pytest.raises(DataError, match="gives no logits"):
+            to_torch(lifted, logits=True)
+    else:
+        logits = to_torch(lifted, logits=True)
+        torch.testing.assert_close(logits(x).softmax(-1), lifted.forward(x))
+
+
+def test_other_losses_and_several_inputs(generator) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Bilinear(4, 2, 2)
+
+        def forward(self, x: Tensor, z: Tensor) -> Any:
+            return torch.sigmoid(self.two(torch.tanh(self.one(x)), z))
+
+    x, z = (torch.rand(40, n, generator=generator) for n in (3, 2))
+    y = torch.stack([x[:, 0] > z[:, 0], x[:, 1] > z[:, 1]], 1).float()
+    network = Two()
+    method = Minibatch(epochs=30, batch_size=20)
+    lifted = lift(network, (x[:2], z[:2]), loss=BinaryCrossEntropy(), show=False, method=method)
+    losses = trace_of(lifted.fit((x, z), y)).losses
+    assert losses[-1] < 0.9 * losses[0]
+    torch.testing.assert_close(lifted.write_()(x, z), lifted.forward((x, z)))
+    regression = lift(Sequences(nn.GRU), x[:2, None].expand(-1, 5, -1), loss=SquaredError(),
+                      show=False, method=method)  # fmt: skip
+    regression.fit(x[:, None].expand(-1, 5, -1), x[:, :1].expand(-1, 4))
+    assert trace_of(regression).losses[-1] < 0.5 * trace_of(regression).losses[0]
+
+
+# A fitted chain, written into a network of the user's.
+
+
+class Backwards(nn.Module):
+    """Layers registered from the last to the first."""
+
+    def __init__(self, activation: nn.Module, tied: bool = False) -> None:
+        super().__init__()
+        self.last, self.second, self.first = nn.Linear(4, 3), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.activation = activation
+        if tied:
+            self.second.weight, self.second.bias = self.first.weight, self.first.bias
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.activation(self.first(x))
+        return self.last(self.activation(self.second(x)))
+
+
+@pytest.fixture(scope="module")
+def chain() -> tuple[LiftedMLP, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    model = LiftedMLP((4, 4, 4, 3), method=FullBatch(sweeps=2), lam=1.0)
+    return model.fit(x, x[:, :3].argmax(-1)), x
+
+
+def test_weights_are_written_in_the_order_in_which_layers_run(chain) -> None:
+    model, x = chain
+    network = initialize_(Backwards(nn.ReLU()).double(), model)
+    torch.testing.assert_close(network(x).softmax(-1), model.forward(x))
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        (Backwards(nn.ReLU(), tied=True), "weight of layer 2, 'second', is tied"),
+        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(),
+                       nn.Linear(4, 3)), "such a chain, and Sequential has batch_norm in 1"),
+    ],
+    ids=["tie", "no chain"],
+)  # fmt: skip
+def test_a_network_that_is_another_chain_is_refused(network, message, chain) -> None:
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(DataError, match=message):
+        initialize_(network, chain[0])
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+def test_another_activation_is_told(chain) -> None:
+    with pytest.warns(FitWarning, match=r"layer 1 .* ReLU\(\) in the model, and by gelu in the"):
+        initialize_(Backwards(nn.GELU()).double(), chain[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        initialize_(Backwards(nn.ReLU(inplace=True)).double(), chain[0])
+
+
+def test_a_frozen_layer_is_not_written(chain) -> None:
+    network = Backwards(nn.ReLU())
+    network.second.weight.requires_grad_(False)
+    with pytest.raises(DataError, match="has a frozen layer"):
+        initialize_(network, chain[0])
+
+
+def test_a_tie_that_the_model_has_too_is_kept(chain) -> None:
+    model, x = chain
+    first, _, last = model.weights
+    tied = LiftedMLP((4, 4, 4, 3)).with_weights([first, first, last])
+    network = initialize_(Backwards(nn.ReLU(), tied=True).double(), tied)
+    torch.testing.assert_close(network(x).softmax(-1), tied.forward(x))
