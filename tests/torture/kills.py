@@ -145,7 +145,8 @@ def _train(name: str, checkpoint: Path | None, result: Path, limit: str) -> None
     torch.set_num_threads(1)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     make, fit = TRAININGS[name]
-    model, _ = make(), _limited(limit)
+    model = make()
+    _limited(limit)
     try:
         if checkpoint is None:
             fit(model)
