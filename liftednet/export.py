@@ -183,13 +183,21 @@ def _moments(model: Any) -> Any:
     return model.standardization.moments if hasattr(model, "standardization") else {}
 
 
+def _maps(module: nn.Module) -> list[nn.Module]:
+    return [] if isinstance(module, nn.Identity) else [module]
+
+
 def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
+    if _moments(model):
+        network.extend(_maps(before(model, model.network.inputs[0])))
     for weights, activation in zip(model.weights, model.activations, strict=True):
         network.append(linear(weights))
         network.extend(modules_of(activation, weights))
     if logits:
         del network[len(network) - len(modules_of(model.activations[-1], model.weights[-1])) :]
+    if _moments(model):
+        network.extend(_maps(behind(model, model.network.terms[0])))
     return network
 
 
@@ -206,7 +214,6 @@ def is_chain(model: Any) -> bool:
     return (
         plain
         and not below[0].sequence
-        and not _moments(model)
         and all(state.bounds is None for state in states)
         and all(map(_is_dense_on, arguments, below))
         and len({argument.weights for argument in arguments}) == len(arguments)
@@ -255,8 +262,10 @@ class ExportedGraph(nn.Module):
         self._names = [f"weights_{number}" for number in range(1, len(weights) + 1)]
         for name, parameter, layer in zip(self._names, structure.parameters, weights, strict=True):
             self.add_module(name, _module_of(uses[parameter], layer))
-        self.before = nn.ModuleList(before(model, x) for x in structure.network.inputs)
-        self.behind = nn.ModuleList(behind(model, term) for term in structure.network.terms)
+        self._standardized = bool(_moments(model))
+        if self._standardized:
+            self.before = nn.ModuleList(before(model, x) for x in structure.network.inputs)
+            self.behind = nn.ModuleList(behind(model, term) for term in structure.network.terms)
 
     def forward(self, *inputs: Tensor, lengths: Tensor | None = None) -> Any:
         """Return (samples, outputs), or (samples, steps, outputs), as the model's `forward`.
@@ -269,20 +278,19 @@ class ExportedGraph(nn.Module):
             A tensor, or a tuple of them where there are several losses.
         """
         network = self._structure.network
-        values: dict[Any, Any] = {
-            variable: standardized(_rows(variable, x))
-            for variable, standardized, x in zip(network.inputs, self.before, inputs, strict=True)
-        }
+        rows = map(_rows, network.inputs, inputs)
+        if self._standardized:
+            rows = (before(x) for before, x in zip(self.before, rows, strict=True))
+        values: dict[Any, Any] = dict(zip(network.inputs, rows, strict=True))
         sequences = [values[x] for x in network.inputs if x.sequence]
         if sequences:
             values[TIME] = _timeline(sequences[0], lengths)
         for parameter, name in zip(self._structure.parameters, self._names, strict=True):
             values[parameter] = _weights_in(getattr(self, name))
         values = self._structure.passed(values)
-        found = tuple(
-            answer(self._output(term, values))
-            for term, answer in zip(network.terms, self.behind, strict=True)
-        )
+        found = tuple(self._output(term, values) for term in network.terms)
+        if self._standardized:
+            found = tuple(behind(x) for behind, x in zip(self.behind, found, strict=True))
         return found[0] if len(found) == 1 else found
 
     def _output(self, term: Any, values: dict[Any, Any]) -> Tensor:

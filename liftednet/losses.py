@@ -216,7 +216,8 @@ class CrossEntropy(PinnedLoss):
 
     def __repr__(self) -> str:
         """Name the class, and the smoothing where there is one."""
-        return f"CrossEntropy({f'smoothing={self.smoothing:g}' if self.smoothing else ''})"
+        smoothing = f"smoothing={self.smoothing:g}" if self.smoothing else ""
+        return f"{type(self).__name__}({smoothing})"
 
     def encode(self, y: Tensor, outputs: int) -> Tensor:
         """Return one-hot rows for labels, or the given probabilities, smoothed.

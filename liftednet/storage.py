@@ -6,17 +6,17 @@ Nothing in such a file is executed. What the numbers mean is known to the models
 
 from __future__ import annotations
 
-import errno
 import glob
 import inspect
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from liftednet import activations, losses, penalties
@@ -28,6 +28,7 @@ _VERSION = 2
 _OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described by their sizes
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
+_TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
 
 Description = Mapping[str, Any]
 Catalogue = Mapping[str, type[Any]]
@@ -84,20 +85,37 @@ def replace_file(target: Path, tensors: Mapping[str, Tensor], metadata: Mapping[
     Raises:
         OSError: the folder cannot be written to, or is full; the file is as it was.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     name = unfinished(target)
     try:
-        save_file(_apart(tensors), name, dict(metadata))
-        with open(name, "rb") as file:
+        with open(name, "wb") as file:
+            for part in _content(tensors, metadata):
+                file.write(part)
+            file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)
         os.replace(name, target)
-    except SafetensorError as error:
-        raise OSError(errno.EIO, str(error)) from error
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _content(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[Any]:
+    """Yield what a safetensors file consists of: a header as JSON, then all entries.
+
+    The writer of safetensors has a temporary file of its own, which a kill would leave behind, and
+    ends the process where memory runs out.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        offsets = {"data_offsets": [begin, end]}
+        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), **offsets}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for tensor in tensors.values():
+        yield tensor.detach().cpu().contiguous().view(-1).numpy()
 
 
 def unfinished(target: Path) -> str:
@@ -111,18 +129,6 @@ def remove_unfinished(target: Path) -> None:
     """Remove what runs that were killed have left beside a target."""
     for left in target.parent.glob(f".{glob.escape(target.name)}.*{_UNFINISHED}"):
         left.unlink(missing_ok=True)
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors row by row, each alone in its memory, as safetensors wants them."""
-    found, taken = dict[str, Tensor](), set[int]()
-    for name, tensor in tensors.items():
-        laid = tensor.detach().cpu().contiguous()
-        memory = laid.untyped_storage()
-        whole = laid.numel() * laid.element_size() == memory.nbytes()
-        found[name] = laid if whole and memory.data_ptr() not in taken else laid.clone()
-        taken.add(memory.data_ptr())
-    return found
 
 
 def read(path: str | Path) -> Archive:

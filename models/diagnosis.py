@@ -44,6 +44,8 @@ def scale_hint(data: Data) -> str:
     largest = max((float(x.abs().max()) for x in inputs), default=0.0)
     deviations = torch.cat([spread(x.flatten(0, -2))[1] for x in inputs])
     varied = deviations[deviations > 0]
+    if not largest < float("inf"):
+        return ""
     if largest <= _FAR and (not len(varied) or float(varied.max() / varied.min()) <= _FAR):
         return ""
     return (

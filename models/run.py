@@ -136,7 +136,7 @@ def run(
     """
     before = trace.steps[-1].seconds if trace.steps else 0.0
     started = time.perf_counter() - before
-    with _reporting(trace, rounds, progress, on_step) as report, torch.no_grad(), keeper.guarding():
+    with keeper.guarding(), _reporting(trace, rounds, progress, on_step) as report, torch.no_grad():
         try:
             for step in _ended(trace, steps):
                 if step is not None:

@@ -184,8 +184,8 @@ def _names() -> str:
 
 
 def _pack(model: Lifted, kind: Kind) -> Archive:
-    fitted, constants = model._known, Tensors()
-    tensors = {**_pack_weights(fitted.weights), **_pack_moments(fitted.standardization, model)}
+    constants = Tensors()
+    tensors = {**_pack_weights(model.weights), **_pack_moments(model)}
     states = model.network.states
     arguments = {
         name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
@@ -219,11 +219,11 @@ def _pack_weights(weights: Sequence[Weights]) -> Tensors:
     return tensors
 
 
-def _pack_moments(standardization: Standardization, model: Lifted) -> Tensors:
-    """Return the moments of inputs and labels by their numbers, from 1."""
+def _pack_moments(model: Lifted) -> Tensors:
+    """Return the moments that could not be folded, by the numbers of inputs and labels, from 1."""
     tensors: Tensors = {}
     for name, variable in _standardized(model.network):
-        if (moments := standardization.moments.get(variable)) is not None:
+        if (moments := model.standardization.moments.get(variable)) is not None:
             tensors[f"{name}.center"], tensors[f"{name}.scale"] = moments.center, moments.scale
     return tensors
 

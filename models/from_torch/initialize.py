@@ -87,13 +87,13 @@ def _example(X: Any, batch: Batch | None) -> Any:
 def _written(module: nn.Module, model: Feedforward) -> nn.Module:
     """Write a chain's weights into the Linear layers of a network that runs as a chain."""
     require_model(model)
-    refuse_standardized(model)
     if not is_chain(model):
         raise DataError(
             "initialize_ writes dense layers that follow one another, and this "
             f"{type(model).__name__} is another graph: to_torch makes a module of it. Recurrent "
             "models have liftednet.initialize_rnn_."
         )
+    refuse_standardized(model)
     given = model.weights
     names = {id(x): name.rpartition(".")[0] for name, x in module.named_parameters()}
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]

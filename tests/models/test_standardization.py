@@ -56,7 +56,7 @@ def test_weights_take_raw_data(method):
 def test_features_of_one_unit_keep_their_proportions_and_others_come_near():
     generator = np.random.default_rng(0)
     deviations = np.array([1.0, 1.0, 1.5, 0.6, 100.0, 1e-3])
-    x = generator.standard_normal((4000, 6)) * deviations + 10
+    x = generator.uniform(-(3**0.5), 3**0.5, (4000, 6)) * deviations + 10
     labels = generator.integers(0, 2, 4000)
     model = LiftedMLP((6, 2), method=Minibatch(epochs=1, rate=1e-6)).fit(x, labels)
     found = seen(model).numpy().std(0)

@@ -37,6 +37,7 @@ from tests.torture.report import Finding
 _KILLS = 100
 _SHORTAGES = 20
 _TERMINATED = 0.2  # share of the kills that are SIGTERM
+_OF_ONE = 8  # kills of one training, at most: a busy machine may let it get nowhere
 _PROMISE = (
     "the resumed training ends with the bits of an uninterrupted one, in weights, states and "
     "history, and leaves no other file than its checkpoint"
@@ -99,7 +100,7 @@ TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
 
 def findings(share: float) -> list[Finding]:
     """Return what a share of the kills and shortages found."""
-    kills, shortages = max(3, round(_KILLS * share)), max(3, round(_SHORTAGES * share))
+    kills, shortages = max(2, round(_KILLS * share)), max(2, round(_SHORTAGES * share))
     with tempfile.TemporaryDirectory() as folder:
         nursery = _Nursery(Path(folder))
         return [_kills(nursery, kills), _shortages(nursery, shortages)]
@@ -203,8 +204,9 @@ def _killed_to_the_end(nursery: _Nursery, name: str, draw: random.Random) -> tup
         path, result = Path(folder) / "training", nursery.folder / "result"
         while True:
             child = nursery.started(name, path, result)
-            child.join(draw.uniform(0, 0.8) * whole.seconds)
-            if child.exitcode is None:
+            if killed < _OF_ONE:
+                child.join(draw.uniform(0, 0.8) * whole.seconds)
+            if child.exitcode is None and killed < _OF_ONE:
                 way = signal.SIGTERM if draw.random() < _TERMINATED else signal.SIGKILL
                 os.kill(child.pid, way)
             child.join()
