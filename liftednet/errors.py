@@ -30,5 +30,9 @@ class SolverError(LiftedError):
         self.solution = solution
 
 
+class FitWarning(UserWarning):
+    """A fit has ended without an error, and its result is of no use."""
+
+
 class NotFittedError(LiftedError):
     """A model was asked for what only a fitted one has."""

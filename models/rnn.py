@@ -38,6 +38,7 @@ from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver
 from .settings import Penalties, each_layer
+from .standardization import Standardization
 from .starts import Start, start_named
 
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
@@ -127,6 +128,7 @@ class LiftedRNN(Lifted):
         device: see `Lifted`.
         warm_start: see `Lifted`.
         refit_output: see `Lifted`.
+        standardize: see `Lifted`.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -160,6 +162,7 @@ class LiftedRNN(Lifted):
         device: str = "cpu",
         warm_start: bool = False,
         refit_output: bool = False,
+        standardize: bool = True,
     ) -> None:
         """Check what can be checked before there are data."""
         hidden = _checked_sizes(input_size, hidden_size, output_size)
@@ -178,6 +181,7 @@ class LiftedRNN(Lifted):
             network, lam, rho, divergence, penalty=penalty, method=method, start=start,
             solver=solver, state_solver=state_solver, proximity=proximity, seed=seed, dtype=dtype,
             device=device, warm_start=warm_start, refit_output=refit_output,
+            standardize=standardize,
         )  # fmt: skip
 
     def _method(self, structure: Structure) -> Method:
@@ -208,11 +212,13 @@ class LiftedRNN(Lifted):
         batches = -(-samples // Minibatch().batch_size)
         return Minibatch(max(_EPOCHS, -(-_FEWEST_BATCHES // max(1, batches))))
 
-    def _begun(self, structure: Structure, data: Data, method: Method) -> Blocks:
+    def _begun(
+        self, structure: Structure, data: Data, standardization: Standardization, method: Method
+    ) -> Blocks:
         """Return the blocks of a fit, after some steps from the best of several starts."""
         again = self.warm_start and self.is_fitted
         if self.start != "auto" or again or not isinstance(method, GaussNewton):
-            return super()._begun(structure, data, method)
+            return super()._begun(structure, data, standardization, method)
         generator, tried = torch.Generator().manual_seed(require_seed(self.seed)), []
         brief = replace(method, most=min(method.most, _TRIAL))
         for start in _TRIED:
