@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,9 @@ TEST, TRIAL, SEEDS, VALIDATION = 1000, 1000, (1, 2, 3), 10**6
 BATCH, CLIP = 50, 1.0
 RATES, STARTS = (3e-3, 1e-2, 3e-2), ("orthogonal", "identity")
 LIFTED, BEFORE, ADAM = "LiftedRNN", "LiftedRNN before", "Adam"
+OLD: dict[str, Any] = {
+    "method": "full", "divergence": "joint", "start": "identity", "rho": 0.1, "standardize": False,
+}  # fmt: skip
 FAILED = 0.05  # below the best mean of a task
 
 TEXT = (
@@ -131,10 +135,9 @@ def train(run: Run) -> Outcome:
             labels = found(unseen).argmax(-1)
             labels = labels if answers.ndim == 2 else labels[:, -1]
     else:
-        old = {"method": "full", "divergence": "joint", "start": "identity", "rho": 0.1}
-        options = old if run.method == BEFORE else {}
+        options = OLD if run.method == BEFORE else {}
         sizes = x.shape[2], task.hidden, task.classes
-        model = LiftedRNN(*sizes, seed=run.seed, **options).fit(x, y)  # type: ignore[arg-type]
+        model = LiftedRNN(*sizes, seed=run.seed, **options).fit(x, y)
         seconds = time.process_time() - started
         labels = model.predict(unseen)
     accuracy = float((labels == answers).double().mean())
