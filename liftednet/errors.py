@@ -33,6 +33,10 @@ class SolverError(LiftedError):
         self.solution = solution
 
 
+class FitWarning(UserWarning):
+    """A fit has ended without an error, and its result is of no use."""
+
+
 def __getattr__(name: str) -> Any:
     """Import `NotFittedError`, and scikit-learn with it, when it is first asked for."""
     if name == "NotFittedError":

@@ -112,6 +112,60 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
     return ExportedGraph(model, logits=logits)
 
 
+class Affine(nn.Module):
+    """x scale + shift, unit by unit: what could not be folded into weights beside raw data.
+
+    Attributes:
+        scale: (units,), not trained.
+        shift: (units,), not trained.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: Tensor, shift: Tensor) -> None:
+        """Keep both as buffers."""
+        super().__init__()
+        self.register_buffer("scale", scale)
+        self.register_buffer("shift", shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x scale + shift, of the shape of x."""
+        return torch.addcmul(self.shift, x, self.scale)
+
+
+def before(model: Any, variable: Any) -> nn.Module:
+    """Return what standardizes an input, (..., units)."""
+    moments = _moments(model).get(variable)
+    if moments is None:
+        return nn.Identity()
+    moments = moments.to(model.weights[0].matrix)
+    return Affine(1 / moments.scale, -moments.center / moments.scale)
+
+
+def behind(model: Any, term: Any) -> nn.Module:
+    """Return what brings an output to the units of its targets, (..., units)."""
+    moments = _moments(model).get(term.label)
+    if moments is None:
+        return nn.Identity()
+    moments = moments.to(model.weights[0].matrix)
+    return Affine(moments.scale, moments.center)
+
+
+def refuse_standardized(model: Any) -> None:
+    """Raise `DataError` where the weights alone are not the network on raw data."""
+    if _moments(model):
+        raise DataError(
+            "the weights of this model are for standardized data, and cannot be folded into those "
+            "for raw data (see model.standardization): export it by to_torch, which keeps both "
+            "maps as layers, or fit it with standardize=False."
+        )
+
+
+def _moments(model: Any) -> Any:
+    return model.standardization.moments if hasattr(model, "standardization") else {}
+
+
 def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     for weights, activation in zip(model.weights, model.activations, strict=True):
@@ -135,6 +189,7 @@ def _is_chain(model: Any) -> bool:
     return (
         plain
         and not below[0].sequence
+        and not _moments(model)
         and all(state.bounds is None for state in states)
         and all(map(_is_dense_on, arguments, below))
         and len({argument.weights for argument in arguments}) == len(arguments)
@@ -168,6 +223,8 @@ class ExportedGraph(nn.Module):
     Attributes:
         weights_1, ...: torch.nn.Linear of a dense layer, Conv1d or Conv2d of a convolution,
             `LayerWeights` of another layer, or of layers of several kinds that share them.
+        before: what standardizes each input, where that is not part of its weights.
+        behind: the same for what each loss answers.
     """
 
     def __init__(self, model: Any, *, logits: bool = False) -> None:
@@ -178,10 +235,11 @@ class ExportedGraph(nn.Module):
         self._structure = replace(structure, lam={}, penalties={})  # what training needs alone
         self._last_only = model._known.last_only
         uses = _uses(structure.network)
-        for number, (parameter, layer) in enumerate(
-            zip(structure.parameters, weights, strict=True), start=1
-        ):
-            self.add_module(f"weights_{number}", _module_of(uses[parameter], layer))
+        self._names = [f"weights_{number}" for number in range(1, len(weights) + 1)]
+        for name, parameter, layer in zip(self._names, structure.parameters, weights, strict=True):
+            self.add_module(name, _module_of(uses[parameter], layer))
+        self.before = nn.ModuleList(before(model, x) for x in structure.network.inputs)
+        self.behind = nn.ModuleList(behind(model, term) for term in structure.network.terms)
 
     def forward(self, *inputs: Tensor, lengths: Tensor | None = None) -> Any:
         """Return (samples, outputs), or (samples, steps, outputs), as the model's `forward`.
@@ -194,15 +252,20 @@ class ExportedGraph(nn.Module):
             A tensor, or a tuple of them where there are several losses.
         """
         network = self._structure.network
-        values: dict[Any, Any] = dict(zip(network.inputs, map(_rows, network.inputs, inputs),
-                                          strict=True))  # fmt: skip
+        values: dict[Any, Any] = {
+            variable: standardized(_rows(variable, x))
+            for variable, standardized, x in zip(network.inputs, self.before, inputs, strict=True)
+        }
         sequences = [values[x] for x in network.inputs if x.sequence]
         if sequences:
             values[TIME] = _timeline(sequences[0], lengths)
-        for parameter, module in zip(self._structure.parameters, self.children(), strict=True):
-            values[parameter] = _weights_in(module)
+        for parameter, name in zip(self._structure.parameters, self._names, strict=True):
+            values[parameter] = _weights_in(getattr(self, name))
         values = self._structure.passed(values)
-        found = tuple(self._output(term, values) for term in network.terms)
+        found = tuple(
+            answer(self._output(term, values))
+            for term, answer in zip(network.terms, self.behind, strict=True)
+        )
         return found[0] if len(found) == 1 else found
 
     def _output(self, term: Any, values: dict[Any, Any]) -> Tensor:
@@ -311,6 +374,7 @@ def initialize_(module: nn.Module, model: Feedforward) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
     _require_model(model)
+    refuse_standardized(model)
     if not _is_chain(model):
         raise DataError(
             "initialize_ writes dense layers that follow one another, and this "

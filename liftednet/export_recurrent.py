@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError
-from liftednet.export import linear
+from liftednet.export import before, behind, linear, refuse_standardized
 from liftednet.samples import Weights
 
 _TORCH_NAMES: dict[type[Activation], str] = {ReLU: "relu", Tanh: "tanh"}
@@ -105,6 +105,8 @@ class ExportedRNN(nn.Module):
     Attributes:
         recurrence: a torch.nn.RNN for ReLU and tanh with equal layers, else the exported cells.
         readout: torch.nn.Linear.
+        before: what standardizes the input, where that is not part of its weights.
+        behind: the same for the answers.
         initial: (cells, units) or one row for each cell, the states before the first step.
     """
 
@@ -117,6 +119,9 @@ class ExportedRNN(nn.Module):
         )
         self.initial = nn.ParameterList(cell.initial.clone() for cell in cells)
         self.readout = linear(model.readout)
+        network = getattr(model, "network", None)
+        self.before = nn.Identity() if network is None else before(model, network.inputs[0])
+        self.behind = nn.Identity() if network is None else behind(model, network.terms[0])
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return the logits of every step, (samples, steps, outputs).
@@ -127,11 +132,12 @@ class ExportedRNN(nn.Module):
         """
         if lengths is None:
             lengths = torch.full((len(x),), x.shape[1])
+        x = self.before(x)
         if isinstance(self.recurrence, nn.RNN):
             states = self._fast(self.recurrence, x, lengths)
         else:
             states = self._cells(x, lengths.to(x.device))
-        return self.readout(states)  # type: ignore[no-any-return]
+        return self.behind(self.readout(states))  # type: ignore[no-any-return]
 
     def _fast(self, recurrence: nn.RNN, x: Tensor, lengths: Tensor) -> Tensor:
         initial = torch.stack([h.expand(len(x), -1) for h in self.initial])
@@ -183,6 +189,7 @@ def initialize_rnn_(recurrence: nn.RNN, readout: nn.Linear, model: Recurrent) ->
     """
     if not isinstance(recurrence, nn.RNN):
         raise DataError(f"the torch module must be an nn.RNN, got {type(recurrence).__name__}.")
+    refuse_standardized(model)
     cells = list(model.cells)
     expected = _TORCH_NAMES.get(type(model.activation))
     if recurrence.nonlinearity != expected:

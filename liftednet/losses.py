@@ -20,7 +20,7 @@ from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import require_finite
+from liftednet.validation import is_number, require_finite
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -53,9 +53,16 @@ class Loss(ABC):
 
 
 class PinnedLoss(Loss):
-    """A loss that is a divergence D(y, u) of an activation."""
+    """A loss that is a divergence D(y, u) of an activation.
+
+    Attributes:
+        divergence: D.
+        equivariant: whether shifted and scaled targets only shift and scale the best u, so that
+            training may standardize them.
+    """
 
     divergence: Divergence
+    equivariant: bool = False
 
     def activate(self, u: Tensor) -> Tensor:
         """Return the output that u, (samples, outputs), stands for."""
@@ -98,6 +105,7 @@ class SquaredError(PinnedLoss, OutputLoss):
     """
 
     probabilistic = False
+    equivariant = True
 
     def __init__(self) -> None:
         """Make the divergence of the identity."""
@@ -130,16 +138,36 @@ class SquaredError(PinnedLoss, OutputLoss):
 class CrossEntropy(PinnedLoss):
     """log sum exp(u) - <y, u> + sum y log y, from labels or from class probabilities.
 
-    Lifted Neural Networks, eq. (11).
+    Lifted Neural Networks, eq. (11). Smoothed labels, 0.1 or so, make large networks on large data
+    better by some tenths of a percent, and small or unbalanced data sets worse.
+
+    Args:
+        smoothing: share of every target that is spread evenly over all classes, in [0, 1).
+
+    Raises:
+        DataError: the share is out of its range.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, smoothing: float = 0.0) -> None:
         """Make the divergence of the softmax."""
+        if not is_number(smoothing) or not 0 <= smoothing < 1:
+            raise DataError(f"smoothing must be a share in [0, 1), got {smoothing!r}.")
+        self.smoothing = float(smoothing)
         self.divergence = Tight(Softmax())
 
+    def __repr__(self) -> str:
+        """Name the class, and the smoothing where there is one."""
+        return f"CrossEntropy({f'smoothing={self.smoothing:g}' if self.smoothing else ''})"
+
     def encode(self, y: Tensor, outputs: int) -> Tensor:
-        """Return one-hot rows for labels, or the given probabilities, (samples, outputs)."""
-        return _class_targets(y, outputs, "CrossEntropy")
+        """Return one-hot rows for labels, or the given probabilities, smoothed.
+
+        Shape (samples, outputs).
+        """
+        target = _class_targets(y, outputs, "CrossEntropy")
+        if not self.smoothing:
+            return target
+        return target.mul(1 - self.smoothing).add_(self.smoothing / outputs)
 
     def decode(self, output: Tensor) -> Tensor:
         """Return the most probable class, (samples,) int64."""

@@ -24,6 +24,33 @@ def row_chunks(samples: int, columns: int, entries: int = _ENTRIES) -> Iterator[
         yield slice(first, min(first + step, samples))
 
 
+def spread(rows: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, standard deviation and largest distance from the mean of every column.
+
+    Args:
+        rows: (samples, columns); sums are formed in float64, whatever the type.
+        weights: (samples,) how often each row counts; None for once.
+
+    Returns:
+        Three of (columns,) float64.
+    """
+    if weights is not None:
+        rows, weights = rows[weights > 0], weights[weights > 0].double()
+    samples, columns = rows.shape
+    chunks = list(row_chunks(samples, columns, _CHUNK_ENTRIES))
+    total = samples if weights is None else float(weights.sum())
+    mean = squares = largest = rows.new_zeros(columns, dtype=torch.float64)
+    for some in chunks:
+        part = rows[some].double()
+        mean = mean + (part.sum(0) if weights is None else weights[some] @ part) / total
+    for some in chunks:
+        distance = (rows[some].double() - mean).abs_()
+        largest = torch.maximum(largest, distance.amax(0))
+        distance.square_()
+        squares = squares + (distance.sum(0) if weights is None else weights[some] @ distance)
+    return mean, (squares / total).sqrt(), largest
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """A layer's weights.

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from liftednet.errors import DataError
 
 from .data import Data
+from .standardization import RAW
 
 Prepare = Callable[[Any, Any], Data]
 
@@ -99,6 +100,7 @@ class LoaderBatches:
                 f"the DataLoader has no batches of its {self.samples} samples: give it samples, or "
                 "a batch_size that they fill where drop_last is set."
             )
+        self.standardization = RAW  # until the first batch tells of one
         self._begun: Iterable[Any] | None = None
         self._dtype: torch.dtype | None = None
 
@@ -128,7 +130,7 @@ class LoaderBatches:
             DataError: the loader yields something other than pairs (X, y), or bad ones.
         """
         pairs, self._begun = self._begun or self._loader, None
-        yield from map(self._prepared, pairs)
+        yield from map(self.standardization.of, map(self._prepared, pairs))
 
     def _prepared(self, pair: object) -> Data:
         if not isinstance(pair, list | tuple) or len(pair) != 2:

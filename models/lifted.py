@@ -23,6 +23,7 @@ from liftednet.validation import require_seed
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
+from .diagnosis import scale_hint, warn_of
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
@@ -30,6 +31,7 @@ from .methods.multipliers import MultiplierBlocks
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
 from .settings import MULTIPLIERS
+from .standardization import RAW, Standardization, standardization_of
 from .starts import given_weights
 
 
@@ -61,6 +63,8 @@ class Lifted(Predictor):
         warm_start: whether another `fit` goes on from the weights and states that are there.
         refit_output: whether the weights of the last layer are fitted to the forward features at
             the end.
+        standardize: whether training sees inputs, and targets of regressions, on a common scale
+            (see `standardization_of`); `weights` are those for raw data again.
 
     Raises:
         DataError: a number cannot be used.
@@ -101,9 +105,13 @@ class Lifted(Predictor):
             DataError: X, y or lengths cannot be used; nothing has changed.
             SolverError: a block failed or raised the joint objective, or the loss or the weights
                 are not finite; the model keeps the last good state.
+
+        Warns:
+            FitWarning: the fit is no better than a constant prediction, or most units of a layer
+                answer the same to every sample.
         """
         structure, method = self.checked()
-        told = partial(run, rounds=method.rounds, progress=progress, on_step=on_step)
+        told = partial(run, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
             self._fit_batches(structure, method, (X, y, lengths, sample_weight), told)
         else:
@@ -112,6 +120,8 @@ class Lifted(Predictor):
         if self.refit_output:
             self._refit_outputs(self._on_data())
         self._steps = None
+        if self._known.data is not None:
+            warn_of(self._known.structure, self._by_parameter(), self._known.data)
         return self
 
     def partial_fit(
@@ -148,8 +158,11 @@ class Lifted(Predictor):
         steps = self._steps
         dtype = steps.weights[0].matrix.dtype if steps else self.dtype
         batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
+        standardization = self._standardization(batch, goes_on=True)
+        batch = standardization.of(batch)
         if steps is None:
-            weights = [layer.to(batch.like) for layer in self._known_weights()]
+            known = self._feasible(self._known_weights(standardization))
+            weights = [layer.to(batch.like) for layer in known]
             generator = torch.Generator().manual_seed(require_seed(self.seed))
             steps = BatchSteps(structure, weights, settings, generator)
         before = steps.snapshot()
@@ -163,7 +176,8 @@ class Lifted(Predictor):
         step = Step(
             0, "batch", loss, math.nan, math.nan, 1, "minibatch", time.perf_counter() - began
         )
-        fitted = Fitted(structure, found, batch, None, Trace(math.nan, [step]), batch.last_only)
+        trace = Trace(math.nan, [step])
+        fitted = Fitted(structure, found, batch, None, trace, batch.last_only, standardization)
         self._steps, self._fit = steps, fitted
         return self
 
@@ -195,7 +209,9 @@ class Lifted(Predictor):
         data: Data,
         told: Callable[..., Trace],
     ) -> None:
-        blocks = self._begun(structure, data)
+        standardization = self._standardization(data, self.warm_start)
+        data = standardization.of(data)
+        blocks = self._begun(structure, data, standardization)
         self._refuse_start(blocks)
         if isinstance(method, GaussNewton):
             blocks.pass_forward()
@@ -204,23 +220,36 @@ class Lifted(Predictor):
             solvers = Solvers(self.solver, self.state_solver, method.tolerance)
             steps = method.steps(blocks, solvers)
         trace = Trace(blocks.objective())
-        before, self._fit = self._fit, _fitted(blocks, data, trace)
+        before, self._fit = self._fit, _fitted(blocks, data, trace, standardization)
         try:
-            told(trace, steps)
-        except SolverError:  # the last good state is kept; of any other error nothing is
-            self._fit = _fitted(blocks, data, trace)
-            raise
+            told(trace, steps, method.rounds)
+        except SolverError as error:  # the last good state is kept; of any other nothing is
+            self._fit = _fitted(blocks, data, trace, standardization)
+            raise SolverError(f"{error}{scale_hint(data)}", error.solution) from error
         except BaseException:
             self._fit = before
             raise
-        self._fit = _fitted(blocks, data, trace)
+        self._fit = _fitted(blocks, data, trace, standardization)
 
-    def _begun(self, structure: Structure, data: Data) -> Blocks:
+    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
+        """Return what stands between data and weights: that of before, or that of the data."""
+        if goes_on and self._fit is not None and self._fit.standardization.moments:
+            return self._fit.standardization
+        if not self.standardize:
+            return RAW
+        found = standardization_of(self.network, data)
+        known = self._fit.weights if goes_on and self._fit is not None else self.start
+        if isinstance(known, str) or found.unfolded(self.network, known) is not None:
+            return found
+        return RAW  # weights were given for raw data, and cannot be those for other
+
+    def _begun(self, structure: Structure, data: Data, standardization: Standardization) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._fit if self.warm_start else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
-        weights = [layer.to(data.like) for layer in self._weights_to_begin_with()]
+        begun = self._weights_to_begin_with(standardization)
+        weights = [layer.to(data.like) for layer in begun]
         kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
         blocks = self._blocks_at(structure, data, weights, kind)
         known = None if before is None or before.data is None else before.blocks
@@ -244,25 +273,30 @@ class Lifted(Predictor):
         data, validate, batches = None, None, self._loaded(*given, method)
         if batches is None:
             data = self._data(*given)
+            standardization = self._standardization(data, self.warm_start)
+            data = standardization.of(data)
             kept, held = hold_out(data, method.validation, generator)
             batches, first = ArrayBatches(kept, method.batch_size, generator), data
             if held is not None:
                 validate = partial(self._mean_objective, structure, held)
         else:
             first = batches.first()
-        weights = [layer.to(first.like) for layer in self._weights_to_begin_with()]
+            standardization = self._standardization(first, self.warm_start)
+            batches.standardization = standardization
+        begun = self._weights_to_begin_with(standardization)
+        weights = [layer.to(first.like) for layer in begun]
         moves = BatchSteps(structure, weights, method, generator)
         trace = Trace(float("nan"))
 
         def fitted() -> Fitted:
             found = tuple(moves.snapshot())
-            return Fitted(structure, found, data, None, trace, first.last_only)
+            return Fitted(structure, found, data, None, trace, first.last_only, standardization)
 
         try:
-            told(trace, method.steps(moves, batches, validate))
-        except SolverError:  # the last good epoch is kept; of any other error nothing is
+            told(trace, method.steps(moves, batches, validate), method.rounds(len(batches)))
+        except SolverError as error:  # the last good epoch is kept; of any other nothing is
             self._fit = fitted()
-            raise
+            raise SolverError(f"{error}{scale_hint(first)}", error.solution) from error
         self._fit = fitted()
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
@@ -282,11 +316,24 @@ class Lifted(Predictor):
     ) -> float:
         return self._blocks_at(structure, data, weights).objective() / len(data)
 
-    def _weights_to_begin_with(self) -> Sequence[Weights]:
-        return self._feasible(self._known_weights() if self.warm_start else self._first_weights())
+    def _weights_to_begin_with(self, standardization: Standardization) -> Sequence[Weights]:
+        if self.warm_start:
+            return self._feasible(self._known_weights(standardization))
+        return self._feasible(self._started(standardization))
 
-    def _known_weights(self) -> Sequence[Weights]:
-        return self._first_weights() if self._fit is None else self._fit.weights
+    def _started(self, standardization: Standardization) -> Sequence[Weights]:
+        """Return the weights of the start; those that were given are for raw data."""
+        weights = self._first_weights()
+        if isinstance(self.start, str):
+            return weights
+        return standardization.unfolded(self.network, weights) or weights
+
+    def _known_weights(self, standardization: Standardization) -> Sequence[Weights]:
+        if self._fit is None:
+            return self._started(standardization)
+        if self._fit.standardization.moments:
+            return self._fit.weights
+        return standardization.unfolded(self.network, self._fit.weights) or self._fit.weights
 
     def _refit_outputs(self, data: Data) -> None:
         """Fit the weights of every loss once more, to the features of a forward pass."""
@@ -316,9 +363,9 @@ class Lifted(Predictor):
         return self
 
 
-def _fitted(blocks: Blocks, data: Data, trace: Trace) -> Fitted:
-    weights = tuple(blocks.weights)
-    return Fitted(blocks.structure, weights, data, blocks, trace, data.last_only)
+def _fitted(blocks: Blocks, data: Data, trace: Trace, standardization: Standardization) -> Fitted:
+    weights, structure = tuple(blocks.weights), blocks.structure
+    return Fitted(structure, weights, data, blocks, trace, data.last_only, standardization)
 
 
 def _last_weights(term: Term) -> Parameter:

@@ -47,6 +47,7 @@ class LiftedMLP(Lifted):
         device: see `Lifted`.
         warm_start: see `Lifted`.
         refit_output: see `Lifted`.
+        standardize: see `Lifted`.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -59,7 +60,7 @@ class LiftedMLP(Lifted):
         activations: Activation | Sequence[Activation] | None = None,
         loss: Loss | None = None,
         lam: float | Sequence[float] = 10.0,
-        rho: float | Sequence[float] = 1e-3,
+        rho: float | Sequence[float] = 1.0,
         divergence: str = "tight",
         *,
         bias: bool | Sequence[bool] = True,
@@ -73,6 +74,7 @@ class LiftedMLP(Lifted):
         device: str = "cpu",
         warm_start: bool = False,
         refit_output: bool = False,
+        standardize: bool = True,
     ) -> None:
         """Check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
@@ -82,7 +84,7 @@ class LiftedMLP(Lifted):
         super().__init__(
             network, lam, rho, divergence, penalty=penalty, method=method, start=start,
             solver=solver, proximity=proximity, seed=seed, dtype=dtype, device=device,
-            warm_start=warm_start, refit_output=refit_output,
+            warm_start=warm_start, refit_output=refit_output, standardize=standardize,
         )  # fmt: skip
 
     def _settings(self) -> dict[str, Any]:

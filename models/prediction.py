@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .data import Arrays, Data, Lengths, prepared
 from .methods.descent import FullBatch, Solvers, largest_residual
 from .run import Trace
 from .settings import MULTIPLIERS, Settings
+from .standardization import RAW, Standardization
 from .stream import refuse_whole_sequences, streamed
 
 Outputs = Tensor | tuple[Tensor, ...]
@@ -37,11 +39,13 @@ class Fitted:
 
     Attributes:
         structure: of the training problem, with activations that were learned.
-        weights: of every layer.
-        data: of the fit, or None where weights were given, loaded, or fitted from a DataLoader.
+        weights: of every layer, on standardized data.
+        data: of the fit, standardized, or None where weights were given, loaded, or fitted from a
+            DataLoader.
         blocks: weights and states on the data, made when they are asked for.
         trace: the history, or None.
         last_only: the labels of sequences that have one answer, at the last step.
+        standardization: what is between the data and the weights.
     """
 
     structure: Structure
@@ -50,6 +54,13 @@ class Fitted:
     blocks: Blocks | None = None
     trace: Trace | None = None
     last_only: frozenset[Label] = frozenset()
+    standardization: Standardization = RAW
+
+    @cached_property
+    def folded(self) -> list[Weights] | None:
+        """The weights of the same network on raw data, or None where there are none."""
+        penalties = self.structure.penalties
+        return self.standardization.folded(self.structure.network, self.weights, penalties)
 
 
 class Predictor(Settings):
@@ -68,8 +79,19 @@ class Predictor(Settings):
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """The weights of every layer, in the order of a forward pass."""
-        return self._known.weights
+        """The weights of every layer, in the order of a forward pass.
+
+        Of the network that takes raw data; only where `standardization` has moments, because they
+        cannot be folded into weights, of the network between its two maps.
+        """
+        fitted = self._known
+        return fitted.weights if fitted.folded is None else tuple(fitted.folded)
+
+    @property
+    def standardization(self) -> Standardization:
+        """What stands before and behind the `weights`: nothing, where they take raw data."""
+        fitted = self._known
+        return fitted.standardization if fitted.folded is None else RAW
 
     @property
     def trace(self) -> Trace | None:
@@ -94,7 +116,10 @@ class Predictor(Settings):
         return (*hidden, *pinned)
 
     def objective(self) -> float:
-        """Return the joint objective at the current point, in float64."""
+        """Return the joint objective at the current point, in float64.
+
+        Like states, gaps and subproblems that of the training problem: on standardized data.
+        """
         return self._blocks.objective()
 
     def residual(self) -> float:
@@ -181,7 +206,7 @@ class Predictor(Settings):
     def _unlabeled(self, X: Arrays, lengths: Lengths) -> Data:
         like = self._known.weights[0].matrix
         data = prepared(self.network, X, None, lengths, dtype=like.dtype, device=str(like.device))
-        return Data(data.values, self._known.last_only)
+        return self._known.standardization.of(Data(data.values, self._known.last_only))
 
     def _answers(self, values: Any, data: Data, structure: Structure) -> Any:
         found = []
@@ -189,8 +214,9 @@ class Predictor(Settings):
             if term.state is not None:
                 found.append(values[term.state])
                 continue
-            u = value_of(term.argument, values)
-            found.append(_by_sample(term.pinned.activate(u), term, data))
+            output = term.pinned.activate(value_of(term.argument, values))
+            answer = self._known.standardization.answer(term, output)
+            found.append(_by_sample(answer, term, data))
         return found[0] if len(found) == 1 else tuple(found)
 
     def predict(self, X: Arrays, *, lengths: Lengths = None) -> Any:
@@ -228,7 +254,7 @@ class Predictor(Settings):
         """
         structure, weights = self._known.structure, self._by_parameter()
         refuse_whole_sequences(structure)
-        found = streamed(structure, weights, steps)
+        found = streamed(structure, weights, steps, self._known.standardization)
         return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
 
     def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:

@@ -116,6 +116,7 @@ class LiftedRNN(Lifted):
         device: see `Lifted`.
         warm_start: see `Lifted`.
         refit_output: see `Lifted`.
+        standardize: see `Lifted`.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -149,6 +150,7 @@ class LiftedRNN(Lifted):
         device: str = "cpu",
         warm_start: bool = False,
         refit_output: bool = False,
+        standardize: bool = True,
     ) -> None:
         """Check what can be checked before there are data."""
         hidden = _checked_sizes(input_size, hidden_size, output_size)
@@ -167,6 +169,7 @@ class LiftedRNN(Lifted):
             network, lam, rho, divergence, penalty=penalty, method=method, start=start,
             solver=solver, state_solver=state_solver, proximity=proximity, seed=seed, dtype=dtype,
             device=device, warm_start=warm_start, refit_output=refit_output,
+            standardize=standardize,
         )  # fmt: skip
 
     def _method(self, structure: Any) -> Method:

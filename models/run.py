@@ -59,11 +59,13 @@ class Trace:
         start: the joint objective before the first step; NaN for minibatches.
         steps: one entry for every step.
         ending: why it ended.
+        most: the sweeps, epochs or steps that it was given.
     """
 
     start: float
     steps: list[Step] = field(default_factory=list)
     ending: Ending = Ending.BUDGET
+    most: int = 0
 
     @property
     def objectives(self) -> list[float]:
@@ -101,6 +103,7 @@ def run(trace: Trace, steps: Steps, rounds: int, progress: bool, on_step: Report
         progress: whether to show a bar.
         on_step: told after every step.
     """
+    trace.most = rounds
     with _reporting(rounds, progress, on_step) as report, torch.no_grad():
         try:
             while True:

@@ -42,7 +42,7 @@ class Settings:
         self,
         network: Network,
         lam: float | Sequence[float] = 10.0,
-        rho: float | Sequence[float] = 1e-3,
+        rho: float | Sequence[float] = 1.0,
         divergence: str = "tight",
         *,
         penalty: Penalties | None = None,
@@ -56,6 +56,7 @@ class Settings:
         device: str = "cpu",
         warm_start: bool = False,
         refit_output: bool = False,
+        standardize: bool = True,
     ) -> None:
         """Check what can be checked before there are data."""
         self.network = network
@@ -64,6 +65,7 @@ class Settings:
         self.solver, self.state_solver, self.proximity = solver, state_solver, proximity
         self.dtype, self.device = dtype, device
         self.warm_start, self.refit_output = warm_start, refit_output
+        self.standardize = standardize
         network.check()
         self.checked()
 

@@ -25,6 +25,7 @@ from .methods import METHODS
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
 from .settings import COUPLINGS
+from .standardization import Moments, Standardization
 
 Activations = Activation | Sequence[Activation] | None
 Arguments = dict[str, Any]
@@ -32,7 +33,7 @@ Tensors = dict[str, Tensor]
 
 _SETTINGS = (
     "lam", "rho", "divergence", "penalty", "method", "solver", "proximity", "seed", "dtype",
-    "warm_start", "refit_output",
+    "warm_start", "refit_output", "standardize",
 )  # fmt: skip
 _RECURRENT_SETTINGS = (
     "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
@@ -163,7 +164,8 @@ def _names() -> str:
 
 
 def _pack(model: Lifted, kind: Kind) -> Archive:
-    tensors, constants = _pack_weights(model.weights), Tensors()
+    fitted, constants = model._known, Tensors()
+    tensors = {**_pack_weights(fitted.weights), **_pack_moments(fitted.standardization, model)}
     states = model.network.states
     arguments = {
         name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
@@ -191,6 +193,31 @@ def _pack_weights(weights: Sequence[Weights]) -> Tensors:
         if layer.bias is not None:
             tensors[f"bias.{number}"] = layer.bias
     return tensors
+
+
+def _pack_moments(standardization: Standardization, model: Lifted) -> Tensors:
+    """Return the moments of inputs and labels by their numbers, from 1."""
+    tensors: Tensors = {}
+    for name, variable in _standardized(model.network):
+        if (moments := standardization.moments.get(variable)) is not None:
+            tensors[f"{name}.center"], tensors[f"{name}.scale"] = moments.center, moments.scale
+    return tensors
+
+
+def _unpack_moments(tensors: Mapping[str, Tensor], network: Network) -> Standardization:
+    return Standardization({
+        variable: Moments(tensors[f"{name}.center"], tensors[f"{name}.scale"])
+        for name, variable in _standardized(network)
+        if f"{name}.center" in tensors
+    })  # fmt: skip
+
+
+def _standardized(network: Network) -> Iterator[tuple[str, Any]]:
+    """Yield what may have moments, by the names of their tensors."""
+    for number, variable in enumerate(network.inputs, start=1):
+        yield f"input.{number}", variable
+    for number, term in enumerate(network.terms, start=1):
+        yield f"target.{number}", term.label
 
 
 def _learned(model: Lifted) -> list[Activation | None]:
@@ -302,8 +329,12 @@ def _restore(model: Lifted, archive: Archive) -> None:
             learned = rebuild(description, "activations")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
-    structure = replace(structure, divergences=divergences)
-    model._fit = replace(model._known, structure=structure, last_only=last_only)
+    model._fit = replace(
+        model._known,
+        structure=replace(structure, divergences=divergences),
+        last_only=last_only,
+        standardization=_unpack_moments(archive.tensors, network),
+    )
 
 
 # Whether a network is the one that was saved.

@@ -14,8 +14,9 @@ from liftednet.layers.time import Delay, Early, First, Late, Turn
 from liftednet.network import State
 
 from .block import Structure
-from .data import as_tensor
+from .data import Data, as_tensor
 from .forward_pass import Values, delayed_in
+from .standardization import Standardization
 
 
 def refuse_whole_sequences(structure: Structure) -> None:
@@ -28,13 +29,19 @@ def refuse_whole_sequences(structure: Structure) -> None:
             raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
 
 
-def streamed(structure: Structure, weights: Values, steps: Iterable[Any]) -> Iterator[list[Tensor]]:
+def streamed(
+    structure: Structure,
+    weights: Values,
+    steps: Iterable[Any],
+    standardization: Standardization,
+) -> Iterator[list[Tensor]]:
     """Yield the outputs of every loss, (samples, outputs) each, step by step.
 
     Args:
         structure: of a network that `refuse_whole_sequences` lets pass.
         weights: by their parameters.
         steps: (samples, inputs) of one step after another; samples must not change.
+        standardization: between the steps and the weights.
 
     Raises:
         DataError: a step has another number of features.
@@ -48,12 +55,14 @@ def streamed(structure: Structure, weights: Values, steps: Iterable[Any]) -> Ite
             raise DataError(
                 f"a step must have shape (samples, {given.units}), got {tuple(row.shape)}."
             )
+        row = standardization.of(Data({given: row})).like
         if moment is None:
             moment = _before_all(structure, weights, row)
         moment = _Moment(structure, weights, row, moment)
         moment.pass_forward(structure.states)
         yield [
-            term.activation.forward(moment.value(term.argument)) for term in structure.network.terms
+            standardization.answer(term, term.activation.forward(moment.value(term.argument)))
+            for term in structure.network.terms
         ]
 
 

@@ -34,6 +34,7 @@ from ..run import Ending, Step, Steps
 
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
+_EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
 
 Validate = Callable[[Sequence[Weights]], float]
@@ -44,7 +45,7 @@ class Minibatch:
     """Training on minibatches; the defaults are the best of what was measured.
 
     Attributes:
-        epochs: passes over the data.
+        epochs: passes over the data; None for ten, or as many as make 500 steps.
         batch_size: samples of a batch (a DataLoader brings its own).
         rate: step of the weights in units of their metric; it falls linearly to zero. No step
             is longer than 2 loss / slope, where a parabola with minimum 0 ends.
@@ -59,7 +60,7 @@ class Minibatch:
         DataError: a number is out of its range.
     """
 
-    epochs: int = 10
+    epochs: int | None = None
     batch_size: int = 100
     rate: float = 0.3
     damping: float = 30.0
@@ -70,11 +71,10 @@ class Minibatch:
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
-        counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0}
-        if self.patience is not None:
-            counts["patience"] = 1
+        counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0, "patience": 1}
         for name, least in counts.items():
-            require_count(name, getattr(self, name), least)
+            if getattr(self, name) is not None or name not in ("epochs", "patience"):
+                require_count(name, getattr(self, name), least)
         require_positive("rate", self.rate)
         require_positive("damping", self.damping)
         if not is_number(self.validation) or not 0 <= self.validation < 1:
@@ -82,10 +82,9 @@ class Minibatch:
         if self.patience is not None and self.validation == 0:
             raise DataError("patience needs a validation share; validation is 0.")
 
-    @property
-    def rounds(self) -> int:
-        """The epochs."""
-        return self.epochs
+    def rounds(self, batches: int) -> int:
+        """Return the epochs, of so many batches each."""
+        return self.epochs or max(_EPOCHS, -(-_STEPS // batches))
 
     def refuse(self, structure: Structure, multipliers: bool) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
@@ -111,7 +110,7 @@ class Minibatch:
         """
         started, best = time.perf_counter(), _Best(self.patience)
         last, before = moves.snapshot(), math.nan
-        for number in range(self.epochs):
+        for number in range(self.rounds(len(batches))):
             try:
                 loss = moves.epoch(batches, self._rates(number, len(batches)))
             except SolverError as error:
@@ -139,7 +138,7 @@ class Minibatch:
 
     def _rates(self, epoch: int, length: int) -> Iterator[float]:
         for number in range(epoch * length, (epoch + 1) * length):
-            yield self.rate * (1 - number / (self.epochs * length))
+            yield self.rate * (1 - number / (self.rounds(length) * length))
 
 
 class _Best:

@@ -145,5 +145,5 @@ def fitted(
     x, y = data_for(network, dtype, last)
     double = dtype is torch.float64
     method = FullBatch(1, extrapolation=False) if double else Minibatch(2, batch_size=6)
-    model = Lifted(network, **{"method": method, "lam": 1.0, **options})
+    model = Lifted(network, **{"method": method, "lam": 1.0, "standardize": False, **options})
     return model.fit(x, y), x

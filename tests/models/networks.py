@@ -33,7 +33,9 @@ def targets_for(loss: Loss, labels: Tensor, outputs: int) -> Tensor:
 def full(sizes: tuple[int, ...], *args: Any, **options: Any) -> LiftedMLP:
     """Return a network to train on all samples, with numbers of `FullBatch` among the options."""
     numbers = {f.name: options.pop(f.name) for f in fields(FullBatch) if f.name in options}
-    return LiftedMLP(sizes, *args, method=FullBatch(**numbers), **options)
+    rho = {"rho": 1e-3} if len(args) < 4 else {}
+    how = {"standardize": False, **rho, **options}
+    return LiftedMLP(sizes, *args, method=FullBatch(**numbers), **how)
 
 
 def fitted(x: Tensor, y: Tensor, sizes: tuple[int, ...] = (4, 5, 3), **options: Any) -> LiftedMLP:

@@ -84,7 +84,9 @@ class Graph:
         given = {"method": METHODS[method], "divergence": coupling, "dtype": torch.float64}
         if self.build is not None:
             return self.build(**{**given, **options})
-        return Lifted(self.network(), **{"lam": LAM, "rho": RHO, **given, **options})
+        return Lifted(
+            self.network(), **{"lam": LAM, "rho": RHO, "standardize": False, **given, **options}
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -311,7 +313,7 @@ def _binary() -> Network:
 def _both_directions(**options: Any) -> Lifted:
     return LiftedRNN(
         2, (3, 2), 3, Tanh(), lam=LAM, rho=RHO, bidirectional=True, learn_initial_state=True,
-        **{"start": "orthogonal", **options},
+        **{"start": "orthogonal", "standardize": False, **options},
     )  # fmt: skip
 
 

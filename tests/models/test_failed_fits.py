@@ -16,7 +16,7 @@ SHORT = Minibatch(epochs=3, batch_size=10)
 
 
 def _model(**options) -> LiftedMLP:
-    return LiftedMLP((4, 8, 3), method=SHORT, **options)
+    return LiftedMLP((4, 8, 3), method=SHORT, standardize=False, **options)
 
 
 def _loader(x: Tensor = X, size: int = 10, **options) -> DataLoader:

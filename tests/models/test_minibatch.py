@@ -61,7 +61,10 @@ def test_the_moved_states_lower_their_state_fit(activation):
     start = full((4, 6, 3), activation, sweeps=1).fit(X, Y).weights
     # Phi is 1-strongly convex here: with this lam the linearized link is an upper bound.
     lam = float(torch.linalg.matrix_norm(start[1].matrix, 2)) ** 2
-    network = LiftedMLP((4, 6, 3), activation, lam=lam, start=start, method=Minibatch(epochs=1))
+    network = LiftedMLP(
+        (4, 6, 3), activation, lam=lam, rho=1e-3, start=start, method=Minibatch(epochs=1),
+        standardize=False,
+    )  # fmt: skip
     network.partial_fit(X, Y)
     fit, (passed,) = network.subproblem("states 1"), network.states
     assert isinstance(fit, StateFit)

@@ -85,7 +85,10 @@ def test_within_a_sweep_the_augmented_lagrangian_falls():
 
 
 def test_at_the_forward_pass_the_objective_is_that_of_the_network():
-    model = LiftedMLP((4, 5, 3), divergence="multipliers", rho=0.3, method="full", dtype=X.dtype)
+    model = LiftedMLP(
+        (4, 5, 3), divergence="multipliers", rho=0.3, method="full", dtype=X.dtype,
+        standardize=False,
+    )  # fmt: skip
     start = model._first_weights()
     model = full((4, 5, 3), divergence="multipliers", rho=0.3, start=start, sweeps=1).fit(X, Y)
     assert model.trace is not None

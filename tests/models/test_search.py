@@ -43,7 +43,9 @@ def test_it_finds_the_penalty_that_ridge_regression_wants():
     y = (x[:, :1] + torch.randn(60, 1, generator=generator, dtype=torch.float64)).double()
 
     def build(lam: float, rho: float) -> LiftedMLP:
-        return LiftedMLP((20, 1), loss=losses.SquaredError(), rho=rho, method="full")
+        return LiftedMLP(
+            (20, 1), loss=losses.SquaredError(), rho=rho, method="full", standardize=False
+        )
 
     trials = search(build, x, y, trials=15, rho=(1e-4, 1e4), validation=0.5)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0))

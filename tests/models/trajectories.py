@@ -38,6 +38,7 @@ def _mlp(activation: Any, loss: Any, divergence: str, **options: Any) -> Fitted:
         model = LiftedMLP(
             (6, 5, 4, 2 if regression else 3), activation, loss, lam, 0.1, divergence,
             dtype=torch.float64, method=FullBatch(3, tolerance=1e-7, **options),
+            standardize=False,
         )  # fmt: skip
         return model.fit(x, targets if regression else labels)
 
@@ -61,7 +62,7 @@ def _rnn(
         y = labels if per_step else labels[:, 0]
         model = LiftedRNN(
             2, hidden, 3, activation, CrossEntropy(), 0.5, (0.1, 0.2), divergence,
-            sweeps=3, tolerance=tolerance, **options,
+            sweeps=3, tolerance=tolerance, standardize=False, **options,
         )  # fmt: skip
         return model.fit(x, y, lengths=lengths)
 

@@ -1,0 +1,102 @@
+"""What is wrong with a fit that has ended without an error, and what to do about it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import FitWarning
+from liftednet.layers.expression import TIME, value_of
+from liftednet.network import State, Term
+from liftednet.samples import spread
+
+from .block import Structure, counted
+from .data import Data
+from .forward_pass import Values
+
+_SAMPLES = 1_000  # that are looked at
+_GAIN = 0.01  # share of a constant prediction's loss that a fit must gain on it
+_STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
+_FAR = 1e3  # ratio of scales that descent on raw data does not take
+
+
+def warn_of(structure: Structure, values: Values, data: Data) -> None:
+    """Warn where a fit has come to nothing.
+
+    Args:
+        structure: of the network.
+        values: the weights by their parameters.
+        data: what the fit has seen, some of which is passed forward.
+    """
+    rows = torch.arange(0, len(data), -(-len(data) // _SAMPLES))
+    some = data.take(rows)
+    passed = structure.passed({**some.values, **values})
+    for text in (*_useless(structure, some, passed), *_still(structure, passed)):
+        warnings.warn(text, FitWarning, stacklevel=3)
+
+
+def scale_hint(data: Data) -> str:
+    """Return what to do about inputs whose scales are the likely cause of a failure, or ""."""
+    inputs = [x for v, x in data.values.items() if hasattr(v, "sequence") and v is not TIME]
+    largest = max((float(x.abs().max()) for x in inputs), default=0.0)
+    deviations = torch.cat([spread(x.flatten(0, -2))[1] for x in inputs])
+    varied = deviations[deviations > 0]
+    if largest <= _FAR and (not len(varied) or float(varied.max() / varied.min()) <= _FAR):
+        return ""
+    return (
+        f" The likely cause is the scale of X, whose entries reach {largest:.3g} and whose "
+        f"features deviate by {float(deviations.min()):.3g} to {float(deviations.max()):.3g}: "
+        "use standardize=True, or scale them."
+    )
+
+
+def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
+    """Yield a text for every loss that is no better than that of a constant prediction."""
+    for term in structure.network.terms:
+        if term.state is not None:
+            continue
+        u, y = _compared(term, data, passed)
+        found = float(term.pinned.divergence.values(y, u).mean())
+        # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
+        potential = term.pinned.divergence.activation.potential_value
+        constant = float(potential(y).mean() - potential(y.mean(0, keepdim=True)).sum())
+        if not found <= (1 - _GAIN) * constant and constant > 0:
+            yield (
+                f"the network is no better than a constant prediction: on its training data its "
+                f"{type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
+                f"{constant:.4g}. Train longer, at another rate, from another start or with a "
+                "smaller rho; deep networks want method='minibatch'."
+            )
+
+
+def _compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor]:
+    u, y = value_of(term.argument, passed), passed[term.label]
+    if term.argument.sequence:
+        mask = counted(passed, data.last_only, term.label, term.argument)
+        if mask is not None:
+            return u[mask], y[mask]
+    return u.flatten(0, -2), y.flatten(0, -2)
+
+
+def _still(structure: Structure, passed: Values) -> Iterator[str]:
+    """Yield a text for every layer most of whose units answer the same to every sample."""
+    for number, state in enumerate(structure.states, start=1):
+        found = _unmoved(state, passed)
+        if 2 * found > state.units:
+            yield (
+                f"{found} of the {state.units} units of layer {number}, {state.activation!r}, "
+                "answer the same to every sample (they are dead or saturated): lower the rate, "
+                "scale the inputs (standardize=True), or start from smaller weights."
+            )
+
+
+def _unmoved(state: State, passed: Values) -> int:
+    rows = passed[state]
+    if state.sequence:
+        longer = passed[TIME].longer(state.early)
+        rows = rows[longer.valid]
+    mean, deviation, _ = spread(rows)
+    return int((deviation <= _STILL * mean.abs()).sum()) if len(rows) > 1 else 0

@@ -1,0 +1,275 @@
+"""Inputs and targets of regressions on scales that training takes well, and back from them.
+
+Training sees (x - center) / scale. What it found is folded into the weights next to the data, so
+that the network takes raw data: W / scale and b - (center / scale) W where inputs come in, W scale
+and b scale + center where predictions go out. Where folding would not be exact (weights without a
+bias, a convolution with a border of zeros, a constraint that the folded weights break) the two maps
+stay layers of their own before and behind the network.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.layers.dense import Dense
+from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expression, Input, Parameter
+from liftednet.layers.join import Concatenation
+from liftednet.layers.time import Turn
+from liftednet.network import Label, Network, State, Term
+from liftednet.penalties import Penalty
+from liftednet.samples import Weights, spread
+
+from .block import counted
+from .data import Data
+
+# Features whose deviations differ by less than this from the median's keep their proportions: a
+# set in one unit (pixels, words, standard scores) says something by them.
+_ALIKE = 3.0
+_LARGEST = 10.0  # standardized value: features that are seldom off their mean are not blown up
+_DIGITS = 1e-3  # that the sum b - (center / scale) W may cost a folded network
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What is taken off, and what it is divided by.
+
+    Attributes:
+        center: (units,) in units of the data.
+        scale: (units,) positive, in units of the data.
+    """
+
+    center: Tensor
+    scale: Tensor
+
+    def of(self, values: Tensor) -> Tensor:
+        """Return (values - center) / scale, (..., units)."""
+        return (values - self.center) / self.scale
+
+    def undone(self, values: Tensor) -> Tensor:
+        """Return values scale + center, (..., units)."""
+        return torch.addcmul(self.center, values, self.scale)
+
+    def to(self, like: Tensor) -> Moments:
+        """Return the moments in the type and on the device of a tensor."""
+        return Moments(self.center.to(like), self.scale.to(like))
+
+
+@dataclass(frozen=True, eq=False)
+class Standardization:
+    """The moments of inputs, and of the targets of regressions; none where they stay raw.
+
+    Attributes:
+        moments: by input or label.
+    """
+
+    moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
+
+    def of(self, data: Data) -> Data:
+        """Return data whose values are standardized, zero where sequences have ended."""
+        if not self.moments:
+            return data
+        values = dict(data.values)
+        for variable, moments in self.moments.items():
+            if variable in values:
+                values[variable] = moments.to(values[variable]).of(values[variable])
+        timeline = values.get(TIME)
+        if timeline is not None and not timeline.full:
+            ended = ~timeline.valid.unsqueeze(-1)
+            for variable in self.moments:
+                if variable in values and values[variable].ndim == 3:
+                    values[variable] = values[variable].masked_fill(ended, 0.0)
+        return replace(data, values=values)
+
+    def answer(self, term: Term, output: Tensor) -> Tensor:
+        """Return an output of the network in units of the targets."""
+        moments = self.moments.get(term.label)
+        return output if moments is None else moments.to(output).undone(output)
+
+    def folded(
+        self, network: Network, weights: Sequence[Weights], penalties: Mapping[Parameter, Penalty]
+    ) -> list[Weights] | None:
+        """Return the weights of the same network on raw data, or None where there are none."""
+        if not self.moments:
+            return list(weights)
+        given = dict(zip(network.parameters, weights, strict=True))
+        places = self._places(network)
+        if places is None:
+            return None
+        for parameter, (below, above) in places.items():
+            layer = given[parameter]
+            if layer.bias is None or not _precise(below, layer.matrix):
+                return None
+            found = _raw(layer, below.to(layer.matrix), above.to(layer.matrix))
+            if not torch.allclose(penalties[parameter].project(found.matrix), found.matrix):
+                return None
+            given[parameter] = found
+        return list(given.values())
+
+    def unfolded(self, network: Network, weights: Sequence[Weights]) -> list[Weights] | None:
+        """Return the weights on standardized data that are `weights` on raw data, or None."""
+        if not self.moments:
+            return list(weights)
+        given = dict(zip(network.parameters, weights, strict=True))
+        places = self._places(network)
+        if places is None or any(given[parameter].bias is None for parameter in places):
+            return None
+        for parameter, (below, above) in places.items():
+            layer = given[parameter]
+            given[parameter] = _inside(layer, below.to(layer.matrix), above.to(layer.matrix))
+        return list(given.values())
+
+    def _places(self, network: Network) -> dict[Parameter, tuple[Moments, Moments]] | None:
+        """Return the moments below and above each of the weights next to data.
+
+        None where data meet something else than a dense layer with weights of its own.
+        """
+        layers = list(_layers(network.arguments))
+        uses = Counter(layer.weights for layer in layers)
+        own = [x for x in layers if type(x.layer) is Dense and uses[x.weights] == 1]
+        found: dict[Parameter, tuple[Moments, Moments]] = {}
+        for layer in layers:
+            below = [self._passed(x) for x in layer.arguments if isinstance(x, Expression)]
+            if layer.weights is None or all(map(_is_raw, below)):
+                continue
+            if layer not in own or below[0] is None:
+                return None
+            found[layer.weights] = (below[0], _unit(layer.units))
+        if any(not _is_raw(self._passed(argument)) for argument in network.arguments):
+            return None
+        for term in network.terms:
+            last, above = term.argument, self.moments.get(term.label)
+            if above is None:
+                continue
+            if last not in own or last.weights is None:
+                return None
+            below_it, _ = found.get(last.weights, (_unit(last.weights.shape[0]), above))
+            found[last.weights] = (below_it, above)
+        return found
+
+    def _passed(self, expression: Expression) -> Moments | None:
+        """Return the moments of an expression in which data stand, None where it has none."""
+        if isinstance(expression, Input):
+            return self.moments.get(expression, _unit(expression.units))
+        if isinstance(expression, State) or expression.weights is not None:
+            return _unit(expression.units)
+        assert isinstance(expression, Applied)  # of inputs, states and layers there is no other
+        inside = [self._passed(x) for x in expression.arguments if isinstance(x, Expression)]
+        if all(map(_is_raw, inside)):
+            return _unit(expression.units)
+        known = [moments for moments in inside if moments is not None]
+        if len(known) < len(inside):
+            return None
+        if isinstance(expression.layer, Concatenation):
+            return Moments(
+                torch.cat([moments.center for moments in known]),
+                torch.cat([moments.scale for moments in known]),
+            )
+        return known[0] if isinstance(expression.layer, Turn) else None
+
+
+RAW = Standardization()
+
+
+def standardization_of(network: Network, data: Data) -> Standardization:
+    """Return the moments of the inputs, and of the targets of losses that scale with them.
+
+    A feature's scale is its deviation, in steps: deviations within a factor of 3 of the median's
+    count as the median's, larger and smaller ones by a third of their proportion;
+    and none is so small that a value would exceed 10. A constant feature has the median's.
+
+    Args:
+        network: whose data they are.
+        data: raw, with labels.
+    """
+    moments: dict[Input | Label, Moments] = {}
+    timeline = data.values.get(TIME)
+    for variable in network.inputs:
+        mask = timeline.valid if variable.sequence and timeline is not None else None
+        moments[variable] = _of_inputs(*_rows(data, variable, mask), variable.shape)
+    for term in network.terms:
+        if term.state is None and term.pinned.equivariant:
+            mask = counted(data.values, data.last_only, term.label, term.argument)
+            moments[term.label] = _of_targets(*_rows(data, term.label, mask))
+    return Standardization(moments)
+
+
+def _rows(data: Data, variable: Input | Label, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the rows of a variable that count, (rows, units), and how often each does."""
+    values, weights = data.values[variable], data.values.get(SAMPLE_WEIGHTS)
+    if weights is not None:
+        weights = weights.expand(values.shape[:-1])
+        weights = weights.flatten() if mask is None else weights[mask]
+    return values.flatten(0, -2) if mask is None else values[mask], weights
+
+
+def _of_inputs(rows: Tensor, weights: Tensor | None, shape: tuple[int, ...]) -> Moments:
+    """Return the moments of features, or of channels where a sample has a shape."""
+    channels, each = shape[0], rows.shape[-1] // shape[0]
+    if each > 1:
+        rows = rows.reshape(len(rows), channels, each).transpose(1, 2).reshape(-1, channels)
+        weights = None if weights is None else weights.repeat_interleave(each)
+    center, deviation, largest = spread(rows, weights)
+    varies = deviation > 16 * torch.finfo(rows.dtype).eps * center.abs()
+    common = (
+        deviation[varies].log().median().exp() if bool(varies.any()) else deviation.new_ones(())
+    )
+    deviation = deviation.where(varies, common)
+    scale = deviation / (deviation / common).clamp(1 / _ALIKE, _ALIKE)
+    scale = torch.maximum(scale, largest / _LARGEST)
+    like = rows.new_empty(())
+    return Moments(center.to(like).repeat_interleave(each), scale.to(like).repeat_interleave(each))
+
+
+def _of_targets(rows: Tensor, weights: Tensor | None) -> Moments:
+    center, deviation, _ = spread(rows, weights)
+    varies = deviation > 16 * torch.finfo(rows.dtype).eps * center.abs()
+    return Moments(center.to(rows), deviation.where(varies, 1.0).to(rows))
+
+
+def _raw(layer: Weights, below: Moments, above: Moments) -> Weights:
+    """Return W and b for raw data: y = above(below(x) W + b)."""
+    assert layer.bias is not None  # weights without one are not folded
+    matrix = layer.matrix / below.scale.unsqueeze(-1)
+    bias = layer.bias - below.center @ matrix
+    return Weights(matrix * above.scale, above.undone(bias))
+
+
+def _inside(layer: Weights, below: Moments, above: Moments) -> Weights:
+    """Return the inverse of `_raw`."""
+    assert layer.bias is not None  # weights without one are not folded
+    matrix, bias = layer.matrix / above.scale, above.of(layer.bias)
+    return Weights(matrix * below.scale.unsqueeze(-1), bias + below.center @ matrix)
+
+
+def _precise(below: Moments, like: Tensor) -> bool:
+    return float((below.center / below.scale).abs().max()) * torch.finfo(like.dtype).eps < _DIGITS
+
+
+def _unit(units: int) -> Moments:
+    return Moments(torch.zeros(units), torch.ones(units))
+
+
+def _is_raw(moments: Moments | None) -> bool:
+    """Say whether nothing is standardized here."""
+    return moments is not None and not bool(moments.center.any() | (moments.scale != 1).any())
+
+
+def _layers(arguments: Sequence[Any]) -> Iterator[Applied]:
+    """Yield every layer below, each once, arguments first."""
+    seen: set[int] = set()
+
+    def visit(expression: Any) -> Iterator[Applied]:
+        if isinstance(expression, Applied) and id(expression) not in seen:
+            seen.add(id(expression))
+            for argument in expression.arguments:
+                yield from visit(argument)
+            yield expression
+
+    for argument in arguments:
+        yield from visit(argument)

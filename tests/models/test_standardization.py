@@ -1,0 +1,181 @@
+"""What stands between data and weights: it changes scales, and no answer."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from liftednet import to_torch
+from liftednet.activations import ReLU, Tanh
+from liftednet.errors import DataError, FitWarning, SolverError
+from liftednet.export import initialize_
+from liftednet.layers import convolution, dense
+from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models.storage import load, save
+from liftednet.network import Network
+from liftednet.penalties import Nonnegative, SpectralNorm
+from liftednet.samples import Weights
+
+
+def drawn(samples=120, features=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, features, generator=generator, dtype=torch.float64)
+    return x, (x[:, :1] * x[:, 1:2] + x[:, 2:3]).contiguous()
+
+
+QUICK = Minibatch(epochs=3)
+
+
+def test_no_unit_of_inputs_and_targets_changes_what_is_learned():
+    x, y = drawn()
+    plain = LiftedMLP((4, 20, 1), loss=SquaredError(), method=QUICK).fit(x, y).predict(x)
+    moved = LiftedMLP((4, 20, 1), loss=SquaredError(), method=QUICK).fit(1e3 * x - 5e4, y)
+    scaled = LiftedMLP((4, 20, 1), loss=SquaredError(), method=QUICK).fit(x, 1e4 * y + 7)
+    torch.testing.assert_close(moved.predict(1e3 * x - 5e4), plain, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close((scaled.predict(x) - 7) / 1e4, plain, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["full", "minibatch", "gauss-newton"])
+def test_weights_take_raw_data(method):
+    x, y = drawn()
+    x = x * torch.tensor([1.0, 1e3, 1e-3, 5.0], dtype=torch.float64) + 3.0
+    model = LiftedMLP((4, 6, 1), Tanh(), SquaredError(), method=method).fit(x, y)
+    (first, second) = model.weights
+    by_hand = torch.tanh(x @ first.matrix + first.bias) @ second.matrix + second.bias
+    torch.testing.assert_close(by_hand, model.forward(x))
+    torch.testing.assert_close(to_torch(model)(x), model.forward(x))
+    assert not model.standardization.moments
+
+
+def test_features_of_one_unit_keep_their_proportions_and_others_come_near():
+    generator = np.random.default_rng(0)
+    deviations = np.array([1.0, 1.0, 1.5, 0.6, 100.0, 1e-3])
+    x = generator.standard_normal((4000, 6)) * deviations + 10
+    labels = generator.integers(0, 2, 4000)
+    model = LiftedMLP((6, 2), method=Minibatch(epochs=1, rate=1e-6)).fit(x, labels)
+    found = next(iter(model._fit.data.values.values())).numpy().std(0)
+    ratio = deviations / np.median(x.std(0))
+    expected = np.clip(ratio, 1 / 2, 2)
+    np.testing.assert_allclose(found, expected, rtol=0.05)
+
+
+def test_what_is_seldom_off_its_mean_stays_within_bounds_and_constants_do_no_harm():
+    x, _ = drawn(500, 3)
+    x[:, 1] = 0
+    x[7, 1] = 1.0  # a pixel in a corner
+    x[:, 2] = 1e8  # a constant
+    labels = (x[:, 0] > 0).long()
+    model = LiftedMLP((3, 10, 2), method=Minibatch(epochs=30)).fit(x, labels)
+    standardized = next(iter(model._fit.data.values.values()))
+    assert standardized.abs().max() <= 10 + 1e-9
+    assert standardized[:, 2].abs().max() == 0
+    assert (model.predict(x) == labels).double().mean() > 0.95
+
+
+def test_given_weights_are_for_raw_data():
+    x, y = drawn()
+    x = 100 * x + 30
+    start = [
+        Weights(torch.randn(4, 3, dtype=torch.float64) / 100, torch.ones(3, dtype=torch.float64)),
+        Weights(torch.randn(3, 1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)),
+    ]
+    still = Minibatch(epochs=1, rate=1e-12)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        model = LiftedMLP((4, 3, 1), Tanh(), SquaredError(), start=start, method=still).fit(x, y)
+    expected = torch.tanh(start[0].apply(x)) @ start[1].matrix
+    torch.testing.assert_close(model.forward(x), expected, rtol=1e-6, atol=1e-8)
+
+
+def test_a_warm_start_keeps_its_scales():
+    x, y = drawn()
+    model = LiftedMLP((4, 8, 1), loss=SquaredError(), warm_start=True, method=QUICK).fit(x, y)
+    before = model.predict(x)
+    model.method = Minibatch(epochs=1, rate=1e-12)
+    torch.testing.assert_close(model.fit(50 * x, y).predict(x), before, rtol=1e-6, atol=1e-8)
+
+
+def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path):
+    x, y = drawn()
+    x = x * 1e-3
+    model = LiftedMLP(
+        (4, 6, 1), loss=SquaredError(), penalty=[SpectralNorm(1.0), Nonnegative()],
+        method=Minibatch(epochs=20),
+    ).fit(x, y)  # fmt: skip
+    assert model.standardization.moments
+    assert torch.linalg.matrix_norm(model.weights[0].matrix, 2) <= 1 + 1e-6
+    exported = to_torch(model)
+    torch.testing.assert_close(exported(x), model.forward(x))
+    torch.testing.assert_close(load(save(model, tmp_path / "m.safetensors")).forward(x),
+                               model.forward(x))  # fmt: skip
+    with pytest.raises(DataError, match="standardize=False"):
+        initialize_(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 1)), model)
+
+
+def test_signs_survive_folding():
+    x, y = drawn()
+    model = LiftedMLP(
+        (4, 6, 1), loss=SquaredError(), penalty=Nonnegative(), method=QUICK
+    ).fit(1e3 * x, y)  # fmt: skip
+    assert not model.standardization.moments
+    assert all((layer.matrix >= 0).all() for layer in model.weights)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_sequences_keep_zeros_where_they_have_ended(learned):
+    generator = torch.Generator().manual_seed(0)
+    x = 50 + 10 * torch.randn(30, 6, 3, generator=generator, dtype=torch.float64)
+    lengths = torch.randint(2, 7, (30,), generator=generator)
+    y = torch.randint(0, 2, (30,), generator=generator)
+    model = LiftedRNN(3, 5, 2, method=Minibatch(epochs=4), divergence="tight",
+                      learn_initial_state=learned).fit(x, y, lengths=lengths)  # fmt: skip
+    spoiled = x.clone()
+    for row, length in enumerate(lengths):
+        spoiled[row, length:] = 1e6
+    answers = model.forward(x, lengths=lengths)
+    torch.testing.assert_close(model.forward(spoiled, lengths=lengths), answers)
+    exported = to_torch(model)(x, lengths=lengths)
+    torch.testing.assert_close(exported, answers)
+    assert bool(model.standardization.moments) == learned
+    one = x[:, :4]
+    by_step = list(model.stream(one.unbind(1)))
+    torch.testing.assert_close(by_step[-1], model.forward(one))
+
+
+def test_images_have_one_scale_for_each_channel():
+    generator = torch.Generator().manual_seed(0)
+    x = 100 + torch.tensor([3.0, 5.0])[:, None, None] * torch.randn(
+        40, 2, 5, 5, generator=generator
+    )
+    y = torch.randint(0, 3, (40,), generator=generator)
+    network = Network()
+    given = network.input(2, 5, 5)
+
+    state = network.state(ReLU(), convolution(given, 4, 3, padding=1))
+    network.loss(CrossEntropy(), dense(state, 3))
+    model = Lifted(network, method=Minibatch(epochs=3)).fit(x, y)
+    assert model.standardization.moments  # the border of zeros is not one of raw data
+    torch.testing.assert_close(to_torch(model)(x), model.forward(x))
+
+
+def test_a_fit_that_comes_to_nothing_warns():
+    x, y = drawn()
+    labels = (y[:, 0] > 0).long()
+    with pytest.warns(FitWarning, match="constant prediction"):
+        LiftedMLP((4, 5, 2), rho=1e5, method=QUICK).fit(x, labels)
+    dead = [Weights(torch.randn(4, 5), torch.full((5,), -99.0)),
+            Weights(torch.randn(5, 2), torch.zeros(2))]  # fmt: skip
+    with pytest.warns(FitWarning, match="5 of the 5 units"):
+        LiftedMLP((4, 5, 2), start=dead, method=QUICK).fit(x.float(), labels)
+
+
+def test_an_error_says_scale_where_scale_is_the_cause():
+    x, y = drawn()
+    model = LiftedMLP(
+        (4, 5, 1), loss=SquaredError(), standardize=False, dtype=torch.float32,
+        method=Minibatch(epochs=5, rate=1e6),
+    )  # fmt: skip
+    with pytest.raises(SolverError, match="scale of X"):
+        model.fit(1e19 * x, y)
