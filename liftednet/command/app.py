@@ -26,7 +26,7 @@ class _OneLineErrors(TyperGroup):
         """Run the command that was asked for."""
         try:
             with warnings.catch_warnings():
-                warnings.showwarning = _warn
+                warnings.showwarning = _warn  # type: ignore[assignment]
                 return super().invoke(ctx)
         except LiftedError as error:
             _refuse(str(error), 1, error)
