@@ -187,7 +187,7 @@ def _maps(module: nn.Module) -> list[nn.Module]:
     return [] if isinstance(module, nn.Identity) else [module]
 
 
-def _sequential(model: Feedforward, logits: bool) -> nn.Sequential:
+def _sequential(model: Any, logits: bool) -> nn.Sequential:
     network = nn.Sequential()
     if _moments(model):
         network.extend(_maps(before(model, model.network.inputs[0])))
@@ -278,9 +278,9 @@ class ExportedGraph(nn.Module):
             A tensor, or a tuple of them where there are several losses.
         """
         network = self._structure.network
-        rows = map(_rows, network.inputs, inputs)
+        rows = [_rows(variable, x) for variable, x in zip(network.inputs, inputs, strict=True)]
         if self._standardized:
-            rows = (before(x) for before, x in zip(self.before, rows, strict=True))
+            rows = [before(x) for before, x in zip(self.before, rows, strict=True)]
         values: dict[Any, Any] = dict(zip(network.inputs, rows, strict=True))
         sequences = [values[x] for x in network.inputs if x.sequence]
         if sequences:

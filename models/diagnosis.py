@@ -13,7 +13,7 @@ from liftednet.layers.expression import TIME, value_of
 from liftednet.network import State, Term
 from liftednet.samples import spread
 
-from .block import Structure, counted
+from .block import Structure, counted, row_weights
 from .data import Data
 from .forward_pass import Values
 
@@ -60,11 +60,14 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
     for term in structure.network.terms:
         if term.state is not None:
             continue
-        u, y = _compared(term, data, passed)
-        found = float(term.pinned.divergence.values(y, u).mean())
+        u, y, weights = _compared(term, data, passed)
+        if not float(weights.sum()) > 0:
+            continue
+        shares = weights / weights.sum()
+        found = float(shares @ term.pinned.divergence.values(y, u))
         # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
         potential = term.pinned.divergence.activation.potential_value
-        constant = float(potential(y).mean() - potential(y.mean(0, keepdim=True)).sum())
+        constant = float(shares @ potential(y) - potential((shares @ y).unsqueeze(0)).sum())
         if not found <= (1 - _GAIN) * constant and constant > 0:
             yield (
                 f"the network is no better than a constant prediction: on its training data its "
@@ -74,13 +77,15 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
             )
 
 
-def _compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor]:
+def _compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor, Tensor]:
+    """Return pre-activations, targets, and how much each row counts."""
     u, y = value_of(term.argument, passed), passed[term.label]
-    if term.argument.sequence:
-        mask = counted(passed, data.last_only, term.label, term.argument)
-        if mask is not None:
-            return u[mask], y[mask]
-    return u.flatten(0, -2), y.flatten(0, -2)
+    given = row_weights(passed, y)
+    weights = torch.ones_like(y[..., 0]) if given is None else given
+    mask = counted(passed, data.last_only, term.label, term.argument)
+    if mask is not None:
+        return u[mask], y[mask], weights[mask]
+    return u.flatten(0, -2), y.flatten(0, -2), weights.flatten()
 
 
 def _still(structure: Structure, passed: Values) -> Iterator[str]:

@@ -62,11 +62,13 @@ class Trace:
         start: the joint objective before the first step; NaN for minibatches.
         steps: one entry for every step.
         ending: why it ended.
+        most: the sweeps, epochs or steps that it was given.
     """
 
     start: float
     steps: list[Step] = field(default_factory=list)
     ending: Ending = Ending.BUDGET
+    most: int = 0
 
     @property
     def objectives(self) -> list[float]:
@@ -134,6 +136,7 @@ def run(
         progress: whether to show a bar.
         on_step: told after every step; where it raises an error, what is done is kept.
     """
+    trace.most = rounds
     before = trace.steps[-1].seconds if trace.steps else 0.0
     started = time.perf_counter() - before
     with keeper.guarding(), _reporting(trace, rounds, progress, on_step) as report, torch.no_grad():

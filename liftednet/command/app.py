@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,13 +25,19 @@ class _OneLineErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was asked for."""
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.showwarning = _warn  # type: ignore[assignment]
+                return super().invoke(ctx)
         except LiftedError as error:
             _refuse(str(error), 1, error)
         except _UsageError as error:
             _refuse(error.format_message(), 2, error)
         except KeyboardInterrupt as error:
             _refuse("interrupted.", 130, error)
+
+
+def _warn(message: Warning | str, *where: Any) -> None:
+    typer.secho(f"liftednet: {message}", err=True, fg=typer.colors.YELLOW)
 
 
 def _refuse(message: str, status: int, error: BaseException) -> None:

@@ -90,7 +90,7 @@ def run_train(order: Order) -> None:
         kept = {"checkpoint": order.checkpoint, "resume": order.resume}
     model.fit(halves.x_train, halves.y_train, progress=True, **kept)
     assert model.trace is not None  # it has been fitted just now
-    done = f"{model.trace.rounds} of {model.method.rounds} {_NAMES[type(model.method)]}"
+    done = f"{model.trace.rounds} of {model.trace.most} {_NAMES[type(model.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED
     if interrupted and not model.trace.rounds:
         console.print(

@@ -200,7 +200,7 @@ def test_show_says_what_a_model_is(here):
         "LiftedMLP, 83 weights in float32",
         "layer 1: Dense of input 1, 4 x 10",
         "states 1: ReLU() of layer 1",
-        "loss: CrossEntropy() of layer 2",
+        "loss: CrossEntropy(",
         "Minibatch(epochs=60",
         "trained on iris.csv, 112 samples, 60 of 60 epochs",
         "inputs: a, b, c, d",
