@@ -459,8 +459,11 @@ def test_a_network_that_is_another_chain_is_refused(network, message, chain) -> 
 
 
 def test_another_activation_is_told(chain) -> None:
-    with pytest.warns(FitWarning, match=r"layer 1 .* ReLU\(\) in the model, and by gelu in the"):
+    with pytest.warns(
+        FitWarning, match=r"layer 1 .* ReLU\(\) in the model, and by gelu in the"
+    ) as told:
         initialize_(Backwards(nn.GELU()).double(), chain[0])
+    assert told[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         initialize_(Backwards(nn.ReLU(inplace=True)).double(), chain[0])
