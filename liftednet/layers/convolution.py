@@ -1,10 +1,9 @@
-"""Convolutions over one or two axes, u = sum over a window of x K + b, and their adjoints."""
+"""Convolutions over one or two axes, u = sum over a window of x K + b."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -181,56 +180,3 @@ class Convolution(Layer):
         )  # fmt: skip
         patches = functional.unfold(images, window, dilation, padding, stride)
         return patches.mT.reshape(-1, patches.shape[1])
-
-
-_TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d}
-
-
-@dataclass(frozen=True)
-class TransposedConvolution(Layer):
-    """u = the adjoint of a convolution, and b: what torch.nn.ConvTranspose1d and 2d do.
-
-    The kernel is torch's with the channels below first, its transpose a matrix (channels of a
-    group * entries of the window, channels below); b stands apart.
-
-    Attributes:
-        below: shape of x, (channels, positions along each axis).
-        above: shape of u.
-        window: size of the kernel along each axis.
-        options: stride, padding, output padding, groups and dilation, as torch takes them.
-    """
-
-    below: Shape
-    above: Shape
-    window: Shape
-    options: tuple[Any, ...]
-
-    @property
-    def _kernel(self) -> Shape:
-        """The shape of torch's kernel."""
-        return (self.below[0], self.above[0] // int(self.options[3]), *self.window)
-
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return (channels, positions along each axis)."""
-        return self.above
-
-    def weight_shape(self, *shapes: Shape) -> tuple[int, int]:
-        """Return (channels of a group * entries of the window, channels below)."""
-        return prod(self._kernel[1:]), self.below[0]
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return the transposed convolution, (..., units)."""
-        assert weights is not None  # it has weights
-        x: Tensor = arguments[0]
-        stride, padding, output_padding, groups, dilation = self.options
-        found = _TRANSPOSED[len(self.window)](
-            x.reshape(-1, *self.below),
-            weights.matrix.T.reshape(self._kernel),
-            None,
-            stride,
-            padding,
-            output_padding,
-            groups,
-            dilation,
-        )
-        return found.reshape(*x.shape[:-1], -1)

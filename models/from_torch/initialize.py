@@ -178,7 +178,7 @@ def _warn_of_another(
             f"layer {number} is followed by {activation!r} in the model, and by {shown} in the "
             "network: it computes something else, and is a start at best.",
             FitWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 

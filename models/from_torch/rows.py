@@ -25,7 +25,7 @@ from liftednet.activations import (
 )
 from liftednet.activations.grouped import Grouped
 from liftednet.layers import apply
-from liftednet.layers.convolution import Convolution, TransposedConvolution
+from liftednet.layers.convolution import Convolution
 from liftednet.layers.gated import Product
 from liftednet.layers.join import Concatenation, Scaled, Sum
 from liftednet.layers.mapped import Embedding, Layout
@@ -192,28 +192,6 @@ def _convolution(reader: Reader, call: Call) -> Any:
     layout, spread = reader.layouts(call)[0], (-1, *(1,) * axes)
     shifted = reader.shifted(Seen(found[0], layout), None if found[1] else bias, spread)
     return Seen(shifted, layout)
-
-
-@reads("conv_transpose1d", "conv_transpose2d")
-def _transposed(reader: Reader, call: Call) -> Any:
-    names = ("stride", "padding", "output_padding", "groups", "dilation")
-    options = [argument(call, n, k, d) for n, (k, d) in enumerate(
-        zip(names, (1, 0, 0, 1, 1), strict=True), start=3)]  # fmt: skip
-    weight, bias = argument(call, 1, "weight"), argument(call, 2, "bias")
-    x, axes = reader.rows(argument(call, 0, "input")), weight.ndim - 2
-    if x is None or not _plain(x, axes + 1):
-        return _affine(reader, call)
-    above = reader.layouts(call)[0]
-    found = reader.weighted(
-        lambda _: TransposedConvolution(
-            x.layout.shape, above.shape, tuple(weight.shape[2:]), tuple(options)
-        ),
-        x.expression, weight, None,
-    )  # fmt: skip
-    if found is None:
-        return _affine(reader, call)
-    reader.tell(call, LAYER, f"transposed convolution {tuple(weight.shape)}")
-    return Seen(reader.shifted(Seen(found[0], above), bias, (-1, *(1,) * axes)), above)
 
 
 @reads("embedding")
@@ -429,7 +407,7 @@ _AFFINE = (
     "interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "fold", "unfold", "stack",
     "repeat", "repeat_interleave", "broadcast_tensors", "index_select", "gather", "cumsum",
     "masked_fill", "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
-    "conv_transpose3d", "get", "diff",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "get", "diff",
 )  # fmt: skip
 
 

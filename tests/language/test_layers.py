@@ -24,7 +24,7 @@ from liftednet.layers import (
     delay,
     dense,
 )
-from liftednet.layers.convolution import Convolution, TransposedConvolution
+from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import affine_in, apply, value_of
 from liftednet.layers.gated import Product
@@ -72,8 +72,6 @@ OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
     (Shaped((2, 2)), ((4,),)),
     (DenseAtPositions((3, 4), 2), ((3, 4),)),
     (DenseAtPositions((2, 3, 2), 3, bias=False), ((2, 3, 2),)),
-    (TransposedConvolution((2, 4), (3, 9), (3,), (2, 0, 0, 1, 1)), ((2, 4),)),
-    (TransposedConvolution((4, 3, 2), (2, 6, 4), (2, 2), (2, 0, 0, 2, 1)), ((4, 3, 2),)),
     (BatchNormalization((2, 3), STATISTICS, 1e-5), ((2, 3),)),
     (Scale((2, 3), (2, 1)), ((2, 3),)),
     (Scale((2, 3), (3,), bias=False), ((2, 3),)),
