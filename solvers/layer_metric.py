@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from liftednet.errors import SolverError
 from liftednet.samples import Weights
 
 from .metric_prox import LowRankMetric
@@ -87,6 +89,9 @@ class LayerMetric:
         Args:
             inputs: (samples, inputs).
             weights: (samples,), how often each is there; None for 1.
+
+        Raises:
+            SolverError: the squares of inputs overflow.
         """
         if weights is not None and not float(weights.max()) > 0:
             return
@@ -101,6 +106,8 @@ class LayerMetric:
         centered = inputs - self._mean if self._bias else inputs
         counted = counts * centered
         spread = float((counted * centered).mean())
+        if not spread < math.inf:
+            raise SolverError("the variance of a layer's inputs is not finite: scale X.")
         self._variance += share * (spread - self._variance)
         moved = counted.T @ (centered @ self._vectors) / len(inputs)
         mixed = (1 - share) * self._vectors * self._values + share * moved
