@@ -54,9 +54,7 @@ FORMS = [  # the activation, its potential with the end of its domain, its conju
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("activation", "potential", "end", "conjugate"), FORMS)
-def test_potentials_and_conjugates_keep_their_digits(
-    activation, potential, end, conjugate, dtype
-):
+def test_potentials_and_conjugates_keep_their_digits(activation, potential, end, conjugate, dtype):
     precision = torch.finfo(dtype)
     for value, exact, points in (
         (activation.potential_value, potential, [x for x in SIZES if x < end]),
@@ -79,5 +77,7 @@ def test_a_sigmoid_potential_keeps_its_digits_near_both_ends():
         with mpmath.workdps(100):
             x = mpmath.mpf(v)
             wanted = _xlogx(x) + _xlogx(1 - x)
-        found = float(activations.Sigmoid().potential_value(torch.tensor([[v]], dtype=torch.float64)))
+        found = float(
+            activations.Sigmoid().potential_value(torch.tensor([[v]], dtype=torch.float64))
+        )
         assert found == pytest.approx(float(wanted), rel=1e-14)

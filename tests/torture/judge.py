@@ -48,7 +48,9 @@ def _xlogx(x: Array) -> Array:
 
 
 def _sigmoid(u: Array) -> Array:
-    return np.where(u > 0, 1 / (1 + np.exp(-np.abs(u))), np.exp(-np.abs(u)) / (1 + np.exp(-np.abs(u))))
+    return np.where(
+        u > 0, 1 / (1 + np.exp(-np.abs(u))), np.exp(-np.abs(u)) / (1 + np.exp(-np.abs(u)))
+    )
 
 
 def _log_one_plus(u: Array) -> Array:

@@ -174,9 +174,7 @@ def _states(seed: int, block: bool = False) -> Drawn:
         parts = []
         for row in range(samples):
             weight, pull = np.full(units, lam, np.longdouble), lam * exact(u[row])
-            own = Convex(
-                units, _row_terms(links, row), name, weight, None, pull, lower, upper
-            )
+            own = Convex(units, _row_terms(links, row), name, weight, None, pull, lower, upper)
             parts.append((own, exact(value[row]), _inside(name, exact(u[row]).clip(-3, 3))))
         return judged(parts)
 
