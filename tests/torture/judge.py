@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import spence
 
-Array = NDArray[np.longdouble]
+Array = NDArray[Any]  # of np.longdouble
 Form = Callable[[Array], Array]
 PI = np.longdouble("3.14159265358979323846264338327950288")
 _STEPS, _HALVINGS = 60, 40
@@ -60,7 +61,7 @@ def _log_one_plus(u: Array) -> Array:
 def _dilogarithm(u: Array) -> Array:
     """Return -Li2(-exp(u)); scipy's spence(z) is Li2(1 - z)."""
     small = -spence(1 + np.exp(-np.abs(u)).astype(float)).astype(np.longdouble)
-    return np.where(u > 0, u * u / 2 + PI * PI / 6 - small, small)
+    return np.asarray(np.where(u > 0, u * u / 2 + PI * PI / 6 - small, small))
 
 
 def _softplus_inverse(v: Array) -> Array:
@@ -177,14 +178,14 @@ class Term:
     units: int = 1
     weights: Array | None = None
 
-    def parts(self, x: Array) -> tuple[np.longdouble, Array, Array]:
+    def parts(self, x: Array) -> tuple[Any, Array, Array]:
         """Return value, gradient and Hessian at x."""
         u = self.matrix @ x + self.offset
         value, slope, bend = self._softmax(u) if self.map == "Softmax" else self._by_unit(u)
         back = self.lam * self.matrix.T
         return self.lam * value, back @ (slope), back @ (bend @ self.matrix)
 
-    def _by_unit(self, u: Array) -> tuple[np.longdouble, Array, Array]:
+    def _by_unit(self, u: Array) -> tuple[Any, Array, Array]:
         one = MAPS[self.map]
         weight = np.ones_like(u) if self.weights is None else self.weights
         if self.joint:
@@ -195,7 +196,7 @@ class Term:
         value = (weight * (rows - u * self.target)).sum()
         return value, weight * (slope - self.target), np.diag(weight * bend)
 
-    def _softmax(self, u: Array) -> tuple[np.longdouble, Array, Array]:
+    def _softmax(self, u: Array) -> tuple[Any, Array, Array]:
         rows, target = u.reshape(-1, self.units), self.target.reshape(-1, self.units)
         weight = np.ones_like(u) if self.weights is None else self.weights
         weight = weight.reshape(-1, self.units)
@@ -224,9 +225,10 @@ class Convex:
     lower: Array | float = -np.inf
     upper: Array | float = np.inf
 
-    def parts(self, x: Array) -> tuple[np.longdouble, Array, Array]:
+    def parts(self, x: Array) -> tuple[Any, Array, Array]:
         """Return value, gradient and Hessian at x."""
-        value, gradient = np.longdouble(0), np.zeros(self.size, np.longdouble)
+        value: Any = np.longdouble(0)
+        gradient: Array = np.zeros(self.size, np.longdouble)
         hessian = np.zeros((self.size, self.size), np.longdouble)
         if self.potential is not None and self.weight is not None:
             one = MAPS[self.potential]
@@ -245,7 +247,7 @@ class Convex:
             value, gradient, hessian = value + one_value, gradient + slope, hessian + bend
         return value, gradient, hessian
 
-    def improved(self, x: Array) -> tuple[np.longdouble, np.longdouble]:
+    def improved(self, x: Array) -> tuple[Any, Any]:
         """Return the objective at x, and the least that Newton steps from x come to."""
         with np.errstate(all="ignore"):
             x = np.asarray(x, np.longdouble)
