@@ -76,7 +76,8 @@ def _softplus_potential(v: Array) -> Array:
 def _clipped(lower: float, upper: float) -> Map:
     def conjugate(u: Array) -> Array:
         v = np.clip(u, lower, upper)
-        return u * v - v * v / 2
+        value: Array = u * v - v * v / 2
+        return value
 
     return Map(
         lambda u: np.clip(u, lower, upper),

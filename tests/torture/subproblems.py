@@ -44,6 +44,7 @@ ACTIVATIONS: dict[str, Any] = {
     "Arctan": activations.Arctan(),
     "Sine": activations.Sine(),
 }
+SOFTMAX = ("Softmax", False, CrossEntropy().divergence)
 ALLOWED = {torch.float64: 1e-6, torch.float32: 1e-3}  # of the objective's size
 PROMISE = "a SOLVED objective is within 1e-6 (float32: 1e-3) of the judge's, relative to its size"
 
@@ -91,7 +92,8 @@ class Draw:
 
     def above(self) -> tuple[str, bool, Divergence]:
         """Return the same for a link, with the softmax among them."""
-        return self.pick(self.divergence(), ("Softmax", False, CrossEntropy().divergence))
+        above: tuple[str, bool, Divergence] = self.pick(self.divergence(), SOFTMAX)
+        return above
 
     def target(self, divergence: Divergence, rows: int, columns: int) -> Tensor:
         """Return states of a divergence, at their limits now and then."""
@@ -196,8 +198,9 @@ def _outputs(seed: int) -> Drawn:
     problem = OutputFit(SquaredError(), y, divergence, u, lam)
 
     def judge(value: Tensor) -> tuple[float, float, float]:
-        size, weight = u.numel(), np.full(u.numel(), lam, np.longdouble)
-        loss = Term("Identity", True, np.eye(size, dtype=np.longdouble), 0, exact(y).ravel(), 1.0)
+        size, own_y = u.numel(), exact(y).ravel()
+        weight = np.full(size, lam, np.longdouble)
+        loss = Term("Identity", True, np.eye(size, dtype=np.longdouble), 0 * own_y, own_y, 1.0)
         own = Convex(
             size, [loss], name, weight, None, lam * exact(u).ravel(),
             MAPS[name].lower, MAPS[name].upper,
@@ -224,7 +227,7 @@ def _simplex(draw: Draw, u: Tensor, lam: float) -> Drawn:
                 s = pre + nu
                 root = np.sqrt(s * s + 4 * a)
                 shrunk = np.divide(2 * a, root - s, out=np.zeros_like(a), where=(s < 0) & (a > 0))
-                return np.where(s >= 0, (s + root) / 2, shrunk)
+                return np.asarray(np.where(s >= 0, (s + root) / 2, shrunk))
 
             for _ in range(300):
                 middle = (low + high) / 2
@@ -245,7 +248,9 @@ def _simplex(draw: Draw, u: Tensor, lam: float) -> Drawn:
 
 def _penalty(draw: Draw) -> Penalty:
     rho = draw.lam()
-    return draw.pick(SquaredFrobenius(rho), SquaredFrobenius(rho), L1(rho), Nonnegative(rho))
+    ridge = SquaredFrobenius(rho)
+    penalty: Penalty = draw.pick(ridge, ridge, L1(rho), Nonnegative(rho))
+    return penalty
 
 
 def _weights(seed: int) -> Drawn:
@@ -279,7 +284,7 @@ def _weights(seed: int) -> Drawn:
 
 def _weight_statement(
     x: Array, bias: bool, counts: Tensor | None, name: str, is_joint: bool, target: Array,
-    offset: Tensor | None, lam: float, penalty: Penalty,
+    offset: Tensor | None, lam: float, penalty: Any,
 ) -> Convex:  # fmt: skip
     """Return the fit of W (row by row) and b; for L1 W is the difference of two parts."""
     samples, inputs = x.shape
