@@ -7,7 +7,7 @@ SINGLE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
 	name a newer one, as in: make test PYTHON=python3.12
 
-.PHONY: help demo test lint type bench clean
+.PHONY: help demo test torture lint type bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -18,6 +18,9 @@ demo: $(INSTALLED) ## train, export and compare on real data, in under a minute
 
 test: lint type ## everything that must hold: linting, typing, tests
 	$(SINGLE_THREAD) $(BIN)/python -m pytest -n 2
+
+torture: $(INSTALLED) ## thousands of drawn cases against judges of their own, up to an hour
+	$(SINGLE_THREAD) $(BIN)/python -m tests.torture
 
 lint: $(INSTALLED) ## ruff
 	$(BIN)/ruff check .

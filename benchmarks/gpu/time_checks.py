@@ -21,6 +21,7 @@ from liftednet.solvers import RedBlack
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack
 from liftednet.solvers.kernels.elimination import eliminated
+from liftednet.solvers.newton_over_time import DeviceSystem
 
 
 def states_over_time(scale: Scale, divergence: Divergence, units: int) -> StatesOverTime:
@@ -74,7 +75,7 @@ def _system(scale: Scale, units: int) -> Check:
     states = forward_states(problem)
     free = (torch.rand_like(states) > 0.3) & problem.valid.unsqueeze(-1)
     curvature = torch.where(free, problem.lam, 1.0).double()
-    system = System(problem, states, free.double(), free, curvature)
+    system = DeviceSystem(problem, states, free.double(), free, curvature)
     right = torch.randn_like(states) * free
     with poisoned():
         value = eliminated(system.blocks(slice(0, problem.steps)), system.coupling, free, right)

@@ -49,7 +49,7 @@ class Linearized:
 
     @cached_property
     def slope(self) -> Tensor:
-        """The slope phi' where the prox lies, (steps, samples, units)."""
+        """Phi' where the prox lies, (steps, samples, units)."""
         ratio = self.inertia / self.problem.lam
         return self.problem.divergence.activation.slope((self.shifted - self.proximal) * ratio)
 

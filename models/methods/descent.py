@@ -42,6 +42,13 @@ class FullBatch:
 
     Lifted Neural Networks, section 6; Lifted Recurrent Neural Networks, section 5.
 
+    The same seed, data, versions and number of threads give the same weights on one machine, bit
+    for bit. Another number of threads sums in another order: what is promised then is that every
+    fit meets its tolerance, not where. An iterative fit ends at a tenth of `tolerance` (float32:
+    at 1e-5 at least) and may end some steps sooner or later, in directions in which the objective
+    is flat: objectives agree to about 1e-3, weights to less. A larger rho leaves no flat
+    directions; float64 with a smaller tolerance brings the weights together.
+
     Attributes:
         sweeps: the most over all blocks.
         state_passes: visits of the states in one sweep; several solve the states all at once,

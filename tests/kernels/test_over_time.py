@@ -19,6 +19,7 @@ from liftednet.solvers import choose, solve
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack, StateBlocks, device
 from liftednet.solvers.kernels.elimination import eliminated
+from liftednet.solvers.newton_over_time import DeviceSystem
 from liftednet.solvers.over_time import RedBlack
 
 SMALL = StateBlocks(16, depth=16, columns=16)
@@ -104,7 +105,7 @@ def test_the_block_tridiagonal_system_is_solved_exactly(
     states = forward_states(fit)
     free = (torch.rand(states.shape, generator=generator) > 0.3) & fit.valid.unsqueeze(-1)
     slope = free.double()
-    system = System(fit, states, slope, free, torch.where(free, 3.0, 1.0).double())
+    system = DeviceSystem(fit, states, slope, free, torch.where(free, 3.0, 1.0).double())
     right = torch.randn(states.shape, generator=generator, dtype=torch.float64) * slope
     found = eliminated(system.blocks(slice(0, 5)), system.coupling, free, right)
     torch.testing.assert_close(found, system.solve(right), atol=1e-10, rtol=1e-10)

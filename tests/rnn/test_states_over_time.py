@@ -21,7 +21,7 @@ from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from liftednet.solvers.forward_over_time import forward_states
-from liftednet.solvers.newton_over_time import NewtonOverTime, Point
+from liftednet.solvers.newton_over_time import DeviceSystem, NewtonOverTime, Point
 from liftednet.solvers.over_time import Cyclic, RedBlack
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
@@ -188,7 +188,7 @@ def test_a_newton_direction_solves_the_dense_system(generator):
     point = Point(problem, states)
     free = (point.slope > 0.5) & problem.valid.unsqueeze(-1)
     curvature = torch.where(free, problem.lam, 1.0)
-    system = System(problem, states, point.slope, free, curvature)
+    system = DeviceSystem(problem, states, point.slope, free, curvature)
     right = torch.randn(states.shape, generator=generator, dtype=torch.float64).where(free, 0.0)
     solution = system.solve(right)
     product = curvature * solution + system.coupled(solution)

@@ -1,0 +1,93 @@
+"""What once was certified and wrong: recurrences that expand, inputs with a large mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from liftednet import activations
+from liftednet.divergences import joint, tight
+from liftednet.losses import CrossEntropy, SimplexCrossEntropy
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, OutputFit, StatesOverTime, TimeLink, WeightFit
+from liftednet.solution import Status
+from liftednet.solvers import solve
+from liftednet.solvers.forward_over_time import forward_states
+
+
+def expanding(activation, steps=20, factor=2.5):
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    target = torch.eye(2, dtype=torch.float64)[(draw(steps, 1) > 0).long()]
+    counted = torch.ones(steps, 1, dtype=torch.bool)
+    link = TimeLink(CrossEntropy().divergence, draw(1, 2), draw(2), target, counted)
+    recurrent = torch.full((1, 1), factor, dtype=torch.float64)
+    lengths = torch.tensor([steps])
+    return StatesOverTime(joint(activation), draw(steps, 1, 1), recurrent, (link,), lengths)
+
+
+@pytest.mark.parametrize("activation", [activations.Identity(), activations.ReLU()], ids=repr)
+def test_an_expanding_recurrence_is_solved_and_its_forward_pass_is_not_certified(activation):
+    problem = expanding(activation)
+    solution = solve(problem)
+    assert solution.status is Status.SOLVED
+    assert solution.objective <= problem.measure(torch.zeros_like(problem.drive)).objective
+    assert problem.measure(forward_states(problem)).residual > 1e-4
+
+
+def test_a_long_forward_pass_is_not_certified_by_rounding():
+    problem = expanding(activations.Identity(), steps=40)
+    wrong = solve(problem, start=forward_states(problem))
+    right = solve(problem)
+    assert right.status is Status.SOLVED
+    assert wrong.status is not Status.SOLVED or wrong.objective < 1.001 * right.objective
+
+
+def test_the_objective_of_a_forward_pass_does_not_cancel():
+    problem = expanding(activations.Identity(), factor=3.0)
+    alone = StatesOverTime(
+        tight(activations.ReLU()), problem.drive.abs(), problem.recurrent, (), problem.lengths
+    )
+    assert alone.measure(forward_states(alone)).objective == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.0, 1e4, 1e6])
+def test_ridge_weights_keep_their_digits_whatever_the_mean(mean):
+    rng = np.random.default_rng(0)
+    left, _ = np.linalg.qr(rng.normal(size=(500, 20)))
+    right, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    x = (left * np.logspace(0, -3, 20)) @ right * 500**0.5 + mean * (1 + np.arange(20) / 20)
+    y = rng.normal(size=(500, 3))
+    problem = WeightFit(
+        joint(activations.Identity()), Design(torch.tensor(x)), torch.tensor(y),
+        SquaredFrobenius(1e-3),
+    )  # fmt: skip
+    solution = solve(problem)
+    expected = Ridge(alpha=2e-3, solver="svd").fit(x, y)
+    assert solution.status is Status.SOLVED
+    scale = np.abs(expected.coef_).max()
+    np.testing.assert_allclose(solution.value.matrix, expected.coef_.T, atol=2e-10 * scale)
+    found = torch.tensor(x) @ solution.value.matrix + solution.value.bias
+    np.testing.assert_allclose(found, expected.predict(x), atol=1e-13 * mean * scale + 1e-9)
+
+
+@pytest.mark.parametrize("mean", [1e2, 1e3])
+def test_float32_weights_are_certified_at_a_large_mean(mean):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 8, generator=generator) + mean
+    y = torch.randn(300, 2, generator=generator)
+    problem = WeightFit(joint(activations.Identity()), Design(x), y, SquaredFrobenius(0.1))
+    assert solve(problem).status is Status.SOLVED
+
+
+@pytest.mark.parametrize("lam", [1e-3, 1.0, 1e3])
+def test_soft_labels_may_be_denormal(lam):
+    y = torch.tensor([[1.0, 1e-45, 0.0], [0.5, 0.5, 1e-40]])
+    u = torch.tensor([[1.0, -2.0, 0.5], [0.3, 1.0, -1.0]])
+    problem = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, lam)
+    assert solve(problem).status is Status.SOLVED

@@ -1,0 +1,85 @@
+"""Tests of reliability by many drawn cases, written to results/reliability.md.
+
+Run it with `make torture`, or `python -m tests.torture --share 0.01 --only subproblems`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy
+import scipy
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+import liftednet
+from tests.torture import subproblems
+from tests.torture.report import Finding
+
+PARTS = {"subproblems": subproblems.findings}
+RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
+
+
+def main() -> int:
+    """Draw the cases of some parts and write what they found; return 1 where one is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="of all cases, 1 if not told")
+    parser.add_argument("--only", choices=list(PARTS), action="append", help="parts to run")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    started, console = time.perf_counter(), Console(stderr=True)
+    found: list[Finding] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        names = asked.only or list(PARTS)
+        bar = progress.add_task("torture", total=len(names))
+        for name in names:
+            for finding in PARTS[name](asked.share):
+                found.append(finding)
+                progress.console.print(f"{finding.what}: {finding.wrong} of {finding.drawn} wrong")
+                progress.update(bar, description=f"{name}: {finding.what.split(' (')[0]}")
+            progress.advance(bar)
+    RESULT.write_text(report(found, time.perf_counter() - started), encoding="utf-8")
+    console.print(f"written to {RESULT}")
+    return int(any(finding.wrong for finding in found))
+
+
+def report(found: Iterable[Finding], seconds: float) -> str:
+    """Return the table of what was found, with where and by what."""
+    versions = ", ".join(
+        f"{module.__name__} {module.__version__}" for module in (liftednet, torch, numpy, scipy)
+    )
+    return "\n".join(
+        [
+            "# Reliability",
+            "",
+            f"By `make torture`, {time.strftime('%Y-%m-%d')}, {seconds / 60:.0f} minutes on one "
+            f"thread of {machine()}; Python {platform.python_version()}, {versions}.",
+            "",
+            "| cases | drawn | wrong | what was asked of each | the first wrong one |",
+            "| --- | ---: | ---: | --- | --- |",
+            *(
+                f"| {x.what} | {x.drawn:,} | {x.wrong:,} | {x.promise} | {x.example} |"
+                for x in found
+            ),
+            "",
+        ]
+    )
+
+
+def machine() -> str:
+    """Return the name of the processor, or of the kind of machine."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

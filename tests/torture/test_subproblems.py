@@ -1,0 +1,53 @@
+"""A short form of `make torture`: some of its drawn subproblems, and the judge itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+from liftednet.problems import Weights
+from liftednet.solvers import solve
+from tests.torture.judge import Convex, Term, solved
+from tests.torture.subproblems import KINDS, findings, verdict
+
+
+def test_no_drawn_subproblem_is_certified_and_wrong():
+    for finding in findings(0.01):
+        assert finding.wrong == 0, finding.example
+
+
+def test_the_judge_solves_nonnegative_least_squares():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(8, 4)), rng.normal(size=8)
+    wanted, norm = nnls(a, b)
+    term = Term("Identity", True, a.astype(np.longdouble), 0 * b, b, 1.0)
+    problem = Convex(4, [term], lower=np.zeros(4))
+    _, least = problem.improved(np.ones(4))
+    assert float(least) == pytest.approx((norm**2 - b @ b) / 2, abs=1e-12)
+    assert float(problem.improved(wanted)[0]) == pytest.approx(float(least), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["state fits", "weight fits", "states over time"])
+def test_the_judge_sees_what_is_certified_and_wrong(monkeypatch, kind):
+    monkeypatch.setattr("tests.torture.subproblems.solve", _hasty)
+    make = next(make for name, (make, _) in KINDS.items() if name.startswith(kind))
+    assert any(verdict(make(seed))[1] for seed in range(20))
+
+
+def _hasty(problem):
+    """Return a solution that is off by a tenth and says that it is solved."""
+    solution = solve(problem)
+    value = solution.value
+    off = Weights(0.9 * value.matrix, value.bias) if isinstance(value, Weights) else 0.9 * value
+    return replace(solution, value=off, residual=0.0)
+
+
+def test_a_system_is_solved_in_long_double():
+    rng = np.random.default_rng(1)
+    root = rng.normal(size=(6, 6)).astype(np.longdouble)
+    matrix, wanted = root @ root.T, np.ones(6, np.longdouble)
+    found = solved(matrix, matrix @ wanted)
+    assert float(abs(found - wanted).max()) < 1e-13
