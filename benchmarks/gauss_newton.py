@@ -66,6 +66,9 @@ TRAININGS = (
 )
 
 
+OTHER_FORM = "With states that stay variables: [multiple shooting](multiple_shooting.md)."
+
+
 def seconds(run: Callable[[], object], repeats: int) -> float:
     run()
     started = time.process_time()
@@ -253,7 +256,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    lines = ["# Gauss-Newton steps", "", f"{where}. Processor time."]
+    lines = ["# Gauss-Newton steps", "", f"{where}. Processor time. {OTHER_FORM}"]
     for title, text, table in sections(quick):
         lines += ["", f"## {title}", "", text, ""]
         print(f"\n{title}", flush=True)
