@@ -16,7 +16,6 @@ from liftednet import activations
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy
 from liftednet.problems import StatesOverTime, TimeLink
-from liftednet.problems.linearized_over_time import System
 from liftednet.solvers import RedBlack
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack

@@ -12,7 +12,6 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import SolverError
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.problems.linearized_over_time import System
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
