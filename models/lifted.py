@@ -28,7 +28,7 @@ from .methods.multipliers import MultiplierBlocks
 from .prediction import Fitted, Predictor
 from .run import Report, Steps, Trace, run
 from .settings import MULTIPLIERS
-from .starts import given_weights
+from .starts import AUTO, START_SAMPLES, fitted_start, given_weights
 
 
 class Lifted(Predictor):
@@ -49,7 +49,10 @@ class Lifted(Predictor):
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
             with numbers of its own; "auto" for minibatches, but where multipliers or a raw
             divergence need all samples.
-        start: "kaiming", "xavier", "normal" (variance 0.1), "variance-scaling", or weights.
+        start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
+            first samples so that each layer lies in the nearly linear range of its activation),
+            "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
+            weights.
         solver: "auto", a solver's name, or a solver, for every block.
         state_solver: the same for the states of recurrent layers.
         proximity: weight of a pull of every weight fit to the previous weights, or None.
@@ -203,7 +206,7 @@ class Lifted(Predictor):
         before = self._fit if self.warm_start else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
-        weights = [layer.to(data.like) for layer in self._weights_to_begin_with()]
+        weights = self._weights_to_begin_with(structure, data)
         kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
         blocks = self._blocks_at(structure, data, weights, kind)
         known = None if before is None or before.data is None else before.blocks
@@ -233,7 +236,7 @@ class Lifted(Predictor):
                 validate = partial(self._mean_objective, structure, held)
         else:
             first = batches.first()
-        weights = [layer.to(first.like) for layer in self._weights_to_begin_with()]
+        weights = self._weights_to_begin_with(structure, first)
         moves = BatchSteps(structure, weights, method, generator)
         trace = Trace(float("nan"))
 
@@ -265,8 +268,14 @@ class Lifted(Predictor):
     ) -> float:
         return self._blocks_at(structure, data, weights).objective() / len(data)
 
-    def _weights_to_begin_with(self) -> Sequence[Weights]:
-        return self._feasible(self._known_weights() if self.warm_start else self._first_weights())
+    def _weights_to_begin_with(self, structure: Structure, data: Data) -> Sequence[Weights]:
+        goes_on = self.warm_start and self._fit is not None
+        given = self._known_weights() if goes_on else self._first_weights()
+        weights = [layer.to(data.like) for layer in given]
+        if self.start == AUTO and not goes_on:
+            some = data.take(torch.arange(min(START_SAMPLES, len(data))))
+            weights = fitted_start(structure, weights, some.values)
+        return self._feasible(weights)
 
     def _known_weights(self) -> Sequence[Weights]:
         return self._first_weights() if self._fit is None else self._fit.weights

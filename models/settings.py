@@ -23,7 +23,7 @@ from .methods import Method, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.minibatch import Minibatch
 from .methods.multipliers import refuse_unfit
-from .starts import Start, given_weights, start_named
+from .starts import Start, draw_of, given_weights
 
 Penalties = Penalty | Sequence[Penalty]
 
@@ -154,7 +154,7 @@ class Settings:
         ]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        draw = start_named(start)
+        draw = draw_of(start, self.network)
         return [
             Weights(draw(*p.shape, generator), torch.zeros(p.shape[1]) if p.bias else None)
             for p in self.network.parameters

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.layers.expression import Applied, Expression, Parameter, arguments_of, value_of
+from liftednet.layers.expression import Parameter, arguments_of, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -222,7 +223,7 @@ class BatchSteps:
             LayerMetric(p.shape[0], p.bias, settings.rank, settings.damping, _MEMORY, generator)
             for p in structure.parameters
         ]
-        self._layers = _layers(structure)
+        self._layers = structure.layers
         self._taken = 0
 
     def snapshot(self) -> list[Weights]:
@@ -297,7 +298,8 @@ class BatchSteps:
         leaves = [_leaf(layer) for layer in self.weights]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        values = passed_forward(self.structure.groups, given, self._activated, known)
+        activated = partial(self._activated, self._rows(batch))
+        values = passed_forward(self.structure.groups, given, activated, known)
         loss, tops, slopes = 0.0, [], []
         for term in self.structure.network.terms:
             value, u, slope = self._top(term, batch, values, known)
@@ -324,8 +326,18 @@ class BatchSteps:
             return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
         return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
-    def _activated(self, state: State, u: Tensor) -> Tensor:
-        divergence, lam = self.structure.divergences[state], self.structure.lam[state]
+    def _rows(self, batch: Data) -> int:
+        """Return over how many rows the mean loss is taken, that of most rows."""
+        rows = []
+        for term in self.structure.network.terms:
+            y = batch.values[term.label]
+            mask = counted(batch.values, batch.last_only, term.label, term.argument)
+            rows.append(y[..., 0].numel() if mask is None else int(mask.sum()))
+        return max(rows)
+
+    def _activated(self, rows: int, state: State, u: Tensor) -> Tensor:
+        # The slopes that come back are those of a mean, and so lam is that of a mean, too.
+        divergence, lam = self.structure.divergences[state], self.structure.lam[state] / rows
         activation = self.structure.held(state).activation
         lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
             u, divergence, activation, lam
@@ -419,20 +431,3 @@ def _pull(penalty: Penalty, samples: int) -> float:
 
 def _is_plain(penalty: Penalty) -> bool:
     return isinstance(penalty, SquaredFrobenius) and penalty.center is None
-
-
-def _layers(structure: Structure) -> dict[Parameter, list[Applied]]:
-    """Return the layers that have weights, by them."""
-    found: dict[Parameter, list[Applied]] = {p: [] for p in structure.parameters}
-
-    def visit(expression: Expression) -> None:
-        if isinstance(expression, Applied):
-            if expression.weights is not None and expression not in found[expression.weights]:
-                found[expression.weights].append(expression)
-            for argument in expression.arguments:
-                if isinstance(argument, Expression):
-                    visit(argument)
-
-    for argument in structure.network.arguments:
-        visit(argument)
-    return found
