@@ -58,6 +58,7 @@ def test_a_convolution_is_fitted_and_shared_or_constant_weights_are_not():
     network.loss(losses.CrossEntropy(), dense(last, 10))
     model = Lifted(network, method=STILL, start="auto").fit(X, Y)
     drawn = Lifted(network, method=STILL, start="orthogonal").fit(X, Y)
+    assert shared.weights is not None
     position = network.parameters.index(shared.weights)
     assert torch.allclose(model.weights[position].matrix, drawn.weights[position].matrix)
     u = torch.nn.functional.conv2d(
