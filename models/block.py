@@ -82,6 +82,23 @@ class Structure:
         """The weights in the order of a forward pass."""
         return self.network.parameters
 
+    @cached_property
+    def layers(self) -> dict[Parameter, list[Applied]]:
+        """The layers that have weights, by them."""
+        found: dict[Parameter, list[Applied]] = {p: [] for p in self.parameters}
+
+        def visit(expression: Expression) -> None:
+            if isinstance(expression, Applied):
+                if expression.weights is not None and expression not in found[expression.weights]:
+                    found[expression.weights].append(expression)
+                for argument in expression.arguments:
+                    if isinstance(argument, Expression):
+                        visit(argument)
+
+        for argument in self.network.arguments:
+            visit(argument)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Edge:

@@ -30,7 +30,7 @@ from .methods import Method, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.minibatch import Minibatch
 from .methods.multipliers import refuse_unfit
-from .starts import Start, given_weights, start_named
+from .starts import AUTO, Start, draw_of, given_weights, no_bias, spread_bias
 
 Penalties = Penalty | Sequence[Penalty]
 
@@ -172,10 +172,12 @@ class Settings:
         ]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        draw = start_named(start)
+        draw = draw_of(start, self.network)
+        matrices = [draw(*p.shape, generator) for p in self.network.parameters]
+        spread = spread_bias if start == AUTO else no_bias
         return [
-            Weights(draw(*p.shape, generator), torch.zeros(p.shape[1]) if p.bias else None)
-            for p in self.network.parameters
+            Weights(matrix, spread(*p.shape, generator) if p.bias else None)
+            for matrix, p in zip(matrices, self.network.parameters, strict=True)
         ]
 
     def __repr__(self) -> str:
