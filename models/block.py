@@ -86,17 +86,9 @@ class Structure:
     def layers(self) -> dict[Parameter, list[Applied]]:
         """The layers that have weights, by them."""
         found: dict[Parameter, list[Applied]] = {p: [] for p in self.parameters}
-
-        def visit(expression: Expression) -> None:
-            if isinstance(expression, Applied):
-                if expression.weights is not None and expression not in found[expression.weights]:
-                    found[expression.weights].append(expression)
-                for argument in expression.arguments:
-                    if isinstance(argument, Expression):
-                        visit(argument)
-
-        for argument in self.network.arguments:
-            visit(argument)
+        for layer in self.network.layers():
+            if layer.weights is not None:
+                found[layer.weights].append(layer)
         return found
 
 
