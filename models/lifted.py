@@ -36,7 +36,7 @@ from .methods.multipliers import MultiplierBlocks
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
 from .settings import MULTIPLIERS
-from .standardization import RAW, Standardization, standardization_of
+from .standardization import RAW, Standardization, standardization_of, unpacked_standardization
 from .starts import AUTO, START_SAMPLES, fitted_start, given_weights
 
 
@@ -318,6 +318,11 @@ class Lifted(Predictor):
             described_training, self, structure, method, first, None if data else batches
         )
         memory, begun = keeper.begun(described, first.like.device)
+        if data is None and memory:  # the batch that came first then was another
+            known = memory["standardization"]
+            standardization = unpacked_standardization(known, self.network)
+            batches.standardization = standardization
+        memory["standardization"] = standardization.packed(self.network)
         trace = begun or Trace(float("nan"))
 
         def keep() -> None:

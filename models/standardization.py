@@ -10,7 +10,7 @@ stay layers of their own before and behind the network.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -88,6 +88,14 @@ class Standardization:
         """Return an output of the network in units of the targets."""
         moments = self.moments.get(term.label)
         return output if moments is None else moments.to(output).undone(output)
+
+    def packed(self, network: Network) -> dict[str, Tensor]:
+        """Return the moments by the numbers of inputs and labels, from 1."""
+        found: dict[str, Tensor] = {}
+        for name, variable in _named(network):
+            if (moments := self.moments.get(variable)) is not None:
+                found[f"{name}.center"], found[f"{name}.scale"] = moments.center, moments.scale
+        return found
 
     def folded(
         self, network: Network, weights: Sequence[Weights], penalties: Mapping[Parameter, Penalty]
@@ -172,6 +180,22 @@ class Standardization:
 
 
 RAW = Standardization()
+
+
+def unpacked_standardization(tensors: Mapping[str, Tensor], network: Network) -> Standardization:
+    """Return what `Standardization.packed` has packed, among other tensors."""
+    return Standardization({
+        variable: Moments(tensors[f"{name}.center"], tensors[f"{name}.scale"])
+        for name, variable in _named(network)
+        if f"{name}.center" in tensors
+    })  # fmt: skip
+
+
+def _named(network: Network) -> Iterator[tuple[str, Input | Label]]:
+    for number, variable in enumerate(network.inputs, start=1):
+        yield f"input.{number}", variable
+    for number, term in enumerate(network.terms, start=1):
+        yield f"target.{number}", term.label
 
 
 def standardization_of(network: Network, data: Data) -> Standardization:

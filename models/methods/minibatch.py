@@ -119,7 +119,7 @@ class Minibatch:
         memory = {} if memory is None else memory
         epoch, done, total, seen, before = memory.get("place", (0, 0, 0.0, 0, math.nan))
         best = _Best(self.patience, memory.get("best"))
-        if memory:
+        if "moves" in memory:
             moves.recall(memory["moves"])
             batches.recall(memory["batches"])
         last, order = memory.get("last", moves.weights), batches.memory()
