@@ -23,7 +23,7 @@ AUTO = "auto"  # of deep networks orthogonal, then fitted to the first data
 DEEP = 5  # states one after another, from which the start is fitted
 START_SAMPLES = 1000  # that a start is fitted to
 _RANGES = ((0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.5, 0.5), (1.0, 0.5))  # (mean, deviation)
-_CURVED = 0.3  # share of the variance that may not be linear, of all layers together
+_CURVED = 0.015  # share of the variance that may not be linear
 
 Draw = Callable[[int, int, torch.Generator], Tensor]
 Start = str | Sequence[Weights]
@@ -167,18 +167,13 @@ def given_weights(weights: Sequence[Weights], parameters: Sequence[Parameter]) -
     return given
 
 
-def linear_range(activation: Activation, layers: int) -> tuple[float, float]:
-    """Return a mean and deviation of pre-activations at which a deep network is nearly linear.
+def linear_range(activation: Activation) -> tuple[float, float]:
+    """Return a mean and deviation of pre-activations at which an activation is nearly linear.
 
-    What is not linear adds up over layers, and drowns signals and gradients where it is all there
-    is. So this is the first of a few normal distributions, wide ones first, of which at most a
-    share 0.3 / layers of the variance of phi(u) is not linear in u, or the one of the least. At
-    20 layers: (0, 1) for the sigmoid, (0, 0.5) for tanh, (1, 0.5) for ReLU, whose units are then
-    on for most samples. It is (0, 1) for activations that do not act unit by unit.
-
-    Args:
-        activation: of every layer.
-        layers: how many stand one after another.
+    The first of a few normal distributions, wide ones first, of which at most 1.5 % of the
+    variance of phi(u) is not linear in u, or the one of the least: (0, 1) for the sigmoid, (0, 0.5)
+    for tanh, (1, 0.5) for ReLU, whose units are then on for most samples. Signals and gradients
+    pass many such layers. It is (0, 1) for activations that do not act unit by unit.
     """
     normal = torch.special.ndtri((torch.arange(200, dtype=torch.float64) + 0.5) / 200)
     curved = []
@@ -187,7 +182,7 @@ def linear_range(activation: Activation, layers: int) -> tuple[float, float]:
         v = activation.forward(u.expand(-1, activation.pre_units(2)))
         share = 1 - float(torch.corrcoef(torch.stack([u[:, 0], v[:, 0]]))[0, 1].square())
         curved.append(1.0 if math.isnan(share) else round(share, 4))  # NaN of a constant
-    enough = [share <= _CURVED / layers for share in curved]
+    enough = [share <= _CURVED for share in curved]
     return _RANGES[enough.index(True) if any(enough) else curved.index(min(curved))]
 
 
@@ -213,7 +208,7 @@ def fitted_start(structure: Structure, weights: Sequence[Weights], values: Value
     found = {**values, **dict(zip(structure.parameters, weights, strict=True))}
     for group in structure.groups:
         if runs_alone(group):
-            wanted = linear_range(group[0].activation, len(structure.groups))
+            wanted = linear_range(group[0].activation)
             _bring(structure, group[0].argument, wanted, found)
         found = passed_forward([group], found, structure.activated)
     for term in structure.network.terms:
