@@ -36,6 +36,7 @@ from ..run import Ending, Memory, Step, Steps
 
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
+_NEAR = 1e3  # lam from which targets are so near to the states that float64 tells them apart
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
 
@@ -208,25 +209,31 @@ class _Lifted(torch.autograd.Function):
         activation: Activation,
         lam: float,
         weights: Tensor | None,
+        near: bool,
     ) -> Tensor:
         """Return phi(u), of an activation that may hold the states between bounds."""
         states = activation.forward(u)
         ctx.divergence, ctx.activation, ctx.lam, ctx.weights = divergence, activation, lam, weights
+        ctx.near = near
         ctx.save_for_backward(u, states)
         return states
 
     @staticmethod
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         """Return lam (grad R(u) - phi(u - g / lam)), where a sample of weight w has w lam."""
         (push,), (u, states), divergence = pushes, ctx.saved_tensors, ctx.divergence
         if ctx.weights is not None:  # a sample of weight 0 has no push
             weights = ctx.weights.masked_fill(ctx.weights == 0, 1.0).unsqueeze(-1)
             push = push / weights
+        dtype = u.dtype
+        if ctx.near:  # their difference has no digits in float32
+            u, push = u.double(), push.double()
+            states = ctx.activation.forward(u)
         target = ctx.activation.forward(torch.sub(u, push, alpha=1 / ctx.lam))
         known = isinstance(divergence, Tight) and ctx.activation is divergence.activation
         at = states if known else divergence.link_gradient(u)
-        asked = ctx.lam * (at - target)
-        return asked if ctx.weights is None else weights * asked, None, None, None, None
+        asked = (ctx.lam * (at - target)).to(dtype)
+        return asked if ctx.weights is None else weights * asked, None, None, None, None, None
 
 
 class BatchSteps:
@@ -391,8 +398,9 @@ class BatchSteps:
         if isinstance(activation, Identity):
             return u  # what the divergence asks of u is then the gradient, whatever lam
         lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
-            u, divergence, activation, lam, row_weights(batch.values, u)
-        )
+            u, divergence, activation, lam, row_weights(batch.values, u),
+            self.structure.lam[state] > _NEAR,
+        )  # fmt: skip
         return lifted
 
     def _top(

@@ -37,19 +37,21 @@ def _batch(network: LiftedMLP) -> Data:
     return prepared(network.network, X, Y)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @settings(max_examples=5)
 @given(lam=st.floats(1e6, 1e7), activation=st.sampled_from([activations.Tanh(), activations.ELU()]))
-def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(lam, activation):
+def test_for_a_large_lam_the_gradients_are_those_of_backpropagation(dtype, lam, activation):
     network = full((4, 6, 5, 3), activation, lam=lam, sweeps=1).fit(X, Y)
+    network.with_weights([layer.to(torch.empty(0, dtype=dtype)) for layer in network.weights])
     leaves = [
         (w.matrix.clone().requires_grad_(), bias_of(w).clone().requires_grad_())
         for w in network.weights
     ]
-    x = X
+    x = X.to(dtype)
     for matrix, bias in leaves[:-1]:
         x = activation.forward(x @ matrix + bias)
     torch.nn.functional.cross_entropy(x @ leaves[-1][0] + leaves[-1][1], Y).backward()
-    found = gradients(_steps(network), _batch(network))
+    found = gradients(_steps(network), prepared(network.network, X.to(dtype), Y))
     for (matrix, bias), gradient in zip(leaves, found, strict=True):
         assert matrix.grad is not None and bias.grad is not None
         assert torch.allclose(gradient.matrix, matrix.grad, atol=1e-4)
@@ -84,7 +86,7 @@ def test_the_moved_states_lower_their_state_fit(activation):
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
     divergence = network.structure.divergences[network.network.states[0]]
-    above = network.weights[1].apply(_Lifted.apply(u, divergence, activation, lam, None))
+    above = network.weights[1].apply(_Lifted.apply(u, divergence, activation, lam, None, False))
     torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
     assert u.grad is not None
     moved = fit.measure(passed - u.grad / lam).objective
