@@ -154,12 +154,17 @@ class Design:
         The shift is the mean of some rows: it needs no second look at all of them, and any will
         do that lies among a column's values.
         """
-        if not self.bias or self.shift is not None:
+        if not self.bias or self.shift is not None or self.far is None:
             return self
+        return replace(self, shift=self.far)
+
+    @cached_property
+    def far(self) -> Tensor | None:
+        """(inputs,) the mean of some rows in the columns that lie far from 0; None if none does."""
         rows = self.inputs[:: -(-self.samples // _LOOK)].double()
         deviation, mean = torch.std_mean(rows, 0, correction=0)
         far = mean.abs() > _FAR * deviation
-        return replace(self, shift=mean.where(far, 0.0)) if bool(far.any()) else self
+        return mean.where(far, 0.0) if bool(far.any()) else None
 
     @cached_property
     def shifted(self) -> Tensor:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
+_HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
+
+
 @dataclass(frozen=True, eq=False)
 class WeightFit(Fit[Weights]):
     """min over W, b of lam sum_i [R(x_i W + b + c_i) - <x_i W + b + c_i, v_i>] + pi(W).
@@ -201,7 +204,8 @@ class WeightFit(Fit[Weights]):
 
         The residual is the largest entry of the stationarity condition, X'(grad R(u) - V) lam +
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
-        centered; for b the terms of its own rounding count, too: lam L times the shift times W.
+        centered (without a bias, its part across the mean of X is judged by centered terms, too);
+        for b the terms of its own rounding count, too: lam L times the shift times W.
         """
         stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
@@ -211,8 +215,26 @@ class WeightFit(Fit[Weights]):
         link, slope = self._sums(stacked)
         objective = self.lam * link + self.penalty.value(weight)
         gradient, scale = self._gradient(stacked, slope)
-        violation = self._stationarity(weight, gradient) / scale
-        return Measure(float(objective), float(violation.abs().max()))
+        violation = self._stationarity(weight, gradient)
+        residual = torch.maximum((violation / scale).abs().max(), self._across_mean(violation))
+        return Measure(float(objective), float(residual))
+
+    def _across_mean(self, violation: Tensor) -> Tensor:
+        """Return the violation across the mean input, over terms of inputs about their mean.
+
+        Without a bias the mean stays in X, whose terms may be so large beside those that tell
+        samples apart that a wrong W looks stationary.
+        """
+        mean = self.design.far
+        if self.design.bias or mean is None:
+            return violation.new_zeros(())
+        pulled = self.pulled.double()
+        total = self.design.weighed(pulled, slice(None)).sum(0)
+        about = (self.cross - mean.outer(total)).abs().max()
+        if not 0 < _HIDDEN * about < self.cross.abs().max():
+            return violation.new_zeros(())
+        across = violation - mean.outer(mean @ violation) / mean.dot(mean)
+        return across.abs().max() / (self.lam * about)
 
     def gradient(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient of the divergence at [W; b + shift W] in float64, and its scale.
