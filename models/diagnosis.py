@@ -35,7 +35,7 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     some = data.take(rows)
     passed = structure.passed({**some.values, **values})
     for text in (*_useless(structure, some, passed), *_still(structure, passed)):
-        warnings.warn(text, FitWarning, stacklevel=3)
+        warnings.warn(text, FitWarning, stacklevel=4)
 
 
 def scale_hint(data: Data) -> str:

@@ -14,6 +14,8 @@ from liftednet.samples import Weights
 
 from .metric_prox import LowRankMetric
 
+_NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
+
 
 @dataclass(frozen=True)
 class Move:
@@ -113,7 +115,8 @@ class LayerMetric:
         mixed = (1 - share) * self._vectors * self._values + share * moved
         found, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
-        least = len(found) * torch.finfo(found.dtype).eps * torch.linalg.vector_norm(self._values)
+        digits = max(len(found) * torch.finfo(found.dtype).eps, _NOISE)
+        least = digits * torch.linalg.vector_norm(self._values)
         self._values = self._values.where(self._values > least, 0.0)
         # What is left where the inputs have a lower rank is rounding: the next look begins anew.
         self._vectors = found.where(self._values > 0, self._drawn)

@@ -38,7 +38,7 @@ def _mlp(activation: Any, loss: Any, divergence: str, **options: Any) -> Fitted:
         model = LiftedMLP(
             (6, 5, 4, 2 if regression else 3), activation, loss, lam, 0.1, divergence,
             dtype=torch.float64, method=FullBatch(3, tolerance=1e-7, **options),
-            standardize=False,
+            standardize=False, start="kaiming",
         )  # fmt: skip
         return model.fit(x, targets if regression else labels)
 
