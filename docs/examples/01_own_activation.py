@@ -2,7 +2,7 @@
 An activation by its potential alone
 ====================================
 
-An activation is the argmax of ⟨u, v⟩ − Φ(v) over v, with a convex potential Φ. Here Φ is written
+An activation is the argmax of ⟨u, v⟩ - Φ(v) over v, with a convex potential Φ. Here Φ is written
 down and nothing else: no forward map, no derivative, no prox.
 """
 
@@ -13,15 +13,15 @@ from liftednet import Activation, check_activation, data
 from liftednet.models import LiftedMLP, Minibatch
 
 # %%
-# The optimality condition of Φ(v) = v²/2 + v⁴/4 is v + v³ = u, so that φ is the inverse of a cubic:
-# near 0 the identity, and far out a cube root. `check_activation` tries what the library derives from
-# it at thousands of points, and raises an error with the first at which something does not hold.
+# The optimality condition of Φ(v) = v²/2 + v⁴/4 is v + v³ = u, so that φ is the inverse of a
+# cubic: near 0 the identity, and far out a cube root. `check_activation` tries what the library
+# derives from it at thousands of points, and raises an error with the first at which it fails.
 soft_root = Activation.from_potential(lambda v: v**2 / 2 + v**4 / 4)
 report = check_activation(soft_root)
 print(len(report.checks), "properties hold, such as:", report.checks[5].name)
 
 # %%
-# The divergence D(v, u) = Φ(v) − uv + Φ*(u) is what ties a layer to the one below. It is convex in
+# The divergence D(v, u) = Φ(v) - uv + Φ*(u) is what ties a layer to the one below. It is convex in
 # v, and zero exactly where v = φ(u).
 v = torch.linspace(-2, 2, 201, dtype=torch.float64)
 figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
