@@ -28,17 +28,18 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 html_show_sourcelink = False
+html_show_copyright = False
 
 templates_path = ["_templates"]
 autosummary_imported_members = True
 autosummary_ignore_module_all = False
 autosummary_context = {"front_door": liftednet.__all__}  # a name has one page, under the door
-_OF_SCIKIT_LEARN = ("set_fit_request", "set_partial_fit_request", "set_predict_request")
+_OF_SCIKIT_LEARN = [
+    f"set_{name}_request" for name in ("fit", "partial_fit", "predict", "predict_proba", "score")
+] + ["get_metadata_routing"]
 autodoc_default_options = {
     "show-inheritance": True,
-    "exclude-members": ", ".join(
-        (*_OF_SCIKIT_LEARN, "set_predict_proba_request", "set_score_request")
-    ),
+    "exclude-members": ", ".join(_OF_SCIKIT_LEARN),
 }
 autodoc_typehints = "none"  # the signatures of the source have them; pages stay readable
 napoleon_use_ivar = True

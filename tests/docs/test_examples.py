@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -36,7 +37,7 @@ def test_an_example_runs_and_draws(path, monkeypatch, tmp_path) -> None:
 
 def test_the_first_five_minutes_run(monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for number, block in enumerate(START, start=1):
         exec(compile(block, f"start.md, block {number}", "exec"), names)
     digits, model = names["digits"], names["plain"]
@@ -45,5 +46,5 @@ def test_the_first_five_minutes_run(monkeypatch, tmp_path) -> None:
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
 def test_files_that_a_page_cites_are_there(page) -> None:
-    for target in re.findall(r"<(\.\.[^>]+)>`", page.read_text("utf-8")):
+    for target in re.findall(r"[<(](\.\.[^>)]+)[>)]", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
