@@ -35,6 +35,7 @@ bench: $(INSTALLED) ## every benchmark, one after the other
 		$(BIN)/python -m benchmarks.$$(basename "$$script" .py); done
 
 docs: $(INSTALLED_DOCS) ## the site, in build/docs; its examples are run
+	rm -rf build/docs build/doctrees docs/gallery docs/reference/generated
 	$(SINGLE_THREAD) $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
 	@echo "build/docs/index.html"
 

@@ -9,22 +9,21 @@ output states of its own, so that each is met by a small convex problem in close
 import matplotlib.pyplot as plt
 import torch
 
-from liftednet.activations import Identity, Tanh
+from liftednet.activations import Tanh
 from liftednet.losses import Huber, Quantile, SquaredError
 from liftednet.models import LiftedMLP, Minibatch
 
 generator = torch.Generator().manual_seed(0)
 x = 6 * torch.rand(600, 1, generator=generator, dtype=torch.float64) - 3
-noise = (0.1 + 0.2 * x.abs()) * torch.randn(x.shape, generator=generator, dtype=torch.float64)
+spread = 0.1 + 0.2 * x.abs()
+noise = spread * torch.randn(x.shape, generator=generator, dtype=torch.float64)
 y = torch.sin(x) + noise
-y[::12] += 6  # outliers
+y[::12] += 6
 
 
 def fitted(loss):
     """Return a network of 30 units trained with a loss."""
-    model = LiftedMLP(
-        (1, 30, 1), [Tanh(), Identity()], loss, rho=1e-3, method=Minibatch(60), seed=0
-    )
+    model = LiftedMLP((1, 30, 1), Tanh(), loss, rho=1e-3, method=Minibatch(epochs=60))
     return model.fit(x, y)
 
 
@@ -32,14 +31,13 @@ def fitted(loss):
 # Every twelfth point is off by six. The squared loss follows them; the Huber loss does not.
 points = torch.linspace(-3, 3, 200, dtype=torch.float64).unsqueeze(1)
 truth = torch.sin(points)
-curves = {
-    "squared": LiftedMLP((1, 30, 1), Tanh(), SquaredError(), rho=1e-3, method=Minibatch(60), seed=0)
-    .fit(x, y)
-    .predict(points),
-    "Huber, 0.2": fitted(Huber(0.2)).predict(points),
-    "quantile 0.1": fitted(Quantile(0.1)).predict(points),
-    "quantile 0.8": fitted(Quantile(0.8)).predict(points),
+losses = {
+    "squared": SquaredError(),
+    "Huber, 0.2": Huber(0.2),
+    "quantile 0.1": Quantile(0.1),
+    "quantile 0.8": Quantile(0.8),
 }
+curves = {name: fitted(loss).predict(points) for name, loss in losses.items()}
 for name, curve in curves.items():
     print(f"{name}: mean distance from the sine {float((curve - truth).abs().mean()):.3f}")
 
