@@ -330,6 +330,20 @@ class Network:
         found = (curved_in(argument) for argument in self.arguments)
         return next((layer for layer in found if layer is not None), None)
 
+    def layers(self) -> Iterator[Applied]:
+        """Yield every layer, each once, after those that it stands on."""
+        seen: set[int] = set()
+
+        def visit(expression: Any) -> Iterator[Applied]:
+            if isinstance(expression, Applied) and id(expression) not in seen:
+                seen.add(id(expression))
+                for argument in expression.arguments:
+                    yield from visit(argument)
+                yield expression
+
+        for argument in self.arguments:
+            yield from visit(argument)
+
     @property
     def arguments(self) -> list[Expression]:
         """The pre-activations of all states and losses."""

@@ -82,6 +82,15 @@ class Structure:
         """The weights in the order of a forward pass."""
         return self.network.parameters
 
+    @cached_property
+    def layers(self) -> dict[Parameter, list[Applied]]:
+        """The layers that have weights, by them."""
+        found: dict[Parameter, list[Applied]] = {p: [] for p in self.parameters}
+        for layer in self.network.layers():
+            if layer.weights is not None:
+                found[layer.weights].append(layer)
+        return found
+
 
 @dataclass(frozen=True, eq=False)
 class Edge:

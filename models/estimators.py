@@ -230,6 +230,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.pipeline import make_pipeline
         >>> from sklearn.preprocessing import StandardScaler
+        >>> from liftednet import LiftedClassifier
         >>> X, y = load_iris(return_X_y=True)
         >>> network = LiftedClassifier((20,), max_iter=200, random_state=0)
         >>> make_pipeline(StandardScaler(), network).fit(X, y).score(X, y) > 0.9
@@ -410,8 +411,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
 
     Example:
         >>> import numpy as np
+        >>> from liftednet import LiftedRegressor
         >>> X = np.linspace(-1, 1, 200)[:, None]
-        >>> network = LiftedRegressor((20,), "tanh", method="gauss-newton", random_state=0)
+        >>> network = LiftedRegressor((20,), "tanh", rho=1e-4, method="gauss-newton")
         >>> network.fit(X, np.sin(3 * X[:, 0])).score(X, np.sin(3 * X[:, 0])) > 0.99
         True
     """
@@ -534,6 +536,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
         n_features_in_: features of every step.
 
     Example:
+        >>> from liftednet import LiftedSequenceClassifier
         >>> from liftednet.data import echo
         >>> X, y = (part.numpy() for part in echo(samples=50, length=8, lag=1))
         >>> LiftedSequenceClassifier((8,), max_iter=5, random_state=0).fit(X, y).predict(X).shape

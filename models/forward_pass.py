@@ -37,7 +37,7 @@ def passed_forward(
     found = dict(values)
     known = {} if known is None else known
     for group in groups:
-        if _runs_alone(group):
+        if runs_alone(group):
             state = group[0]
             u = value_of(state.argument, found, known)
             found[state] = counted_steps(state, activate(state, u), found)
@@ -57,7 +57,8 @@ def refuse_overflow(outputs: Sequence[Tensor]) -> None:
             )
 
 
-def _runs_alone(group: Sequence[State]) -> bool:
+def runs_alone(group: Sequence[State]) -> bool:
+    """Return whether a group is one state that does not depend on itself."""
     return len(group) == 1 and group[0] not in group[0].argument.variables
 
 

@@ -36,8 +36,8 @@ from .methods.multipliers import MultiplierBlocks
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
 from .settings import MULTIPLIERS
-from .standardization import RAW, Standardization, standardization_of
-from .starts import given_weights
+from .standardization import RAW, Standardization, standardization_of, unpacked_standardization
+from .starts import AUTO, START_SAMPLES, fitted_start, given_weights
 
 
 class Lifted(Predictor):
@@ -58,7 +58,10 @@ class Lifted(Predictor):
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
             with numbers of its own; "auto" for minibatches, but where multipliers or a raw
             divergence need all samples.
-        start: "kaiming", "xavier", "normal" (variance 0.1), "variance-scaling", or weights.
+        start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
+            first samples so that each layer lies in the nearly linear range of its activation),
+            "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
+            weights.
         solver: "auto", a solver's name, or a solver, for every block.
         state_solver: the same for the states of recurrent layers.
         proximity: weight of a pull of every weight fit to the previous weights, or None.
@@ -182,8 +185,7 @@ class Lifted(Predictor):
         standardization = self._standardization(batch, goes_on=True)
         batch = standardization.of(batch)
         if steps is None:
-            known = self._feasible(self._known_weights(standardization))
-            weights = [layer.to(batch.like) for layer in known]
+            weights = self._weights_to_begin_with(structure, batch, standardization, goes_on=True)
             generator = torch.Generator().manual_seed(require_seed(self.seed))
             steps = BatchSteps(structure, weights, settings, generator)
         before = steps.snapshot()
@@ -276,8 +278,7 @@ class Lifted(Predictor):
         before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
-        begun = self._weights_to_begin_with(standardization)
-        weights = [layer.to(data.like) for layer in begun]
+        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
         kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
         blocks = self._blocks_at(structure, data, weights, kind)
         known = None if before is None else before.memory(data)
@@ -310,13 +311,18 @@ class Lifted(Predictor):
             first = batches.first()
             standardization = self._standardization(first, self.warm_start)
             batches.standardization = standardization
-        start = self._weights_to_begin_with(standardization)
-        weights = [layer.to(first.like) for layer in start]
+            first = standardization.of(first)
+        weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
         moves = BatchSteps(structure, weights, method, generator)
         described = partial(
             described_training, self, structure, method, first, None if data else batches
         )
         memory, begun = keeper.begun(described, first.like.device)
+        if data is None and memory:  # the batch that came first then was another
+            known = memory["standardization"]
+            standardization = unpacked_standardization(known, self.network)
+            batches.standardization = standardization
+        memory["standardization"] = standardization.packed(self.network)
         trace = begun or Trace(float("nan"))
 
         def keep() -> None:
@@ -346,10 +352,17 @@ class Lifted(Predictor):
     ) -> float:
         return self._blocks_at(structure, data, weights).objective() / len(data)
 
-    def _weights_to_begin_with(self, standardization: Standardization) -> Sequence[Weights]:
-        if self.warm_start:
-            return self._feasible(self._known_weights(standardization))
-        return self._feasible(self._started(standardization))
+    def _weights_to_begin_with(
+        self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
+    ) -> list[Weights]:
+        """Return the weights of before, or of the start, on standardized data."""
+        goes_on = goes_on and self.is_fitted
+        given = (self._known_weights if goes_on else self._started)(standardization)
+        weights = [layer.to(data.like) for layer in given]
+        if self.start == AUTO and not goes_on:
+            some = data.take(torch.arange(min(START_SAMPLES, len(data))))
+            weights = fitted_start(structure, weights, some.values)
+        return self._feasible(weights)
 
     def _started(self, standardization: Standardization) -> Sequence[Weights]:
         """Return the weights of the start; those that were given are for raw data."""
@@ -359,8 +372,6 @@ class Lifted(Predictor):
         return standardization.unfolded(self.network, weights) or weights
 
     def _known_weights(self, standardization: Standardization) -> Sequence[Weights]:
-        if not self.is_fitted:
-            return self._started(standardization)
         fitted = self._known
         if fitted.standardization.moments:
             return fitted.weights

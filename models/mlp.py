@@ -66,7 +66,7 @@ class LiftedMLP(Lifted):
         bias: bool | Sequence[bool] = True,
         penalty: Penalties | None = None,
         method: str | Method = "auto",
-        start: Start = "kaiming",
+        start: Start = "auto",
         solver: AnySolver = "auto",
         proximity: float | None = None,
         seed: int = 0,

@@ -30,7 +30,7 @@ from .methods import Method, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.minibatch import Minibatch
 from .methods.multipliers import refuse_unfit
-from .starts import Start, given_weights, start_named
+from .starts import AUTO, Start, draw_of, given_weights, input_gain, spread_bias, weights_on_inputs
 
 Penalties = Penalty | Sequence[Penalty]
 
@@ -172,10 +172,21 @@ class Settings:
         ]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        draw = start_named(start)
+        draw = draw_of(start, self.network)
+        parameters = self.network.parameters
+        matrices = [draw(*p.shape, generator) for p in parameters]
+        if start != AUTO:
+            return [
+                Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
+                for matrix, p in zip(matrices, parameters, strict=True)
+            ]
+        first = weights_on_inputs(self.network)
         return [
-            Weights(draw(*p.shape, generator), torch.zeros(p.shape[1]) if p.bias else None)
-            for p in self.network.parameters
+            Weights(
+                input_gain(p.shape[0]) * matrix if p in first else matrix,
+                spread_bias(*p.shape, generator) if p.bias else None,
+            )
+            for matrix, p in zip(matrices, parameters, strict=True)
         ]
 
     def __repr__(self) -> str:

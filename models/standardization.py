@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,10 +27,9 @@ from liftednet.samples import Weights, spread
 from .block import counted
 from .data import Data
 
-# Features whose deviations differ by less than this from the median's keep their proportions: a
-# set in one unit (pixels, words, standard scores) says something by them.
+# Features whose ranges differ by less than this from the median's keep their proportions: a set in
+# one unit (pixels, counts of words, standard scores) says something by them.
 _ALIKE = 3.0
-_LARGEST = 10.0  # standardized value: features that are seldom off their mean are not blown up
 _DIGITS = 1e-3  # that the sum b - (center / scale) W may cost a folded network
 
 
@@ -91,6 +89,14 @@ class Standardization:
         moments = self.moments.get(term.label)
         return output if moments is None else moments.to(output).undone(output)
 
+    def packed(self, network: Network) -> dict[str, Tensor]:
+        """Return the moments by the numbers of inputs and labels, from 1."""
+        found: dict[str, Tensor] = {}
+        for name, variable in _named(network):
+            if (moments := self.moments.get(variable)) is not None:
+                found[f"{name}.center"], found[f"{name}.scale"] = moments.center, moments.scale
+        return found
+
     def folded(
         self, network: Network, weights: Sequence[Weights], penalties: Mapping[Parameter, Penalty]
     ) -> list[Weights] | None:
@@ -129,7 +135,7 @@ class Standardization:
 
         None where data meet something else than a dense layer with weights of its own.
         """
-        layers = list(_layers(network.arguments))
+        layers = list(network.layers())
         uses = Counter(layer.weights for layer in layers)
         own = [x for x in layers if type(x.layer) is Dense and uses[x.weights] == 1]
         found: dict[Parameter, tuple[Moments, Moments]] = {}
@@ -176,12 +182,27 @@ class Standardization:
 RAW = Standardization()
 
 
+def unpacked_standardization(tensors: Mapping[str, Tensor], network: Network) -> Standardization:
+    """Return what `Standardization.packed` has packed, among other tensors."""
+    return Standardization({
+        variable: Moments(tensors[f"{name}.center"], tensors[f"{name}.scale"])
+        for name, variable in _named(network)
+        if f"{name}.center" in tensors
+    })  # fmt: skip
+
+
+def _named(network: Network) -> Iterator[tuple[str, Input | Label]]:
+    for number, variable in enumerate(network.inputs, start=1):
+        yield f"input.{number}", variable
+    for number, term in enumerate(network.terms, start=1):
+        yield f"target.{number}", term.label
+
+
 def standardization_of(network: Network, data: Data) -> Standardization:
     """Return the moments of the inputs, and of the targets of losses that scale with them.
 
-    A feature's scale is its deviation, in steps: deviations within a factor of 3 of the median's
-    count as the median's, larger and smaller ones by a third of their proportion;
-    and none is so small that a value would exceed 10. A constant feature has the median's.
+    The inputs' mean square becomes 1. Features whose ranges are within a factor of 3 of the
+    median's are divided by one number; wider and narrower ones come as near as that factor.
 
     Args:
         network: whose data they are.
@@ -216,12 +237,11 @@ def _of_inputs(rows: Tensor, weights: Tensor | None, shape: tuple[int, ...]) -> 
         weights = None if weights is None else weights.repeat_interleave(each)
     center, deviation, largest = spread(rows, weights)
     varies = deviation > 16 * torch.finfo(rows.dtype).eps * center.abs()
-    common = (
-        deviation[varies].log().median().exp() if bool(varies.any()) else deviation.new_ones(())
-    )
-    deviation = deviation.where(varies, common)
-    scale = deviation / (deviation / common).clamp(1 / _ALIKE, _ALIKE)
-    scale = torch.maximum(scale, largest / _LARGEST)
+    typical = largest[varies].median() if bool(varies.any()) else largest.new_ones(())
+    ratio = (largest / typical).where(varies, 1.0)
+    unit = typical * ratio / ratio.clamp(1 / _ALIKE, _ALIKE)
+    level = (deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
+    scale = unit * level
     like = rows.new_empty(())
     return Moments(center.to(like).repeat_interleave(each), scale.to(like).repeat_interleave(each))
 
@@ -258,18 +278,3 @@ def _unit(units: int) -> Moments:
 def _is_raw(moments: Moments | None) -> bool:
     """Say whether nothing is standardized here."""
     return moments is not None and not bool(moments.center.any() | (moments.scale != 1).any())
-
-
-def _layers(arguments: Sequence[Any]) -> Iterator[Applied]:
-    """Yield every layer below, each once, arguments first."""
-    seen: set[int] = set()
-
-    def visit(expression: Any) -> Iterator[Applied]:
-        if isinstance(expression, Applied) and id(expression) not in seen:
-            seen.add(id(expression))
-            for argument in expression.arguments:
-                yield from visit(argument)
-            yield expression
-
-    for argument in arguments:
-        yield from visit(argument)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from .lifted import Lifted
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
 from .settings import COUPLINGS
-from .standardization import Moments, Standardization
+from .standardization import unpacked_standardization
 
 Activations = Activation | Sequence[Activation] | None
 Arguments = dict[str, Any]
@@ -185,7 +185,7 @@ def _names() -> str:
 
 def _pack(model: Lifted, kind: Kind) -> Archive:
     constants = Tensors()
-    tensors = {**_pack_weights(model.weights), **_pack_moments(model)}
+    tensors = {**_pack_weights(model.weights), **model.standardization.packed(model.network)}
     states = model.network.states
     arguments = {
         name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
@@ -217,31 +217,6 @@ def _pack_weights(weights: Sequence[Weights]) -> Tensors:
         if layer.bias is not None:
             tensors[f"bias.{number}"] = layer.bias
     return tensors
-
-
-def _pack_moments(model: Lifted) -> Tensors:
-    """Return the moments that could not be folded, by the numbers of inputs and labels, from 1."""
-    tensors: Tensors = {}
-    for name, variable in _standardized(model.network):
-        if (moments := model.standardization.moments.get(variable)) is not None:
-            tensors[f"{name}.center"], tensors[f"{name}.scale"] = moments.center, moments.scale
-    return tensors
-
-
-def _unpack_moments(tensors: Mapping[str, Tensor], network: Network) -> Standardization:
-    return Standardization({
-        variable: Moments(tensors[f"{name}.center"], tensors[f"{name}.scale"])
-        for name, variable in _standardized(network)
-        if f"{name}.center" in tensors
-    })  # fmt: skip
-
-
-def _standardized(network: Network) -> Iterator[tuple[str, Any]]:
-    """Yield what may have moments, by the names of their tensors."""
-    for number, variable in enumerate(network.inputs, start=1):
-        yield f"input.{number}", variable
-    for number, term in enumerate(network.terms, start=1):
-        yield f"target.{number}", term.label
 
 
 def _learned(model: Lifted) -> list[Activation | None]:
@@ -365,7 +340,7 @@ def _restore(model: Lifted, archive: Archive) -> None:
         structure=structure,
         last_only=last_only,
         loaded=loaded,
-        standardization=_unpack_moments(archive.tensors, network),
+        standardization=unpacked_standardization(archive.tensors, network),
     )
 
 

@@ -98,16 +98,16 @@ class LayerMetric:
         self._mean, self._vectors, self._values, self._drawn = (
             part.to(inputs) for part in (self._mean, self._vectors, self._values, self._drawn)
         )
-        self._looks = self._memory * self._looks + 1
-        share = 1 / self._looks
+        looks = self._memory * self._looks + 1
+        share = 1 / looks
         counts = 1.0 if weights is None else (weights / weights.mean()).unsqueeze(1)
-        if self._bias:
-            self._mean = self._mean.lerp((counts * inputs).mean(0), share)
-        centered = inputs - self._mean if self._bias else inputs
+        mean = self._mean.lerp((counts * inputs).mean(0), share) if self._bias else self._mean
+        centered = inputs - mean if self._bias else inputs
         counted = counts * centered
         spread = float((counted * centered).mean())
         if not spread < math.inf:
             raise SolverError("the variance of a layer's inputs is not finite: scale X.")
+        self._mean, self._looks = mean, looks
         self._variance += share * (spread - self._variance)
         moved = counted.T @ (centered @ self._vectors) / len(inputs)
         mixed = (1 - share) * self._vectors * self._values + share * moved

@@ -61,7 +61,16 @@ def initialize_(
         SolverError: the loss or the weights are not finite.
 
     Example:
-        initialize_(network, X, y, loss=CrossEntropy(), passes=2)
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet import initialize_
+        >>> from liftednet.losses import CrossEntropy
+        >>> X = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 50)
+        >>> y = torch.tensor([0, 1] * 50)
+        >>> network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> network = initialize_(network, X, y, loss=CrossEntropy(), passes=100)
+        >>> bool((network(X).argmax(-1) == y).all())
+        True
     """
     if not isinstance(module, nn.Module):
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")

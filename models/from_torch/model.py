@@ -238,6 +238,8 @@ class _Loader(DataLoader[Any]):
         self._inner, self._batch = inner, batch
         self._length, samples = _counted(inner, batch)
         self.__dict__["dataset"] = range(samples)
+        for name in ("batch_sampler", "generator"):  # whose order a checkpoint keeps
+            self.__dict__[name] = getattr(inner, name, None)
 
     def __len__(self) -> int:
         return self._length
@@ -315,9 +317,15 @@ def lift(
         DeclarationError: the network, the loss and the settings do not fit together.
 
     Example:
-        lifted = liftednet.lift(network, X[:2], loss=CrossEntropy())
-        lifted.fit(X, y)
-        lifted.write_()
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet import lift
+        >>> from liftednet.losses import CrossEntropy
+        >>> X, y = torch.randn(40, 3), torch.arange(40) % 2
+        >>> network = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 2))
+        >>> lifted = lift(network, X[:2], loss=CrossEntropy(), show=False)
+        >>> lifted.fit(X, y).write_() is network
+        True
     """
     like = _require_network(network)
     given = tuple(example) if isinstance(example, tuple | list) else (example,)

@@ -16,7 +16,7 @@ from liftednet.activation import Activation
 from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.layers.expression import Applied, Expression, Parameter, arguments_of, value_of
+from liftednet.layers.expression import Parameter, arguments_of, value_of
 from liftednet.layers.normalization import batch_statistics
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
@@ -119,7 +119,7 @@ class Minibatch:
         memory = {} if memory is None else memory
         epoch, done, total, seen, before = memory.get("place", (0, 0, 0.0, 0, math.nan))
         best = _Best(self.patience, memory.get("best"))
-        if memory:
+        if "moves" in memory:
             moves.recall(memory["moves"])
             batches.recall(memory["batches"])
         last, order = memory.get("last", moves.weights), batches.memory()
@@ -265,7 +265,7 @@ class BatchSteps:
             LayerMetric(p.shape[0], p.bias, settings.rank, settings.damping, _MEMORY, generator)
             for p in structure.parameters
         ]
-        self._layers = _layers(structure)
+        self._layers = structure.layers
         self._taken = 0
 
     def snapshot(self) -> list[Weights]:
@@ -347,7 +347,7 @@ class BatchSteps:
         leaves = [_leaf(layer) for layer in self.weights]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        activated = partial(self._activated, batch)
+        activated = partial(self._activated, batch, self._rows(batch) * weight)
         values = passed_forward(self.structure.groups, given, activated, known)
         loss, tops, slopes = 0.0, [], []
         for term in self.structure.network.terms:
@@ -375,8 +375,18 @@ class BatchSteps:
             return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
         return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
-    def _activated(self, batch: Data, state: State, u: Tensor) -> Tensor:
-        divergence, lam = self.structure.divergences[state], self.structure.lam[state]
+    def _rows(self, batch: Data) -> int:
+        """Return over how many rows the mean loss is taken, that of most rows."""
+        rows = []
+        for term in self.structure.network.terms:
+            y = batch.values[term.label]
+            mask = counted(batch.values, batch.last_only, term.label, term.argument)
+            rows.append(y[..., 0].numel() if mask is None else int(mask.sum()))
+        return max(rows)
+
+    def _activated(self, batch: Data, counts: float, state: State, u: Tensor) -> Tensor:
+        # The slopes that come back are those of a mean, and so lam is that of a mean, too.
+        divergence, lam = self.structure.divergences[state], self.structure.lam[state] / counts
         activation = self.structure.held(state).activation
         if isinstance(activation, Identity):
             return u  # what the divergence asks of u is then the gradient, whatever lam
@@ -479,20 +489,3 @@ def _pull(penalty: Penalty, samples: float) -> float:
 
 def _is_plain(penalty: Penalty) -> bool:
     return isinstance(penalty, SquaredFrobenius) and penalty.center is None
-
-
-def _layers(structure: Structure) -> dict[Parameter, list[Applied]]:
-    """Return the layers that have weights, by them."""
-    found: dict[Parameter, list[Applied]] = {p: [] for p in structure.parameters}
-
-    def visit(expression: Expression) -> None:
-        if isinstance(expression, Applied):
-            if expression.weights is not None and expression not in found[expression.weights]:
-                found[expression.weights].append(expression)
-            for argument in expression.arguments:
-                if isinstance(argument, Expression):
-                    visit(argument)
-
-    for argument in structure.network.arguments:
-        visit(argument)
-    return found

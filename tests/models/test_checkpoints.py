@@ -145,7 +145,7 @@ def test_sequences_with_one_answer_and_weights_of_samples_go_on(tmp_path, monkey
     y, weights = torch.arange(12) % 3, torch.arange(1.0, 13.0, dtype=torch.float64)
 
     def make() -> LiftedRNN:
-        return LiftedRNN(2, 4, 3, sweeps=3)
+        return LiftedRNN(2, 4, 3, sweeps=3, divergence="joint")
 
     def fit(model: Lifted, **options: Any) -> Lifted:
         return model.fit(x, y, sample_weight=weights, lengths=[5, 3, 2, 4] * 3, **options)
@@ -166,7 +166,7 @@ def written(tmp_path) -> Path:
     ("options", "message"),
     [
         ({"lam": 3.0}, r"lam 1 is 3\.0, and was 10\.0"),
-        ({"rho": 1.0}, "penalty 1 parameters rho is 1.0, and was 0.001"),
+        ({"rho": 3.0}, "penalty 1 parameters rho is 3.0, and was 1.0"),
         ({"seed": 1}, "seed is 1, and was 0"),
         ({"start": "xavier"}, "checksum of the first weights is"),
         ({"method": replace(SHORT, epochs=9)}, "method parameters epochs is 9, and was 3"),

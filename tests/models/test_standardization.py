@@ -60,9 +60,9 @@ def test_features_of_one_unit_keep_their_proportions_and_others_come_near():
     labels = generator.integers(0, 2, 4000)
     model = LiftedMLP((6, 2), method=Minibatch(epochs=1, rate=1e-6)).fit(x, labels)
     found = seen(model).numpy().std(0)
-    ratio = deviations / np.median(x.std(0))
-    expected = np.clip(ratio, 1 / 3, 3)
-    np.testing.assert_allclose(found, expected, rtol=0.05)
+    expected = np.clip(deviations / np.median(deviations), 1 / 3, 3)
+    np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=0.05)
+    assert np.square(found).mean() == pytest.approx(1.0)
 
 
 def test_what_is_seldom_off_its_mean_stays_within_bounds_and_constants_do_no_harm():

@@ -19,10 +19,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import liftednet
-from tests.torture import subproblems
+from tests.torture import files, kills, subproblems
 from tests.torture.report import Finding
 
-PARTS = {"subproblems": subproblems.findings}
+PARTS = {
+    "subproblems": subproblems.findings,
+    "files": files.findings,
+    "kills": kills.findings,
+}
 RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
 
 

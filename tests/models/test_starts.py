@@ -1,0 +1,97 @@
+"""The start that is fitted to data: where pre-activations lie, and what it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from liftednet import activations, losses
+from liftednet.layers import convolution, dense
+from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
+from liftednet.models.starts import fitted_start, linear_range
+from liftednet.network import Network
+from liftednet.penalties import Nonnegative
+
+DIGITS, LABELS = load_digits(return_X_y=True)
+X, Y = torch.tensor(DIGITS, dtype=torch.float32) / 16, torch.tensor(LABELS)
+STILL = Minibatch(epochs=1, rate=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("activation", "shallow", "deep"),
+    [
+        (activations.Sigmoid(), (0.0, 1.0), (0.0, 1.0)),
+        (activations.Tanh(), (0.0, 1.0), (0.0, 0.5)),
+        (activations.ReLU(), (0.0, 1.0), (1.0, 0.5)),
+        (activations.Identity(), (0.0, 1.0), (0.0, 1.0)),
+        (activations.Sign(), (0.0, 1.0), (0.0, 1.0)),
+        (activations.Softmax(), (0.0, 1.0), (0.0, 1.0)),
+    ],
+)
+def test_the_deeper_the_more_linear_is_the_range_of_an_activation(activation, shallow, deep):
+    assert (linear_range(activation, 1), linear_range(activation, 20)) == (shallow, deep)
+
+
+@pytest.mark.parametrize("activation", [activations.Sigmoid(), activations.ReLU()])
+def test_every_layer_of_the_default_start_lies_in_its_range(activation):
+    first = X[:1000]
+    network = LiftedMLP((64, *[20] * 5, 10), activation, method=STILL).fit(first, Y[:1000])
+    mean, deviation = linear_range(activation, 5)
+    x = first
+    for layer in network.weights[:-1]:
+        u = layer.apply(x)
+        assert torch.allclose(u.mean(0), torch.full((20,), mean), atol=1e-4)
+        assert float(u.var(0, correction=0).mean().sqrt()) == pytest.approx(deviation, rel=1e-4)
+        x = activation.forward(u)
+
+
+def test_a_convolution_is_fitted_and_shared_or_constant_weights_are_not():
+    network = Network()
+    image = network.input(1, 8, 8)
+    below = network.state(activations.Tanh(), convolution(image, 3, 3))
+    narrow = network.state(activations.Tanh(), dense(below, 5))
+    shared = dense(narrow, 5)
+    middle = network.state(activations.Tanh(), shared)
+    again = network.state(activations.Tanh(), dense(middle, 5))
+    last = network.state(activations.Tanh(), dense(again, 5, weights=shared.weights))
+    network.loss(losses.CrossEntropy(), dense(last, 10))
+    model = Lifted(network, method=STILL, start="auto").fit(X, Y)
+    drawn = Lifted(network, method=STILL, start="orthogonal").fit(X, Y)
+    assert shared.weights is not None
+    position = network.parameters.index(shared.weights)
+    assert torch.allclose(model.weights[position].matrix, drawn.weights[position].matrix)
+    u = torch.nn.functional.conv2d(
+        X[:1000].view(-1, 1, 8, 8),
+        model.weights[0].matrix.T.reshape(3, 1, 3, 3),
+        model.weights[0].bias,
+    )
+    assert torch.allclose(u.mean((0, 2, 3)), torch.zeros(3), atol=1e-4)
+    deviation = linear_range(activations.Tanh(), 5)[1]
+    assert float(u.var((0, 2, 3), correction=0).mean().sqrt()) == pytest.approx(deviation, rel=1e-4)
+    nothing = {network.inputs[0]: torch.zeros(5, 64)}
+    kept = fitted_start(model.structure, drawn.weights, nothing)
+    assert torch.equal(kept[0].matrix, drawn.weights[0].matrix)
+
+
+def test_a_layer_without_bias_and_one_with_a_constraint_start_where_they_may():
+    sizes, phi = (64, *[20] * 5, 10), activations.Sigmoid()
+    network = LiftedMLP(sizes, phi, bias=False, penalty=Nonnegative(), method=STILL)
+    network.fit(X[:500], Y[:500])
+    assert all(bool((layer.matrix >= 0).all()) for layer in network.weights)
+    assert network.weights[0].bias is None
+
+
+@pytest.mark.parametrize("activation", [activations.Sigmoid(), activations.Tanh()])
+def test_ten_layers_train_from_the_default_start(activation):
+    network = LiftedMLP((64, *[30] * 10, 10), activation, method=Minibatch(epochs=15)).fit(
+        X[:1200], Y[:1200]
+    )
+    assert float((network.predict(X[1200:]) == Y[1200:]).float().mean()) > 0.85
+
+
+def test_the_default_start_serves_full_batches_and_a_warm_start_keeps_what_is_there():
+    network = LiftedMLP((64, *[10] * 5, 10), method=FullBatch(sweeps=1), warm_start=True).fit(X, Y)
+    network.method = STILL
+    before = network.weights[0].matrix.clone()
+    assert torch.allclose(network.fit(X, Y).weights[0].matrix, before, atol=1e-5)
