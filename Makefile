@@ -2,12 +2,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+INSTALLED_DOCS := .venv/.installed-docs
 SINGLE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
 	name a newer one, as in: make test PYTHON=python3.12
 
-.PHONY: help demo test torture lint type bench clean
+.PHONY: help demo test torture lint type bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -33,8 +34,14 @@ bench: $(INSTALLED) ## every benchmark, one after the other
 	set -e; for script in benchmarks/*.py; do echo "== $$script"; \
 		$(BIN)/python -m benchmarks.$$(basename "$$script" .py); done
 
+docs: $(INSTALLED_DOCS) ## the site, in build/docs; its examples are run
+	rm -rf build/docs build/doctrees docs/gallery docs/reference/generated
+	$(SINGLE_THREAD) $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	@echo "build/docs/index.html"
+
 clean: ## remove .venv and everything else that was made
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf docs/gallery docs/reference/generated
 
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed:" \
@@ -43,4 +50,8 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt
 		sys.exit("$(OLD_PYTHON)" % sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[test]"
+	@touch $@
+
+$(INSTALLED_DOCS): $(INSTALLED)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	@touch $@
