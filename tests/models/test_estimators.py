@@ -33,7 +33,8 @@ QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "random_state": 0}
 LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
 
 
-# Over the 500 epochs of the defaults the order of 15 samples, which is rounding, grows beyond the 1e-7 by which weighted samples may differ from repeated ones.
+# Over the 500 epochs of the defaults the order of 15 samples, which is rounding, grows beyond the
+# 1e-7 by which weighted samples may differ from repeated ones.
 @parametrize_with_checks([LiftedClassifier(max_iter=20), LiftedRegressor(max_iter=20)])
 def test_all_checks_of_scikit_learn(estimator, check):
     check(estimator)
