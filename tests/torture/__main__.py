@@ -49,12 +49,13 @@ def main() -> int:
                 progress.console.print(f"{finding.what}: {finding.wrong} of {finding.drawn} wrong")
                 progress.update(bar, description=f"{name}: {finding.what.split(' (')[0]}")
             progress.advance(bar)
-    RESULT.write_text(report(found, time.perf_counter() - started), encoding="utf-8")
+    text = report(found, asked.share, time.perf_counter() - started)
+    RESULT.write_text(text, encoding="utf-8")
     console.print(f"written to {RESULT}")
     return int(any(finding.wrong for finding in found))
 
 
-def report(found: Iterable[Finding], seconds: float) -> str:
+def report(found: Iterable[Finding], share: float, seconds: float) -> str:
     """Return the table of what was found, with where and by what."""
     versions = ", ".join(
         f"{module.__name__} {module.__version__}" for module in (liftednet, torch, numpy, scipy)
@@ -63,8 +64,8 @@ def report(found: Iterable[Finding], seconds: float) -> str:
         [
             "# Reliability",
             "",
-            f"By `make torture`, {time.strftime('%Y-%m-%d')}, {seconds / 60:.0f} minutes on one "
-            f"thread of {machine()}; Python {platform.python_version()}, {versions}.",
+            f"By `make torture`, {100 * share:g} % of its cases, {time.strftime('%Y-%m-%d')}, "
+            f"{seconds / 60:.0f} minutes on one thread of {machine()}; Python {platform.python_version()}, {versions}.",
             "",
             "| cases | drawn | wrong | what was asked of each | the first wrong one |",
             "| --- | ---: | ---: | --- | --- |",
