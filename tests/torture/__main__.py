@@ -65,7 +65,8 @@ def report(found: Iterable[Finding], share: float, seconds: float) -> str:
             "# Reliability",
             "",
             f"By `make torture`, {100 * share:g} % of its cases, {time.strftime('%Y-%m-%d')}, "
-            f"{seconds / 60:.0f} minutes on one thread of {machine()}; Python {platform.python_version()}, {versions}.",
+            f"{seconds / 60:.0f} minutes on one thread of {machine()}; Python "
+            f"{platform.python_version()}, {versions}.",
             "",
             "| cases | drawn | wrong | what was asked of each | the first wrong one |",
             "| --- | ---: | ---: | --- | --- |",
