@@ -130,25 +130,28 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
 
 
 class Affine(nn.Module):
-    """x scale + shift, unit by unit: what could not be folded into weights beside raw data.
+    """(x - center) scale + shift, unit by unit: what could not be folded into weights.
 
     Attributes:
+        center: (units,), not trained; taken off first, so that no digits cancel.
         scale: (units,), not trained.
         shift: (units,), not trained.
     """
 
+    center: Tensor
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, scale: Tensor, shift: Tensor) -> None:
-        """Keep both as buffers."""
+    def __init__(self, center: Tensor, scale: Tensor, shift: Tensor) -> None:
+        """Keep all three as buffers."""
         super().__init__()
+        self.register_buffer("center", center)
         self.register_buffer("scale", scale)
         self.register_buffer("shift", shift)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x scale + shift, of the shape of x."""
-        return torch.addcmul(self.shift, x, self.scale)
+        """Return (x - center) scale + shift, of the shape of x."""
+        return torch.addcmul(self.shift, x - self.center, self.scale)
 
 
 def before(model: Any, variable: Any) -> nn.Module:
@@ -157,7 +160,7 @@ def before(model: Any, variable: Any) -> nn.Module:
     if moments is None:
         return nn.Identity()
     moments = moments.to(model.weights[0].matrix)
-    return Affine(1 / moments.scale, -moments.center / moments.scale)
+    return Affine(moments.center, 1 / moments.scale, torch.zeros_like(moments.scale))
 
 
 def behind(model: Any, term: Any) -> nn.Module:
@@ -166,7 +169,7 @@ def behind(model: Any, term: Any) -> nn.Module:
     if moments is None:
         return nn.Identity()
     moments = moments.to(model.weights[0].matrix)
-    return Affine(moments.scale, moments.center)
+    return Affine(torch.zeros_like(moments.center), moments.scale, moments.center)
 
 
 def refuse_standardized(model: Any) -> None:

@@ -47,6 +47,8 @@ class Loss(ABC):
 
     Attributes:
         probabilistic: whether the outputs are class probabilities.
+        equivariant: whether shifted and scaled targets only shift and scale the best outputs, so
+            that training may standardize them.
 
     Example:
         >>> from liftednet.losses import CrossEntropy, Loss, SquaredError
@@ -55,6 +57,7 @@ class Loss(ABC):
     """
 
     probabilistic: bool = True
+    equivariant: bool = False
 
     @abstractmethod
     def encode(self, y: Tensor, outputs: int) -> Tensor:
@@ -78,8 +81,6 @@ class PinnedLoss(Loss):
 
     Attributes:
         divergence: D.
-        equivariant: whether shifted and scaled targets only shift and scale the best u, so that
-            training may standardize them.
 
     Example:
         >>> import torch
@@ -91,7 +92,6 @@ class PinnedLoss(Loss):
     """
 
     divergence: Divergence
-    equivariant: bool = False
 
     def activate(self, u: Tensor) -> Tensor:
         """Return the output that u, (samples, outputs), stands for."""
@@ -370,7 +370,7 @@ class Quantile(_Robust):
 
     The pinball loss of Koenker and Bassett, Regression quantiles, Econometrica 46 (1978). It has
     output states of its own: with the identity, the last pre-activations u see its Moreau envelope,
-    in which the kink is rounded over 1 / lam. Scale y, or raise lam, where that is too much.
+    in which the kink is rounded over 1 / lam: raise lam where that is too much.
 
     Raises:
         DataError: the level is not strictly between 0 and 1.
@@ -382,6 +382,8 @@ class Quantile(_Robust):
         >>> Quantile(0.9).output_values(y, z)
         tensor([0.9000, 0.1000])
     """
+
+    equivariant = True
 
     def __init__(self, level: float = 0.5) -> None:
         """Keep q."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -13,9 +13,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet.errors import DataError
+from liftednet.layers.expression import TIME
 
 from .data import Data
 from .standardization import RAW
+
+_FIRST = 1_000  # samples of a loader by which scales are chosen
+_NOTHING = object()  # where a loader has no batch left
 
 Prepare = Callable[[Any, Any], Data]
 
@@ -131,20 +135,25 @@ class LoaderBatches:
         return self._length
 
     def first(self) -> Data:
-        """Return the first batch, whose type all others take.
+        """Return the first batches, 1,000 samples or more, or one batch of sequences.
 
-        The first pass goes on from there: nothing is loaded twice, no order is drawn twice.
+        All others take their type, and scales are theirs. The first pass goes on from there:
+        nothing is loaded twice, no order is drawn twice.
 
         Raises:
-            DataError: the first batch is not a pair (X, y), or a bad one.
+            DataError: one of them is not a pair (X, y), or a bad one.
         """
         self._before_first = self.memory()
-        pairs = iter(self._loader)
-        first = next(pairs, None)
-        self._begun = chain([first], pairs)
-        found = self._prepared(first)
-        self._dtype = found.like.dtype
-        return found
+        pairs, read, found = iter(self._loader), list[Any](), list[Data]()
+        while not found or (sum(map(len, found)) < _FIRST and TIME not in found[0].values):
+            pair = next(pairs, _NOTHING)
+            if pair is _NOTHING and found:
+                break
+            read.append(pair)
+            found.append(self._prepared(pair))
+            self._dtype = found[0].like.dtype
+        self._begun = chain(read, pairs)
+        return _joined(found)
 
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of one pass, checked and encoded.
@@ -186,6 +195,17 @@ class LoaderBatches:
             for x, v in found.values.items()
         }
         return Data(values, found.last_only)
+
+
+def _joined(parts: Sequence[Data]) -> Data:
+    """Return data that are no sequences, one after another."""
+    first, *others = parts
+    if not others:
+        return first
+    together: dict[Any, Any] = {
+        x: torch.cat([part.values[x] for part in parts]) for x in first.values
+    }
+    return Data(together, first.last_only)
 
 
 def hold_out(data: Data, share: float, generator: torch.Generator) -> tuple[Data, Data | None]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from liftednet.errors import FitWarning
 from liftednet.layers.expression import TIME, value_of
+from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.samples import spread
 
@@ -58,22 +59,28 @@ def scale_hint(data: Data) -> str:
 def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
     """Yield a text for every loss that is no better than that of a constant prediction."""
     for term in structure.network.terms:
-        if term.state is not None:
-            continue
         u, y, weights = _compared(term, data, passed)
         if not float(weights.sum()) > 0:
             continue
         shares = weights / weights.sum()
-        found = float(shares @ term.pinned.divergence.values(y, u))
-        # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
-        potential = term.pinned.divergence.activation.potential_value
-        constant = float(shares @ potential(y) - potential((shares @ y).unsqueeze(0)).sum())
+        mean = (shares @ y).unsqueeze(0)
+        if term.state is None:
+            found = float(shares @ term.pinned.divergence.values(y, u))
+            # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
+            potential = term.pinned.divergence.activation.potential_value
+            constant = float(shares @ potential(y) - potential(mean).sum())
+        else:
+            assert isinstance(term.loss, OutputLoss)  # it has output states
+            values = term.loss.output_values
+            found = float(shares @ values(y, passed[term.state]))
+            guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
+            constant = min(float(shares @ values(y, guess)) for guess in guesses)
         if not found <= (1 - _GAIN) * constant and constant > 0:
             yield (
                 f"the network is no better than a constant prediction: on its training data its "
                 f"{type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
                 f"{constant:.4g}. Train longer, at another rate, from another start or with a "
-                "smaller rho; deep networks want method='minibatch'."
+                f"smaller rho.{scale_hint(data)}"
             )
 
 

@@ -702,8 +702,15 @@ def _numbers(name: str, values: ArrayLike) -> Rows:
 
 
 def _columns(y: Rows) -> Rows:
-    """Return targets as (samples, outputs), float64."""
-    return y.astype(np.float64).reshape(len(y), -1)
+    """Return targets as (samples, outputs), float64.
+
+    Raises:
+        DataError: they are no numbers.
+    """
+    try:
+        return y.astype(np.float64).reshape(len(y), -1)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"a regression needs numbers as y, got {y.dtype}: {error}.") from error
 
 
 def _classes(labels: Any) -> Rows:

@@ -72,7 +72,8 @@ class Lifted(Predictor):
         refit_output: whether the weights of the last layer are fitted to the forward features at
             the end.
         standardize: whether training sees inputs, and targets of regressions, on a common scale
-            (see `standardization_of`); `weights` are those for raw data again.
+            (see `standardization_of`); `weights` are those for raw data again, but where
+            `standardization` keeps moments.
 
     Raises:
         DataError: a number cannot be used.
@@ -136,15 +137,15 @@ class Lifted(Predictor):
         keeper = Keeper(checkpoint, resume)
         told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
-            self._fit_batches(structure, method, (X, y, lengths, sample_weight), keeper, told)
+            given = X, y, lengths, sample_weight
+            seen = self._fit_batches(structure, method, given, keeper, told)
         else:
             data = self._data(X, y, lengths, sample_weight)
-            self._fit_blocks(structure, method, data, keeper, told)
+            seen = self._fit_blocks(structure, method, data, keeper, told)
         if self.refit_output:
             self._refit_outputs(self._on_data())
         self._steps = None
-        if self._known.data is not None:
-            warn_of(self._known.structure, self._by_parameter(), self._known.data)
+        warn_of(self._known.structure, self._by_parameter(), seen)
         return self
 
     @telling_of_memory
@@ -234,7 +235,7 @@ class Lifted(Predictor):
         data: Data,
         keeper: Keeper,
         told: Callable[..., None],
-    ) -> None:
+    ) -> Data:
         standardization = self._standardization(data, self.warm_start)
         data = standardization.of(data).aligned()
         blocks = self._begun(structure, data, standardization, method)
@@ -254,6 +255,7 @@ class Lifted(Predictor):
 
         with _hinting(data):
             told(trace, steps, memory, keep, rounds=method.rounds)
+        return data
 
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
@@ -296,7 +298,7 @@ class Lifted(Predictor):
         given: tuple[Any, Any, Any, Any],
         keeper: Keeper,
         told: Callable[..., None],
-    ) -> None:
+    ) -> Data:
         generator = torch.Generator().manual_seed(require_seed(self.seed))
         data, validate, batches = None, None, self._loaded(*given, method)
         if batches is None:
@@ -318,7 +320,7 @@ class Lifted(Predictor):
             described_training, self, structure, method, first, None if data else batches
         )
         memory, begun = keeper.begun(described, first.like.device)
-        if data is None and memory:  # the batch that came first then was another
+        if data is None and memory:  # the batches that came first then were others
             known = memory["standardization"]
             standardization = unpacked_standardization(known, self.network)
             batches.standardization = standardization
@@ -334,6 +336,7 @@ class Lifted(Predictor):
         with _hinting(first):
             steps = method.steps(moves, batches, validate, memory)
             told(trace, steps, memory, keep, rounds=method.rounds(len(batches)))
+        return first
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
         if not isinstance(X, DataLoader):

@@ -242,7 +242,8 @@ class Predictor(Settings):
         found = []
         for term in self.network.terms:
             if term.state is not None:
-                found.append(values[term.state])
+                states = values[term.state]
+                found.append(self._known.standardization.answer(term, states))
                 continue
             output = term.pinned.activate(value_of(term.argument, values))
             answer = self._known.standardization.answer(term, output)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from liftednet.activations import Identity
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expression, Input, Parameter
 from liftednet.layers.join import Concatenation
@@ -214,7 +215,7 @@ def standardization_of(network: Network, data: Data) -> Standardization:
         mask = timeline.valid if variable.sequence and timeline is not None else None
         moments[variable] = _of_inputs(*_rows(data, variable, mask), variable.shape)
     for term in network.terms:
-        if term.state is None and term.pinned.equivariant:
+        if term.loss.equivariant and isinstance(term.activation, Identity):
             mask = counted(data.values, data.last_only, term.label, term.argument)
             moments[term.label] = _of_targets(*_rows(data, term.label, mask))
     return Standardization(moments)

@@ -34,6 +34,7 @@ from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
 from .recording import record
 
 RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
+LAM = 1e3  # LeNet-5, 20,000 digits, two passes: .9824, at lam 10 .974
 
 Batch = Callable[[Any], tuple[Any, Any]]
 
@@ -310,7 +311,8 @@ def lift(
             an output (samples, steps, classes) for each step.
         show: whether to print the summary.
         settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
-            own starts are smaller than ours, rho is 1e-3, and data stay as they are given.
+            own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
+            given.
 
     Raises:
         DataError: the network cannot be read, and what stands in the way, with module and line.
@@ -335,7 +337,7 @@ def lift(
     term = _declare_loss(reader, output, loss)
     own = {
         "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE),
-        "rho": 1e-3, "standardize": False,
+        "lam": LAM, "rho": 1e-3, "standardize": False,
     }  # fmt: skip
     settings = {**own, **settings}
     model = LiftedModule(network, reader, **settings)

@@ -5,12 +5,13 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import initialize_, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.layers import convolution, dense
-from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.losses import CrossEntropy, Quantile, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import load, save
 from liftednet.network import Network
@@ -173,6 +174,24 @@ def test_a_fit_that_comes_to_nothing_warns():
             Weights(torch.randn(5, 2), torch.zeros(2))]  # fmt: skip
     with pytest.warns(FitWarning, match="5 of the 5 units"):
         LiftedMLP((4, 5, 2), start=dead, method=QUICK).fit(x.float(), labels)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_a_quantile_is_one_in_any_unit(scale):
+    x, y = drawn(400)
+    loss, method = Quantile(0.9), Minibatch(epochs=40)
+    model = LiftedMLP((4, 20, 1), loss=loss, method=method).fit(x, scale * y)
+    assert 0.8 < float((scale * y <= model.predict(x)).double().mean()) < 0.97
+
+
+def test_a_loader_is_judged_and_scaled_by_more_than_its_first_batch():
+    x, y = drawn(400)
+    labels = (y[:, 0] > 0).long()
+    loader = DataLoader(TensorDataset(1e3 * x, labels), batch_size=2)
+    model = LiftedMLP((4, 20, 2), method=Minibatch(epochs=2, rate=0.03)).fit(loader)
+    assert float((model.predict(1e3 * x) == labels).double().mean()) > 0.7
+    with pytest.warns(FitWarning, match="constant prediction"):
+        LiftedMLP((4, 20, 2), rho=1e6, method=QUICK).fit(loader)
 
 
 def test_an_error_says_scale_where_scale_is_the_cause():
