@@ -158,7 +158,8 @@ def main() -> None:
     lines.append("| mean | " + " | ".join(f"{fmean(x):.3f}" for x in means.values()) + " |")
     verdict = (
         "The defaults were chosen on these sets with the first seeds, so that a set of yours may "
-        "fare worse. Rows more than .02 below the better of scikit-learn's MLP and the linear model: "
+        "fare worse. Rows more than .02 below the better of scikit-learn's MLP and the linear "
+        "model: "
         f"{', '.join(short) or 'none'}."
     )
     measured = "; ".join(f"{name} {value}" for name, value in machine().items())
