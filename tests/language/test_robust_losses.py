@@ -73,8 +73,9 @@ def test_a_linear_quantile_is_scikit_learn_s_within_the_rounding_of_the_kink(
     x, y = skewed(generator)
     right = QuantileRegressor(quantile=level, alpha=0, solver="highs").fit(x, y).predict(x)
     lam, method = 1.0, FullBatch(sweeps=300, tolerance=1e-7)
-    raw = {"rho": 1e-9, "method": method, "standardize": False}
-    model = LiftedMLP((3, 1), loss=Quantile(level), lam=lam, **raw).fit(x, y)
+    model = LiftedMLP(
+        (3, 1), loss=Quantile(level), lam=lam, rho=1e-9, method=method, standardize=False
+    ).fit(x, y)
 
     def pinball(prediction: torch.Tensor) -> float:
         return float(Quantile(level).output_values(y[:, None], prediction).mean())
