@@ -27,7 +27,7 @@ from liftednet.activations import (
 from liftednet.errors import DataError
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense
-from liftednet.layers.expression import TIME, Applied, Input, Parameter, value_of
+from liftednet.layers.expression import TIME, Applied, Input, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.samples import Weights
@@ -261,10 +261,10 @@ class ExportedGraph(nn.Module):
         self.logits = logits
         self._structure = replace(structure, lam={}, penalties={})  # what training needs alone
         self._last_only = model._known.last_only
-        uses = _uses(structure.network)
         self._names = [f"weights_{number}" for number in range(1, len(weights) + 1)]
         for name, parameter, layer in zip(self._names, structure.parameters, weights, strict=True):
-            self.add_module(name, _module_of(uses[parameter], layer))
+            uses = [applied.layer for applied in structure.layers[parameter]]
+            self.add_module(name, _module_of(uses, layer))
         self._standardized = bool(_moments(model))
         if self._standardized:
             self.before = nn.ModuleList(before(model, x) for x in structure.network.inputs)
@@ -323,22 +323,6 @@ def _timeline(x: Tensor, lengths: Tensor | None) -> Timeline:
         return Timeline(steps, lengths.cpu(), x.device)
     found = Timeline(steps, torch.full((samples,), steps), x.device)
     found.__dict__["full"] = True  # not looked up, so that torch.export can trace it
-    return found
-
-
-def _uses(network: Any) -> dict[Parameter, list[Layer]]:
-    """Return the layers that use each of the weights."""
-    found: dict[Parameter, list[Layer]] = {}
-
-    def visit(expression: Any) -> None:
-        if isinstance(expression, Applied):
-            for argument in expression.arguments:
-                visit(argument)
-            if expression.weights is not None:
-                found.setdefault(expression.weights, []).append(expression.layer)
-
-    for argument in network.arguments:
-        visit(argument)
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import FitWarning
-from liftednet.layers.expression import TIME, value_of
+from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.samples import spread
@@ -41,12 +41,12 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
 
 def scale_hint(data: Data) -> str:
     """Return what to do about inputs whose scales are the likely cause of a failure, or ""."""
-    inputs = [x for v, x in data.values.items() if hasattr(v, "sequence") and v is not TIME]
-    largest = max((float(x.abs().max()) for x in inputs), default=0.0)
-    deviations = torch.cat([spread(x.flatten(0, -2))[1] for x in inputs])
-    varied = deviations[deviations > 0]
+    inputs = [x for v, x in data.values.items() if isinstance(v, Input)]
+    largest = max(float(x.abs().max()) for x in inputs)
     if not largest < float("inf"):
         return ""
+    deviations = torch.cat([spread(x.flatten(0, -2))[1] for x in inputs])
+    varied = deviations[deviations > 0]
     if largest <= _FAR and (not len(varied) or float(varied.max() / varied.min()) <= _FAR):
         return ""
     return (

@@ -203,7 +203,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         rho: weight of the squared Frobenius norms.
         penalty: in place of rho, any of `liftednet.penalties`.
         divergence: "tight", "joint" or "multipliers".
-        standardize: whether inputs are brought to mean 0 and variance 1 inside.
+        standardize: whether training sees inputs, and targets of regressions, on a common scale.
         method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
         solver: of every block.
         max_iter: the most epochs, sweeps or steps; None for the method's own number.

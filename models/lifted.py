@@ -310,19 +310,20 @@ class Lifted(Predictor):
             if held is not None:
                 validate = partial(self._mean_objective, structure, held)
         else:
-            first = batches.first()
-            standardization = self._standardization(first, self.warm_start)
-            batches.standardization = standardization
-            first = standardization.of(first)
+            raw = batches.first()
+            standardization = self._standardization(raw, self.warm_start)
+            first = standardization.of(raw)
         weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
         moves = BatchSteps(structure, weights, method, generator)
         described = partial(
             described_training, self, structure, method, first, None if data else batches
         )
         memory, begun = keeper.begun(described, first.like.device)
-        if data is None and memory:  # the batches that came first then were others
-            known = memory["standardization"]
-            standardization = unpacked_standardization(known, self.network)
+        if data is None:
+            if memory:  # the batches that came first then were others
+                known = memory["standardization"]
+                standardization = unpacked_standardization(known, self.network)
+                first = standardization.of(raw)
             batches.standardization = standardization
         memory["standardization"] = standardization.packed(self.network)
         trace = begun or Trace(float("nan"))
@@ -360,25 +361,15 @@ class Lifted(Predictor):
     ) -> list[Weights]:
         """Return the weights of before, or of the start, on standardized data."""
         goes_on = goes_on and self.is_fitted
-        given = (self._known_weights if goes_on else self._started)(standardization)
+        given: Sequence[Weights] = self._known.weights if goes_on else self._first_weights()
+        drawn = not goes_on and isinstance(self.start, str)
+        if not drawn and not (goes_on and self._known.standardization.moments):  # for raw data
+            given = standardization.unfolded(self.network, given) or given
         weights = [layer.to(data.like) for layer in given]
         if self.start == AUTO and not goes_on:
             some = data.take(torch.arange(min(START_SAMPLES, len(data))))
             weights = fitted_start(structure, weights, some.values)
         return self._feasible(weights)
-
-    def _started(self, standardization: Standardization) -> Sequence[Weights]:
-        """Return the weights of the start; those that were given are for raw data."""
-        weights = self._first_weights()
-        if isinstance(self.start, str):
-            return weights
-        return standardization.unfolded(self.network, weights) or weights
-
-    def _known_weights(self, standardization: Standardization) -> Sequence[Weights]:
-        fitted = self._known
-        if fitted.standardization.moments:
-            return fitted.weights
-        return standardization.unfolded(self.network, fitted.weights) or fitted.weights
 
     def _refit_outputs(self, data: Data) -> None:
         """Fit the weights of every loss once more, to the features of a forward pass."""

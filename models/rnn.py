@@ -42,7 +42,7 @@ from .standardization import Standardization
 from .starts import Start, start_named
 
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
-_EPOCHS, _FEWEST_BATCHES = 30, 500
+_EPOCHS = 30  # at least, of minibatches
 _MOST_WORK = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
 _MANY = 1000  # sequences, enough for minibatches
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # starts, and steps with each
@@ -211,8 +211,8 @@ class LiftedRNN(Lifted):
         fast = samples < _MANY or samples * steps * weights <= _MOST_WORK
         if fast and isinstance(method, GaussNewton):
             return method
-        batches = -(-samples // Minibatch().batch_size)
-        return Minibatch(max(_EPOCHS, -(-_FEWEST_BATCHES // max(1, batches))))
+        batches = max(1, -(-samples // Minibatch().batch_size))
+        return Minibatch(max(_EPOCHS, Minibatch().rounds(batches)))
 
     def _begun(
         self, structure: Structure, data: Data, standardization: Standardization, method: Method

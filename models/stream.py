@@ -25,9 +25,8 @@ def refuse_whole_sequences(structure: Structure) -> None:
     inputs = structure.network.inputs
     if len(inputs) != 1 or not inputs[0].sequence:
         raise DeclarationError("a stream is for a network with one input, which is a sequence.")
-    for argument in structure.network.arguments:
-        if any(isinstance(part.layer, Turn) for part in _parts(argument)):
-            raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
+    if any(isinstance(applied.layer, Turn) for applied in structure.network.layers()):
+        raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
 
 
 def streamed(
@@ -136,11 +135,3 @@ class _Moment:
             return self._previous.value(inside)
         weights = None if expression.weights is None else self._weights[expression.weights]
         return expression.layer.value([self.value(x) for x in expression.arguments], weights)
-
-
-def _parts(expression: Expression) -> Iterator[Applied]:
-    if isinstance(expression, Applied):
-        yield expression
-        for argument in expression.arguments:
-            if isinstance(argument, Expression):
-                yield from _parts(argument)
