@@ -257,7 +257,6 @@ def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     y = (x[..., 0] > 0).long()
     monkeypatch.setattr(rnn, "_MANY", 50)
     monkeypatch.setattr(rnn, "_MOST_WORK", 1.0)
-    monkeypatch.setattr(rnn, "_FEWEST_BATCHES", 3)
     for fitted in (
         LiftedRNN(2, 3, 2).fit(x, y),
         LiftedRNN(2, 3, 2).fit(DataLoader(TensorDataset(x, y), batch_size=20)),

@@ -23,7 +23,7 @@ from liftednet.penalties import (
 )
 from liftednet.solvers import metric_prox
 from liftednet.solvers.metric_prox import LowRankMetric, low_rank_prox
-from tests.solvers import dense_prox as dense
+from tests.solvers import dense_prox as judge
 from tests.solvers.dense_prox import dense_prox
 
 CENTER = torch.linspace(-1, 1, 40, dtype=torch.float64).reshape(8, 5)
@@ -147,7 +147,7 @@ def test_a_start_that_solves_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> Non
     dense = dense_prox(penalty, given.weight, given.gram / given.t, tolerance=1e-10)
     assert torch.allclose(found, dense, atol=1e-9)
     monkeypatch.setattr(metric_prox, "_EVALUATIONS", 0)
-    monkeypatch.setattr(dense, "_BURSTS", 1)
+    monkeypatch.setattr(judge, "_BURSTS", 1)
     again = low_rank_prox(penalty, given.weight, given.metric, given.t, found, tolerance=1e-6)
     assert torch.allclose(again, found, atol=1e-6)
     again = dense_prox(penalty, given.weight, given.gram / given.t, found, tolerance=1e-6)
@@ -185,8 +185,8 @@ def test_an_ill_conditioned_gram_matrix() -> None:
 
 def test_a_tolerance_out_of_reach_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metric_prox, "_EVALUATIONS", 3)
-    monkeypatch.setattr(dense, "_BURST", 2)
-    monkeypatch.setattr(dense, "_BURSTS", 1)
+    monkeypatch.setattr(judge, "_BURST", 2)
+    monkeypatch.setattr(judge, "_BURSTS", 1)
     given = problem(1000.0, inputs=80)
     for step in (
         lambda: low_rank_prox(RowNorm(0.5), given.weight, given.metric, given.t, tolerance=1e-12),
