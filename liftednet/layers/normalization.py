@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -48,16 +48,16 @@ class RunningStatistics:
 
     def copied(self) -> RunningStatistics:
         """Return statistics of their own."""
-        mean, variance, batches = (
-            x.detach().clone() for x in (self.mean, self.variance, self.batches)
-        )
-        return RunningStatistics(mean, variance, batches, self.momentum, self.follows)
+        return RunningStatistics(*self.memory(), self.momentum, self.follows)
 
-    def take(self, other: RunningStatistics) -> None:
-        """Take the numbers of other statistics, in place."""
-        self.mean.copy_(other.mean)
-        self.variance.copy_(other.variance)
-        self.batches.copy_(other.batches)
+    def memory(self) -> list[Tensor]:
+        """Return the numbers, which what follows does not change."""
+        return [x.detach().clone() for x in (self.mean, self.variance, self.batches)]
+
+    def recall(self, memory: Sequence[Tensor]) -> None:
+        """Take numbers that `memory` has returned, in place."""
+        for x, known in zip((self.mean, self.variance, self.batches), memory, strict=True):
+            x.copy_(known)
 
     def share(self) -> float:
         """Count a batch, and return how much it counts."""
@@ -103,6 +103,12 @@ class BatchNormalization(Layer):
             x.reshape(-1, *self.below), *running, training=follows, momentum=share, eps=self.eps
         )
         return found.reshape(x.shape)
+
+
+def running_statistics(layers: Iterable[Layer]) -> list[RunningStatistics]:
+    """Return the statistics that follow the batches, each once."""
+    found = [x.statistics for x in layers if isinstance(x, BatchNormalization) and not x.affine]
+    return list({id(known): known for known in found}.values())
 
 
 @dataclass(frozen=True)

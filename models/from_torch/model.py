@@ -81,7 +81,7 @@ class LiftedModule(Lifted):
             sample_weight: (samples,), as in `Lifted.fit`.
             progress: whether to show a progress bar.
             on_step: told after every step of the method.
-            checkpoint: as in `Lifted.fit`; not of a network with running statistics.
+            checkpoint: as in `Lifted.fit`.
             resume: as in `Lifted.fit`.
             batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
 
@@ -94,10 +94,6 @@ class LiftedModule(Lifted):
         elif batch is not None:
             raise DataError("batch= is for a DataLoader.")
         last = self._running()
-        if last and checkpoint is not None:
-            raise DataError(
-                "a checkpoint does not hold running statistics, which batch normalization has here."
-            )
 
         def told(step: Step) -> None:
             nonlocal last
@@ -112,11 +108,11 @@ class LiftedModule(Lifted):
             )  # fmt: skip
         except BaseException:  # the weights are those of the last good epoch, or before
             for (_, ours), one in zip(self._reader.statistics, last, strict=True):
-                ours.take(one)
+                ours.recall(one)
             raise
 
-    def _running(self) -> list[RunningStatistics]:
-        return [ours.copied() for _, ours in self._reader.statistics]
+    def _running(self) -> list[list[Tensor]]:
+        return [ours.memory() for _, ours in self._reader.statistics]
 
     def _data(self, X: Any, y: Any, *args: Any, **options: Any) -> Any:
         return super()._data(self._floats(X), y, *args, **options)
@@ -165,7 +161,7 @@ class LiftedModule(Lifted):
             if pair.bias is not None and layer.bias is not None:
                 pair.bias.copy_(layer.bias)
         for theirs, (_, ours) in zip(statistics, self._reader.statistics, strict=True):
-            theirs.take(ours)
+            theirs.recall(ours.memory())
 
     def exported(self, logits: bool) -> nn.Module:
         """Return a copy of the torch network with the weights of the model, as `to_torch` does.

@@ -17,7 +17,7 @@ from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Parameter, arguments_of, value_of
-from liftednet.layers.normalization import batch_statistics
+from liftednet.layers.normalization import batch_statistics, running_statistics
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -273,6 +273,7 @@ class BatchSteps:
             for p in structure.parameters
         ]
         self._layers = structure.layers
+        self._statistics = running_statistics(x.layer for x in structure.network.layers())
         self._taken = 0
 
     def snapshot(self) -> list[Weights]:
@@ -281,14 +282,18 @@ class BatchSteps:
 
     def memory(self) -> Memory:
         """Return what the next step depends on."""
-        metrics = [metric.memory() for metric in self._metrics]
-        return {"weights": self.weights, "metrics": metrics, "taken": self._taken}
+        return {
+            "weights": self.weights, "metrics": [metric.memory() for metric in self._metrics],
+            "taken": self._taken, "statistics": [known.memory() for known in self._statistics],
+        }  # fmt: skip
 
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
         self.weights, self._taken = memory["weights"], memory["taken"]
         for metric, held in zip(self._metrics, memory["metrics"], strict=True):
             metric.recall(held)
+        for known, numbers in zip(self._statistics, memory["statistics"], strict=True):
+            known.recall(numbers)
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""

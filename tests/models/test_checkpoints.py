@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import signal
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, activations, load, penalties, save
+from liftednet import DataError, activations, lift, load, penalties, save
+from liftednet.losses import CrossEntropy
 from liftednet.models import (
     Checkpoint,
     Ending,
@@ -74,6 +77,25 @@ def resumed(make, fit, path, monkeypatch, writes) -> Lifted:
             fit(make(), checkpoint=Checkpoint(path, seconds=0), resume=True)
     found: Lifted = fit(make(), checkpoint=path, resume=True)
     return found
+
+
+def test_running_statistics_go_on_too(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+
+    def fit(model: Any, **options: Any) -> Any:
+        return model.fit(X, Y, **options)
+
+    def make() -> Any:
+        own = copy.deepcopy(network)
+        return lift(own, X[:2], loss=CrossEntropy(), show=False, method=SHORT)
+
+    path = tmp_path / "training"
+    whole = fit(make()).write_().state_dict()
+    for number in (1, 3):  # in the middle of an epoch
+        again = resumed(make, fit, path, monkeypatch, (number,)).write_().state_dict()
+        assert all(torch.equal(value, again[name]) for name, value in whole.items())
+        path.unlink()
 
 
 @pytest.mark.parametrize(("graph", "coupling", "method"), SERVED, ids=str)
