@@ -16,7 +16,7 @@ from liftednet.activation import Activation
 from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.layers.expression import Parameter, arguments_of, value_of
+from liftednet.layers.expression import Applied, Parameter, arguments_of, value_of
 from liftednet.layers.normalization import batch_statistics, running_statistics
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
@@ -444,17 +444,33 @@ class BatchSteps:
         if self._taken % self._settings.refresh and self._taken >= _FIRST_LOOKS:
             return
         for parameter, metric in zip(self.structure.parameters, self._metrics, strict=True):
-            expression = self._layers[parameter][0]
-            arguments = arguments_of(expression, values)
-            inputs = expression.layer.inputs(arguments)
-            if inputs is None:
+            layers = self._layers[parameter]  # a cell that is called step by step is several
+            seen = [self._seen(layer, values, _ROWS // len(layers)) for layer in layers]
+            if any(rows is None for rows, _ in seen):
                 continue
-            every = slice(None, None, -(-len(inputs) // _ROWS))
-            weights = row_weights(values, arguments[0])
-            if weights is not None:  # a convolution has several rows for each
-                weights = weights.flatten()
-                weights = weights.repeat_interleave(len(inputs) // len(weights))[every]
-            metric.look(inputs[every].detach(), weights)
+            inputs, weights = (
+                [x for x in part if x is not None] for part in zip(*seen, strict=True)
+            )
+            metric.look(_joined(inputs), _joined(weights) if weights else None)
+
+    def _seen(
+        self, layer: Applied, values: Values, most: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return rows that a layer multiplies by its weights, evenly taken, and what they weigh."""
+        arguments = arguments_of(layer, values)
+        inputs = layer.layer.inputs(arguments)
+        if inputs is None:
+            return None, None
+        every = slice(None, None, -(-len(inputs) // max(1, most)))
+        weights = row_weights(values, arguments[0])
+        if weights is not None:  # a convolution has several rows for each
+            weights = weights.flatten()
+            weights = weights.repeat_interleave(len(inputs) // len(weights))[every]
+        return inputs[every].detach(), weights
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,14 @@
 from .echo_state import EchoStateNetwork
 from .recurrences import BatchNormRNN, CellRecurrence, IndRNN, PlainRNN
 from .sequence_model import SequenceModel
+from .timescales import ContextRNN, GatedFeedbackRNN
 
 __all__ = [
     "BatchNormRNN",
     "CellRecurrence",
+    "ContextRNN",
     "EchoStateNetwork",
+    "GatedFeedbackRNN",
     "IndRNN",
     "PlainRNN",
     "SequenceModel",

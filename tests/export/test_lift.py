@@ -19,8 +19,14 @@ from liftednet.errors import DataError, DeclarationError, FitWarning, SolverErro
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import FullBatch, LiftedMLP, Minibatch, Trace
 from liftednet.models.from_torch import LiftedModule, reads
-from liftednet.models.from_torch.reader import ROWS, Seen
+from liftednet.models.from_torch.reader import ROWS, UNKNOWN, Seen
 from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models.networks import (
+    CellRecurrence,
+    ContextRNN,
+    GatedFeedbackRNN,
+    SequenceModel,
+)
 from tests.export.torch_networks import CASES, Case, LeNet, Sequences, Tied
 
 TYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -328,6 +334,46 @@ def test_a_module_of_the_users_own_has_a_row(generator) -> None:
     lifted.fit(x, torch.arange(20) % 3).write_()
     assert not torch.equal(network[0].weight, before)
     torch.testing.assert_close(network(x).softmax(-1), lifted.forward(x))
+
+
+class Last(nn.Module):
+    def __init__(self, recurrence: nn.Module, units: int) -> None:
+        super().__init__()
+        self.model = SequenceModel(recurrence, units, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.model(x)[0][:, -1]
+
+
+def test_a_cell_that_is_called_step_by_step_trains_as_the_whole_layer(generator) -> None:
+    x, y = torch.randn(60, 5, 2, generator=generator), torch.arange(60) % 3
+    whole, cell = nn.RNN(2, 6, batch_first=True), nn.RNNCell(2, 6)
+    for name, value in cell.named_parameters():
+        value.data.copy_(whole.get_parameter(f"{name}_l0").data)
+    first, second = Last(whole, 6), Last(CellRecurrence(cell), 6)
+    second.model.readout.load_state_dict(first.model.readout.state_dict())
+    runs = [
+        lift(one.double(), x[:2], loss=CrossEntropy(), show=False, method=FEW).fit(x, y).trace
+        for one in (first, second)
+    ]
+    assert runs[0].losses == pytest.approx(runs[1].losses, rel=1e-6)
+    assert runs[0].losses[-1] < runs[0].losses[0]
+
+
+@pytest.mark.parametrize(
+    ("recurrence", "units"),
+    [(ContextRNN(3, 5, 2), 7), (GatedFeedbackRNN(3, 5, 2), 5)],
+    ids=["context", "gated feedback"],
+)
+def test_recurrences_of_the_thesis_are_read_whole_and_learn(recurrence, units, generator) -> None:
+    x = torch.randn(200, 4, 3, generator=generator)
+    y = (x[:, 1, 0] > 0).long()
+    method = Minibatch(epochs=25, batch_size=20, rate=0.3)
+    lifted = lift(Last(recurrence, units), x[:2], loss=CrossEntropy(), show=False, method=method)
+    assert lifted.share_read == 1.0
+    assert not any(line.kind == UNKNOWN for line in lifted.lines)
+    losses = lifted.fit(x, y).trace.losses
+    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -13,6 +13,8 @@ from liftednet.errors import DataError
 from liftednet.models.networks import (
     BatchNormRNN,
     CellRecurrence,
+    ContextRNN,
+    GatedFeedbackRNN,
     IndRNN,
     PlainRNN,
     SequenceModel,
@@ -118,6 +120,42 @@ def test_indrnn_layers_and_norms_step_by_step() -> None:
     assert torch.allclose(network(x)[0], signal, atol=1e-5)
 
 
+def test_a_context_is_a_plain_network_with_a_structured_recurrence() -> None:
+    """On Recurrent Neural Networks, eq. 2.14: W = [R P; 0 Q], the context without sigmoid."""
+    torch.manual_seed(0)
+    network, x = ContextRNN(3, 5, 2).double(), torch.randn(4, 6, 3, dtype=torch.float64)
+    q = torch.sigmoid(network.beta).diag()
+    ours, into = network.recurrent.weight, network.from_context.weight
+    start = torch.cat([network.input.weight + into @ (torch.eye(2) - q) @ network.context.weight,
+                       (torch.eye(2) - q) @ network.context.weight])  # fmt: skip
+    recurrent = torch.cat([torch.cat([ours, into @ q], 1), torch.cat([torch.zeros(2, 5), q], 1)])
+    bias, state = torch.cat([network.input.bias, torch.zeros(2)]), torch.zeros(4, 7)
+    for t, shown in enumerate(network(x)[0].unbind(1)):
+        u = x[:, t] @ start.T + state.double() @ recurrent.T + bias
+        state = torch.cat([torch.sigmoid(u[:, :5]), u[:, 5:]], 1)
+        assert torch.allclose(shown, state, atol=1e-12)
+
+
+def test_gates_that_are_shut_or_open_make_plain_stacks() -> None:
+    torch.manual_seed(0)
+    network, x = GatedFeedbackRNN(3, 4, 2), torch.ones(2, 5, 3)
+    own = nn.RNN(3, 4, 2, batch_first=True)
+    with torch.no_grad():
+        for layer in range(2):
+            feedback = torch.zeros(4, 8)
+            feedback[:, 4 * layer : 4 * layer + 4] = 2 * own.get_parameter(f"weight_hh_l{layer}")
+            network.feedback[layer].weight.copy_(feedback)  # every gate is a half: sigmoid(0)
+            network.gates_below[layer].weight.zero_()
+            network.gates_before[layer].weight.zero_()
+            network.inputs[layer].weight.copy_(own.get_parameter(f"weight_ih_l{layer}"))
+            biases = (own.get_parameter(f"bias_{k}h_l{layer}") for k in "ih")
+            network.inputs[layer].bias.copy_(sum(biases))
+        assert torch.allclose(network(x)[0], own(x)[0], atol=1e-6)
+        network.gates_below[0].weight.fill_(-100.0)  # x is 1: shut
+        first = torch.tanh(network.inputs[0](x))
+        assert torch.allclose(network(x)[1][:, 0], first[:, -1], atol=1e-6)
+
+
 def test_indrnn_keeps_its_bound() -> None:
     network = IndRNN(3, 50, 2, steps=100)
     bound = 2 ** (1 / 100)
@@ -139,6 +177,8 @@ def test_indrnn_keeps_its_bound() -> None:
     [
         lambda: nn.LSTM(3, 5, batch_first=True),
         lambda: CellRecurrence(nn.GRUCell(3, 5)),
+        lambda: ContextRNN(3, 3, 2),
+        lambda: GatedFeedbackRNN(3, 5, 2),
         lambda: IndRNN(3, 5, 1, 8),
         lambda: BatchNormRNN(3, 5).eval(),
         lambda: PlainRNN(3, 5),
