@@ -48,7 +48,8 @@ class RunningStatistics:
 
     def copied(self) -> RunningStatistics:
         """Return statistics of their own."""
-        return RunningStatistics(*self.memory(), self.momentum, self.follows)
+        mean, variance, batches = self.memory()
+        return RunningStatistics(mean, variance, batches, self.momentum, self.follows)
 
     def memory(self) -> list[Tensor]:
         """Return the numbers, which what follows does not change."""

@@ -90,6 +90,7 @@ class GatedFeedbackRNN(nn.Module):
         super().__init__()
         require_count("hidden_size", hidden_size, 1)
         require_count("layers", layers, 1)
+        self._size = layers, hidden_size
         sizes, total = [input_size] + [hidden_size] * (layers - 1), layers * hidden_size
         self.inputs = nn.ModuleList(nn.Linear(below, hidden_size) for below in sizes)
         self.feedback = nn.ModuleList(nn.Linear(total, hidden_size, bias=False) for _ in sizes)
@@ -103,8 +104,7 @@ class GatedFeedbackRNN(nn.Module):
             x: (batch, time, features).
             state: (batch, layers, units); None is zero.
         """
-        layers, units = len(self.inputs), self.inputs[0].out_features
-        before = x.new_zeros(len(x), layers, units) if state is None else state
+        before = x.new_zeros(len(x), *self._size) if state is None else state
         parts = list(zip(self.inputs, self.feedback, self.gates_below, self.gates_before,
                          strict=True))  # fmt: skip
         shown = []

@@ -69,14 +69,13 @@ def outcome(model: Lifted) -> list[Any]:
     return [found, repr(trace.start), steps, trace.ending, repr(model.activations)]
 
 
-def resumed(make, fit, path, monkeypatch, writes) -> Lifted:
+def resumed(make, fit, path, monkeypatch, writes) -> Any:
     """Return the model that went on after kills, each after so many writes."""
     for number in writes:
         killed_after(number, monkeypatch)
         with pytest.raises(Killed):
             fit(make(), checkpoint=Checkpoint(path, seconds=0), resume=True)
-    found: Lifted = fit(make(), checkpoint=path, resume=True)
-    return found
+    return fit(make(), checkpoint=path, resume=True)
 
 
 def test_running_statistics_go_on_too(tmp_path, monkeypatch):

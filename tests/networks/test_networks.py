@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -138,7 +140,8 @@ def test_a_context_is_a_plain_network_with_a_structured_recurrence() -> None:
 
 def test_gates_that_are_shut_or_open_make_plain_stacks() -> None:
     torch.manual_seed(0)
-    network, x = GatedFeedbackRNN(3, 4, 2), torch.ones(2, 5, 3)
+    network: Any = GatedFeedbackRNN(3, 4, 2)
+    x = torch.ones(2, 5, 3)
     own = nn.RNN(3, 4, 2, batch_first=True)
     with torch.no_grad():
         for layer in range(2):
@@ -148,8 +151,8 @@ def test_gates_that_are_shut_or_open_make_plain_stacks() -> None:
             network.gates_below[layer].weight.zero_()
             network.gates_before[layer].weight.zero_()
             network.inputs[layer].weight.copy_(own.get_parameter(f"weight_ih_l{layer}"))
-            biases = (own.get_parameter(f"bias_{k}h_l{layer}") for k in "ih")
-            network.inputs[layer].bias.copy_(sum(biases))
+            biases = [own.get_parameter(f"bias_{k}h_l{layer}") for k in "ih"]
+            network.inputs[layer].bias.copy_(biases[0] + biases[1])
         assert torch.allclose(network(x)[0], own(x)[0], atol=1e-6)
         network.gates_below[0].weight.fill_(-100.0)  # x is 1: shut
         first = torch.tanh(network.inputs[0](x))
