@@ -378,6 +378,17 @@ class DivergenceActivation(Activation):
 
     D does not split into Phi(v) - <u, v> + R(u), so that it has no potential, conjugate or prox of
     its own; it states and certifies itself in CVXPY, and the reference solver serves it.
+
+    Example:
+        >>> import cvxpy as cp
+        >>> import torch
+        >>> from liftednet.activation import DivergenceActivation
+        >>> class Distance(DivergenceActivation):
+        ...     def forward(self, u): return u.relu()
+        ...     def domain(self, v): return [v >= 0]
+        ...     def divergence(self, v, u): return cp.sum_squares(v - u) / 2
+        >>> Distance().divergence_value(torch.tensor([[3.0]]), torch.tensor([[1.0]]))
+        2.0
     """
 
     per_unit = False

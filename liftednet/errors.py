@@ -88,10 +88,13 @@ class FitWarning(UserWarning):
     """A fit has ended without an error, and its result is of no use.
 
     Example:
-        >>> import warnings
+        >>> import torch, warnings
         >>> from liftednet import FitWarning
-        >>> warnings.simplefilter("error", FitWarning)  # to have errors instead
-        >>> warnings.resetwarnings()
+        >>> from liftednet.models import LiftedMLP
+        >>> with warnings.catch_warnings(record=True) as told:
+        ...     model = LiftedMLP((2, 4, 2)).fit(torch.ones(40, 2), torch.tensor([0, 1] * 20))
+        >>> any(issubclass(warning.category, FitWarning) for warning in told)
+        True
     """
 
 

@@ -44,6 +44,15 @@ class State(Expression, Variable):
         lam: weight of the divergence, or None for that of the model.
         bounds: (lowest, highest) value, or None.
         argument: U.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.layers import dense
+        >>> network = Network()
+        >>> h = network.state(ReLU(), dense(network.input(3), 5), lam=2.0)
+        >>> h.shape, h.lam, h.argument.weights.shape
+        ((5,), 2.0, (3, 5))
     """
 
     def __init__(
@@ -103,6 +112,15 @@ class Term:
         label: y.
         weight: factor of the loss.
         state: the output states, or None where the loss is pinned.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import dense
+        >>> from liftednet.losses import CrossEntropy
+        >>> network = Network()
+        >>> outputs = network.loss(CrossEntropy(), dense(network.input(3), 2), weight=0.5)
+        >>> network.terms[0].weight, network.terms[0].activation
+        (0.5, Softmax())
     """
 
     loss: Loss

@@ -47,7 +47,16 @@ class Checkpoint:
         DataError: a number is out of its range.
 
     Example:
-        >>> Checkpoint("training.checkpoint", seconds=600).every is None
+        >>> import tempfile
+        >>> from liftednet import data
+        >>> from liftednet.models import Checkpoint, LiftedMLP
+        >>> digits, folder = data.digits(), tempfile.TemporaryDirectory()
+        >>> kept = Checkpoint(f"{folder.name}/run.checkpoint", every=1)
+        >>> model = LiftedMLP((64, 10)).fit(digits.x_train, digits.y_train, checkpoint=kept)
+        >>> again = LiftedMLP((64, 10))
+        >>> again = again.fit(digits.x_train, digits.y_train, checkpoint=kept, resume=True)
+        >>> folder.cleanup()
+        >>> again.trace.losses == model.trace.losses  # a finished one is given back
         True
     """
 

@@ -78,6 +78,19 @@ class Lifted(Predictor):
     Raises:
         DataError: a number cannot be used.
         DeclarationError: the network, its divergence, penalties and method do not fit together.
+
+    Example:
+        >>> from liftednet import Network, data
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.layers import dense
+        >>> from liftednet.losses import CrossEntropy
+        >>> from liftednet.models import Lifted
+        >>> network, digits = Network(), data.digits()
+        >>> h = network.state(ReLU(), dense(network.input(64), 30))
+        >>> outputs = network.loss(CrossEntropy(), dense(h, 10))
+        >>> model = Lifted(network).fit(digits.x_train, digits.y_train)
+        >>> bool((model.predict(digits.x_test) == digits.y_test).float().mean() > 0.95)
+        True
     """
 
     _steps: BatchSteps | None = None  # of partial_fit

@@ -52,6 +52,14 @@ class LiftedMLP(Lifted):
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
         DeclarationError: activations, loss and divergence do not fit together.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import LiftedMLP
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 50, 10)).fit(digits.x_train, digits.y_train)
+        >>> bool((model.predict(digits.x_test) == digits.y_test).float().mean() > 0.95)
+        True
     """
 
     def __init__(

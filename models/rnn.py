@@ -133,6 +133,14 @@ class LiftedRNN(Lifted):
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
         DeclarationError: activation, loss, divergence and solvers do not fit together.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import GaussNewton, LiftedRNN
+        >>> x, y = data.echo(samples=30, length=20, lag=1, classes=3)
+        >>> model = LiftedRNN(3, 4, 3, start="orthogonal", method=GaussNewton(most=10)).fit(x, y)
+        >>> bool((model.predict(x) == y)[:, 1:].float().mean() > 0.9)  # no one knows the first
+        True
     """
 
     def __init__(

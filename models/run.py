@@ -30,6 +30,15 @@ class Step:
         seconds: since training began, without those between an interrupt and its resumption.
         validation: mean objective of a held-out sample after it, or None.
         whole: whether its sweep or epoch is finished with it.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import FullBatch, LiftedMLP
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 5, 10), method=FullBatch(sweeps=1))
+        >>> step = model.fit(digits.x_test, digits.y_test).trace.steps[0]
+        >>> step.block, step.solver, step.decrease > 0
+        ('states 1', 'newton', True)
     """
 
     sweep: int
@@ -45,7 +54,16 @@ class Step:
 
 
 class Ending(Enum):
-    """Why a training ended."""
+    """Why a training ended.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import Ending, FullBatch, LiftedMLP
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 10), method=FullBatch(sweeps=20))  # one convex problem
+        >>> model.fit(digits.x_test, digits.y_test).trace.ending is Ending.CONVERGED
+        True
+    """
 
     CONVERGED = "every block's KKT residual was within the tolerance over a whole sweep"
     BUDGET = "the number of sweeps, epochs or steps was used up"
@@ -63,6 +81,15 @@ class Trace:
         steps: one entry for every step.
         ending: why it ended.
         most: the sweeps, epochs or steps that it was given.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import FullBatch, LiftedMLP
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 5, 10), method=FullBatch(sweeps=2))
+        >>> trace = model.fit(digits.x_test, digits.y_test).trace
+        >>> trace.rounds, trace.objectives == sorted(trace.objectives, reverse=True)
+        (2, True)
     """
 
     start: float

@@ -27,6 +27,12 @@ class Trial:
         rho: weight of the squared norms.
         error: share of wrong labels, or mean squared error, on the held-out samples; infinite
             where the training failed.
+
+    Example:
+        >>> from liftednet.models import Trial
+        >>> tried = [Trial(lam=1.0, rho=0.1, error=0.04), Trial(lam=10.0, rho=0.1, error=0.03)]
+        >>> min(tried, key=lambda trial: trial.error).lam
+        10.0
     """
 
     lam: float
@@ -68,6 +74,15 @@ def search(
     Raises:
         DataError: a range, the budget or the share cannot be used.
         LiftedError: optuna is not installed.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import LiftedMLP, Minibatch, search
+        >>> digits, method = data.digits(), Minibatch(epochs=2)
+        >>> build = lambda lam, rho: LiftedMLP((64, 20, 10), lam=lam, rho=rho, method=method)
+        >>> tried = search(build, digits.x_train, digits.y_train, trials=3)
+        >>> len(tried), tried[0].error == min(trial.error for trial in tried)
+        (3, True)
     """
     require_count("trials", trials, 1)
     for name, limits in (("lam", lam), ("rho", rho)):

@@ -44,6 +44,19 @@ class Accelerated(Solver[BlockFit, Any, None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: steps.
+
+    Example:
+        >>> from liftednet import Network, data
+        >>> from liftednet.layers import convolution
+        >>> from liftednet.losses import CrossEntropy
+        >>> from liftednet.models import FullBatch, Lifted
+        >>> from liftednet.solvers import Accelerated, solve
+        >>> network, digits = Network(), data.digits()
+        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 10, 8))
+        >>> model = Lifted(network, method=FullBatch(sweeps=1))
+        >>> fit = model.fit(digits.x_test.view(-1, 1, 8, 8), digits.y_test).subproblem("weights 1")
+        >>> solve(fit, Accelerated(tolerance=1e-3)).status.name
+        'SOLVED'
     """
 
     tolerance: float | None = None

@@ -28,6 +28,15 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
 
     Attributes:
         name: what users call it.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import Ridge, Solver
+        >>> isinstance(Ridge(), Solver), Ridge().obstacle(StateFit(joint(ReLU()), torch.ones(1, 2)))
+        (True, 'it solves weight fits alone')
     """
 
     name: str

@@ -42,7 +42,13 @@ _TABLE = SolverTable(
 
 
 def solver_names() -> tuple[str, ...]:
-    """Return the names that `solve` and the models take, besides "auto"."""
+    """Return the names that `solve` and the models take, besides "auto".
+
+    Example:
+        >>> from liftednet.solvers import solver_names
+        >>> "ridge" in solver_names(), solver_names()[-1]
+        (True, 'reference')
+    """
     return _TABLE.names()
 
 
@@ -51,6 +57,11 @@ def named(name: str) -> AnySolver:
 
     Raises:
         DeclarationError: there is no solver of that name.
+
+    Example:
+        >>> from liftednet.solvers import named
+        >>> named("proximal")
+        Proximal(tolerance=None, max_iterations=20000, name='proximal')
     """
     return _TABLE.named(name)
 
@@ -60,6 +71,15 @@ def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
 
     Raises:
         DeclarationError: the solver that is asked for cannot serve the problem.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import choose
+        >>> choose(StateFit(joint(ReLU()), torch.ones(1, 2))).name
+        'proximal'
     """
     return _TABLE.choose(problem, solver)
 
@@ -77,6 +97,17 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
         DataError: data or start are NaN, infinite, of a wrong shape, or make it unbounded.
         DeclarationError: the solver cannot serve the problem; the message names what is missing.
         SolverError: nothing usable was reached.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import solve
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
+        >>> solution = solve(fit, solver="proximal")
+        >>> solution.value, solution.status.name
+        (tensor([[2., 0.]]), 'SOLVED')
     """
     if not isinstance(problem, Fit):
         raise DeclarationError(
@@ -91,7 +122,18 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
 
 
 def finished(problem: Fit[Any], solution: Solution[Any]) -> Solution[Any]:
-    """Return a solution, finished in torch where float32 steps in a kernel did not end it."""
+    """Return a solution, finished in torch where float32 steps in a kernel did not end it.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import Proximal, finished
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
+        >>> finished(fit, Proximal().solve(fit)).solver  # one of torch is handed back as it is
+        'proximal'
+    """
     if solution.solver != FusedStates.name or solution.status is Status.SOLVED:
         return solution
     other = _TABLE.without(FusedStates).best(problem)

@@ -54,6 +54,16 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: steps in each precision.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import Dual, solve
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> solve(StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]), (link,)), Dual()).value
+        tensor([[1.5000, 0.0000]])
     """
 
     tolerance: float | None = None

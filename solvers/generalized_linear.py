@@ -38,6 +38,18 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.activations import Sigmoid
+        >>> from liftednet.penalties import SquaredFrobenius
+        >>> from liftednet.solvers import GeneralizedLinear, solve
+        >>> x, y = torch.tensor([[-1.0], [1.0]]), torch.tensor([[0.2], [0.8]])
+        >>> fit = WeightFit(tight(Sigmoid()), Design(x), y, SquaredFrobenius(1e-9))
+        >>> solve(fit, GeneralizedLinear()).value.matrix  # log(0.8 / 0.2)
+        tensor([[1.3863]])
     """
 
     tolerance: float | None = None

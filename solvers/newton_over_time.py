@@ -38,6 +38,18 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: Newton steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StatesOverTime
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import NewtonOverTime, solve
+        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
+        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
+        >>> solution = solve(fit, NewtonOverTime())
+        >>> solution.value.flatten(), solution.iterations
+        (tensor([1.0000, 1.5000]), 0)
     """
 
     tolerance: float | None = None

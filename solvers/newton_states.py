@@ -45,6 +45,16 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: Newton steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import Tanh
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.solvers import NewtonStates, solve
+        >>> link = Link(tight(Tanh()), torch.eye(1), torch.zeros(1), torch.tensor([[0.5]]))
+        >>> solve(StateFit(tight(Tanh()), torch.tensor([[1.0]]), (link,)), NewtonStates()).value
+        tensor([[0.7108]])
     """
 
     tolerance: float | None = None

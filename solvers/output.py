@@ -28,6 +28,17 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
 
     For the squared loss Z = prox_{lam Phi}(Y + lam U), Lifted Neural Networks, section 6.2, for any
     activation with a prox.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import OutputFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.solvers import ClosedForm, solve
+        >>> y, u = torch.tensor([[1.0, -1.0]]), torch.tensor([[3.0, -1.0]])
+        >>> solve(OutputFit(SquaredError(), y, tight(ReLU()), u), ClosedForm()).value
+        tensor([[2., 0.]])
     """
 
     name: str = field(default="closed-form", init=False)
@@ -64,6 +75,18 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
     upper end of a bracket is monotone. The bracket is h_i = t_i - a_i / t_i - u_i with a = y /
     lam, min h <= nu <= max h for any t in the simplex (here y / sum y and the uniform point; 0/0
     = 0), cut with the printed upper bound; it contains no exponential.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import OutputFit
+        >>> from liftednet.activations import SimplexProjection
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SimplexCrossEntropy
+        >>> from liftednet.solvers import SimplexDual, solve
+        >>> y, u = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> fit = OutputFit(SimplexCrossEntropy(), y, tight(SimplexProjection()), u)
+        >>> solve(fit, SimplexDual()).value  # 2 z^2 = 1
+        tensor([[0.7071, 0.2929]])
     """
 
     name: str = field(default="simplex-dual", init=False)

@@ -102,6 +102,17 @@ class Cyclic(Sweeps):
     """Solves one step after another, from first to last.
 
     Lifted Recurrent Neural Networks, section 5.2.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StatesOverTime
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import Cyclic, solve
+        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
+        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
+        >>> solve(fit, Cyclic()).value.flatten()
+        tensor([1.0000, 1.5000])
     """
 
     name: str = field(default="cyclic", init=False)
@@ -113,7 +124,19 @@ class Cyclic(Sweeps):
 
 @dataclass(frozen=True)
 class RedBlack(Sweeps):
-    """Solves all odd steps at once, then all even steps at once."""
+    """Solves all odd steps at once, then all even steps at once.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StatesOverTime
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import RedBlack, solve
+        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
+        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
+        >>> solve(fit, RedBlack()).value.flatten()
+        tensor([1.0000, 1.5000])
+    """
 
     name: str = field(default="red-black", init=False)
 

@@ -47,6 +47,16 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import Proximal, solve
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> solve(StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]), (link,)), Proximal()).value
+        tensor([[1.5000, 0.0000]])
     """
 
     tolerance: float | None = None

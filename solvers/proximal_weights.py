@@ -27,6 +27,18 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.penalties import L1
+        >>> from liftednet.solvers import ProximalWeights, solve
+        >>> x, y = torch.eye(2), torch.tensor([[3.0], [0.5]])
+        >>> fit = WeightFit(joint(Identity()), Design(x, bias=False), y, L1(1.0))
+        >>> solve(fit, ProximalWeights()).value.matrix.flatten()
+        tensor([2., 0.])
     """
 
     tolerance: float | None = None

@@ -51,6 +51,16 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
             quadratic programs and CLARABEL for the rest, and where these fail CLARABEL and SCS.
         options: passed to that solver; None asks for high precision.
         tolerance: the KKT residual that counts as solved.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import Reference, solve
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]], dtype=torch.float64))
+        >>> solve(fit, Reference(backend="CLARABEL")).value.round(decimals=6).abs()
+        tensor([[2., 0.]], dtype=torch.float64)
     """
 
     backend: str | None = None

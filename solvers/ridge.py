@@ -79,6 +79,18 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
 
     (lam L [X, 1]'[X, 1] + 2 rho I) [W; b] = lam ([X, 1]'V - [X, 1]'1 c') + 2 rho [W_0; 0];
     Lifted Neural Networks, section 6.1. With fewer samples than inputs in its dual form.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.penalties import SquaredFrobenius
+        >>> from liftednet.solvers import Ridge, solve
+        >>> x, y = torch.eye(2), torch.tensor([[3.0], [0.6]])
+        >>> fit = WeightFit(joint(Identity()), Design(x, bias=False), y, SquaredFrobenius(1.0))
+        >>> solve(fit, Ridge()).value.matrix.flatten()  # y / 3
+        tensor([1.0000, 0.2000])
     """
 
     name: str = field(default="ridge", init=False)

@@ -21,6 +21,13 @@ class Check:
         worst: the largest error found.
         allowed: the error that still passes.
         failure: the first point that fails, in words, or None.
+
+    Example:
+        >>> from liftednet import check_activation
+        >>> from liftednet.activations import ReLU
+        >>> check = check_activation(ReLU()).checks[0]
+        >>> check.name, check.worst <= check.allowed, check.failure
+        ('forward: finite', True, None)
     """
 
     name: str
@@ -42,6 +49,13 @@ class Report:
     Attributes:
         activation: the activation, as it prints itself.
         checks: one for each property that the declaration has.
+
+    Example:
+        >>> from liftednet import check_activation
+        >>> from liftednet.activations import ReLU
+        >>> report = check_activation(ReLU())
+        >>> report.passed, all(check.passed for check in report.checks)
+        (True, True)
     """
 
     activation: str
@@ -78,6 +92,16 @@ class FailedCheckError(DeclarationError):
 
     Attributes:
         report: the checks up to the one that failed.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Activation, check_activation
+        >>> from liftednet.check import FailedCheckError
+        >>> try:
+        ...     report = check_activation(Activation.from_function(torch.tanh, lipschitz=0.5))
+        ... except FailedCheckError as error:
+        ...     print(error.report.checks[-1].name)
+        lipschitz
     """
 
     def __init__(self, report: Report) -> None:

@@ -113,7 +113,13 @@ def digest(arrays: Arrays) -> str:
 
 
 def cache_folder() -> Path:
-    """Return the folder that downloads are kept in."""
+    """Return the folder that downloads are kept in.
+
+    Example:
+        >>> from liftednet.data import cache_folder
+        >>> cache_folder().name
+        'liftednet'
+    """
     import pooch
 
     return Path(pooch.os_cache("liftednet"))

@@ -54,6 +54,12 @@ class Classification:
         x_test: (samples, ...) float32.
         y_test: (samples,) int64.
         classes: number of classes.
+
+    Example:
+        >>> from liftednet import data
+        >>> digits = data.digits()
+        >>> tuple(digits.x_train.shape), tuple(digits.x_test.shape), digits.classes
+        ((1347, 64), (450, 64), 10)
     """
 
     x_train: Tensor
@@ -75,6 +81,14 @@ def digits(test_fraction: float = 0.25, seed: int = 0) -> Classification:
 
     Raises:
         DataError: a share outside (0, 1).
+
+    Example:
+        >>> from liftednet import data
+        >>> digits = data.digits(test_fraction=0.1)
+        >>> tuple(digits.x_test.shape), float(digits.x_train.max())
+        ((180, 64), 1.0)
+        >>> digits.y_test.bincount().tolist()  # of every class a tenth
+        [18, 18, 18, 18, 18, 18, 18, 18, 18, 18]
     """
     from sklearn.datasets import load_digits
 
@@ -95,6 +109,12 @@ def mnist(folder: str | Path | None = None, download: bool = False) -> Classific
 
     Raises:
         DataError: it is found nowhere, cannot be read, or fails its checksum.
+
+    Example:
+        >>> from liftednet import data
+        >>> mnist = data.mnist()
+        >>> tuple(mnist.x_train.shape), tuple(mnist.x_test.shape), mnist.y_train[:5].tolist()
+        ((60000, 784), (10000, 784), [5, 0, 4, 1, 9])
     """
     arrays = load(_MNIST, folder, download)
     return Classification(
@@ -117,6 +137,12 @@ def pixel_sequences(images: Classification, permutation_seed: int | None = None)
 
     Returns:
         X (samples, pixels, 1).
+
+    Example:
+        >>> from liftednet import data
+        >>> steps = data.pixel_sequences(data.digits(), permutation_seed=0)
+        >>> tuple(steps.x_train.shape), round(float(steps.x_train.std()), 4)
+        ((1347, 64, 1), 1.0)
     """
     pixels = images.x_train.shape[1]
     order = torch.arange(pixels)
@@ -142,6 +168,12 @@ def har(folder: str | Path | None = None) -> Classification:
 
     Raises:
         DataError: it is found nowhere, cannot be read, or fails its checksum.
+
+    Example:
+        >>> from liftednet import data
+        >>> windows = data.har()
+        >>> tuple(windows.x_train.shape), tuple(windows.x_test.shape), int(windows.y_train.max())
+        ((7352, 128, 9), (2947, 128, 9), 5)
     """
     arrays = load(_HAR, folder)
     return Classification(
@@ -163,6 +195,11 @@ def har_subjects(folder: str | Path | None = None) -> Tensor:
 
     Raises:
         DataError: the data are found nowhere, cannot be read, or fail their checksum.
+
+    Example:
+        >>> from liftednet import data
+        >>> data.har_subjects().unique().numel()  # persons in the training windows
+        21
     """
     return _labels(load(_HAR, folder)["subject_train"])
 
@@ -186,6 +223,12 @@ def har2(
 
     Raises:
         DataError: a negative variance, or the data are not to be had.
+
+    Example:
+        >>> from liftednet import data
+        >>> windows = data.har2(noise_variance=2.0)
+        >>> round(float(windows.x_train.var()), 1)  # 1 of the signal and 2 of the noise
+        3.0
     """
     if not noise_variance >= 0:
         raise DataError(f"noise_variance must not be negative; it is {noise_variance!r}.")
@@ -218,6 +261,14 @@ def split(
 
     Raises:
         DataError: no samples, row counts that differ, a share outside (0, 1), or too few samples.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.data import split
+        >>> x, y = torch.arange(8.0).unsqueeze(1), torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
+        >>> x_kept, y_kept, x_held, y_held = split(x, y, held_out=0.5, seed=0)
+        >>> y_kept.bincount().tolist(), y_held.bincount().tolist()  # three to one in both
+        ([3, 1], [3, 1])
     """
     from sklearn.model_selection import train_test_split
 
@@ -244,6 +295,12 @@ def subsample(images: Classification, train: int, test: int, seed: int) -> Class
 
     Raises:
         DataError: a count that is not positive or beyond the data.
+
+    Example:
+        >>> from liftednet import data
+        >>> few = data.subsample(data.digits(), train=100, test=50, seed=0)
+        >>> tuple(few.x_train.shape), tuple(few.y_test.shape)
+        ((100, 64), (50,))
     """
     source = generator(seed)
     kept = [

@@ -30,6 +30,12 @@ def echo(
 
     Raises:
         DataError: a count that is not a positive integer, or a lag not below the length.
+
+    Example:
+        >>> from liftednet import data
+        >>> x, y = data.echo(samples=1, length=5, lag=2, classes=3)
+        >>> x.argmax(2), y  # from the third step on, y is x of two steps before
+        (tensor([[2, 0, 1, 0, 1]]), tensor([[2, 0, 2, 0, 1]]))
     """
     positive_integer("samples", samples)
     positive_integer("length", length)
@@ -56,6 +62,12 @@ def running_sum(samples: int, length: int, seed: int = 0) -> tuple[Tensor, Tenso
 
     Raises:
         DataError: a count that is not a positive integer.
+
+    Example:
+        >>> from liftednet import data
+        >>> x, y = data.running_sum(samples=1, length=4)
+        >>> x.squeeze(2).cumsum(1), y  # 0 where the sum is positive
+        (tensor([[-0.0075,  0.5290, -0.2941, -1.0300]]), tensor([[1, 0, 1, 1]]))
     """
     positive_integer("samples", samples)
     positive_integer("length", length)
@@ -89,6 +101,12 @@ def timer(
 
     Raises:
         DataError: a count that is not a positive integer, or a share outside (0, 1).
+
+    Example:
+        >>> from liftednet import data
+        >>> x, y = data.timer(samples=1, length=6, dependency=3, on_fraction=0.4)
+        >>> (x[..., 0] * x[..., 1]).int(), y  # where the timer is set, and 0 while it runs
+        (tensor([[0, 0, 0, 0, 2, 0]], dtype=torch.int32), tensor([[1, 1, 1, 1, 0, 0]]))
     """
     positive_integer("samples", samples)
     if on_fraction is None:
@@ -122,6 +140,13 @@ def balanced_on_fraction(length: int, dependency: int) -> float:
 
     Raises:
         DataError: a count that is not a positive integer.
+
+    Example:
+        >>> from liftednet import data
+        >>> share = data.balanced_on_fraction(length=100, dependency=20)
+        >>> _, y = data.timer(200, 100, 20, on_fraction=share)
+        >>> round(share, 3), round(float(y.float().mean()), 2)
+        (0.07, 0.51)
     """
     positive_integer("length", length)
     positive_integer("dependency", dependency)

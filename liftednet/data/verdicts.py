@@ -22,6 +22,12 @@ def hochreiter_lengths(samples: int, minimum: int, seed: int = 0) -> Tensor:
 
     Raises:
         DataError: a count that is not a positive integer.
+
+    Example:
+        >>> from liftednet import data
+        >>> lengths = data.hochreiter_lengths(samples=100, minimum=50)
+        >>> int(lengths.min()), int(lengths.max())
+        (50, 55)
     """
     positive_integer("samples", samples)
     positive_integer("minimum", minimum)
@@ -56,6 +62,14 @@ def adding(
 
     Raises:
         DataError: an unknown variant, a length below 10, or lengths beyond the data.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import data
+        >>> x, y = data.adding(samples=3, length=10)
+        >>> numbers, markers = x.unbind(2)
+        >>> torch.equal((numbers * markers).sum(1, keepdim=True), y), markers.sum(1).tolist()
+        (True, [2.0, 2.0, 2.0])
     """
     if variant not in ("arjovsky", "hochreiter"):
         raise DataError(f'variant must be "arjovsky" or "hochreiter"; it is {variant!r}.')
@@ -82,6 +96,14 @@ def multiplication(
 
     Raises:
         DataError: a length below 10, or lengths beyond the data.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import data
+        >>> x, y = data.multiplication(samples=3, length=10)
+        >>> numbers, markers = x.unbind(2)
+        >>> torch.allclose(numbers[markers == 1].view(3, 2).prod(1, keepdim=True), y)
+        True
     """
     x, first, second = _marked(samples, length, seed, lengths, _unit_interval, _tenths)
     return x, first * second
@@ -103,6 +125,15 @@ def xor(
 
     Raises:
         DataError: a length below 10, or lengths beyond the data.
+
+    Example:
+        >>> from liftednet import data
+        >>> x, y = data.xor(samples=3, length=10)
+        >>> bits, markers = x.unbind(2)
+        >>> bits[markers == 1].view(3, 2).int(), y
+        (tensor([[0, 1],
+                [1, 0],
+                [0, 0]], dtype=torch.int32), tensor([1, 1, 0]))
     """
     x, first, second = _marked(samples, length, seed, lengths, _bits, _tenths)
     return x, (first != second).squeeze(1).long()
@@ -128,6 +159,12 @@ def temporal_order(
 
     Raises:
         DataError: `symbols` is neither 2 nor 3, a length below 10, or lengths beyond the data.
+
+    Example:
+        >>> from liftednet import data
+        >>> x, y = data.temporal_order(samples=1, length=10)
+        >>> "".join("abcdxy"[symbol] for symbol in x[0].argmax(1)), int(y)  # xx, xy, yx, yy
+        ('adxaddddyd', 1)
     """
     if symbols not in (2, 3):
         raise DataError(f"symbols must be 2 or 3; it is {symbols!r}.")
@@ -159,6 +196,14 @@ def correct(prediction: Tensor, target: Tensor, tolerance: float = 0.04) -> Tens
 
     Raises:
         DataError: the two shapes do not fit.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.data import correct
+        >>> correct(torch.tensor([0.50, 0.50]), torch.tensor([0.53, 0.55]))
+        tensor([ True, False])
+        >>> correct(torch.tensor([[0.2, 0.8]]), torch.tensor([1]))
+        tensor([True])
     """
     expected = target.shape if target.is_floating_point() else prediction.shape[:-1]
     actual = prediction.shape if target.is_floating_point() else target.shape

@@ -33,9 +33,14 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
         DeclarationError: the first of these that fails, with the argument and the point.
 
     Example:
-        >>> from liftednet import check_layer
-        >>> from liftednet.layers.dense import Dense
-        >>> check_layer(Dense(3, bias=True), (4,))
+        >>> from liftednet import DeclarationError, check_layer
+        >>> from liftednet.layers import Layer
+        >>> class Square(Layer):
+        ...     def shape(self, x): return x
+        ...     def value(self, arguments, weights): return arguments[0] ** 2
+        >>> try: check_layer(Square(), (4,))
+        ... except DeclarationError as error: print("is not affine" in str(error))
+        True
     """
     require_layer(layer)
     if not shapes or not all(

@@ -32,6 +32,13 @@ def dense(
         bias: whether there is b.
         penalty: on W; None for that of the model.
         weights: of another dense layer, to be shared.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import dense
+        >>> up = dense(Network().input(3), 5)
+        >>> up.shape, up.weights.shape, up.weights.bias
+        ((5,), (3, 5), True)
     """
     return apply(Dense(units, bias), x, penalty=penalty, weights=weights)
 
@@ -65,6 +72,13 @@ def convolution(
 
     Raises:
         DataError: the window does not fit into x.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import convolution
+        >>> maps = convolution(Network().input(1, 8, 8), 4, 3, stride=2, padding=1)
+        >>> maps.shape, maps.weights.shape  # the kernel as a matrix, window times channels below
+        ((4, 4, 4), (9, 4))
     """
     axes = len(as_expression(x).shape) - 1
     layer = Convolution(
@@ -90,6 +104,12 @@ def average_pooling(x: Expression, window: Sizes, *, stride: Sizes | None = None
 
     Raises:
         DataError: the window does not fit into x.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import average_pooling
+        >>> average_pooling(Network().input(4, 8, 8), 2).shape
+        (4, 4, 4)
     """
     axes = len(as_expression(x).shape) - 1
     sizes = _sizes("window", window, axes)
@@ -98,7 +118,21 @@ def average_pooling(x: Expression, window: Sizes, *, stride: Sizes | None = None
 
 
 def concatenate(*arguments: Expression) -> Expression:
-    """Return the units of all arguments side by side."""
+    """Return the units of all arguments side by side, (..., sum of units).
+
+    Args:
+        arguments: of any units, all of them sequences or none.
+
+    Raises:
+        DataError: sequences stand beside what has one value for each sample.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import concatenate
+        >>> network = Network()
+        >>> concatenate(network.input(3), network.input(5)).shape
+        (8,)
+    """
     return (
         as_expression(arguments[0]) if len(arguments) == 1 else apply(Concatenation(), *arguments)
     )
@@ -109,6 +143,14 @@ def delay(x: Expression) -> Expression:
 
     Raises:
         DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import delay
+        >>> later = delay(Network().input(1, sequence=True))
+        >>> later.layer.value([torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1)], None).flatten()
+        tensor([0., 1., 2.])
     """
     return apply(Delay(), _sequence("delay", x))
 
@@ -118,6 +160,14 @@ def turn(x: Expression) -> Expression:
 
     Raises:
         DataError: x is no sequence.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import concatenate, turn
+        >>> x = Network().input(2, sequence=True)
+        >>> both = concatenate(x, turn(x))  # each sequence beside its mirror image
+        >>> both.shape, both.sequence
+        ((4,), True)
     """
     return apply(Turn(), _sequence("turn", x), TIME)
 
@@ -127,6 +177,14 @@ def early(x: Expression) -> Expression:
 
     Raises:
         DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import early
+        >>> longer = early(Network().input(1, sequence=True))
+        >>> longer.layer.value([torch.ones(2, 1, 1)], None).flatten()
+        tensor([0., 1., 1.])
     """
     return apply(Early(), _sequence("early", x))
 
@@ -136,6 +194,14 @@ def late(x: Expression) -> Expression:
 
     Raises:
         DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import early, late
+        >>> rest = late(early(Network().input(1, sequence=True)))
+        >>> rest.layer.value([torch.tensor([0.0, 1.0, 2.0]).view(3, 1, 1)], None).flatten()
+        tensor([1., 2.])
     """
     return apply(Late(), _sequence("late", x))
 
@@ -145,6 +211,14 @@ def first_step(x: Expression) -> Expression:
 
     Raises:
         DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import first_step
+        >>> first = first_step(Network().input(2, sequence=True))
+        >>> first.layer.value([torch.zeros(3, 1, 2)], None).flatten()
+        tensor([1., 0., 0.])
     """
     return apply(First(), _sequence("first_step", x))
 

@@ -25,7 +25,16 @@ Known = TypeVar("Known")
 
 
 class Variable:
-    """Something that has a value at a point of a training problem: found by its identity."""
+    """Something that has a value at a point of a training problem: found by its identity.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import Variable, dense
+        >>> x = Network().input(3)
+        >>> up = dense(x, 5)  # depends on its weights; data are no variable of training
+        >>> sorted(type(variable).__name__ for variable in up.variables)
+        ['Input', 'Parameter']
+    """
 
     name: str = "a variable of no network"
 
@@ -41,6 +50,14 @@ class Parameter(Variable):
         shape: (rows, columns) of the matrix.
         bias: whether there is a bias, (columns,).
         penalty: on the matrix, or None for that of the model.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import dense
+        >>> x = Network().input(3)
+        >>> up = dense(x, 5)
+        >>> up.weights.shape, dense(x, 5, weights=up.weights).weights is up.weights
+        ((3, 5), True)
     """
 
     def __init__(self, shape: tuple[int, int], bias: bool, penalty: Penalty | None = None) -> None:
@@ -83,6 +100,13 @@ class Expression:
         early: how many steps come before the first step of the data.
         variables: what it depends on.
         weights: of its layer, to be shared with another; None where there are none.
+
+    Example:
+        >>> from liftednet import Network
+        >>> x = Network().input(3)
+        >>> gated = (1 - x[:1]) * x[1:2] + 2 * x[2:]  # unit by unit
+        >>> gated.shape, gated.units
+        ((1,), 1)
     """
 
     shape: Shape
@@ -164,7 +188,14 @@ def _finite(number: Any) -> float:
 
 
 class Input(Expression, Variable):
-    """Data that a network is given."""
+    """Data that a network is given.
+
+    Example:
+        >>> from liftednet import Network
+        >>> image = Network().input(1, 8, 8)
+        >>> type(image).__name__, image.shape, image.units
+        ('Input', (1, 8, 8), 64)
+    """
 
     def __init__(self, shape: Shape, sequence: bool) -> None:
         """Keep what it is."""
@@ -213,6 +244,15 @@ def apply(
         DataError: the shapes do not fit.
         DeclarationError: an argument is no expression, or a variable stands in two arguments of a
             layer that is affine in each alone.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import Layer, apply
+        >>> class Reversed(Layer):
+        ...     def shape(self, x): return x
+        ...     def value(self, arguments, weights): return arguments[0].flip(-1)
+        >>> apply(Reversed(), Network().input(4)).shape
+        (4,)
     """
     given = [as_expression(x) for x in arguments if x is not TIME]
     _refuse_others(layer, given, penalty, weights)

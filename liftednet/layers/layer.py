@@ -33,6 +33,17 @@ class Layer(ABC):
             several of them.
         plain: whether f is x W + b of its one argument x.
         affine: whether f is affine in each argument; one that is not is for minibatches alone.
+
+    Example:
+        >>> from liftednet import Network, check_layer
+        >>> from liftednet.layers import Layer, apply
+        >>> class Scaling(Layer):
+        ...     def shape(self, x): return x
+        ...     def weight_shape(self, x): return 1, x[0]
+        ...     def value(self, arguments, weights): return arguments[0] * weights.matrix[0]
+        >>> check_layer(Scaling(), (4,))  # raises an error where it is not affine
+        >>> apply(Scaling(), Network().input(4)).weights.shape
+        (1, 4)
     """
 
     bias: bool = False

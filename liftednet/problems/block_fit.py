@@ -228,6 +228,19 @@ class BlockFit(Fit[Any]):
         links: the terms.
         own: A, c and R of the link whose target is v, whose `target` is not looked at; or None.
         chosen: S, for `own`.
+
+    Example:
+        >>> from liftednet import Network, data
+        >>> from liftednet.layers import convolution
+        >>> from liftednet.losses import CrossEntropy
+        >>> from liftednet.models import FullBatch, Lifted
+        >>> from liftednet.problems import BlockFit
+        >>> network, digits = Network(), data.digits()
+        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 10, 8))
+        >>> model = Lifted(network, method=FullBatch(sweeps=1))
+        >>> fit = model.fit(digits.x_test.view(-1, 1, 8, 8), digits.y_test).subproblem("weights 1")
+        >>> isinstance(fit, BlockFit), fit.measure(model.weights[0]).residual < 1e-4
+        (True, True)
     """
 
     block: Prior

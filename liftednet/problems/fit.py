@@ -26,6 +26,15 @@ class Fit(ABC, Generic[Value]):
     Frozen data of one convex problem, which states itself in CVXPY and judges a value in float64;
     no solver judges itself. `WeightFit`, `StateFit`, `OutputFit` and `StatesOverTime` are this
     problem with different g and A; `BlockFit` is any other block of a network.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
+        >>> fit.measure(torch.tensor([[2.0, 0.0]])).residual, fit.measure(torch.ones(1, 2)).residual
+        (0.0, 0.5)
     """
 
     @property

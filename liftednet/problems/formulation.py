@@ -27,6 +27,15 @@ class Measure(NamedTuple):
         objective: the objective of the problem, in float64.
         residual: the largest violation of stationarity, relative to the largest term in it; NaN
             where the problem is not smooth and only CVXPY's duals can tell.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
+        >>> fit.measure(torch.tensor([[2.0, 0.0]]))
+        Measure(objective=-2.0, residual=0.0)
     """
 
     objective: float
@@ -41,6 +50,15 @@ class Formulation:
         problem: the CVXPY problem, compiled once by CVXPY on its first solve.
         parameters: the data, by name.
         variables: the unknowns, by name.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> stated = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]])).formulate()
+        >>> stated.problem.is_dpp(), sorted(stated.parameters), sorted(stated.variables)
+        (True, ['pre_activation'], ['states'])
     """
 
     problem: cp.Problem

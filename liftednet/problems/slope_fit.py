@@ -33,6 +33,14 @@ class SlopeFit(Fit[float]):
         states: V, (samples, units).
         pre_activation: U, (samples, units).
         lam: the weight of the divergence, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.problems import SlopeFit
+        >>> from liftednet.solvers import solve
+        >>> fit = SlopeFit(torch.tensor([[-1.0]]), torch.tensor([[-4.0]]), lam=1.0)
+        >>> solve(fit).value  # |v| / |u|
+        0.25
     """
 
     states: Tensor

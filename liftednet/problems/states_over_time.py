@@ -39,6 +39,16 @@ class TimeLink:
         target: V, (steps, samples, next units).
         counted: (steps, samples) booleans, the steps that are linked.
         lam: the weight of the divergence, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.problems import TimeLink
+        >>> counted, target = torch.tensor([[True], [False]]), torch.ones(2, 1, 1)
+        >>> link = TimeLink(joint(Identity()), torch.eye(1), torch.zeros(1), target, counted)
+        >>> link.values(torch.tensor([3.0, 3.0]).view(2, 1, 1)).flatten()  # 9 / 2 - 3, and no link
+        tensor([1.5000, 0.0000])
     """
 
     divergence: Divergence

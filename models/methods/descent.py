@@ -60,6 +60,14 @@ class FullBatch:
 
     Raises:
         DataError: a number is out of its range.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import FullBatch, LiftedMLP
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 10), method=FullBatch(sweeps=5, tolerance=1e-6))
+        >>> model.fit(digits.x_train.double(), digits.y_train).residual() < 1e-6
+        True
     """
 
     sweeps: int = 20

@@ -41,6 +41,16 @@ class GaussNewton:
     Raises:
         DataError: a number is out of its range.
         DeclarationError: there is no such form.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Tanh
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import GaussNewton, LiftedMLP
+        >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(1)
+        >>> model = LiftedMLP((1, 5, 1), Tanh(), SquaredError(), rho=1e-6, method=GaussNewton())
+        >>> float((model.fit(x, x**2).predict(x) - x**2).abs().max()) < 0.01
+        True
     """
 
     most: int = 50

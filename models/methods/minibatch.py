@@ -61,6 +61,15 @@ class Minibatch:
 
     Raises:
         DataError: a number is out of its range.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import LiftedMLP, Minibatch
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 30, 10), method=Minibatch(epochs=3, batch_size=50))
+        >>> losses = model.fit(digits.x_train, digits.y_train).trace.losses
+        >>> len(losses), losses[0] > losses[1] > losses[2]
+        (3, True)
     """
 
     epochs: int | None = None

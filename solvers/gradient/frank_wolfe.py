@@ -48,6 +48,20 @@ class FrankWolfe(Optimizer):
 
     Raises:
         DataError: lr or radius not positive, p below 1, or inner_steps not a positive integer.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.solvers import FrankWolfe
+        >>> w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+        >>> optimizer = FrankWolfe([w], lr=0.1, radius=1.0, inner_steps=1)
+        >>> def closure():
+        ...     optimizer.zero_grad()
+        ...     loss = w.square().sum() / 2
+        ...     loss.backward()
+        ...     return loss
+        >>> loss = optimizer.step(closure)
+        >>> w.detach()  # less 0.1 along the normalized gradient
+        tensor([2.9400, 3.9200])
     """
 
     def __init__(

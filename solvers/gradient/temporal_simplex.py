@@ -36,6 +36,21 @@ class TemporalSimplexDescent(Optimizer):
     Raises:
         DataError: lr or threshold not positive, no generator, several groups, or parameters of
             the cell that are not among `params`.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.solvers import TemporalSimplexDescent
+        >>> cell, x = torch.nn.RNNCell(1, 3), torch.ones(2, 4, 1)
+        >>> settings = {"lr": 0.1, "threshold": 1.0, "generator": torch.Generator()}
+        >>> optimizer = TemporalSimplexDescent(cell.parameters(), cell, **settings)
+        >>> def closure():
+        ...     cell.zero_grad()
+        ...     loss = (cell(x[1], cell(x[0])) - 1).square().sum()
+        ...     loss.backward()
+        ...     return loss
+        >>> losses = [optimizer.step(closure) for _ in range(20)]
+        >>> bool(losses[-1] < losses[0])
+        True
     """
 
     def __init__(
