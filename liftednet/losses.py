@@ -17,7 +17,8 @@ from torch.nn import functional
 from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Identity
 from liftednet.activations.saturating import Sigmoid
-from liftednet.activations.simplex import SimplexProjection, Softmax
+from liftednet.activations.simplex import SLACK, SimplexProjection, Softmax
+from liftednet.compiled import in_threads, refusal
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import evaluate_all, stating
@@ -27,6 +28,7 @@ from liftednet.validation import is_number, require_finite, require_positive
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
+Judged = tuple[float, float, float]
 
 __all__ = [
     "BinaryCrossEntropy",
@@ -127,6 +129,10 @@ class OutputLoss(Loss):
         self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
     ) -> Tensor:
         """Return the point that z equals exactly when it minimizes L(y, .) + lam D(., u)."""
+
+    def judged(self, z: Tensor, y: Tensor, u: Tensor, lam: float) -> Judged | None:
+        """Return objective, violation and largest entry by a compiled loop, where there is one."""
+        return None
 
     @abstractmethod
     def expression(self, y: Expression, z: Expression) -> Expression:
@@ -316,6 +322,21 @@ class SimplexCrossEntropy(OutputLoss):
         nu = (z * slope).sum(-1, keepdim=True) / z.sum(-1, keepdim=True)
         states = simplex_states(y / lam, u + nu)
         return states / states.sum(-1, keepdim=True)
+
+    def judged(self, z: Tensor, y: Tensor, u: Tensor, lam: float) -> Judged | None:
+        """Return objective, violation and largest entry by a compiled loop, where there is one."""
+        if refusal(z) is not None:
+            return None
+        from liftednet.compiled.simplex import judged_rows
+
+        rows = [part.detach().numpy() for part in (y, u, z)]
+
+        def work(part: slice) -> Judged:
+            found: Judged = judged_rows(*(x[part] for x in rows), lam, SLACK)
+            return found
+
+        objectives, violations, largest = zip(*in_threads(work, *z.shape), strict=True)
+        return sum(objectives), max(violations), max(largest)
 
 
 class _Robust(OutputLoss):

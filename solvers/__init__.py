@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .accelerated import Accelerated
 from .base import Solver
 from .choice import choose, finished, named, solve, solver_names
+from .compiled import CompiledSimplex
 from .differentiable import solve_differentiable
 from .dual import Dual
 from .generalized_linear import GeneralizedLinear
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accelerated",
     "ClosedForm",
+    "CompiledSimplex",
     "Cyclic",
     "Dual",
     "FrankWolfe",

@@ -10,6 +10,7 @@ from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 
 from .accelerated import Accelerated
+from .compiled import CompiledSimplex
 from .generalized_linear import GeneralizedLinear
 from .kernels import FusedClosedForm, FusedRedBlack, FusedSimplex, FusedStates
 from .newton_over_time import NewtonOverTime
@@ -31,6 +32,7 @@ _TABLE = SolverTable(
         GeneralizedLinear(),
         ProximalWeights(),
         ClosedForm(),
+        CompiledSimplex(),
         SimplexDual(),
         NewtonOverTime(),
         RedBlack(),

@@ -115,6 +115,11 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         return judged(problem, value, steps, started, tolerance, self.name, Status.STALLED)
 
 
+def settled(dtype: torch.dtype) -> float:
+    """Return how far a sum of states may be from 1, by which they then are divided."""
+    return max(8 * torch.finfo(dtype).eps, _SETTLED)
+
+
 def kept_positive(states: Tensor, target: Tensor) -> Tensor:
     """Return states with the smallest normal number for a 0 whose target is not 0.
 
@@ -135,10 +140,9 @@ def _simplex_columns(y: Tensor, u: Tensor, lam: float) -> tuple[Tensor, int]:
     lower, upper = _bracket(y.float() / lam, y.float(), u.float())
     quick, rough = _Columns(y.float() / lam, u.float()), torch.finfo(torch.float32).eps ** 0.5
     near, _, steps = quick.newton(upper, lower, rough)
-    settled = max(8 * torch.finfo(u.dtype).eps, _SETTLED)
     exact = _Columns(y / lam, u)
     below = lower.to(u) - rough * (1 + lower.abs())  # what rounding may have moved it
-    _, states, more = exact.newton(near.to(u), below, settled)
+    _, states, more = exact.newton(near.to(u), below, settled(u.dtype))
     return states, steps + more
 
 
@@ -162,7 +166,7 @@ class _Columns:
         self.u, self.twice, self.fourfold = u, 2 * a, 4 * a
         self.shifted, self.root, self.states = (torch.empty_like(u) for _ in range(3))
 
-    def newton(self, nu: Tensor, lower: Tensor, settled: float) -> tuple[Tensor, Tensor, int]:
+    def newton(self, nu: Tensor, lower: Tensor, end: float) -> tuple[Tensor, Tensor, int]:
         """Return nu, its states over their sum, and the steps to where the sums are all but 1."""
         steps, looks = 0, Late[None]()
         while True:
@@ -170,7 +174,7 @@ class _Columns:
             total = self.states_of(nu).sum(0)
             excess = total - 1
             worst, _ = looks.seen(excess.abs().max(), None)
-            if steps == _NEWTON_STEPS or worst <= settled:
+            if steps == _NEWTON_STEPS or worst <= end:
                 return nu, self.states.div_(total), steps
             slope = torch.div(self.states, self.root, out=self.shifted).sum(0)
             least = torch.finfo(slope.dtype).tiny

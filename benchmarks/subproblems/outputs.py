@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.subproblems.harness import Comparison, Method, loosest
+from benchmarks.subproblems.opponents import simplex_newton
 from liftednet.activations import SimplexProjection
 from liftednet.divergences import joint
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import OutputFit
-from liftednet.solvers import SimplexDual
+from liftednet.solvers import CompiledSimplex, SimplexDual
 
 
 def fit(samples: int, outputs: int, soft: bool, dtype: torch.dtype = torch.float64) -> OutputFit:
@@ -41,18 +42,34 @@ def comparison(samples: int, outputs: int, soft: bool, slow: int) -> Comparison:
     def tuned(build: Callable[..., Callable[[], Tensor]], *of: int | str) -> Callable[[], Tensor]:
         return loosest(partial(build, problem, *of), judge)
 
-    solver, labels = SimplexDual(), "soft" if soft else "one-hot"
+    ours, torch_only, labels = CompiledSimplex(), SimplexDual(), "soft" if soft else "one-hot"
+    cvxpy = [
+        Method("CVXPY re-solved, CLARABEL", tuned(_resolved, slow), slow),
+        Method("CVXPY block, CLARABEL", tuned(_block, slow, "CLARABEL"), slow),
+        Method("CVXPY block, SCS", tuned(_block, 10, "SCS"), 10),
+    ]
     return Comparison(
         f"simplex cross-entropy, {outputs} outputs, {samples:,} samples, {labels}",
         [
-            Method("liftednet simplex-dual", lambda: solver.solve(problem).value, samples, True),
-            Method("liftednet, float32", lambda: solver.solve(single).value, samples, True),
-            Method("CVXPY re-solved, CLARABEL", tuned(_resolved, slow), slow),
-            Method("CVXPY block, CLARABEL", tuned(_block, slow, "CLARABEL"), slow),
-            Method("CVXPY block, SCS", tuned(_block, 10, "SCS"), 10),
+            Method("liftednet compiled-simplex", lambda: ours.solve(problem).value, samples, True),
+            Method("liftednet, float32", lambda: ours.solve(single).value, samples, True),
+            Method(
+                "liftednet simplex-dual", lambda: torch_only.solve(problem).value, samples, True
+            ),
+            Method("Numba Newton", lambda: _newton(problem), samples),
+            Method("Numba Newton, float32", lambda: _newton(single), samples),
+            *(cvxpy if slow else []),
         ],
         judge,
     )
+
+
+def _newton(problem: OutputFit) -> Tensor:
+    y, u = problem.target.numpy(), problem.pre_activation.numpy()
+    z = np.empty_like(u)
+    goal = max(8 * np.finfo(u.dtype).eps, 1e-12)
+    simplex_newton(y, u, u.dtype.type(problem.lam), u.dtype.type(goal), z)
+    return torch.from_numpy(z)
 
 
 def _resolved(problem: OutputFit, samples: int, tolerance: float) -> Callable[[], Tensor]:
@@ -101,3 +118,6 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     yield comparison(1_000, 10, False, 200)
     yield comparison(60_000, 10, False, 200)
     yield comparison(60_000, 10, True, 200)
+    yield comparison(60_000, 100, True, 0)
+    yield comparison(5_000, 1_000, False, 0)
+    yield comparison(5_000, 1_000, True, 0)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
-_SLACK = 1e-5  # how far a float32 sum of a sample's units may be from 1
+SLACK = 1e-5  # how far a float32 sum of a sample's units may be from 1
 _SHARP = 0.3  # below this t the prox is near the projection
 _STEPS = 60  # about ten suffice
 _ROWS = 32_768  # entries at a time, so that a few temporaries stay in the cache
@@ -34,7 +34,7 @@ def project_simplex(u: Tensor) -> Tensor:
 
 
 def _off_simplex(v: Tensor) -> Tensor:
-    bad = (v < 0).any(-1) | ((v.sum(-1) - 1).abs() > _SLACK)
+    bad = (v < 0).any(-1) | ((v.sum(-1) - 1).abs() > SLACK)
     return torch.where(bad, torch.inf, 0.0).to(v.dtype)
 
 

@@ -13,8 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
 ROOF = ("liftednet.__main__", "liftednet.command", "liftednet.reproduce")
-HEAVY = frozenset({"cvxpy", "matplotlib", "optuna", "pooch", "sklearn", "triton"})
+HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "optuna", "pooch", "sklearn", "triton"})
 MAY_LOAD = (
+    ("liftednet.compiled", "numba"),
     ("liftednet.solvers.kernels", "triton"),
     ("liftednet.models.estimators", "sklearn"),
     ("liftednet.not_fitted", "sklearn"),

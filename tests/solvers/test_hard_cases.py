@@ -147,6 +147,7 @@ def test_generalized_linear_fits_reach_stationarity(
         assert bool(solution.value.stacked().isfinite().all())
 
 
+@pytest.mark.parametrize("solver", ["compiled-simplex", "simplex-dual"])
 @given(
     outputs=st.sampled_from([1, 2, 10]),
     lam=SCALES,
@@ -155,12 +156,12 @@ def test_generalized_linear_fits_reach_stationarity(
     seed=SEEDS,
 )
 def test_simplex_states_are_the_root_of_the_dual(
-    outputs: int, lam: float, size: float, hard: bool, seed: int
+    solver: str, outputs: int, lam: float, size: float, hard: bool, seed: int
 ) -> None:
     u, soft = size * draw(seed, 4, outputs), (3 * draw(seed + 1, 4, outputs)).softmax(-1)
     y = torch.eye(outputs, dtype=torch.float64)[soft.argmax(-1)] if hard else soft
     problem = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, lam)
-    z = solve(problem).value
+    z = solve(problem, solver).value
     for row, label, pre in zip(z.numpy(), y.numpy(), u.numpy(), strict=True):
         a, low = label / lam, -1.0 - (label / lam).max() * outputs - np.abs(pre).max()
 

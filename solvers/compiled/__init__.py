@@ -1,0 +1,5 @@
+"""Solvers whose loops Numba compiles for the CPU; without it the torch solvers serve."""
+
+from .simplex import CompiledSimplex
+
+__all__ = ["CompiledSimplex"]

@@ -1,0 +1,154 @@
+"""Newton's method for the multiplier of each sample on the simplex, samples in lanes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from liftednet.compiled.lanes import LANES, compiled, load
+
+_STEPS = 50  # ten suffice
+_ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in float64 is left
+# where the numbers of a block stand
+_NU, _LOWER, _TOTAL, _SLOPE, _TOP, _MASS = (n * LANES for n in range(6))
+_ENDS = 6 * LANES
+
+
+@compiled
+def _evaluate(u, fourfold, w, least, half):
+    """Put sum z and its derivative in nu into w, with z - a / z = s at s = u + nu.
+
+    z = (s + |s|) / 2 + 2 a / (|s| + root), and dz / ds = z / root, by one division.
+    """
+    w[_TOTAL : _TOTAL + LANES] = 0
+    w[_SLOPE : _SLOPE + LANES] = 0
+    for i in range(len(u)):
+        for lane in range(LANES):
+            s = u[i, lane] + w[_NU + lane]
+            size = abs(s)
+            root = max(np.sqrt(s * s + fourfold[i, lane]), least)
+            both = size + root
+            share = half / (both * root)
+            z = half * (s + size) + fourfold[i, lane] * root * share
+            w[_TOTAL + lane] += z
+            w[_SLOPE + lane] += z * (share * both)
+
+
+@compiled
+def _finish(u, fourfold, w, least, half):
+    """Replace u by the states at nu, over their sum."""
+    for lane in range(LANES):
+        w[_TOTAL + lane] = 1 / w[_TOTAL + lane]
+    for i in range(len(u)):
+        for lane in range(LANES):
+            s = u[i, lane] + w[_NU + lane]
+            size = abs(s)
+            root = max(np.sqrt(s * s + fourfold[i, lane]), least)
+            z = half * (s + size + fourfold[i, lane] / (size + root))
+            u[i, lane] = z * w[_TOTAL + lane]
+
+
+@compiled
+def _newton(u, fourfold, w, settled, least, half):
+    """Take Newton steps to where every sum is settled, and return how many."""
+    for step in range(1, _STEPS + 1):
+        _evaluate(u, fourfold, w, least, half)
+        worst = w[_TOTAL] - w[_TOTAL]
+        for lane in range(LANES):
+            worst = max(worst, abs(w[_TOTAL + lane] - 1))
+        if worst <= settled:
+            return step
+        if step < _STEPS:
+            for lane in range(LANES):
+                slope = max(w[_SLOPE + lane] + w[_SLOPE + lane], least)  # it was halved
+                to = w[_NU + lane] - (w[_TOTAL + lane] - 1) / slope
+                w[_NU + lane] = max(to, w[_LOWER + lane])
+    return _STEPS
+
+
+@compiled
+def _bracket(u, a, w, ends):
+    """Put an upper and a lower bound of nu into w; a = y / lam."""
+    outputs = len(u)
+    low, high, even_low, even_high, printed = 0, LANES, 2 * LANES, 3 * LANES, 4 * LANES
+    for lane in range(LANES):
+        ends[low + lane] = ends[even_low + lane] = np.inf
+        ends[high + lane] = ends[even_high + lane] = ends[printed + lane] = -np.inf
+    center = 1 / outputs
+    for i in range(outputs):
+        for lane in range(LANES):
+            mass = w[_MASS + lane]
+            label = a[i, lane] / mass if mass > 0 else center
+            bound = label - (mass if a[i, lane] > 0 else 0.0) - u[i, lane]
+            ends[low + lane] = min(ends[low + lane], bound)
+            ends[high + lane] = max(ends[high + lane], bound)
+            bound = center - a[i, lane] * outputs - u[i, lane]
+            ends[even_low + lane] = min(ends[even_low + lane], bound)
+            ends[even_high + lane] = max(ends[even_high + lane], bound)
+            ends[printed + lane] = max(ends[printed + lane], u[i, lane] + a[i, lane])
+    for lane in range(LANES):
+        upper = min(ends[high + lane], ends[even_high + lane])
+        w[_NU + lane] = min(upper, 1 - ends[printed + lane])
+        w[_LOWER + lane] = max(ends[low + lane], ends[even_low + lane])
+
+
+@compiled
+def simplex_rows(y, u, lam, settled, z):
+    """Put the states that minimize -<y, log z> + lam |z - u|^2 / 2 on the simplex into z.
+
+    Lifted Neural Networks, appendix A, with a = y / lam; the bracket and the descent from its
+    upper end are those of `SimplexDual`. Float32 leads to where one step is left.
+
+    Args:
+        y: targets, (samples, outputs).
+        u: pre-activations, (samples, outputs).
+        lam: the weight of the divergence, of their type.
+        settled: how far a sum may be from 1 in the end, of their type.
+        z: the states, (samples, outputs), written.
+
+    Returns:
+        The most steps that a block took.
+    """
+    samples, outputs = u.shape
+    type_ = u.dtype.type
+    pre, a = np.empty((outputs, LANES), u.dtype), np.empty((outputs, LANES), u.dtype)
+    quick_pre, quick_a = np.empty(pre.shape, np.float32), np.empty(pre.shape, np.float32)
+    w, quick = np.empty(6 * LANES, u.dtype), np.empty(6 * LANES, np.float32)
+    ends, half, most = np.empty(5 * LANES), type_(0.5), 0
+    least, quick_least = type_(1e-18), np.float32(1e-18)
+    smallest = np.finfo(u.dtype).tiny  # a state that is 0 has no finite loss
+    for first in range(0, samples, LANES):
+        load(u, first, pre)
+        load(y, first, a)
+        w[_TOP : _TOP + LANES] = -np.inf
+        w[_MASS : _MASS + LANES] = 0
+        for i in range(outputs):
+            for lane in range(LANES):
+                a[i, lane] /= lam
+                w[_MASS + lane] += a[i, lane]
+                w[_TOP + lane] = max(w[_TOP + lane], pre[i, lane])
+        for i in range(outputs):
+            for lane in range(LANES):
+                pre[i, lane] -= w[_TOP + lane]
+        _bracket(pre, a, w, ends)
+        for i in range(outputs):
+            for lane in range(LANES):
+                a[i, lane] *= 4
+            for lane in range(LANES):
+                quick_pre[i, lane] = pre[i, lane]
+            for lane in range(LANES):
+                quick_a[i, lane] = a[i, lane]
+        for lane in range(LANES):
+            quick[_NU + lane] = w[_NU + lane]
+            quick[_LOWER + lane] = w[_LOWER + lane]
+        steps = _newton(quick_pre, quick_a, quick, _ROUGH, quick_least, np.float32(0.5))
+        for lane in range(LANES):
+            w[_NU + lane] = quick[_NU + lane]
+            w[_LOWER + lane] -= _ROUGH * (1 + abs(w[_LOWER + lane]))
+        steps += _newton(pre, a, w, settled, least, half)
+        most = max(most, steps)
+        _finish(pre, a, w, least, half)
+        for lane in range(min(LANES, samples - first)):
+            for i in range(outputs):
+                state = pre[i, lane]
+                z[first + lane, i] = max(state, smallest) if a[i, lane] > 0 else state
+    return most
