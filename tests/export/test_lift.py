@@ -400,11 +400,12 @@ def test_a_network_written_back_trains_on(compiled, generator) -> None:
 
 
 def test_a_network_written_back_trains_on_in_lightning(generator) -> None:
-    lightning = pytest.importorskip("lightning", reason="Lightning is not installed")
+    import lightning
+
     x, y = pictures(40, generator)
     network = initialize_(CASES["vgg"].make(), x, y, loss=CrossEntropy(), method=FEW)
 
-    class Module(lightning.LightningModule):  # type: ignore[misc, name-defined]
+    class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.network = network
