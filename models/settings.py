@@ -89,11 +89,11 @@ class Settings:
             refuse_unfit(structure)
         method = self._method(structure)
         method.refuse(structure, multipliers)
-        curved = None if isinstance(method, Minibatch) else self.network.curved()
+        curved = self.network.curved() if isinstance(method, FullBatch) else None
         if curved is not None:
             raise DeclarationError(
                 f"{curved.layer} is not affine in what it takes, and {type(method).__name__} needs "
-                "convex subproblems: minibatches go through it by its derivative."
+                "convex subproblems: minibatches and Gauss-Newton go through it by its derivative."
             )
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")

@@ -12,7 +12,7 @@ from liftednet.layers.mapped import Layout
 
 from .reader import LAYER, Reader, Seen, reads
 from .recording import Call
-from .rows import argument, softmax_over
+from .rows import HIDDEN, argument, softmax_over
 
 
 def _attended(
@@ -40,10 +40,10 @@ def _attended(
 
 
 def mask_of(mask: Tensor, like: Tensor) -> Tensor:
-    """Return what is added to scores: -inf where a truth value says no, or the numbers given."""
+    """Return what is added to scores, finite: `HIDDEN` where a truth value says no."""
     if mask.dtype is not torch.bool:
-        return mask
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, -torch.inf)
+        return mask.clamp(min=HIDDEN)
+    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, HIDDEN)
 
 
 @reads("scaled_dot_product_attention")

@@ -402,11 +402,14 @@ def _moved(reader: Reader, call: Call) -> Any:
     return Seen(reader.torch_map(sized, (x,), above, call.name, linear=True), above)
 
 
+HIDDEN = -1e30  # a score whose softmax is 0
+
+
 _AFFINE = (
     "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
     "interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "fold", "unfold", "stack",
     "repeat", "repeat_interleave", "broadcast_tensors", "index_select", "gather", "cumsum",
-    "masked_fill", "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
+    "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "get", "diff",
 )  # fmt: skip
 
@@ -425,6 +428,21 @@ def _affine(reader: Reader, call: Call) -> Any:
     factors = call.args[:2] if call.name in _FACTORS else ()
     seen = [x for x in factors if reader.seen(x) is not None]
     return reader.mapped(call, affine=True, linear=len(seen) < 2)
+
+
+@reads("masked_fill")
+def _masked_fill(reader: Reader, call: Call) -> Any:
+    """A mask, whose -inf becomes a finite number: a share of 0 times it is 0, and no NaN."""
+    tensor, mask, value = (argument(call, n, k) for n, k in enumerate(("input", "mask", "value")))
+    if not is_number(value):
+        return _affine(reader, call)
+    reader.tell(call, PASSED, "affine")
+    above, filled = reader.layouts(call)[0], max(value, HIDDEN)
+
+    def masked(u: Tensor, hidden: Tensor) -> Tensor:
+        return u.masked_fill(hidden.bool(), filled)
+
+    return Seen(reader.torch_map(masked, (tensor, mask), above, call.name, linear=True), above)
 
 
 # What is known to be curved, and passed through for the method to differentiate.

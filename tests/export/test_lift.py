@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from liftednet import initialize_, lift, to_torch
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import FullBatch, LiftedMLP, Minibatch, Trace
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch, Trace
 from liftednet.models.from_torch import LiftedModule, reads
 from liftednet.models.from_torch.reader import ROWS, UNKNOWN, Seen
 from liftednet.models.methods.minibatch import BatchSteps
@@ -199,8 +199,8 @@ def test_full_batches_descend_where_every_link_is_affine(network, shape, generat
     torch.testing.assert_close(lifted.write_().eval()(x).softmax(-1), lifted.forward(x))
 
 
-def test_what_is_not_affine_is_for_minibatches() -> None:
-    with pytest.raises(DeclarationError, match=r"max_pool2d.*minibatches go through it"):
+def test_what_is_not_affine_is_not_for_full_batches() -> None:
+    with pytest.raises(DeclarationError, match=r"max_pool2d.*minibatches and Gauss-Newton"):
         lift(LeNet(), torch.rand(2, 1, 28, 28), loss=CrossEntropy(), method="full")
 
 
@@ -535,3 +535,18 @@ def test_a_tie_that_the_model_has_too_is_kept(chain) -> None:
     tied = LiftedMLP((4, 4, 4, 3)).with_weights([first, first, last])
     network = initialize_(Backwards(nn.ReLU(), tied=True).double(), tied)
     torch.testing.assert_close(network(x).softmax(-1), tied.forward(x))
+
+
+@cases
+def test_gauss_newton_goes_through_what_is_not_affine(case, generator) -> None:
+    method = GaussNewton(most=2, form="products")
+    _, lifted, x = made(case, torch.float64, generator, 12, method=method, rho=1e-3)
+    y = labels(case, 12)
+    trace = trace_of(lifted.fit(x, y))
+    assert len(trace.steps) == 2
+    assert sorted(trace.objectives, reverse=True) == trace.objectives
+    with torch.no_grad():
+        outputs = lifted.write_().eval()(x)
+    loss = functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="sum")
+    pull = sum(layer.matrix.square().sum() for layer in lifted.weights)
+    assert trace.objectives[-1] == pytest.approx(float(loss + 1e-3 * pull), rel=1e-8)
