@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +24,8 @@ from liftednet import activations
 from liftednet.data import mnist
 from liftednet.errors import SolverError
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.models.starts import STARTS
-from liftednet.network import State
+from liftednet.reproduce.exact import exact_gradients
 
 FOLDER = Path(__file__).parents[1] / "results" / "depth"
 ACTIVATIONS = {
@@ -99,13 +97,8 @@ def by_library(run: Run, data: Digits) -> Callable[[Tensor], Tensor]:
     return model(run).fit(x, smooth).predict
 
 
-def exactly(steps: BatchSteps, rows: int, state: State, u: Tensor) -> Tensor:
-    """Return phi(u) with its derivative, in place of lifted targets."""
-    return steps.structure.activated(state, u)
-
-
 def by_exact_gradients(run: Run, data: Digits) -> Callable[[Tensor], Tensor]:
-    with patch.object(BatchSteps, "_activated", exactly):
+    with exact_gradients():
         return by_library(run, data)
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
 from liftednet.reproduce.runs import Outcome, Record, Settings, finished, run_all
+from liftednet.reproduce.table1_alone import alone_table, train
 from liftednet.reproduce.table1_extent import FULL, QUICK, Comparison, Extent
-from liftednet.reproduce.table1_printed import PRINTED, PRINTED_ALONE
-from liftednet.reproduce.table1_runs import SOURCES, Bench, StandaloneRun, StartRun
+from liftednet.reproduce.table1_printed import PRINTED
+from liftednet.reproduce.table1_runs import SOURCES, Bench, StartRun
 from liftednet.reproduce.table1_starts import paper_starts
 from liftednet.reproduce.tables import Table, mean_and_spread, write_report
 
 SHOWN_EPOCHS = (0, 1, 2, 5, 17)
-AIMS = dict.fromkeys(PRINTED_ALONE, 0.975) | {"300": 0.980}  # of the network by itself
 _OPPONENTS = (
     "Kaiming",
     "Kaiming, fitted head",
@@ -61,7 +62,7 @@ def report(folder: Path, extent: Extent, quick: bool = False) -> Path:
     """Run what is missing to an extent, and write the report; return its path."""
     for name in dict.fromkeys(["mnist", *(compared.data for compared in extent.compared)]):
         SOURCES[name].load()  # what is not there is missed before hours of work
-    tables = [("standalone", standalone_table(folder, extent))]
+    tables = [("alone", _alone(folder, extent))]
     paper, curves = paper_table(folder, extent)
     tables.append(("paper_protocol", paper))
     for compared in extent.compared:
@@ -72,40 +73,15 @@ def report(folder: Path, extent: Extent, quick: bool = False) -> Path:
     return write_report(folder, title, tables, [picture], _remarks(extent))
 
 
-def standalone_table(folder: Path, extent: Extent) -> Table:
-    """Run lifted networks by themselves, the paper's five and one of ten hidden layers."""
-    settings = [
-        StandaloneRun(architecture, extent.lifted_epochs, seed, extent.samples)
-        for architecture in (*extent.architectures, "10 x 100")
-        for seed in range(extent.alone_seeds)
-    ]
-    bench = Bench([], extent.test_samples)
-    store = folder / "standalone.jsonl"
-    records = _records(extent, store, settings, bench.standalone, "standalone")
-    rows = []
-    for architecture in (*extent.architectures, "10 x 100"):
-        own = [record for record in records if record.settings.architecture == architecture]
-        printed = PRINTED_ALONE.get(architecture)
-        found = [record.outcome["accuracy"] for record in own]
-        rows.append(
-            [
-                architecture,
-                "not in the paper" if printed is None else f"{printed:.3f}",
-                mean_and_spread(found, 4),
-                _against_aim(architecture, found),
-                mean_and_spread([record.outcome["training"] for record in own], 1),
-            ]
-        )
-    columns = ("hidden layers", "paper", "lifted, feedforward rule", "aim", "seconds")
-    note = f"{extent.lifted_epochs} passes over {extent.samples} samples; tested once, at the end."
-    return Table("The lifted network by itself, test accuracy", columns, rows, [note])
-
-
-def _against_aim(architecture: str, found: Sequence[float]) -> str:
-    aim = AIMS.get(architecture)
-    if aim is None:
-        return "none"
-    return f"{aim:.3f}: {'reached' if min(found) >= aim else 'not reached'} by every seed"
+def _alone(folder: Path, extent: Extent) -> Table:
+    """Run networks by themselves: the lifted one, and opponents that are tuned."""
+    run = partial(train, test_samples=extent.test_samples)
+    records = partial(_records, extent, folder / "alone.jsonl", run=run, title="by themselves")
+    others = [a for a in extent.architectures if a not in extent.opponents]
+    return alone_table(
+        records, extent.samples, extent.lifted_epochs, extent.opponents, others,
+        extent.alone_seeds,
+    )  # fmt: skip
 
 
 def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:

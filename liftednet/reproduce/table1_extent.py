@@ -42,6 +42,7 @@ class Extent:
         samples: of MNIST to train on.
         test_samples: of MNIST to test on.
         architectures: of the paper's table, for the standalone networks.
+        opponents: those of them that opponents train, too.
         paper_architectures: those that the paper's protocol is run with.
         paper_epochs: passes of the paper's protocol.
         paper_seeds: runs of every cell of it.
@@ -57,6 +58,7 @@ class Extent:
     samples: int
     test_samples: int
     architectures: tuple[str, ...]
+    opponents: tuple[str, ...]
     paper_architectures: tuple[str, ...]
     paper_epochs: int
     paper_seeds: int
@@ -77,6 +79,7 @@ FULL = Extent(
     samples=60_000,
     test_samples=10_000,
     architectures=tuple(PRINTED_ALONE),
+    opponents=("300", "400-200-100-50"),
     paper_architectures=tuple(PRINTED_ALONE),
     paper_epochs=17,
     paper_seeds=5,
@@ -98,6 +101,7 @@ QUICK = replace(
     samples=6_000,
     test_samples=2_000,
     architectures=("300", "400-200-100-50"),
+    opponents=("300",),
     paper_architectures=("300", "400-200-100-50"),
     paper_epochs=3,
     paper_seeds=1,

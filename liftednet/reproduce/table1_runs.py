@@ -1,4 +1,4 @@
-"""The runs behind Table 1: standalone networks, and torch networks from every start."""
+"""The runs behind Table 1: torch networks from every start."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from liftednet.reproduce.starts import Samples, accuracy, epochs_of
 from liftednet.reproduce.table1_starts import (
     NamedStart,
     Weighted,
-    lifted_network,
     network_from,
-    smoothed,
 )
 
 ARCHITECTURES = {
@@ -39,16 +37,6 @@ ARCHITECTURES = {
 }
 BATCH = 100
 PAPER_RHO = 1e-3
-
-
-@dataclass(frozen=True)
-class StandaloneRun:
-    """A lifted network by itself, tested by both rules."""
-
-    architecture: str
-    epochs: int
-    seed: int
-    samples: int
 
 
 @dataclass(frozen=True)
@@ -83,17 +71,6 @@ class Bench:
     _data: dict[tuple[str, int, bool], Classification] = field(default_factory=dict)
     _layers: dict[tuple[object, ...], tuple[Weighted, float]] = field(default_factory=dict)
 
-    def standalone(self, run: StandaloneRun) -> Outcome:
-        """Train a lifted network and read the test set once."""
-        data = self._samples("mnist", run.samples, False)
-        sizes = _sizes(data, run.architecture)
-        started = time.perf_counter()
-        model = lifted_network(sizes, run.epochs, run.seed)
-        model.fit(data.x_train, smoothed(data.y_train, data.classes))
-        seconds = time.perf_counter() - started
-        right = model.predict(data.x_test) == data.y_test
-        return {"accuracy": float(right.double().mean()), "training": round(seconds, 2)}
-
     def from_start(self, run: StartRun) -> Outcome:
         """Train a torch network, tested before and after every epoch."""
         data = self._samples(run.data, run.samples, run.held_out)
@@ -112,18 +89,19 @@ class Bench:
         if key not in self._layers:
             start = next(named.start for named in self.starts if named.name == run.start)
             started = time.perf_counter()
-            layers = start(data, _sizes(data, run.architecture), run.seed)
+            layers = start(data, sizes_of(data, run.architecture), run.seed)
             self._layers = {key: (layers, time.perf_counter() - started)}
         return self._layers[key]
 
     def _samples(self, name: str, samples: int, held_out: bool) -> Classification:
         key = (name, samples, held_out)
         if key not in self._data:
-            self._data[key] = _loaded(name, samples, self.test_samples, held_out)
+            self._data[key] = loaded(name, samples, self.test_samples, held_out)
         return self._data[key]
 
 
-def _loaded(name: str, samples: int, test_samples: int, held_out: bool) -> Classification:
+def loaded(name: str, samples: int, test_samples: int, held_out: bool) -> Classification:
+    """Return data by name, or a part of them with another part of the training data to test on."""
     source = SOURCES[name]
     data = source.load()
     if samples < len(data.x_train):
@@ -171,7 +149,8 @@ SOURCES = {
 }
 
 
-def _sizes(data: Classification, architecture: str) -> tuple[int, ...]:
+def sizes_of(data: Classification, architecture: str) -> tuple[int, ...]:
+    """Return the units of inputs, hidden layers and outputs."""
     return (data.x_train.shape[1], *ARCHITECTURES[architecture], data.classes)
 
 

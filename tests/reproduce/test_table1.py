@@ -99,6 +99,7 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
         samples=300,
         test_samples=100,
         architectures=("300",),
+        opponents=("300",),
         paper_architectures=("300",),
         paper_epochs=1,
         lifted_epochs=2,
@@ -111,6 +112,7 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
     stores = {path: path.read_text() for path in tmp_path.glob("*.jsonl")}
     assert len(stores) == 3
     assert "| Kaiming, fitted head |" in report and "0.898" in report
+    assert "| exact gradients, same step |" in report and "| Muon, tuned |" in report
     assert (tmp_path / "curves.png").stat().st_size > 0
     table1.report(tmp_path, extent)
     assert stores == {path: path.read_text() for path in tmp_path.glob("*.jsonl")}
