@@ -50,9 +50,9 @@ def test_the_control_has_the_gradients_of_autograd():
         with torch.no_grad():
             return steps._slopes(batch)[1][0].parts[0]
 
-    u = (x @ weights[0].matrix + weights[0].bias).requires_grad_()
-    hidden = u.relu() @ weights[1].matrix + weights[1].bias
-    loss = functional.cross_entropy(hidden.relu() @ weights[2].matrix + weights[2].bias, y)
+    u = weights[0].apply(x).requires_grad_()
+    output = weights[2].apply(weights[1].apply(u.relu()).relu())
+    loss = functional.cross_entropy(output, y)
     (wanted,) = torch.autograd.grad(loss, u)
     with exact_gradients():
         assert torch.allclose(found(), wanted, atol=1e-12)
