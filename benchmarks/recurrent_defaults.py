@@ -89,8 +89,8 @@ EVERY = (ADAM, LSTM, GRU)
 TASKS = (
     Task("echo 4 back", 20, 10, 200, 400, 0.62, FRESH, EVERY),
     Task("sum 400 steps", 10, 2, 200, 200, 0.0, FRESH, EVERY),
-    Task("timer 200 steps", 10, 2, 200, 200, 0.98, FRESH),
     Task("timer 400 steps", 10, 2, 200, 200, 0.0, FRESH, EVERY),
+    Task("timer 200 steps", 10, 2, 200, 200, 0.98, FRESH),
     Task("HAR 1,000 windows", 32, 6, 1000, 30, 0.0, methods=(BEFORE, *EVERY)),
     Task("echo 3 back", 20, 10, 200, 400, 0.71),
     Task("echo 3 back, 100 of 20 steps", 20, 10, 100, 400, 0.80),
