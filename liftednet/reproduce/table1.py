@@ -255,9 +255,9 @@ def _seconds(records: Sequence[Record[StartRun]], start: str) -> str:
 def _remarks(extent: Extent) -> list[str]:
     return [
         f"The number of seeds stands in brackets: at most {extent.paper_seeds} of the paper's "
-        f"protocol (the paper: 5), {extent.alone_seeds} of the standalone networks, "
+        f"protocol (the paper: 5), {extent.alone_seeds} of networks by themselves, "
         f"{extent.seeds} of the comparison at best rates, there {extent.epochs} epochs. One "
         "thread; seconds are wall time on a machine that did other work at the same time.",
-        "Lifted networks: tight divergences, lam = 10, rho = 1e-6, minibatches of 100, labels "
+        "Lifted starts: tight divergences, lam = 10, rho = 1e-6, minibatches of 100, labels "
         "smoothed by 0.1; these were chosen on 10,000 held-out training samples.",
     ]
