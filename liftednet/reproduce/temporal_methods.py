@@ -11,7 +11,13 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
 
 from liftednet import data, starts
-from liftednet.models.networks import CellRecurrence, PlainRNN, SequenceModel
+from liftednet.models.networks import (
+    CellRecurrence,
+    ContextRNN,
+    GatedFeedbackRNN,
+    PlainRNN,
+    SequenceModel,
+)
 from liftednet.solvers.gradient import TemporalSimplexDescent, norm_preservation
 
 HIDDEN = 50
@@ -92,6 +98,32 @@ def gru_network(features: int, outputs: int, radius: float, seed: int) -> Sequen
     return SequenceModel(recurrence, HIDDEN, outputs)
 
 
+def context_network(features: int, outputs: int, radius: float, seed: int) -> SequenceModel:
+    """Return a network with a fifth of its units in a slow context (section 2.1.3)."""
+    torch.manual_seed(seed)
+    recurrence = ContextRNN(features, HIDDEN - HIDDEN // 5, HIDDEN // 5)
+    recurrent = recurrence.recurrent.weight
+    generator = torch.Generator().manual_seed(seed)
+    recurrent.data.copy_(starts.gaussian(len(recurrent), radius, generator))
+    return SequenceModel(recurrence, HIDDEN, outputs)
+
+
+def gated_feedback_network(features: int, outputs: int, radius: float, seed: int) -> SequenceModel:
+    """Return two layers with gates between them; each of its own parts has the spectral radius.
+
+    Gates begin at a half (section 2.1.4): the radius is that of half the weight.
+    """
+    torch.manual_seed(seed)
+    units = HIDDEN // 2
+    recurrence = GatedFeedbackRNN(features, units, layers=2)
+    generator = torch.Generator().manual_seed(seed)
+    for number, feedback in enumerate(recurrence.feedback):
+        own = slice(number * units, (number + 1) * units)
+        start = starts.gaussian(units, 2 * radius, generator)
+        feedback.get_parameter("weight").data[:, own] = start
+    return SequenceModel(recurrence, units, outputs)
+
+
 def cell_of(model: nn.Module) -> nn.Module:
     """Return the cell that a `cell_network` applies over time."""
     assert isinstance(model.recurrence, CellRecurrence)
@@ -160,4 +192,6 @@ METHODS = {
 OPPONENTS = {
     "clipped + Omega": TaskMethod(_plain, THRESHOLD, cell_network, _with_omega),
     "GRU, clipped": TaskMethod(_plain, THRESHOLD, gru_network),
+    "context, clipped": TaskMethod(_plain, THRESHOLD, context_network),
+    "gated feedback, clipped": TaskMethod(_plain, THRESHOLD, gated_feedback_network),
 }

@@ -11,7 +11,7 @@ from liftednet import data
 from liftednet.models.networks import EchoStateNetwork
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
-from liftednet.reproduce.temporal_methods import OMEGA, OPPONENTS, TASKS
+from liftednet.reproduce.temporal_methods import HIDDEN, OMEGA, OPPONENTS, TASKS
 from liftednet.reproduce.temporal_tasks import TEST, Rates, TaskRun, cell_text, train_task
 
 RESERVOIR, SEQUENCES, RADII = 300, 5000, (0.8, 0.95, 1.1)
@@ -88,7 +88,8 @@ def _table(
     columns = ("task", *OPPONENTS)
     notes = (
         "Radius 1, the rates of clipped descent, otherwise as above. Omega (eq. 2.18) has weight "
-        f"{OMEGA:g}.",
+        f"{OMEGA:g}. The context (eq. 2.15) is a fifth of {HIDDEN} units; gated feedback "
+        f"(eq. 2.16) has two layers of {HIDDEN // 2}.",
         f"Echo-state networks of {RESERVOIR} units, a ridge readout fitted to {SEQUENCES} "
         f"sequences: mean share of right answers, the radius of the reservoir (in brackets) the "
         f"best of {', '.join(f'{radius:g}' for radius in RADII)} on {TEST} other sequences.",
