@@ -6,6 +6,7 @@ A Lightning module holds an ordinary torch network. `initialize_` gives that net
 before the trainer takes over; the trainer need not know of it.
 """
 
+import itertools
 import logging
 import warnings
 
@@ -30,7 +31,7 @@ class Digits(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         sizes = (64, 50, 50, 10)
-        layers = [nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)]
+        layers = [nn.Linear(*pair) for pair in itertools.pairwise(sizes)]
         self.network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
         self.accuracies = []
 

@@ -40,8 +40,11 @@ def test_the_first_five_minutes_run(monkeypatch, tmp_path) -> None:
     names: dict[str, Any] = {}
     for number, block in enumerate(START, start=1):
         exec(compile(block, f"start.md, block {number}", "exec"), names)
-    digits, model = names["digits"], names["plain"]
+    digits, model = names["digits"], names["model"]
+    assert names["scores"].mean() > 0.9
+    assert names["right"].float().mean() > 0.9
     assert (model.predict(digits.x_test) == digits.y_test).float().mean() > 0.9
+    assert names["exact"].predict(digits.x_test).shape == digits.y_test.shape  # as it was loaded
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
