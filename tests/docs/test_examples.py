@@ -51,3 +51,19 @@ def test_the_first_five_minutes_run(monkeypatch, tmp_path) -> None:
 def test_files_that_a_page_cites_are_there(page) -> None:
     for target in re.findall(r"[<(](\.\./(?!gallery/)[^>)]+)[>)]", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def cited() -> list[tuple[str, list[str]]]:
+    """Return each figure of the page of choices, and the files that its paragraph cites."""
+    page = (DOCS / "choosing.md").read_text("utf-8")
+    found = []
+    for paragraph in re.split(r"\n\n(?!\{download\}|\|)|\n(?=- )", page):  # a source stands below
+        files = re.findall(r"\{download\}`[^<]*<\.\./([^>]+)>`", paragraph)
+        found += [(figure, files) for figure in re.findall(r"\b0(\.\d{3,})", paragraph)]
+    return found
+
+
+@pytest.mark.parametrize("figure, files", cited())
+def test_a_figure_stands_in_a_file_that_is_cited_beside_it(figure, files) -> None:
+    texts = [(DOCS.parent / file).read_text("utf-8") for file in files]
+    assert any(figure in text for text in texts), f"{figure} is in none of {files}"
