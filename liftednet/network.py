@@ -396,14 +396,19 @@ def _pair(bounds: object) -> tuple[float, float]:
     return bounds[0], bounds[1]
 
 
-def parameters_of(expression: Expression) -> Iterator[Parameter]:
-    """Yield the weights in an expression, arguments first."""
+def weighed_in(expression: Expression) -> Iterator[Applied]:
+    """Yield the layers with weights in an expression, arguments first."""
     if isinstance(expression, Applied):
         for argument in expression.arguments:
             if isinstance(argument, Expression):
-                yield from parameters_of(argument)
+                yield from weighed_in(argument)
         if expression.weights is not None:
-            yield expression.weights
+            yield expression
+
+
+def parameters_of(expression: Expression) -> Iterator[Parameter]:
+    """Yield the weights in an expression, arguments first."""
+    return (layer.weights for layer in weighed_in(expression) if layer.weights is not None)
 
 
 def _states(expression: Expression, delayed: bool) -> Iterator[State]:

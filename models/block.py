@@ -63,9 +63,9 @@ class Structure:
         """Return phi(u), within the bounds of the states."""
         return self.held(state).activation.forward(u)
 
-    def passed(self, values: Values) -> Values:
-        """Return the values with the states of a forward pass."""
-        return passed_forward(self.groups, values, self.activated)
+    def passed(self, values: Values, known: dict[int, Any] | None = None) -> Values:
+        """Return the values with the states of a forward pass; `known` as in `value_of`."""
+        return passed_forward(self.groups, values, self.activated, known)
 
     @cached_property
     def groups(self) -> list[list[State]]:

@@ -16,13 +16,15 @@ from torch import Tensor
 from liftednet.errors import DeclarationError
 
 from .curvature_products import CurvatureProducts
-from .levenberg_marquardt import LevenbergMarquardt, Model
-from .normal_equations import normal_equations
+from .levenberg_marquardt import LevenbergMarquardt
+from .local_model import LocalModel
+from .normal_equations import NormalEquations
 from .objective import Forward
 
-Form = Callable[[Forward, Tensor], Model]
-FORMS: dict[str, Form] = {"products": CurvatureProducts, "normal": normal_equations}
+Form = Callable[[Forward, Tensor], LocalModel]
+FORMS: dict[str, Form] = {"products": CurvatureProducts, "normal": NormalEquations}
 _MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
+_PRODUCT_SHARE = 25  # of a product in a matrix by layers, times n / m
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,7 @@ class Taken:
         decrease: by how much it is lower than before.
         residual: the relative gradient before the step.
         attempts: how many dampings were tried.
+        matrix: whether products have become so many that the next step should take the matrix.
     """
 
     point: Tensor
@@ -42,6 +45,7 @@ class Taken:
     decrease: float
     residual: float
     attempts: int
+    matrix: bool
 
 
 def form_named(name: str | None) -> Form | None:
@@ -57,7 +61,7 @@ def form_named(name: str | None) -> Form | None:
 
 
 def form_for(forward: Forward) -> Form:
-    """Return the form whose steps should bring the objective down in less time.
+    """Return the form whose first steps should bring the objective down in less time.
 
     With m numbers in the loss and n weights, the matrix takes (m + n) n^2 multiplications. It is
     better where they take about as long as the products alone need to be called, a few hundredths
@@ -66,7 +70,19 @@ def form_for(forward: Forward) -> Form:
     weights = len(forward.pulls)
     answers = sum(target.values.numel() for target in forward.targets)
     small = (answers + weights) * weights**2 <= _MOST_WORK
-    return normal_equations if small else CurvatureProducts
+    return NormalEquations if small else CurvatureProducts
+
+
+def costs_a_matrix(model: LocalModel, forward: Forward) -> bool:
+    """Return whether a step has taken more products than a matrix by layers has time for.
+
+    Where the residuals become small, so does the damping, and conjugate gradients need more and
+    more products. The matrix of m samples and n weights takes about n (m + n) / (25 m) of them.
+    """
+    if forward.layers is None or not isinstance(model, CurvatureProducts):
+        return isinstance(model, NormalEquations)
+    weights, samples = len(forward.pulls), forward.samples
+    return _PRODUCT_SHARE * model.products * samples > weights * (samples + weights)
 
 
 def steps(
@@ -76,6 +92,7 @@ def steps(
     form: Form | None = None,
     solver: LevenbergMarquardt | None = None,
     objective: float | None = None,
+    matrix: bool = False,
 ) -> Generator[Taken, None, bool]:
     """Yield one step after another, each of which lowers the objective.
 
@@ -85,23 +102,28 @@ def steps(
         forward: the network, its data and its targets.
         point: all weights at the start, (parameters,), float64.
         tolerance: stop when no entry of the gradient, relative to its terms, is larger.
-        form: how the model at a point is made; None for a choice by size.
+        form: how the model at a point is made; None for a choice by size, and by what a step of
+            products has cost.
         solver: with the damping to go on with; None for a new one.
         objective: the value at the start, where it is known.
+        matrix: whether the step before has found that a matrix would be faster.
 
     Returns:
         Whether the tolerance has been reached; no step lowers the objective otherwise.
     """
-    model_at = partial(form or form_for(forward), forward)
+    given = form or form_for(forward)
     damped = solver or LevenbergMarquardt()
     objective = forward.objective(point) if objective is None else objective
-    while not (model := model_at(point)).residual <= tolerance:  # also where it is NaN
+    while True:
+        model = (NormalEquations if matrix else given)(forward, point)
+        if model.residual <= tolerance:
+            return True
         found = damped.descend(model, partial(forward.decrease, point, objective))
         if found is None:
             return False
         point = point + found.step
         objective -= found.decrease
-        taken = Taken(point, objective, found.decrease, model.residual, found.attempts)
+        matrix = form is None and costs_a_matrix(model, forward)
+        taken = Taken(point, objective, found.decrease, model.residual, found.attempts, matrix)
         del model  # with the passes that it keeps, before the next one is made
         yield taken
-    return True

@@ -67,7 +67,15 @@ class Krylov:
         amounts = self.gradient.new_tensor(entries)
         step = self._basis[: len(entries)].T @ amounts
         first = self._length * entries[0] if entries else 0.0
-        return Damped(step, (first + damping * float(amounts @ amounts)) / 2)
+        expected = (first + damping * float(amounts @ amounts)) / 2
+        return Damped(step, expected, lambda b: self._solved(b, damping, len(entries)))
+
+    def _solved(self, right: Tensor, damping: float, size: int) -> Tensor:
+        """Return the minimizer of <s, (C + damping) s> / 2 - <b, s> in the first directions."""
+        known, beside = self._basis[:size], right.new_tensor(self._beside[: max(0, size - 1)])
+        system = torch.diag(right.new_tensor(self._diagonal[:size]) + damping)
+        system += beside.diag(1) + beside.diag(-1)
+        return known.T @ torch.linalg.solve(system, known @ right)
 
     def _eliminate(self, damping: float) -> tuple[list[float], list[float]]:
         """Return the pivots of T + damping and the eliminated right-hand side |g| e_1."""

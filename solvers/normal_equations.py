@@ -1,40 +1,74 @@
-"""Gauss-Newton's model of a network with its dense curvature, from Jacobians sample by sample."""
+"""Gauss-Newton's model of a network with its curvature as a matrix."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 from torch.func import jacrev, jvp, vmap
 
-from .levenberg_marquardt import Quadratic
-from .objective import Forward, Product, Target, Tensors
+from .layer_products import by_layers, hessians
+from .levenberg_marquardt import Damped
+from .local_model import LocalModel
+from .objective import Forward, Target, Tensors
 
 _CHUNK_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
 _DIRECTIONS = 16  # at a time, forward
 
 
-def normal_equations(forward: Forward, point: Tensor) -> Quadratic:
-    """Return <g, s> + <s, C s> / 2 with C = J' Hess R J + pull as a matrix.
+class NormalEquations(LocalModel):
+    """A model with C as a matrix, whose damped minimizer is exact.
 
-    Args:
-        forward: the network, its data and its targets.
-        point: all weights, (parameters,), float64.
+    Attributes:
+        curvature: C, (parameters, parameters), float64 and positive semidefinite.
     """
-    size = len(point)
-    slopes, curvature = point.new_zeros(2, size), point.new_zeros(size, size)
-    for part in _chunks(forward, size):
+
+    def __init__(self, forward: Forward, point: Tensor) -> None:
+        """Pass forward at a point, (parameters,) in float64, and form C."""
+        super().__init__(forward, point)
+        formed = by_samples if forward.layers is None else by_layers
+        self.curvature = formed(forward, point)
+        self.curvature.diagonal().add_(forward.pulls)
+
+    @property
+    def mean_curvature(self) -> float:
+        """The mean of the diagonal of C."""
+        return float(self.curvature.diagonal().mean())
+
+    def value(self, step: Tensor) -> float:
+        """Return <g, s> + <s, C s> / 2."""
+        return float(self.gradient @ step + step @ (self.curvature @ step) / 2)
+
+    def minimizer(self, damping: float) -> Damped:
+        """Return -(C + damping I)^-1 g."""
+        solve = _solver(self.curvature, damping)
+        step = solve(-self.gradient)
+        return Damped(step, -self.value(step), solve)
+
+
+def _solver(curvature: Tensor, damping: float) -> Callable[[Tensor], Tensor]:
+    """Return b -> (C + damping)^-1 b."""
+    damped = curvature.clone()
+    damped.diagonal().add_(damping)
+    factor, failed = torch.linalg.cholesky_ex(damped)
+    if not failed:
+        return lambda b: torch.cholesky_solve(b[:, None], factor)[:, 0]
+    if bool(damped.isfinite().all()):  # rounding of a curvature far larger than the damping
+        return lambda b: torch.linalg.lstsq(damped, b[:, None]).solution[:, 0]
+    return lambda b: torch.full_like(b, torch.nan)
+
+
+def by_samples(forward: Forward, point: Tensor) -> Tensor:
+    """Return J' Hess R J from Jacobians sample by sample, (parameters, parameters)."""
+    curvature = point.new_zeros(len(point), len(point))
+    for part in _chunks(forward, len(point)):
         outputs = part.at(part.split(point))
         found = zip(part.targets, outputs, jacobians(part, point, outputs), strict=True)
         for target, answer, jacobian in found:
             rows = jacobian.flatten(0, 2)
-            slopes += torch.stack([slope.flatten() for slope in target.slopes(answer)]) @ rows
             curvature += rows.T @ _bent(target, answer, jacobian).flatten(0, 2)
-    curvature.diagonal().add_(forward.pulls)
-    left, answered, pulled = *slopes, forward.pulls * point
-    terms = torch.stack([answered, answered - left, pulled])
-    return Quadratic(left + pulled, curvature, float(terms.abs().max()))
+    return curvature
 
 
 def _chunks(forward: Forward, parameters: int) -> Iterator[Forward]:
@@ -78,9 +112,3 @@ def _by_outputs(forward: Forward, point: Tensor) -> Tensors:
 def _bent(target: Target, outputs: Tensor, jacobian: Tensor) -> Tensor:
     """Return weight Hess R(u) J, (samples, rows, outputs, parameters)."""
     return hessians(target.curved(outputs), outputs) @ jacobian
-
-
-def hessians(curved: Product, outputs: Tensor) -> Tensor:
-    """Return the matrices of a product, (samples, rows, outputs, outputs)."""
-    units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
-    return torch.stack([curved(unit.expand_as(outputs)) for unit in units], -1)

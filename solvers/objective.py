@@ -33,6 +33,20 @@ class Outputs(Protocol):
         ...
 
 
+class Layers(Protocol):
+    """The same network, which also tells what its dense layers see."""
+
+    def __call__(
+        self, weights: Tensors, data: Tensors, /
+    ) -> tuple[Tensors, Sequence[tuple[Tensor, Tensor]]]:
+        """Return the pre-activations, and [x, 1] and u = [x, 1] W for every weight W.
+
+        [x, 1] is (samples, rows of W) and u (samples, units): every weight stands in one layer, and
+        a sample is one row.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """weight sum D(y, u) over the rows that count: what one output of a network is held to.
@@ -104,12 +118,14 @@ class Forward:
         data: its tensors, finite, the first axis of each samples; float64 from here on.
         targets: one for each output.
         pull: 2 rho of every weight, shaped as the weights, 0 for biases.
+        layers: the network with what its layers see, or None where it is not of dense layers alone.
     """
 
     outputs: Outputs
     data: Tensors
     targets: tuple[Target, ...]
     pull: Tensors
+    layers: Layers | None = None
 
     def __post_init__(self) -> None:
         """Bring the data to double precision."""
@@ -131,7 +147,7 @@ class Forward:
         """Return the same for some samples, penalty included."""
         data = tuple(part[samples] for part in self.data)
         targets = tuple(target.take(samples) for target in self.targets)
-        return Forward(self.outputs, data, targets, self.pull)
+        return Forward(self.outputs, data, targets, self.pull, self.layers)
 
     def split(self, point: Tensor) -> Tensors:
         """Return the weights of a point, views of it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,8 +12,16 @@ from torch import Tensor
 from liftednet.activations import Identity
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
-from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Variable, value_of
+from liftednet.layers.expression import (
+    SAMPLE_WEIGHTS,
+    TIME,
+    Applied,
+    Variable,
+    arguments_of,
+    value_of,
+)
 from liftednet.layers.time import Timeline
+from liftednet.network import weighed_in
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton import form_named, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
@@ -108,7 +118,10 @@ class GaussNewton:
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
         solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
-        moves = steps(forward, point, self.tolerance, form_named(self.form), solver, objective)
+        moves = steps(
+            forward, point, self.tolerance, form_named(self.form), solver, objective,
+            memory.get("matrix", False),
+        )  # fmt: skip
         try:
             while number < self.most:
                 taken = next(moves)
@@ -120,7 +133,7 @@ class GaussNewton:
                 number += 1
                 memory.update(
                     number=number, point=taken.point, objective=taken.objective,
-                    damping=[solver.mu, solver.floor], blocks=blocks.memory(),
+                    damping=[solver.mu, solver.floor], matrix=taken.matrix, blocks=blocks.memory(),
                 )  # fmt: skip
                 yield step
         except StopIteration as stop:
@@ -146,7 +159,8 @@ def _forward(blocks: Blocks) -> Forward:
         weight[: parameter.shape[0]] = 2 * penalty.rho
         pull.append(weight)
     network = _Function(blocks)
-    return Forward(network, network.data, tuple(_targets(blocks)), tuple(pull))
+    layers = network.layers if network.dense else None
+    return Forward(network, network.data, tuple(_targets(blocks)), tuple(pull), layers)
 
 
 def _targets(blocks: Blocks) -> list[Target]:
@@ -185,7 +199,37 @@ class _Function:
 
     def __call__(self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the pre-activations of every loss, (samples, rows, outputs)."""
-        values: dict[Variable, object] = {
+        return self._outputs(self._structure.passed(self._values(weights, data)), {})
+
+    @cached_property
+    def dense(self) -> bool:
+        """Whether every weight stands in one dense layer, and a sample is one row."""
+        plain = all(layer.layer.plain for layer in self._weighed)
+        once = [layer.weights for layer in self._weighed] == self._parameters
+        return plain and once and self._timeline is None
+
+    def layers(
+        self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]
+    ) -> tuple[tuple[Tensor, ...], list[tuple[Tensor, Tensor]]]:
+        """Return the pre-activations of every loss, and [x, 1] and u of every weight's layer."""
+        known: dict[int, Any] = {}
+        passed = self._structure.passed(self._values(weights, data), known)
+        outputs, found = self._outputs(passed, known), []
+        for layer in self._weighed:
+            (x,) = arguments_of(layer, passed, known)
+            rows = torch.cat([x, x.new_ones(len(x), 1)], 1) if layer.layer.bias else x
+            found.append((rows, known[id(layer)]))
+        return outputs, found
+
+    @cached_property
+    def _weighed(self) -> list[Applied]:
+        """The layers with weights, in the order of a forward pass, each once."""
+        arguments = [state.argument for state in self._structure.states]
+        arguments += [term.argument for term in self._structure.network.terms]
+        return list(dict.fromkeys(layer for x in arguments for layer in weighed_in(x)))
+
+    def _values(self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> dict[Variable, Any]:
+        values: dict[Variable, Any] = {
             x: like.like(w)
             for x, like, w in zip(self._parameters, self._likes, weights, strict=True)
         }
@@ -193,9 +237,11 @@ class _Function:
             values[x] = v.transpose(0, 1) if x.sequence else v
         if self._timeline is not None:
             values[TIME] = self._timeline.of(data[-1])
-        passed: Values = self._structure.passed(values)
+        return values
+
+    def _outputs(self, passed: Values, known: dict[int, Any]) -> tuple[Tensor, ...]:
         outputs = []
         for term in self._structure.network.terms:
-            u = value_of(term.argument, passed)
+            u = value_of(term.argument, passed, known)
             outputs.append(u.transpose(0, 1) if term.argument.sequence else u.unsqueeze(1))
         return tuple(outputs)

@@ -20,8 +20,8 @@ from liftednet.models import Ending, LiftedRNN, Step, rnn
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.models.rnn import Cell
 from liftednet.penalties import Nonnegative
-from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt, Quadratic
-from liftednet.solvers.normal_equations import normal_equations
+from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt
+from liftednet.solvers.normal_equations import NormalEquations
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -97,7 +97,7 @@ def test_the_gradient_of_the_model_is_that_of_the_feedforward_loss(generator, ki
     x, y = small_task(model, at_end, generator)
     forward = _forward(model.fit(x, y)._blocks)
     flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
-    quadratic = normal_equations(forward, flat)
+    quadratic = NormalEquations(forward, flat)
     expected = jacrev(lambda w: loss_by_autograd(model, x, y, w))(flat)
     torch.testing.assert_close(quadratic.gradient, expected, atol=1e-8, rtol=1e-6)
     objective = float(loss_by_autograd(model, x, y, flat))
@@ -115,7 +115,7 @@ def test_the_curvature_is_exact_where_the_network_is_linear(generator):
     y = model.forward(x)  # no errors are left, and Gauss-Newton is Newton
     again = small_model(loss=SquaredError(), sweeps=1, rho=1e-3, start=model.weights)
     flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
-    found = normal_equations(_forward(again.fit(x, y)._blocks), flat).curvature
+    found = NormalEquations(_forward(again.fit(x, y)._blocks), flat).curvature
     expected = torch.autograd.functional.hessian(lambda w: loss_by_autograd(again, x, y, w), flat)
     torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6)
 
@@ -164,9 +164,31 @@ def test_a_running_sum_is_learned():
     assert float((model.predict(x) == y).double().mean()) > 0.9
 
 
+class Quadratic:
+    """<g, s> + <s, C s> / 2 and a cubic, of which a model knows the quadratic alone."""
+
+    mean_curvature = 1.0
+
+    def __init__(self, gradient: Tensor, curvature: Tensor, cubic: float = 0.0) -> None:
+        self.gradient, self.curvature, self.cubic = gradient, curvature, cubic
+
+    def value(self, step: Tensor) -> float:
+        model = self.gradient @ step + step @ (self.curvature @ step) / 2
+        return float(model + self.cubic * step.pow(3).sum() / 3)
+
+    def minimizer(self, damping: float) -> Damped:
+        inverse = (self.curvature + damping * torch.eye(len(self.gradient)).double()).inverse()
+        step = -inverse @ self.gradient
+        expected = -self.gradient @ step - step @ (self.curvature @ step) / 2
+        return Damped(step, float(expected), lambda b: inverse @ b)
+
+    def bend(self, step: Tensor) -> Tensor:
+        return self.cubic * step.square()
+
+
 def test_a_damped_step_solves_the_damped_system_and_takes_no_rise(generator):
     root = torch.randn(4, 4, generator=generator, dtype=torch.float64)
-    model = Quadratic(torch.randn(4, generator=generator, dtype=torch.float64), root @ root.T, 1.0)
+    model = Quadratic(torch.randn(4, generator=generator, dtype=torch.float64), root @ root.T)
     exact = LevenbergMarquardt(damping=1e-12).descend(model, lambda s: -model.value(s))
     assert exact is not None
     torch.testing.assert_close(model.curvature @ exact.step, -model.gradient, atol=1e-6, rtol=1e-6)
@@ -174,6 +196,16 @@ def test_a_damped_step_solves_the_damped_system_and_takes_no_rise(generator):
     short = LevenbergMarquardt().descend(model, lambda s: 1e-3 - float(s.norm()))
     assert short is not None
     assert short.attempts > 1
+
+
+def test_a_second_solve_corrects_the_step_where_that_is_better(generator):
+    gradient = torch.full((3,), -1.0, dtype=torch.float64)
+    model = Quadratic(gradient, torch.eye(3, dtype=torch.float64), cubic=0.1)
+    found = LevenbergMarquardt(damping=1e-12).descend(model, lambda s: -model.value(s))
+    assert found is not None
+    torch.testing.assert_close(found.step, torch.full_like(gradient, 0.9))  # 1 - 0.1 * 1^2
+    assert found.decrease == pytest.approx(3 * (0.9 - 0.9**2 / 2 - 0.1 * 0.9**3 / 3))
+    assert found.decrease > 3 * (0.5 - 0.1 / 3)  # of the step before
 
 
 def test_it_asks_for_the_tight_divergence():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,15 +17,25 @@ from torch.func import jacrev
 from liftednet.activations import Tanh
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.models import GaussNewton, LiftedMLP
+from liftednet.models.methods.gauss_newton import _forward
+from liftednet.solvers import layer_products
 from liftednet.solvers import normal_equations as dense
 from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import Form, Taken, form_for, form_named, steps
+from liftednet.solvers.gauss_newton import (
+    Form,
+    Taken,
+    costs_a_matrix,
+    form_for,
+    form_named,
+    steps,
+)
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
-from liftednet.solvers.normal_equations import normal_equations
+from liftednet.solvers.normal_equations import NormalEquations
 from liftednet.solvers.objective import Forward, Target, joined
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
-FORMS: list[Form] = [CurvatureProducts, normal_equations]
+FORMS: list[Form] = [CurvatureProducts, NormalEquations]
 
 
 def linear(weights, data):
@@ -114,9 +125,9 @@ def test_gradient_and_curvature_are_those_of_autograd(generator, loss):
     forward, point = recurrent_problem(generator, loss)
     gradient = jacrev(lambda w: objective_of(forward, w))(point)
     curvature = curvature_of(forward, point)
-    matrix, products = normal_equations(forward, point), CurvatureProducts(forward, point)
+    matrix, products = NormalEquations(forward, point), CurvatureProducts(forward, point)
     directions = torch.eye(len(point), dtype=torch.float64)
-    by_products = torch.stack([products.curvature.product(direction) for direction in directions])
+    by_products = torch.stack([products.operator.product(direction) for direction in directions])
     for found in (matrix.gradient, products.gradient):
         torch.testing.assert_close(found, gradient)
     for found in (matrix.curvature, by_products):
@@ -138,17 +149,93 @@ def test_jacobians_forward_and_backward_and_in_parts_agree(generator, monkeypatc
     forward, point = recurrent_problem(generator, CrossEntropy())
     forwards, backwards = dense._by_weights(forward, point), dense._by_outputs(forward, point)
     torch.testing.assert_close(forwards, backwards)
-    whole = normal_equations(forward, point)
+    whole = NormalEquations(forward, point)
     monkeypatch.setattr(dense, "_CHUNK_BYTES", 1)
-    parts = normal_equations(forward, point)
+    parts = NormalEquations(forward, point)
     torch.testing.assert_close(parts.curvature, whole.curvature)
     torch.testing.assert_close(parts.gradient, whole.gradient)
+
+
+def layered(weights, data):
+    """Two dense layers, the first without a bias, and a second output of both."""
+    first = data[0] @ weights[0]
+    ones = data[0].new_ones(len(data[0]), 1)
+    rows = torch.cat([first.tanh(), ones], 1)
+    second = rows @ weights[1]
+    both = torch.cat([second.tanh() * second, first, ones], 1)
+    last = both @ weights[2]
+    pairs = [(data[0], first), (rows, second), (both, last)]
+    return (second[:, None], last[:, None]), pairs
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=repr)
+def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatch):
+    shapes = [(3, 4), (5, 2), (7, 3)]
+    wanted = torch.nn.functional.one_hot(torch.arange(9) % 2, 2).double()[:, None]
+    one = torch.ones(9, 1, dtype=torch.bool)
+    targets = (
+        Target(loss.divergence, wanted, one, weight=torch.arange(9.0).double().view(-1, 1, 1)),
+        Target(SquaredError().divergence, normal(generator, 9, 1, 3), one, weight=0.7),
+    )
+    pull = tuple(torch.full(shape, 0.3) for shape in shapes)
+    point = joined([normal(generator, *shape) / 2 for shape in shapes])
+    data = (normal(generator, 9, 3),)
+    forward = Forward(lambda w, d: layered(w, d)[0], data, targets, pull, layered)
+    found = NormalEquations(forward, point).curvature
+    monkeypatch.setattr(layer_products, "_CHUNK_BYTES", 8 * 60)
+    torch.testing.assert_close(NormalEquations(forward, point).curvature, found)
+    dense_form = NormalEquations(replace(forward, layers=None), point).curvature
+    torch.testing.assert_close(found, dense_form)
+    weightless = replace(forward, targets=(replace(targets[0], weight=0.4), targets[1]))
+    by_layers = NormalEquations(weightless, point).curvature
+    torch.testing.assert_close(by_layers, curvature_of(weightless, point))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=["products", "normal"])
+def test_the_bend_is_what_the_gradient_has_beside_the_model(generator, form):
+    """Of squared errors: J' (u(w + s) - u(w) - J s), all by autograd."""
+    forward, point = recurrent_problem(generator, SquaredError())
+    step = normal(generator, len(point)) / 3
+    counted = [(t.counted[..., None] * t.weight).double() for t in forward.targets]
+
+    def outputs(weights: Tensor) -> Tensor:
+        found = zip(forward.at(forward.split(weights)), counted, strict=True)
+        return torch.cat([(u * c.sqrt()).flatten() for u, c in found])
+
+    jacobian: Tensor = jacrev(outputs)(point)
+    missed = outputs(point + step) - outputs(point) - jacobian @ step
+    torch.testing.assert_close(form(forward, point).bend(step), jacobian.T @ missed)
+
+
+@pytest.mark.parametrize("damping", [1e-3, 1.0, 1e3])
+def test_both_forms_solve_alike_in_the_whole_space(generator, damping):
+    forward, point = recurrent_problem(generator, CrossEntropy())
+    right = normal(generator, len(point))
+    exact = NormalEquations(forward, point)
+    found = CurvatureProducts(forward, point, flat=0.0).minimizer(damping).solve(exact.gradient)
+    damped = exact.curvature + damping * torch.eye(len(point)).double()
+    torch.testing.assert_close(damped @ found, exact.gradient, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(damped @ exact.minimizer(damping).solve(right), right)
+
+
+def test_products_give_way_to_the_matrix_where_they_are_many(generator):
+    x = normal(generator, 900, 1)
+    network = LiftedMLP((1, 40, 20, 1), Tanh(), SquaredError(), method=GaussNewton(1))
+    forward = _forward(network.fit(x, (3 * x).sin())._blocks)
+    point = joined([layer.stacked() for layer in network.weights])
+    assert form_for(forward) is CurvatureProducts
+    model = CurvatureProducts(forward, point, flat=0.0)
+    assert not costs_a_matrix(model, forward)
+    model.minimizer(1e-9 * model.mean_curvature)
+    assert costs_a_matrix(model, forward)
+    assert not costs_a_matrix(model, replace(forward, layers=None))
+    assert costs_a_matrix(NormalEquations(forward, point), forward)
 
 
 @pytest.mark.parametrize("damping", [1e-3, 1.0, 1e3])
 def test_both_forms_take_the_same_step(generator, damping):
     forward, point = recurrent_problem(generator, CrossEntropy())
-    exact = normal_equations(forward, point).minimizer(damping)
+    exact = NormalEquations(forward, point).minimizer(damping)
     found = CurvatureProducts(forward, point, flat=0.0).minimizer(damping)
     torch.testing.assert_close(found.step, exact.step, rtol=1e-8, atol=1e-10)
     assert found.expected == pytest.approx(exact.expected)
@@ -159,7 +246,7 @@ def test_more_damping_takes_no_more_products(generator):
     model = CurvatureProducts(forward, point)
     model.minimizer(1e-3)
     products = model.products
-    again, matrix = model.minimizer(5.0), normal_equations(forward, point)
+    again, matrix = model.minimizer(5.0), NormalEquations(forward, point)
     assert model.products == products
     damped = matrix.value(again.step) + 2.5 * float(again.step.square().sum())
     best = matrix.minimizer(5.0)
@@ -175,7 +262,7 @@ def test_a_truncated_step_lowers_the_damped_model_by_almost_as_much(generator):
     model = CurvatureProducts(forward, point, flat=1e-3, window=5)
     found = model.minimizer(1e-3)
     assert model.products < 61
-    assert found.expected > 0.95 * normal_equations(forward, point).minimizer(1e-3).expected
+    assert found.expected > 0.95 * NormalEquations(forward, point).minimizer(1e-3).expected
 
 
 def regression(x: Tensor, y: Tensor, pull: float, loss=None) -> Forward:
@@ -300,10 +387,10 @@ def test_it_ends_at_a_stationary_point(generator, form):
 
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
     x, y = normal(generator, 2000, 400), normal(generator, 2000, 1)
-    assert form_for(regression(x[:, :6], y, pull=0.8)) is normal_equations
+    assert form_for(regression(x[:, :6], y, pull=0.8)) is NormalEquations
     assert form_for(regression(x, y, pull=0.8)) is CurvatureProducts
     assert form_named("products") is CurvatureProducts
-    assert form_named("normal") is normal_equations
+    assert form_named("normal") is NormalEquations
     assert form_named(None) is None
     with pytest.raises(DeclarationError, match="'cholesky'"):
         form_named("cholesky")
@@ -313,7 +400,7 @@ def test_a_model_goes_with_its_last_name(generator):
     """Garbage collection does not know how large the passes are that it would have to free."""
     model = CurvatureProducts(*recurrent_problem(generator, CrossEntropy()))
     model.minimizer(1.0)
-    linear = weakref.ref(model.curvature.linear)
+    linear = weakref.ref(model.operator.linear)
     gc.disable()
     try:
         del model
@@ -324,7 +411,7 @@ def test_a_model_goes_with_its_last_name(generator):
 
 def selections(model: CurvatureProducts) -> int:
     """Return how many nodes of the graph of J v fill a tensor to set a part of it."""
-    found, todo = set(), [part.grad_fn for part in model.curvature.linear._pulled]
+    found, todo = set(), [part.grad_fn for part in model.operator.linear._pulled]
     while todo:
         node = todo.pop()
         if node is not None and node not in found:
