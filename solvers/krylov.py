@@ -75,7 +75,8 @@ class Krylov:
         known, beside = self._basis[:size], right.new_tensor(self._beside[: max(0, size - 1)])
         system = torch.diag(right.new_tensor(self._diagonal[:size]) + damping)
         system += beside.diag(1) + beside.diag(-1)
-        return known.T @ torch.linalg.solve(system, known @ right)
+        amounts: Tensor = torch.linalg.solve(system, known @ right)
+        return known.T @ amounts
 
     def _eliminate(self, damping: float) -> tuple[list[float], list[float]]:
         """Return the pivots of T + damping and the eliminated right-hand side |g| e_1."""

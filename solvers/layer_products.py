@@ -109,6 +109,6 @@ def _pairs(left: Tensor, right: Tensor, same: bool) -> Tensor:
 def _place(units: int, like: Tensor) -> Tensor:
     """Return where the pair (a, b) stands among those with a <= b, (units^2,)."""
     one, other = torch.triu_indices(units, units, device=like.device)
-    places = one.new_empty(units, units)
+    places: Tensor = one.new_empty(units, units)
     places[one, other] = places[other, one] = torch.arange(len(one), device=like.device)
     return places.flatten()
