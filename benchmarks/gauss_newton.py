@@ -30,7 +30,7 @@ from benchmarks.solvers import machine
 from liftednet.solvers.curvature_products import CurvatureProducts
 from liftednet.solvers.gauss_newton import FORMS, Form, Taken, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
-from liftednet.solvers.normal_equations import normal_equations
+from liftednet.solvers.normal_equations import NormalEquations
 from liftednet.solvers.objective import joined
 
 RESULT = Path(__file__).parent / "results" / "gauss_newton.md"
@@ -96,11 +96,11 @@ def costs(most: float) -> Iterator[str]:
         times = [
             seconds(partial(forward.objective, start), 5),
             seconds(partial(CurvatureProducts, forward, start), 3),
-            seconds(partial(model.curvature.product, start), 10),
+            seconds(partial(model.operator.product, start), 10),
         ]
         matrix = "-"
         if len(start) < 2000 and most > 1:
-            matrix = f"{1e3 * seconds(partial(normal_equations, forward, start), 1):.0f}"
+            matrix = f"{1e3 * seconds(partial(NormalEquations, forward, start), 1):.0f}"
         before = f"{1e3 * BEFORE[name]:.0f}" if name in BEFORE else "-"
         figures = " | ".join(f"{1e3 * found:.1f}" for found in times)
         answers = forward.targets[0].values.numel()
@@ -115,7 +115,7 @@ def races(cases: dict[str, Callable[[], Case]], most: float) -> Iterator[str]:
     for name, make in cases.items():
         case = make()
         for form, made in FORMS.items():
-            if made is normal_equations and len(case.start) > 2000:
+            if made is NormalEquations and len(case.start) > 2000:
                 continue
             found = path(case, made, most)
             values = ([taken.objective for at, taken in found if at <= mark] for mark in marks)
@@ -197,8 +197,8 @@ def preconditioners(most: float) -> Iterator[str]:
             )
         ]
         (before, damping), (point, _) = points[-2], points[-1]
-        model = normal_equations(case.forward, point)
-        values, vectors = torch.linalg.eigh(normal_equations(case.forward, before).curvature)
+        model = NormalEquations(case.forward, point)
+        values, vectors = torch.linalg.eigh(NormalEquations(case.forward, before).curvature)
         values, vectors = values[-40:], vectors[:, -40:]
         share = values / (values + damping)
         shapes = [(part.shape[0], part.shape[1]) for part in case.forward.pull]
