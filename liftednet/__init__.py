@@ -18,6 +18,7 @@ if find_spec("torch") is None:
 
 if TYPE_CHECKING:
     from liftednet import activations as activations
+    from liftednet import constraints as constraints
     from liftednet import data as data
     from liftednet import divergences as divergences
     from liftednet import layers as layers
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
     from liftednet.network import Network as Network
+    from liftednet.problems import ConstrainedFit as ConstrainedFit
     from liftednet.problems import Design as Design
     from liftednet.problems import Link as Link
     from liftednet.problems import OutputFit as OutputFit
@@ -60,6 +62,7 @@ __version__ = "0.1.0"
 
 _ROOMS = (
     "activations",
+    "constraints",
     "data",
     "divergences",
     "layers",
@@ -70,6 +73,7 @@ _ROOMS = (
 )
 _HOMES = {
     "Activation": "activation",
+    "ConstrainedFit": "problems",
     "DataError": "errors",
     "DeclarationError": "errors",
     "FitWarning": "errors",

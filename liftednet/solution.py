@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
 
+from torch import Tensor
+
 from liftednet.errors import SolverError
 
 Value = TypeVar("Value")
@@ -55,6 +57,8 @@ class Solution(Generic[Value]):
         unfinished: how the solve ended where the residual is larger.
         seconds: wall time of the solve, without `prepare`.
         solver: name of the solver that was used.
+        duals: of the constraints on scores or states, for each in its shape, float64: the rate at
+            which the objective falls where a limit is moved; see `ConstrainedFit`.
 
     Example:
         >>> import torch
@@ -75,6 +79,7 @@ class Solution(Generic[Value]):
     unfinished: Status
     seconds: float
     solver: str
+    duals: tuple[Tensor, ...] = ()
 
     @property
     def status(self) -> Status:

@@ -17,6 +17,7 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from liftednet import errors
 from liftednet.activation import Activation
+from liftednet.constraints import Constraint
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.names import activation_named
@@ -98,11 +99,20 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         return with_numbers(model.checked()[1], self.max_iter, **numbers)
 
     def _learn(
-        self, X: Rows, target: Rows, outputs: int, sample_weight: Any, lengths: Any = None
+        self,
+        X: Rows,
+        target: Rows,
+        outputs: int,
+        sample_weight: Any,
+        lengths: Any = None,
+        constraints: Sequence[Constraint] = (),
     ) -> Self:
         model = self._start(outputs)
         weights = None if sample_weight is None else _numbers("sample_weight", sample_weight)
-        model.fit(X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose))
+        model.fit(
+            X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose),
+            constraints=constraints,
+        )  # fmt: skip
         self._keep(model)
         return self
 
@@ -270,13 +280,21 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device = verbose, device
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        constraints: Sequence[Constraint] = (),
+    ) -> Self:
         """Fit the network.
 
         Args:
             X: (samples, features), an array or a data frame.
             y: labels (samples,) of any type, or 0 and 1 for several labels, (samples, labels).
             sample_weight: (samples,), not negative; None for 1.
+            constraints: of `liftednet.constraints`, on the scores of all samples of X, as
+                `Lifted.fit` takes them.
 
         Raises:
             DataError: X, y or a setting cannot be used.
@@ -288,7 +306,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         self._take_classes(np.arange(labels.shape[1]) if several else _classes(labels))
         self._several = several
         return self._learn(X, self._target(labels), len(self.classes_),
-            self._weighted(labels, sample_weight))  # fmt: skip
+            self._weighted(labels, sample_weight), constraints=constraints)  # fmt: skip
 
     def partial_fit(
         self,
@@ -451,13 +469,21 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device = verbose, device
 
-    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        constraints: Sequence[Constraint] = (),
+    ) -> Self:
         """Fit the network.
 
         Args:
             X: (samples, features), an array or a data frame.
             y: numbers, (samples,) or (samples, outputs).
             sample_weight: (samples,), not negative; None for 1.
+            constraints: of `liftednet.constraints`, on the scores of all samples of X, as
+                `Lifted.fit` takes them.
 
         Raises:
             DataError: X, y or a setting cannot be used.
@@ -465,7 +491,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         """
         X, y = self._checked_pair(X, y)
         self._one, target = y.ndim == 1, _columns(y)
-        return self._learn(X, target, target.shape[1], sample_weight)
+        return self._learn(X, target, target.shape[1], sample_weight, constraints=constraints)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Take one step on one batch.

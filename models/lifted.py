@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader
 
+from liftednet.constraints import Constraint, violations
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import Parameter
 from liftednet.memory import telling_of_memory
@@ -25,10 +26,12 @@ from liftednet.validation import require_seed
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
 from .checkpoint import Checkpoint, Keeper
+from .constrained import ConstraintReport, HeldScores, refuse_unmet
 from .data import ArrayLike, Arrays, Data, Lengths, prepared
 from .described import described_training
 from .diagnosis import scale_hint, warn_of
 from .methods import Method
+from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
@@ -107,6 +110,7 @@ class Lifted(Predictor):
         on_step: Report | None = None,
         checkpoint: str | Path | Checkpoint | None = None,
         resume: bool = False,
+        constraints: Sequence[Constraint] = (),
     ) -> Self:
         """Fit weights, and by the full method states, to data.
 
@@ -130,6 +134,11 @@ class Lifted(Predictor):
                 happened: to the same bits on the same machine with as many threads, for a
                 DataLoader if its order is that of torch's generators. One that is finished
                 gives the finished model.
+            constraints: of `liftednet.constraints`, on the scores of all samples of X, which the
+                forward pass meets in the end: after the method, all weights with a smooth penalty
+                are trained under them on the whole of X, by an augmented Lagrangian, and then the
+                last layer is fitted under them exactly. In float32 they are met to its rounding. A
+                checkpoint is of the method before. See `constraint_report`.
 
         Returns:
             The model; `trace` holds what every step did. An interrupt stops early and keeps what
@@ -139,7 +148,8 @@ class Lifted(Predictor):
             DataError: X, y or lengths cannot be used, or the checkpoint cannot be written, is
                 damaged or that of another training; nothing has changed.
             SolverError: a block failed or raised the joint objective, or the loss or the weights
-                are not finite; the model keeps the last good state.
+                are not finite, or the last layer cannot meet the constraints; the model keeps the
+                last good state.
 
         Warns:
             FitWarning: the fit is no better than a constant prediction, or most units of a layer
@@ -151,11 +161,14 @@ class Lifted(Predictor):
         told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
         if isinstance(method, Minibatch):
             given = X, y, lengths, sample_weight
-            seen = self._fit_batches(structure, method, given, keeper, told)
+            seen = self._fit_batches(structure, method, given, keeper, told, constraints)
         else:
             data = self._data(X, y, lengths, sample_weight)
+            refuse_unmet(self.network, constraints, data)
             seen = self._fit_blocks(structure, method, data, keeper, told)
-        if self.refit_output:
+        if constraints:
+            self._hold(constraints, X, progress, on_step)
+        elif self.refit_output:
             self._refit_outputs(self._on_data())
         self._steps = None
         warn_of(self._known.structure, self._by_parameter(), seen)
@@ -311,17 +324,21 @@ class Lifted(Predictor):
         given: tuple[Any, Any, Any, Any],
         keeper: Keeper,
         told: Callable[..., None],
+        constraints: Sequence[Constraint],
     ) -> Data:
         generator = torch.Generator().manual_seed(require_seed(self.seed))
         data, validate, batches = None, None, self._loaded(*given, method)
         if batches is None:
             data = self._data(*given)
+            refuse_unmet(self.network, constraints, data)
             standardization = self._standardization(data, self.warm_start)
             data = standardization.of(data)
             kept, held = hold_out(data, method.validation, generator)
             batches, first = ArrayBatches(kept, method.batch_size, generator), data
             if held is not None:
                 validate = partial(self._mean_objective, structure, held)
+        elif constraints:
+            raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         else:
             raw = batches.first()
             standardization = self._standardization(raw, self.warm_start)
@@ -394,6 +411,35 @@ class Lifted(Predictor):
             blocks.values[last] = solve(fit, self.solver, blocks.values[last]).value
         weights = tuple(blocks.weights)
         self._fit = replace(fitted, weights=weights, data=data, blocks=blocks)
+
+    def _hold(
+        self, constraints: Sequence[Constraint], X: Any, progress: bool, on_step: Report | None
+    ) -> None:
+        """Train all layers under constraints on the scores, and the last one exactly."""
+        fitted, data = self._known, self._on_data()
+        held = HeldScores(self.network.terms[0], tuple(constraints), fitted.standardization)
+        blocks = self._blocks_at(fitted.structure, data, fitted.weights)
+        if len((limits := held.problem(blocks).limits).lower):
+            moves = AugmentedLagrangian(blocks, held.term, limits)
+            assert fitted.trace is not None  # of the method before
+
+            def keep() -> None:
+                self._fit = replace(fitted, weights=moves.weights, blocks=None)
+
+            run(
+                fitted.trace, moves.steps(fitted.trace.rounds), {}, keep,
+                keeper=Keeper(None, resume=False), rounds=fitted.trace.rounds + ROUNDS,
+                progress=progress, on_step=on_step,
+            )  # fmt: skip
+            blocks = self._blocks_at(fitted.structure, data, moves.weights)
+        solution, gap = held.fitted(blocks)
+        blocks.values[held.last] = solution.value
+        self._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
+        report = ConstraintReport(
+            held.constraints, violations(held.constraints, self.scores(X)), solution.duals,
+            solution.objective, gap, solution.residual, solution.solver,
+        )  # fmt: skip
+        self._fit = replace(self._fit, report=report)
 
     def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.

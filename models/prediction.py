@@ -22,6 +22,7 @@ from liftednet.solvers import solve
 from liftednet.storage import Description
 
 from .block import Blocks, Structure
+from .constrained import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .described import described_data
 from .forward_pass import refuse_overflow
@@ -51,6 +52,7 @@ class Fitted:
         last_only: the labels of sequences that have one answer, at the last step.
         loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
         standardization: what is between the data and the weights.
+        report: of constraints on scores, where the fit had some.
     """
 
     structure: Structure
@@ -61,6 +63,7 @@ class Fitted:
     last_only: frozenset[Label] = frozenset()
     loaded: tuple[Description, Memory] | None = None
     standardization: Standardization = RAW
+    report: ConstraintReport | None = None
 
     @cached_property
     def folded(self) -> list[Weights] | None:
@@ -229,6 +232,33 @@ class Predictor(Settings):
         values = structure.passed({**data.values, **self._by_parameter()})
         return self._answers(values, data, structure)
 
+    @telling_of_memory
+    def scores(self, X: Arrays, *, lengths: Lengths = None) -> Any:
+        """Return the last pre-activations by the feedforward rule, as `forward` returns outputs.
+
+        What constraints on scores speak of: logits of a classifier, outputs of a regression.
+
+        Raises:
+            DataError: X cannot be used, or the scores overflow.
+        """
+        structure, data = self._known.structure, self._unlabeled(X, lengths)
+        values = structure.passed({**data.values, **self._by_parameter()})
+        return self._answers(values, data, structure, activated=False)
+
+    def constraint_report(self) -> ConstraintReport:
+        """Return how the forward pass meets the constraints of the last fit, and their prices.
+
+        Raises:
+            NotFittedError: there has been no fit with constraints.
+        """
+        report = self._known.report
+        if report is None:
+            raise errors.NotFittedError(
+                f"this {type(self).__name__} was fitted without constraints: call "
+                "fit(X, y, constraints=[...])."
+            )
+        return report
+
     def _by_parameter(self) -> dict[Any, Weights]:
         fitted = self._known
         return dict(zip(fitted.structure.parameters, fitted.weights, strict=True))
@@ -238,14 +268,17 @@ class Predictor(Settings):
         data = prepared(self.network, X, None, lengths, dtype=like.dtype, device=str(like.device))
         return self._known.standardization.of(Data(data.values, self._known.last_only))
 
-    def _answers(self, values: Any, data: Data, structure: Structure) -> Any:
+    def _answers(
+        self, values: Any, data: Data, structure: Structure, activated: bool = True
+    ) -> Any:
         found = []
         for term in self.network.terms:
             if term.state is not None:
                 states = values[term.state]
                 found.append(self._known.standardization.answer(term, states))
                 continue
-            output = term.pinned.activate(value_of(term.argument, values))
+            output = value_of(term.argument, values)
+            output = term.pinned.activate(output) if activated else output
             answer = self._known.standardization.answer(term, output)
             found.append(_by_sample(answer, term, data))
         refuse_overflow(found)

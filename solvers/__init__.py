@@ -14,8 +14,10 @@ from .choice import choose, finished, named, solve, solver_names
 from .compiled import CompiledSimplex
 from .differentiable import solve_differentiable
 from .dual import Dual
+from .dual_ascent import DualAscent
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
+from .interior_point import InteriorPoint
 from .newton_over_time import NewtonOverTime
 from .newton_states import NewtonStates
 from .output import ClosedForm, SimplexDual
@@ -33,8 +35,10 @@ __all__ = [
     "CompiledSimplex",
     "Cyclic",
     "Dual",
+    "DualAscent",
     "FrankWolfe",
     "GeneralizedLinear",
+    "InteriorPoint",
     "NewtonOverTime",
     "NewtonStates",
     "Proximal",

@@ -11,7 +11,9 @@ from liftednet.solution import Solution, Status
 
 from .accelerated import Accelerated
 from .compiled import CompiledSimplex
+from .dual_ascent import DualAscent
 from .generalized_linear import GeneralizedLinear
+from .interior_point import InteriorPoint
 from .kernels import FusedClosedForm, FusedRedBlack, FusedSimplex, FusedStates
 from .newton_over_time import NewtonOverTime
 from .output import ClosedForm, SimplexDual
@@ -39,6 +41,8 @@ _TABLE = SolverTable(
         Cyclic(),
         Accelerated(),
         Slope(),
+        InteriorPoint(),
+        DualAscent(),
     )
 )
 

@@ -57,21 +57,21 @@ def is_small(problem: WeightFit) -> bool:
 
 
 def _direction(descent: WeightDescent, at: Point) -> Tensor:
-    system = _hessian(descent, at.u)
+    system = hessian(descent.problem, at.u)
     system.diagonal().add_(descent.pull_back.double().expand_as(at.y).reshape(-1))
     right = -at.gradient.double().reshape(-1, 1)
     return torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
 
 
-def _hessian(descent: WeightDescent, u: Tensor) -> Tensor:
+def hessian(problem: WeightFit, u: Tensor) -> Tensor:
     """Return sum_i x_i x_i' (x) phi'(u_i), ((inputs + 1) units) squared, in float64."""
-    design, units = descent.problem.design.centered, u.shape[1]
+    design, units = problem.design.centered, u.shape[1]
     features = design.features + design.bias
     identity = torch.eye(units, dtype=u.dtype, device=u.device)
     total = u.new_zeros(features, units * units * features, dtype=torch.float64)
     for part, x in design.rows():
         for some in row_chunks(len(x), units * units * features):
-            slopes = _slopes(descent, u[part][some].double())
+            slopes = _slopes(problem, u[part][some].double())
             slopes = design.weighed(slopes, _within(part, some)) + LEAST_CURVATURE * identity
             weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
             total += x[some].T @ weighted.flatten(1)
@@ -83,9 +83,9 @@ def _within(part: slice, some: slice) -> slice:
     return slice(part.start + some.start, part.start + some.stop)
 
 
-def _slopes(descent: WeightDescent, u: Tensor) -> Tensor:
+def _slopes(problem: WeightFit, u: Tensor) -> Tensor:
     """Return phi'(u) of every sample, (samples, units, units)."""
-    divergence = descent.problem.divergence
+    divergence = problem.divergence
     if divergence.activation.per_unit:
         return torch.diag_embed(divergence.link_curvature(u))
     columns = [

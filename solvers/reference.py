@@ -161,14 +161,15 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
             raise SolverError(f"the reference solver has no solution: {failure}.")
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
         value = problem.read(formulation)
-        objective, residual = problem.measure(value)
+        duals = () if failure else problem.read_duals(formulation)
+        objective, residual = problem.measure_with(value, duals)
         if np.isnan(residual):
             residual = np.inf if failure else moreau_residual(formulation)
         tolerance, unfinished = self.tolerance, Status.STALLED
         if failure is not None:
             tolerance, unfinished = -np.inf, Status.FAILED
         solution = Solution(
-            value, objective, residual, steps, tolerance, unfinished, seconds, self.name
+            value, objective, residual, steps, tolerance, unfinished, seconds, self.name, duals
         )
         if failure is not None:
             raise SolverError(f"the reference solver failed: {failure}.", solution)

@@ -1,6 +1,7 @@
 """The one convex subproblem, and the names under which users build it (design, section 2)."""
 
 from liftednet.problems.block_fit import BlockFit
+from liftednet.problems.constrained_fit import ConstrainedFit
 from liftednet.problems.fit import Fit
 from liftednet.problems.formulation import Formulation, Measure
 from liftednet.problems.link import Link
@@ -13,6 +14,7 @@ from liftednet.samples import Design, Weights
 
 __all__ = [
     "BlockFit",
+    "ConstrainedFit",
     "Design",
     "Fit",
     "Formulation",

@@ -79,6 +79,14 @@ class Fit(ABC, Generic[Value]):
     def measure(self, value: Value) -> Measure:
         """Return the objective and the relative KKT residual at a value, in float64."""
 
+    def read_duals(self, formulation: Formulation) -> tuple[Tensor, ...]:
+        """Return the duals of a solved formulation, of the constraints that it is held by."""
+        return ()
+
+    def measure_with(self, value: Value, duals: tuple[Tensor, ...]) -> Measure:
+        """Return what `measure` does, of a value and its duals."""
+        return self.measure(value)
+
     @abstractmethod
     def signature(self) -> Hashable:
         """Return what two problems must share to share one formulation."""

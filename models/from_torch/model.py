@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
+from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.export import modules_of, refuse_standardized
 from liftednet.layers import Expression, apply
@@ -69,6 +70,7 @@ class LiftedModule(Lifted):
         on_step: Report | None = None,
         checkpoint: str | Path | Checkpoint | None = None,
         resume: bool = False,
+        constraints: Sequence[Constraint] = (),
         batch: Batch | None = None,
     ) -> Self:
         """Fit the weights to data; the torch network stays as it is until `write_`.
@@ -83,6 +85,7 @@ class LiftedModule(Lifted):
             on_step: told after every step of the method.
             checkpoint: as in `Lifted.fit`.
             resume: as in `Lifted.fit`.
+            constraints: as in `Lifted.fit`.
             batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
 
         Raises:
@@ -104,7 +107,7 @@ class LiftedModule(Lifted):
         try:
             return super().fit(
                 X, y, lengths=lengths, sample_weight=sample_weight, progress=progress, on_step=told,
-                checkpoint=checkpoint, resume=resume,
+                checkpoint=checkpoint, resume=resume, constraints=constraints,
             )  # fmt: skip
         except BaseException:  # the weights are those of the last good epoch, or before
             for (_, ours), one in zip(self._reader.statistics, last, strict=True):

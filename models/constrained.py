@@ -1,0 +1,127 @@
+"""Constraints on the scores of a network: its last layer fitted under them, and their prices.
+
+Scores are affine in the weights of the last layer, so that this fit is convex and exact; the
+features that it sees are those of the forward pass, and so the network itself meets what it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from liftednet.constraints.constraint import (
+    Constraint,
+    Rescaled,
+    refuse_contradictions,
+    require_constraints,
+)
+from liftednet.errors import DeclarationError
+from liftednet.layers.expression import Parameter
+from liftednet.network import Network, Term
+from liftednet.problems import ConstrainedFit, WeightFit
+from liftednet.samples import Weights
+from liftednet.solution import Solution
+from liftednet.solvers import solve
+
+from .block import Blocks
+from .data import Data
+from .standardization import Standardization
+
+
+@dataclass(frozen=True, eq=False)
+class ConstraintReport:
+    """How a fitted network meets its constraints.
+
+    Attributes:
+        constraints: as they were given.
+        violations: by how much the forward pass breaks each at most on the training samples, in
+            units of the scores.
+        prices: of each constraint in its shape: the rate at which the training objective (on
+            standardized data, summed over samples) falls where a limit is moved by one unit of the
+            scores; positive where scores rest on an upper end, negative on a lower.
+        objective: of the fit of the last layer, features given.
+        gap: by which it may lie above the least one.
+        residual: relative KKT residual of that fit.
+        solver: of that fit.
+    """
+
+    constraints: tuple[Constraint, ...]
+    violations: tuple[float, ...]
+    prices: tuple[Tensor, ...]
+    objective: float
+    gap: float
+    residual: float
+    solver: str
+
+    def __str__(self) -> str:
+        """Return a line for each constraint, and one for the fit."""
+        lines = [
+            f"{one!r}: violation {violation:.1e}, largest price {float(price.abs().max()):.4g}"
+            for one, violation, price in zip(
+                self.constraints, self.violations, self.prices, strict=True
+            )
+        ]
+        fit = f"last layer by {self.solver}: objective {self.objective:.6g}, "
+        return "\n".join([*lines, f"{fit}gap {self.gap:.1e}, residual {self.residual:.1e}"])
+
+
+@dataclass(frozen=True, eq=False)
+class HeldScores:
+    """Constraints on the scores of a network, on its data.
+
+    Attributes:
+        term: the loss, on the scores.
+        constraints: on raw scores.
+        standardization: what stands between those and the scores in training.
+    """
+
+    term: Term
+    constraints: tuple[Constraint, ...]
+    standardization: Standardization
+
+    @property
+    def last(self) -> Parameter:
+        """The weights of the last layer."""
+        assert self.term.argument.weights is not None  # asked for by `required`
+        return self.term.argument.weights
+
+    def problem(self, blocks: Blocks) -> ConstrainedFit:
+        """Return the fit of the last layer to the features that are there."""
+        fit, moments = blocks.weight_fit(self.last), self.standardization.moments
+        if not isinstance(fit, WeightFit):
+            raise DeclarationError(_NEEDS)
+        known = moments.get(self.term.label)
+        if known is None:
+            return ConstrainedFit(fit, self.constraints)
+        rescaled = (Rescaled(one, known.scale, known.center) for one in self.constraints)
+        return ConstrainedFit(fit, tuple(rescaled))
+
+    def fitted(self, blocks: Blocks) -> tuple[Solution[Weights], float]:
+        """Return the fit of the last layer, and its duality gap."""
+        problem = self.problem(blocks)
+        solution = solve(problem, start=blocks.values[self.last]).require_solved()
+        return solution, problem.gap(solution.value, solution.duals)
+
+
+def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data) -> None:
+    """Refuse constraints that no training of this network on these data can meet.
+
+    Raises:
+        DataError: one does not fit the scores, or they contradict each other.
+        DeclarationError: the network has no scores that they could hold.
+    """
+    if not require_constraints(constraints):
+        return
+    term = network.terms[0]
+    several = len(network.terms) > 1 or term.state is not None or term.argument.sequence
+    if several or term.argument.weights is None:
+        raise DeclarationError(_NEEDS)
+    refuse_contradictions(constraints, len(data), term.argument.units)
+
+
+_NEEDS = (
+    "constraints on scores need one loss on the last pre-activation, such as CrossEntropy or "
+    "SquaredError, right on a dense layer, and no sequences."
+)

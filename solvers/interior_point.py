@@ -1,0 +1,352 @@
+"""Weight fits under linear constraints on their scores, by a primal-dual interior-point method.
+
+The scores X W + b are affine in the weights, so that the whole is one smooth convex problem in
+(inputs + 1) outputs unknowns, however many samples there are: equalities are eliminated, and
+limits held by slacks (Mehrotra, 1992; Boyd and Vandenberghe, Convex Optimization, 2004, section
+11.7). It begins at the fit without constraints, and looks at the limits that weights pass: those
+are few, and more are taken in as long as the weights pass more.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.constraints.constraint import Array, Limits, least_excess
+from liftednet.errors import SolverError
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import ConstrainedFit, Fit, WeightFit, Weights
+from liftednet.solution import Solution, Status
+
+from .base import Solver, default_tolerance
+from .dense_newton import hessian
+from .generalized_linear import GeneralizedLinear
+from .preconditioner import jittered_cholesky
+from .ridge import Ridge
+
+_ROUNDS = 100  # of taking in limits
+_STEPS = 100  # of one interior-point run; 20 suffice
+_MOST = 4_000  # limits that are taken in at a time
+_INDEPENDENT = 1e-11  # singular value, relative to the largest, of an equality of its own
+_PASSED = 1e-10  # by which a limit is passed, relative to the scores, before it is taken in
+_CONSISTENT = 1e-9  # by which equalities are missed, relative to their ends, where they can be met
+_DONE = 1e-10  # relative stationarity and complementarity at which a run ends
+_MET = 1e-12  # relative violation at which it ends
+_NEAREST = 1e-2  # least slack that a run begins with, in units of rows of norm 1
+_HALVINGS = 20
+_LOOKED_AT = 2_000_000  # entries of rows up to which it is found out what cannot be met
+_NEEDED = (
+    "A wider layer below, or what a total is made of joined to the last layer's inputs, makes "
+    "more of them possible; or loosen the constraint."
+)
+_BOUNDARY = 0.995  # share of the way to the boundary that a step takes
+
+
+@dataclass(frozen=True)
+class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
+    """Solves a weight fit with a squared Frobenius penalty under linear constraints.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+    """
+
+    tolerance: float | None = None
+    name: str = field(default="interior-point", init=False)
+
+    def obstacle(self, problem: Fit[Any]) -> str | None:
+        """Ask for a smooth weight fit with a plain penalty, and linear constraints."""
+        if not isinstance(problem, ConstrainedFit) or not isinstance(problem.fit, WeightFit):
+            return "it solves weight fits under constraints alone"
+        if not problem.linear:
+            return "it needs linear constraints, and CVXPY alone knows one of these"
+        if not isinstance(problem.fit.penalty, SquaredFrobenius):
+            return "it needs the penalty SquaredFrobenius"
+        return GeneralizedLinear().obstacle(problem.fit)
+
+    def solve(
+        self, problem: ConstrainedFit, start: Weights | None = None, cache: None = None
+    ) -> Solution[Weights]:
+        """Return the minimizer with its prices.
+
+        Raises:
+            SolverError: no weights meet the constraints; it names by how much they are missed.
+        """
+        started = time.perf_counter()
+        smooth = _Smooth(problem.fit)
+        try:
+            x, y, steps = _solved(smooth, problem, smooth.unconstrained(start))
+        except SolverError as error:
+            raise SolverError(_unmet(smooth, problem)) from error
+        value, prices = smooth.weights(x), problem.split(y)
+        objective, residual = problem.measure_with(value, prices)
+        tolerance = self.tolerance or default_tolerance(problem.fit.targets.dtype)
+        return Solution(
+            value, objective, residual, steps, tolerance, Status.STALLED,
+            time.perf_counter() - started, self.name, prices,
+        ).require_usable()  # fmt: skip
+
+
+class _Smooth:
+    """The fit as a smooth convex function of x, [W; b] row after row about the design's shift."""
+
+    def __init__(self, fit: WeightFit) -> None:
+        assert isinstance(fit.penalty, SquaredFrobenius)  # asked for by obstacle
+        self.fit, self.penalty = fit, fit.penalty
+        self.design = fit.design.centered
+        self.shape = fit.design.features + fit.design.bias, fit.units
+        parts = [part.clone() for _, part in self.design.rows()]
+        self.inputs = torch.cat(parts)  # [X - shift, 1] in float64
+        self.constant = np.zeros((len(self.inputs), fit.units))
+        if fit.offset is not None:
+            self.constant = fit.offset.double().cpu().numpy()
+
+    def unconstrained(self, start: Weights | None) -> Tensor:
+        """Return the minimizer without constraints, from a start where there is one."""
+        plain: Solver[Any, Any, Any] = Ridge() if self.fit.quadratic else GeneralizedLinear()
+        found = plain.solve(self.fit, start, plain.prepare(self.fit))
+        return self.design.joined(found.value).reshape(-1)
+
+    def weights(self, x: Tensor) -> Weights:
+        """Return x as weights of the fit."""
+        return self.design.split(x.view(self.shape))
+
+    def products(self, x: Tensor) -> Tensor:
+        """Return X W + b, (samples, outputs), without the offset."""
+        return self.inputs @ x.view(self.shape)
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """Return the gradient of the whole objective, (unknowns,)."""
+        stacked, features = x.view(self.shape), self.fit.design.features
+        found = self.fit.gradient(stacked)[0].clone()
+        found[:features] = self.penalty.stationarity(stacked[:features], found[:features], 1.0)
+        return found.reshape(-1)
+
+    def hessian(self, x: Tensor) -> Tensor:
+        """Return the Hessian of the whole objective, (unknowns, unknowns)."""
+        found = self.fit.lam * hessian(
+            self.fit, self.products(x) + torch.from_numpy(self.constant).to(x)
+        )
+        outputs = self.shape[1]
+        found.diagonal()[: self.fit.design.features * outputs] += self.penalty.curvature
+        return found
+
+    def rows(self, limits: Limits, chosen: Array) -> Tensor:
+        """Return G where G x is A (X W + b) of the chosen limits, (chosen, unknowns)."""
+        matrix, outputs = limits.matrix[chosen].tocsc(), self.shape[1]
+        features = self.inputs.cpu().numpy()
+        parts = [torch.from_numpy(matrix[:, o::outputs] @ features) for o in range(outputs)]
+        return torch.stack(parts, -1).flatten(1).to(self.inputs)
+
+
+class _Room:
+    """The weights x that meet all equalities E x = e: x = origin + basis z.
+
+    Raises:
+        SolverError: there are none.
+    """
+
+    def __init__(self, rows: Tensor, ends: Tensor, near: Tensor) -> None:
+        self.any = bool(len(rows))
+        if not self.any:
+            return
+        left, singular, right = torch.linalg.svd(rows, full_matrices=False)
+        rank = int((singular > _INDEPENDENT * singular[0]).sum())
+        left, singular, right = left[:, :rank], singular[:rank], right[:rank]
+        self.origin = near + right.T @ ((left.T @ (ends - rows @ near)) / singular)
+        off = (rows @ self.origin - ends).abs().max()
+        if off > _CONSISTENT * max(1.0, float(ends.abs().max())):
+            raise SolverError("the equalities exclude each other.")
+        self.basis = torch.linalg.qr(right.T, mode="complete").Q[:, rank:]
+        self._inverse = (left / singular) @ right  # of E'
+
+    def inside(self, x: Tensor) -> Tensor:
+        """Return the nearest weights that meet the equalities."""
+        return self.origin + self.up(self.down(x - self.origin)) if self.any else x
+
+    def down(self, gradient: Tensor) -> Tensor:
+        """Return a gradient, or rows of them, in z."""
+        return gradient @ self.basis if self.any else gradient
+
+    def up(self, move: Tensor) -> Tensor:
+        """Return a move of z as one of x."""
+        return self.basis @ move if self.any else move
+
+    def prices(self, gradient: Tensor) -> Tensor:
+        """Return the y with E'y = -gradient."""
+        return -(self._inverse @ gradient) if self.any else gradient[:0]
+
+
+def _solved(smooth: _Smooth, problem: ConstrainedFit, x: Tensor) -> tuple[Tensor, Array, int]:
+    """Return x, the prices of all limits, and the steps taken."""
+    limits = problem.limits.moved(smooth.constant)
+    equal = limits.equal
+    found, taken = np.zeros(len(equal)), np.zeros(len(equal), dtype=bool)
+    if len(equal) - equal.sum() <= _MOST:
+        taken = ~equal
+    room = _Room(smooth.rows(limits, equal), torch.from_numpy(limits.upper[equal]).to(x), x)
+    x, steps, run = room.inside(x), 0, None
+    for _ in range(_ROUNDS):
+        u = smooth.products(x).cpu().numpy()
+        excess = limits.excess(u)
+        excess[equal | (taken if run else False)] = 0.0
+        passed = excess > _PASSED * max(1.0, float(np.abs(u).max()))
+        if not passed.any() and (run or not equal.any()):
+            break
+        taken[np.argsort(-excess)[: min(_MOST, int(passed.sum()))]] = True
+        run = _Run(smooth, room, limits, taken)
+        x, y, more = run.end(x)
+        found[taken], steps = y.cpu().numpy(), steps + more
+    rest = smooth.gradient(x)
+    if run:
+        rest = rest + run.rows.T @ torch.from_numpy(found[taken]).to(x)
+    found[equal] = room.prices(rest).cpu().numpy()
+    return x, found, steps
+
+
+class _Run:
+    """One interior-point run: min f(x) over x of a room with G x + s = h, s >= 0, prices y >= 0."""
+
+    def __init__(self, smooth: _Smooth, room: _Room, limits: Limits, taken: Array) -> None:
+        self.rows = smooth.rows(limits, taken)
+        lower, upper = (
+            torch.from_numpy(end[taken]).to(self.rows) for end in (limits.lower, limits.upper)
+        )
+        self.above, self.below = upper.isfinite(), lower.isfinite()
+        sides = torch.cat([self.rows[self.above], -self.rows[self.below]])
+        ends = torch.cat([upper[self.above], -lower[self.below]])
+        self.norms = sides.norm(dim=1).clamp(min=torch.finfo(sides.dtype).tiny)
+        self.sides, self.ends = sides / self.norms[:, None], ends / self.norms
+        self.smooth, self.room, self.inner = smooth, room, room.down(self.sides)
+
+    def end(self, x: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Return x, the prices of the limits, and the steps.
+
+        Raises:
+            SolverError: it does not converge.
+        """
+        slack = self.ends - self.sides @ x
+        s = slack.clamp(min=max(_NEAREST, -float(slack.min()))) if len(slack) else slack
+        size = 1 + abs(self.smooth.fit.measure(self.smooth.weights(x)).objective)
+        y = torch.full_like(s, size / max(1, len(s))) / s
+        for step in range(_STEPS):
+            at = self._at(x, s, y)
+            if self._done(at, size):
+                return x, self._prices(y), step
+            move, ds, dy, aim = self._direction(at)
+            length = _length(at, ds, dy)
+            before, halvings = at.off(aim), 0
+            while True:
+                ahead = self._at(x + length * self.room.up(move), s + length * ds, y + length * dy)
+                calm = self.smooth.fit.quadratic or ahead.off(aim) <= (1 - 0.01 * length) * before
+                if calm or halvings == _HALVINGS:
+                    break
+                length, halvings = length / 2, halvings + 1
+            x, s, y = ahead.x, ahead.s, ahead.y
+        raise SolverError("it does not converge.")
+
+    def _at(self, x: Tensor, s: Tensor, y: Tensor) -> _At:
+        gradient, pulled = self.room.down(self.smooth.gradient(x)), self.inner.T @ y
+        return _At(x, s, y, gradient, pulled, self.sides @ x + s - self.ends)
+
+    def _done(self, at: _At, size: float) -> bool:
+        cross = float(self.smooth.fit.lam * self.smooth.fit.cross.abs().max())
+        terms = torch.cat([at.gradient, at.pulled]).abs()
+        off = (at.gradient + at.pulled).abs()
+        if len(off) and float(off.max()) > _DONE * max(cross, float(terms.max())):
+            return False
+        if not len(at.s):
+            return True
+        missed = float(at.missed.abs().max()) / max(1.0, float(self.ends.abs().max()))
+        return missed <= _MET and float(at.s @ at.y) <= _DONE * size
+
+    def _direction(self, at: _At) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Return Newton's step of x, s and y, and the product s y that it aims at.
+
+        As Mehrotra's: a predictor says how far to center; where f is quadratic a corrector takes
+        the products of its steps along.
+        """
+        s, y, curved = at.s, at.y, self.smooth.hessian(at.x)
+        system = self.room.down(self.room.down(curved).T)
+        factor = jittered_cholesky(system + self.inner.T @ ((y / s)[:, None] * self.inner))
+
+        def toward(product: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            pushed = self.inner.T @ ((y * at.missed + product) / s)
+            right = -(at.gradient + at.pulled) - pushed
+            move = torch.cholesky_solve(right[:, None], factor)[:, 0]
+            ds = -at.missed - self.inner @ move
+            return move, ds, (product - y * ds) / s
+
+        if not len(s):
+            return *toward(s), 0.0
+        _, ds, dy = toward(-s * y)
+        length, mean = _length(at, ds, dy), float(s @ y) / len(s)
+        ahead = float((s + length * ds) @ (y + length * dy)) / len(s)
+        aim = (ahead / mean) ** 3 * mean
+        second = ds * dy if self.smooth.fit.quadratic else 0.0
+        return *toward(aim - s * y - second), aim
+
+    def _prices(self, y: Tensor) -> Tensor:
+        """Return y of both ends as one price for each limit, in units of the limits."""
+        y, count = y / self.norms, int(self.above.sum())
+        found = torch.zeros(len(self.above), dtype=y.dtype, device=y.device)
+        found[self.above] += y[:count]
+        found[self.below] -= y[count:]
+        return found
+
+
+@dataclass(frozen=True)
+class _At:
+    """Where a run stands.
+
+    Attributes:
+        x: the weights.
+        s: the slacks.
+        y: the prices.
+        gradient: of f, in z.
+        pulled: G'y, in z.
+        missed: G x + s - h.
+    """
+
+    x: Tensor
+    s: Tensor
+    y: Tensor
+    gradient: Tensor
+    pulled: Tensor
+    missed: Tensor
+
+    def off(self, aim: float) -> float:
+        """Return the norm of all that Newton's method brings to 0 where s y shall be an aim."""
+        return float(torch.cat([self.gradient + self.pulled, self.missed, self.s * self.y - aim])
+                     .norm())  # fmt: skip
+
+
+def _length(at: _At, ds: Tensor, dy: Tensor) -> float:
+    """Return the longest step, at most 1, that keeps slacks and prices positive."""
+    if not len(ds):
+        return 1.0
+    ratio = float(torch.cat([-ds / at.s, -dy / at.y]).max())
+    return _BOUNDARY / max(ratio, _BOUNDARY)
+
+
+def _unmet(smooth: _Smooth, problem: ConstrainedFit) -> str:
+    """Return what to say where no weights of this layer meet the constraints."""
+    limits, (inputs, outputs) = problem.limits, smooth.shape
+    begins = f"{len(limits.lower):,} limits on {inputs * outputs:,} weights"
+    if len(limits.lower) * inputs * outputs > _LOOKED_AT:
+        return f"no weights were found that meet the constraints, {begins}. {_NEEDED}"
+    moved = limits.moved(smooth.constant)
+    rows = smooth.rows(moved, np.ones(len(moved.lower), dtype=bool)).cpu().numpy()
+    excess = least_excess(rows, moved.lower, moved.upper)
+    if excess is None:
+        return f"the interior-point method did not converge in {_STEPS} steps, {begins}."
+    prices = zip(problem.constraints, problem.split(excess), strict=True)
+    gives = [f"{one!r} by {float(x.max()):.3g}" for one, x in prices if bool((x > 0).any())]
+    return (
+        f"no weights of this layer meet all constraints, {begins}: what gives way is "
+        f"{' and '.join(gives)}. {_NEEDED}"
+    )

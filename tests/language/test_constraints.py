@@ -1,0 +1,160 @@
+"""Constraints on scores: what they say, and what they refuse."""
+
+from __future__ import annotations
+
+import re
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from liftednet import DataError, DeclarationError, Network
+from liftednet.activations import ReLU
+from liftednet.constraints import (
+    Bounds,
+    Budget,
+    Declared,
+    GroupMeans,
+    Linear,
+    Order,
+    Values,
+    violations,
+)
+from liftednet.constraints.constraint import Rescaled, refuse_contradictions
+from liftednet.layers import dense
+from liftednet.losses import BinaryCrossEntropy, SquaredError
+from liftednet.models import Lifted, LiftedMLP
+
+U = torch.tensor([[1.0, -2.0], [0.5, 4.0], [3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
+GROUPS = [2, 2, 5, -1]
+
+
+def expected() -> list[tuple[object, float]]:
+    u = U.numpy()
+    all_three = u[:3].mean(0)
+    parity = max(np.abs(u[:2].mean(0) - all_three).max(), np.abs(u[2] - all_three).max())
+    return [
+        (Bounds(-1.0, [2.0, 3.0]), 1.0),
+        (Bounds(upper=u - 0.25), 0.25),
+        (Linear([1.0, 1.0], equal=[-1.0, 4.0, 3.0, 0.0]), 0.5),
+        (Linear([[1.0, 0.0], [-1.0, 1.0]], lower=[[0.0, -9.0]]), 3.5),
+        (GroupMeans(GROUPS, 0.125), parity - 0.125),
+        (Order([(0, 1), (3, 2)], 0.75), 1.75),
+        (Values([1, 3], [[0.5, 4.5], [-1.0, 1.0]]), 0.5),
+        (Budget([1.0, 0.25]), 0.5),
+        (Declared(lambda v: [cp.norm(v, "fro") <= 3, v[0] >= 0]), np.linalg.norm(u) - 3),
+    ]
+
+
+@pytest.mark.parametrize(("constraint", "by"), expected(), ids=lambda x: type(x).__name__)
+def test_the_violation_is_the_largest_in_units_of_the_scores(constraint, by) -> None:
+    assert violations([constraint], U)[0] == pytest.approx(by, abs=1e-12)
+
+
+@pytest.mark.parametrize(("constraint", "by"), expected(), ids=lambda x: type(x).__name__)
+def test_a_constraint_seen_through_scale_and_center_is_the_same(constraint, by) -> None:
+    scale, center = torch.tensor([2.0, 0.5]), torch.tensor([-1.0, 3.0])
+    seen = Rescaled(constraint, scale, center)
+    limits = seen.limits(4, 2)
+    if limits is None:
+        v = cp.Variable((4, 2), value=((U - center) / scale).numpy())
+        found = max(float(np.max(x.violation())) for x in seen.stated(v))
+    else:
+        found = limits.excess(((U - center) / scale).numpy()).max()
+    assert found == pytest.approx(by, abs=1e-12)
+
+
+BAD = [
+    (lambda: Bounds(), "needs lower, upper or both"),
+    (lambda: Bounds(2.0, 1.0), "lower of Bounds lies above upper, by up to 1"),
+    (lambda: Bounds(float("nan")), "lower of Bounds must be finite"),
+    (lambda: Linear([0.0, 0.0], equal=1.0), "none of the k all zero"),
+    (lambda: Linear([1.0, 1.0], lower=0.0, equal=1.0), "or equal alone"),
+    (lambda: GroupMeans([0, 0, 0]), "two groups or more, got 1"),
+    (lambda: GroupMeans([0.5, 1.0]), "groups of GroupMeans must be integers"),
+    (lambda: GroupMeans(torch.eye(3, dtype=torch.int64)), "so that none overlap"),
+    (lambda: GroupMeans([0, 1], -0.1), "within must be 0 or more"),
+    (lambda: Order([]), "must be pairs"),
+    (lambda: Order([(0, 1, 2)]), "must be pairs"),
+    (lambda: Order([(0, 1), (2, 2)]), "pairs of different rows"),
+    (lambda: Values([0, 0], [1.0, 2.0]), "rows that come twice: [0]"),
+    (lambda: Values([0], [1.0, 2.0]), "as many of both"),
+    (lambda: Budget("much"), "the budget must be numbers"),
+    (lambda: Bounds([0.0, 0.0, 0.0]).violation(U), "or have the shape (4, 2); got (3,)"),
+    (lambda: Linear([1.0], equal=1.0).violation(U), "for 1 outputs, and the network has 2"),
+    (lambda: GroupMeans([0, 1]).violation(U), "is of 2 samples, and the data have 4"),
+    (lambda: Order([(0, 4)]).violation(U), "rows from 0 to 3; got rows from 0 to 4"),
+    (lambda: Values([0], [1.0]).violation(U), "targets of 1 outputs, and the network has 2"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), BAD, ids=[says for _, says in BAD])
+def test_bad_input_is_refused(make, says: str) -> None:
+    with pytest.raises(DataError, match=re.escape(says)):
+        make()
+
+
+def test_a_declaration_that_is_not_convex_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="not convex to CVXPY"):
+        Declared(lambda v: cp.norm(v, "fro") >= 3).violation(U)
+    with pytest.raises(DeclarationError, match="must return constraints"):
+        Declared(lambda v: cp.norm(v, "fro")).violation(U)
+    with pytest.raises(DeclarationError, match="liftednet.constraints, such as"):
+        violations([lambda v: v], U)
+
+
+CONTRADICTORY = [
+    ([Values([0], [[3.0, 0.0]]), Bounds(upper=[1.0, 1.0])], "Values(1 rows) by 2"),
+    ([Order([(0, 1), (1, 2), (2, 0)], 1.0)], "Order(3 pairs, margin=1) by 3"),
+    ([Budget(0.0), Bounds(lower=0.5)], "by 0.5"),
+]
+
+
+@pytest.mark.parametrize(("constraints", "says"), CONTRADICTORY, ids=lambda x: str(x)[:20])
+def test_what_no_scores_can_meet_is_refused(constraints, says: str) -> None:
+    with pytest.raises(DataError, match="contradict each other") as refused:
+        refuse_contradictions(constraints, 4, 2)
+    assert any(part in str(refused.value) for part in (says, "Bounds(...) by 2"))
+
+
+def test_constraints_that_can_be_met_are_not_refused() -> None:
+    refuse_contradictions([one for one, _ in expected()[4:6]], 4, 2)
+    cycle = Order([(0, 1), (1, 2), (2, 0)])  # all three are equal
+    refuse_contradictions([cycle, Values([0], [[1.0, 2.0]])], 4, 2)
+
+
+X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Y = X[:, :1].sin()
+
+
+def two_losses() -> Lifted:
+    network = Network()
+    h = network.state(ReLU(), dense(network.input(3), 4))
+    network.loss(SquaredError(), dense(h, 1))
+    network.loss(SquaredError(), dense(h, 1))
+    return Lifted(network)
+
+
+def test_a_model_refuses_what_it_cannot_hold() -> None:
+    model = LiftedMLP((3, 4, 1), loss=SquaredError())
+    with pytest.raises(DataError, match="GroupMeans is of 2 samples, and the data have 20"):
+        model.fit(X, Y, constraints=[GroupMeans([0, 1])])
+    with pytest.raises(DataError, match="contradict each other"):
+        model.fit(X, Y, constraints=[Values([0], [5.0]), Bounds(upper=1.0)])
+    assert not model.is_fitted
+    with pytest.raises(DeclarationError, match="one loss on the last pre-activation"):
+        two_losses().fit(X, (Y, Y), constraints=[Budget(0.0)])
+    with pytest.raises(DeclarationError, match="constraints must be a list"):
+        model.fit(X, Y, constraints=Budget(0.0))
+    loader = DataLoader(TensorDataset(X, Y), batch_size=5)
+    with pytest.raises(DataError, match="all samples at once"):
+        model.fit(loader, constraints=[Budget(0.0)])
+    with pytest.raises(DeclarationError, match="one loss on the last pre-activation"):
+        LiftedMLP((3, 4, 1), loss=SquaredError(), activations=[ReLU(), ReLU()]).fit(
+            X, Y, constraints=[Budget(0.0)]
+        )
+    binary = LiftedMLP((3, 4, 1), loss=BinaryCrossEntropy()).fit(X, (Y > 0).double())
+    with pytest.raises(Exception, match="fitted without constraints"):
+        binary.constraint_report()

@@ -1,0 +1,149 @@
+"""Networks whose forward pass meets constraints: exported, priced, and better than without."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_diabetes
+
+from liftednet import DataError, LiftedClassifier, LiftedRegressor, Network, SolverError, to_torch
+from liftednet.activations import ReLU
+from liftednet.constraints import Bounds, Budget, GroupMeans, Linear, Order, Values, violations
+from liftednet.layers import concatenate, dense
+from liftednet.losses import BinaryCrossEntropy, SquaredError
+from liftednet.models import Lifted, LiftedMLP, Minibatch
+from liftednet.penalties import Nonnegative, SquaredFrobenius
+
+QUICK = Minibatch(epochs=20)
+CANCER = [part[:200] for part in load_breast_cancer(return_X_y=True)]
+SIZE = (CANCER[0][:, 0] > 14).astype(int)
+DIABETES = [part[:150] for part in load_diabetes(return_X_y=True)]
+
+
+def pairs(x, count: int):
+    """Return pairs of whom the second is higher in three features."""
+    higher = (x[:, None, [2, 3, 8]] < x[None][:, :, [2, 3, 8]]).all(-1)
+    return np.random.default_rng(0).permutation(np.argwhere(higher))[:count]
+
+
+def test_an_exported_classifier_has_equal_mean_scores() -> None:
+    x, y = CANCER
+    fair = GroupMeans(SIZE, 0.1)
+    plain = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
+    apart = fair.violation(plain.fit(x, y.astype(float)).scores(x))
+    assert apart > 1.0
+    model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
+    model.fit(x, y.astype(float), constraints=[fair])
+    assert fair.violation(to_torch(model, logits=True)(torch.from_numpy(x))) <= 1e-9
+    report = model.constraint_report()
+    assert report.violations[0] <= 1e-9
+    assert report.gap <= 1e-6
+    assert report.residual <= 1e-8
+    assert "violation" in str(report)
+    assert model.trace.steps[-1].solver == "augmented-lagrangian"
+
+
+def test_the_price_is_that_of_the_network_to_first_order() -> None:
+    """All weights are stationary, so that the last layer's price is the whole network's."""
+    x, y = DIABETES
+    model = LiftedMLP((10, 4, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
+    model.warm_start, found = True, []
+    for most in (120.0, 120.0, 121.0):
+        model.fit(x, y, constraints=[Budget(most)])
+        found.append((model.objective(), float(model.constraint_report().prices[0])))
+    del found[0]
+    fall = found[0][0] - found[1][0]
+    assert fall == pytest.approx((found[0][1] + found[1][1]) / 2, rel=0.05)
+    assert fall > 0
+
+
+def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
+    x, y = DIABETES
+    order = Order(pairs(x, 100))
+    held = LiftedMLP((10, 8, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
+    held.fit(x, y, constraints=[order])
+    penalty = [SquaredFrobenius(1.0), SquaredFrobenius(1.0) + Nonnegative()]
+    rough = LiftedMLP((10, 8, 1), loss=SquaredError(), dtype=torch.float64, penalty=penalty,
+                      method=QUICK).fit(x, y, constraints=[order])  # fmt: skip
+    assert max(order.violation(m.scores(x)) for m in (held, rough)) <= 1e-6
+    assert bool((rough.weights[-1].matrix >= -1e-9).all())  # by CVXPY, with the constraint
+    assert rough.constraint_report().solver == "reference"
+    assert held.objective() < rough.objective()
+    exact = Values([3, 5], [100.0, 200.0])
+    held.fit(x, y, constraints=[exact, Bounds(50.0, 300.0)])
+    scores = held.scores(x)
+    torch.testing.assert_close(scores[[3, 5], 0], torch.tensor([100.0, 200.0]).double())
+    assert float(scores.min()) >= 50 - 1e-9
+    assert float(scores.max()) <= 300 + 1e-9
+
+
+def mass_model(skip: bool) -> Lifted:
+    network = Network()
+    x = network.input(4)
+    h = network.state(ReLU(), dense(x, 8))
+    network.loss(SquaredError(), dense(concatenate(h, x) if skip else h, 3))
+    return Lifted(network, dtype=torch.float64, method=QUICK)
+
+
+def test_mass_is_conserved_on_other_samples_too_where_it_is_affine_in_the_inputs() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(160, 4, generator=generator, dtype=torch.float64)
+    total = 3 + 2 * x[:, 0]
+    shares = torch.softmax(3 * torch.sin(3 * x[:, 1:]), 1)
+    y = total[:, None] * shares + 0.1 * torch.randn(160, 3, generator=generator).double()
+    train, test = slice(100), slice(100, None)
+    constraints = [Linear([1.0, 1.0, 1.0], equal=total[train]), Bounds(lower=0.0)]
+    model = mass_model(skip=True).fit(x[train], y[train], constraints=constraints)
+    assert max(violations(constraints, model.scores(x[train]))) <= 1e-9
+    torch.testing.assert_close(model.forward(x[test]).sum(1), total[test], atol=1e-9, rtol=0)
+    with pytest.raises(SolverError, match="joined to the last layer's inputs"):
+        mass_model(skip=False).fit(x[train], y[train], constraints=constraints)
+
+
+def test_a_fit_in_float32_keeps_constraints_to_its_rounding() -> None:
+    x, y = (part.astype(np.float32) for part in CANCER)
+    fair = GroupMeans(SIZE, 0.1)
+    model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), method=QUICK)
+    model.fit(x, y, constraints=[fair])
+    assert fair.violation(model.scores(x)) <= 1e-4
+
+
+def test_other_methods_and_weights_of_samples_are_held_too() -> None:
+    x, y = CANCER
+    fair, weights = GroupMeans(SIZE, 0.1), np.linspace(0, 1, len(x))
+    for method in ("full", "gauss-newton"):
+        model = LiftedMLP((30, 4, 1), loss=BinaryCrossEntropy(), method=method)
+        model.dtype = torch.float64
+        model.fit(x, y.astype(float), sample_weight=weights, constraints=[fair])
+        assert model.constraint_report().violations[0] <= 1e-9
+        model.fit(x, y.astype(float))
+        with pytest.raises(Exception, match="fitted without constraints"):
+            model.constraint_report()
+
+
+def test_estimators_take_constraints() -> None:
+    x, y = CANCER
+    fair = GroupMeans(SIZE, 0.1)
+    classifier = LiftedClassifier((8,), max_iter=20, random_state=0).fit(x, y, constraints=[fair])
+    assert fair.violation(classifier.model_.scores(x)) <= 1e-9
+    x, y = DIABETES
+    budget = Budget(120.0)
+    regressor = LiftedRegressor((8,), max_iter=20, random_state=0).fit(x, y, constraints=[budget])
+    assert float(np.mean(regressor.predict(x))) <= 120 + 1e-8
+    with pytest.raises(DataError, match="is of 200 samples"):
+        regressor.fit(x, y, constraints=[fair])
+
+
+def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
+    x, y = CANCER
+    fair = GroupMeans(SIZE, 0.1)
+
+    def stop(step) -> None:
+        if step.solver == "augmented-lagrangian":
+            raise KeyboardInterrupt
+
+    model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
+    model.fit(x, y.astype(float), constraints=[fair], on_step=stop)
+    assert model.trace.ending.name == "INTERRUPTED"
+    assert fair.violation(model.scores(x)) <= 1e-9

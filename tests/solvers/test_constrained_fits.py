@@ -1,0 +1,258 @@
+"""Fits under constraints on their scores, against CVXPY, closed forms and finite differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+
+from liftednet import (
+    ConstrainedFit,
+    DataError,
+    DeclarationError,
+    Design,
+    Link,
+    OutputFit,
+    SolverError,
+    StateFit,
+    Status,
+    StatesOverTime,
+    WeightFit,
+    Weights,
+)
+from liftednet.activations import Identity, MaxPooling, ReLU, Sigmoid, SimplexProjection, Softmax
+from liftednet.constraints import Bounds, Budget, Declared, GroupMeans, Linear, Order, Values
+from liftednet.divergences import joint, tight
+from liftednet.losses import Huber, SimplexCrossEntropy, SquaredError
+from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
+from liftednet.solvers import DualAscent, InteriorPoint, choose, solve
+
+GENERATOR = torch.Generator().manual_seed(0)
+M = 40
+X = torch.randn(M, 5, generator=GENERATOR, dtype=torch.float64) + 4  # far from 0: sums are shifted
+Y = torch.randn(M, 3, generator=GENERATOR, dtype=torch.float64)
+U = torch.randn(M, 3, generator=GENERATOR, dtype=torch.float64)
+LABELS = torch.nn.functional.one_hot(torch.randint(0, 3, (M,), generator=GENERATOR), 3).double()
+WEIGHTS = torch.rand(M, generator=GENERATOR, dtype=torch.float64)
+WEIGHTS[0] = 0.0
+GROUPS = (X[:, 0] > 4).long().numpy() + (X[:, 1] > 4.5).long().numpy()
+PAIRS = np.array([(0, 1), (2, 3), (5, 4), (7, 9)])
+
+SQUARED = WeightFit(tight(Identity()), Design(X), Y, SquaredFrobenius(0.1))
+BINARY = WeightFit(tight(Sigmoid()), Design(X), LABELS[:, :1], SquaredFrobenius(0.1))
+CLASSES = WeightFit(tight(Softmax()), Design(X, weights=WEIGHTS), LABELS, SquaredFrobenius(0.1),
+                    2.0, U)  # fmt: skip
+
+
+def means(u):
+    return [cp.sum(u[np.flatnonzero(GROUPS == g)], axis=0) / (GROUPS == g).sum() for g in range(3)]
+
+
+def stated(fit: WeightFit, constrain) -> tuple[float, np.ndarray]:
+    """Return the least objective and its scores, as written down here in CVXPY."""
+    w, b = cp.Variable((5, fit.units)), cp.Variable((1, fit.units))
+    u = cp.Variable((M, fit.units))
+    offset = 0 if fit.offset is None else fit.offset.numpy()
+    weights = np.ones(M) if fit.design.weights is None else fit.design.weights.numpy()
+    t = fit.targets.numpy()
+    if isinstance(fit.divergence.activation, Identity):
+        rows = cp.sum(cp.square(u), axis=1) / 2
+    elif isinstance(fit.divergence.activation, Sigmoid):
+        rows = cp.sum(cp.logistic(u), axis=1)
+    else:
+        rows = cp.log_sum_exp(u, axis=1)
+    value = fit.lam * weights @ (rows - cp.sum(cp.multiply(t, u), axis=1))
+    problem = cp.Problem(
+        cp.Minimize(value + 0.1 * cp.sum_squares(w)),
+        [u == X.numpy() @ w + np.ones((M, 1)) @ b + offset, *constrain(u)],
+    )
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    return problem.value, u.value
+
+
+LINES = X[:, 2].numpy()
+CASES = {
+    "equal means": (BINARY, [GroupMeans(GROUPS)], lambda u: [means(u)[0] == means(u)[1],
+                                                             means(u)[1] == means(u)[2]]),
+    "near means": (BINARY, [GroupMeans(GROUPS, 0.05)], lambda u: [
+        cp.abs(mean - cp.sum(u) / M) <= 0.05 for mean in means(u)]),
+    "order, bounds": (BINARY, [Order(PAIRS, 0.1), Bounds(-1.0, 0.5)], lambda u: [
+        u[PAIRS[:, 0]] + 0.1 <= u[PAIRS[:, 1]], u >= -1, u <= 0.5]),
+    "total": (SQUARED, [Linear(np.ones(3), equal=2 * LINES - 1), Budget(2.4)], lambda u: [
+        cp.sum(u, axis=1) == 2 * LINES - 1, cp.sum(u, axis=0) / M <= 2.4]),
+    "order of outputs": (SQUARED, [Linear([[1.0, 0], [-1, 1], [0, -1]], upper=0.0),
+                                   Values([3], [[0.0, 0.5, 0.75]])], lambda u: [
+        u[:, 0] <= u[:, 1], u[:, 1] <= u[:, 2], u[3] == np.array([0.0, 0.5, 0.75])]),
+    "classes": (CLASSES, [GroupMeans(GROUPS, 0.1), Bounds(upper=3.0)], lambda u: [
+        *[cp.abs(mean - cp.sum(u, axis=0) / M) <= 0.1 for mean in means(u)], u <= 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_weight_fit_is_that_of_cvxpy(name: str) -> None:
+    fit, constraints, constrain = CASES[name]
+    problem = ConstrainedFit(fit, tuple(constraints))
+    solution = solve(problem)
+    value, scores = stated(fit, constrain)
+    assert solution.solver == "interior-point"
+    assert solution.status is Status.SOLVED
+    assert solution.objective == pytest.approx(value, rel=1e-8, abs=1e-7)
+    found = problem.scores(solution.value).numpy()
+    if fit is CLASSES:  # a bias for all classes alike changes nothing
+        found, scores = (u - u.mean(1, keepdims=True) for u in (found, scores))
+    np.testing.assert_allclose(found, scores, atol=2e-5)
+    assert max(problem.violations(solution.value)) <= 1e-10
+    assert problem.gap(solution.value, solution.duals) <= 1e-7
+    assert max(float(price.abs().max()) for price in solution.duals) > 1e-3  # some limit is met
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reference_has_the_same_prices(name: str) -> None:
+    fit, constraints, _ = CASES[name]
+    problem = ConstrainedFit(fit, tuple(constraints))
+    fast, slow = solve(problem), solve(problem, "reference")
+    assert slow.status is Status.SOLVED
+    assert slow.objective == pytest.approx(fast.objective, rel=1e-7, abs=1e-6)
+    slopes = [problem.slopes(solution.duals) for solution in (fast, slow)]
+    pulled = [X.T @ slope for slope in slopes]  # alone unique where limits depend on each other
+    np.testing.assert_allclose(pulled[0], pulled[1], atol=1e-4)
+    for one, other in zip(fast.duals, slow.duals, strict=True):
+        assert one.shape == other.shape
+
+
+def test_a_price_is_the_rate_at_which_the_objective_falls() -> None:
+    def least(within: float, budget: float):
+        limits = GroupMeans(GROUPS, within), Budget(budget)
+        return solve(ConstrainedFit(BINARY, limits))
+
+    h, at = 1e-4, least(0.05, -1.5)
+    by_within = (least(0.05 - h, -1.5).objective - least(0.05 + h, -1.5).objective) / (2 * h)
+    by_budget = (least(0.05, -1.5 - h).objective - least(0.05, -1.5 + h).objective) / (2 * h)
+    assert float(at.duals[0].abs().sum()) == pytest.approx(by_within, rel=1e-4)
+    assert float(at.duals[1]) == pytest.approx(by_budget, rel=1e-4)
+    assert by_within > 0.1
+    assert by_budget > 0.1
+
+
+def test_constraints_that_are_met_anyway_cost_nothing() -> None:
+    free = solve(SQUARED)
+    held = solve(ConstrainedFit(SQUARED, (Bounds(-100, 100), GroupMeans(GROUPS, 50.0))))
+    torch.testing.assert_close(held.value.matrix, free.value.matrix, atol=1e-7, rtol=0)
+    assert max(float(price.abs().max()) for price in held.duals) < 1e-8
+
+
+def test_many_limits_are_taken_in_as_they_are_passed() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(3_000, 2, generator=generator, dtype=torch.float64)
+    fit = WeightFit(tight(Identity()), Design(x), x @ torch.ones(2, 2, dtype=x.dtype),
+                    SquaredFrobenius(1e-3))  # fmt: skip
+    problem = ConstrainedFit(fit, (Bounds(-3.0, 3.0),))  # 6,000 limits
+    solution = solve(problem)
+    w = cp.Variable((2, 2))
+    b = cp.Variable((1, 2))
+    u = x.numpy() @ w + np.ones((3_000, 1)) @ b
+    distance = cp.sum_squares(u) / 2 - cp.sum(cp.multiply(fit.targets.numpy(), u))
+    stated = cp.Problem(cp.Minimize(distance + 1e-3 * cp.sum_squares(w)), [cp.abs(u) <= 3])
+    stated.solve(solver="CLARABEL")
+    assert solution.status is Status.SOLVED
+    np.testing.assert_allclose(solution.value.matrix, w.value, atol=1e-5)
+
+
+def test_what_the_layer_cannot_meet_is_said() -> None:
+    for constraint, by in ((Linear(np.ones(3), equal=Y[:, 0].numpy()), r"Linear\(\.\.\.\) by"),
+                           (Order([(i, i + 1) for i in range(20)], 1.0), "Order")):  # fmt: skip
+        with pytest.raises(SolverError, match=by) as error:
+            solve(ConstrainedFit(SQUARED, (constraint,)))
+        assert "no weights of this layer meet all constraints" in str(error.value)
+        assert "joined to the last layer's inputs" in str(error.value)
+
+
+def test_float32_keeps_its_own_precision() -> None:
+    fit = WeightFit(tight(Sigmoid()), Design(X.float()), LABELS[:, :1].float(),
+                    SquaredFrobenius(0.1))  # fmt: skip
+    problem = ConstrainedFit(fit, (GroupMeans(GROUPS, 0.05),))
+    solution = solve(problem)
+    exact = solve(ConstrainedFit(BINARY, problem.constraints))
+    assert solution.value.matrix.dtype is torch.float32
+    assert solution.status is Status.SOLVED
+    assert solution.objective == pytest.approx(exact.objective, rel=1e-6)
+    assert problem.violations(solution.value)[0] <= 1e-5
+
+
+LINK = Link(tight(ReLU()), torch.randn(3, 2, generator=GENERATOR, dtype=torch.float64),
+            torch.zeros(2, dtype=torch.float64), U[:, :2].clamp(min=0))  # fmt: skip
+STATES = {
+    "outputs, squared, ReLU": OutputFit(SquaredError(), Y, tight(ReLU()), U, 0.7),
+    "outputs, squared, sigmoid": OutputFit(SquaredError(), Y, tight(Sigmoid()), U, 0.7),
+    "outputs, Huber": OutputFit(Huber(), Y, tight(Identity()), U, 0.7),
+    "outputs, simplex": OutputFit(SimplexCrossEntropy(), LABELS, joint(SimplexProjection()), U),
+    "states, ReLU": StateFit(tight(ReLU()), U, (LINK,), 0.5),
+    "states, sigmoid": StateFit(tight(Sigmoid()), U, (LINK,), 0.5),
+    "states, bounds": StateFit(tight(ReLU()), U, (LINK,), 0.5, (0.0, 0.8)),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_states_and_outputs_are_those_of_the_reference(name: str) -> None:
+    held = (GroupMeans(GROUPS, 0.02), Linear([1.0, 1.0, 0.0], upper=0.7), Order(PAIRS))
+    problem = ConstrainedFit(STATES[name], held)
+    fast, slow = solve(problem), solve(problem, "reference")
+    assert (fast.solver, fast.status) == ("dual-ascent", Status.SOLVED)
+    assert fast.objective == pytest.approx(slow.objective, rel=1e-6)
+    torch.testing.assert_close(fast.value, slow.value, atol=2e-4, rtol=0)
+    assert max(problem.violations(fast.value)) <= 1e-7
+    assert max(float(price.abs().max()) for price in fast.duals) > 1e-3
+
+
+def test_equal_means_of_free_outputs_have_a_closed_form() -> None:
+    fit = OutputFit(SquaredError(), Y, tight(Identity()), Y)  # |z - y|^2, up to a constant
+    solution = solve(ConstrainedFit(fit, (GroupMeans(GROUPS),)))
+    groups = torch.from_numpy(GROUPS)
+    shift = Y.mean(0) - torch.stack([Y[groups == g].mean(0) for g in range(3)])
+    torch.testing.assert_close(solution.value, Y + shift[groups], atol=1e-6, rtol=0)
+
+
+def test_any_cvxpy_constraint_is_held_by_the_reference() -> None:
+    short = Declared(lambda u: cp.norm(u, 2, axis=1) <= 0.5)
+    outputs = ConstrainedFit(OutputFit(SquaredError(), Y, tight(Identity()), Y), (short,))
+    assert choose(outputs).name == "reference"
+    solution = solve(outputs)
+    lengths = Y.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(solution.value, Y * (0.5 / lengths).clamp(max=1), atol=1e-5, rtol=0)
+    slack = 2 * (lengths[:, 0] - 0.5).clamp(min=0)  # what a longer sample gains by 2 |z - y|
+    torch.testing.assert_close(solution.duals[0], slack, atol=1e-4, rtol=0)
+    weights = ConstrainedFit(replace(SQUARED, penalty=Nonnegative(0.1)), (Budget(0.2),))
+    found = solve(weights)
+    assert found.solver == "reference"
+    assert found.status is Status.SOLVED
+    assert bool((found.value.matrix >= -1e-9).all())
+    assert weights.violations(found.value)[0] <= 1e-8
+
+
+def test_solvers_say_what_they_need() -> None:
+    declared = ConstrainedFit(SQUARED, (Declared(lambda u: u >= 0),))
+    rough = ConstrainedFit(replace(SQUARED, penalty=L1(1.0)), (Budget(1.0),))
+    states = ConstrainedFit(STATES["states, ReLU"], (Budget(1.0),))
+    pooled = ConstrainedFit(StateFit(tight(MaxPooling(2)), torch.ones(3, 4)), (Budget(1.0),))
+    assert "CVXPY alone knows one" in str(InteriorPoint().obstacle(declared))
+    assert "SquaredFrobenius" in str(InteriorPoint().obstacle(rough))
+    assert "weight fits" in str(InteriorPoint().obstacle(states))
+    assert "under constraints alone" in str(InteriorPoint().obstacle(SQUARED))
+    assert "state and output fits" in str(DualAscent().obstacle(rough))
+    assert "under constraints alone" in str(DualAscent().obstacle(STATES["states, ReLU"]))
+    assert "Lipschitz" in str(DualAscent().obstacle(pooled))
+    with pytest.raises(DeclarationError, match="cannot serve this ConstrainedFit"):
+        solve(declared, "interior-point")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="a WeightFit, a StateFit or an OutputFit"):
+        ConstrainedFit(StatesOverTime, (Budget(1.0),))
+    with pytest.raises(DataError, match="is of 2 samples"):
+        ConstrainedFit(SQUARED, (GroupMeans([0, 1]),))
+    with pytest.raises(DataError, match="the start"):
+        bad = Weights(torch.ones(2, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
+        solve(ConstrainedFit(SQUARED, (Budget(1.0),)), start=bad)
