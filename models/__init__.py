@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from liftednet.network import Network
 
 from .checkpoint import Checkpoint
+from .constrained import ConstraintReport
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP
@@ -28,6 +29,7 @@ _ESTIMATORS = ("LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"
 
 __all__ = [
     "Checkpoint",
+    "ConstraintReport",
     "Ending",
     "FullBatch",
     "GaussNewton",

@@ -45,6 +45,17 @@ class ConstraintReport:
         gap: by which it may lie above the least one.
         residual: relative KKT residual of that fit.
         solver: of that fit.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.constraints import Budget
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP
+        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(1)
+        >>> model = LiftedMLP((1, 8, 1), loss=SquaredError())
+        >>> report = model.fit(X, X.square(), constraints=[Budget(0.25)]).constraint_report()
+        >>> max(report.violations) < 1e-9, float(report.prices[0]) > 0
+        (True, True)
     """
 
     constraints: tuple[Constraint, ...]

@@ -38,6 +38,20 @@ class DualAscent(Solver[ConstrainedFit, Tensor, None]):
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: steps of the prices.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import ConstrainedFit, OutputFit
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.constraints import Order
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.solvers import DualAscent, solve
+        >>> y = torch.tensor([[2.0], [1.0]], dtype=torch.float64)
+        >>> fit = OutputFit(SquaredError(), y, tight(Identity()), y)
+        >>> solution = solve(ConstrainedFit(fit, (Order([(0, 1)]),)), DualAscent())
+        >>> solution.value.round(decimals=4).T, solution.duals[0].round(decimals=4)
+        (tensor([[1.5000, 1.5000]], dtype=torch.float64), tensor([[1.]], dtype=torch.float64))
     """
 
     tolerance: float | None = None

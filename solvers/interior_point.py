@@ -53,6 +53,20 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import ConstrainedFit, Design, WeightFit
+        >>> from liftednet.activations import Identity
+        >>> from liftednet.constraints import Budget
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.penalties import SquaredFrobenius
+        >>> from liftednet.solvers import InteriorPoint, solve
+        >>> x = torch.tensor([[0.0], [1.0], [2.0]], dtype=torch.float64)
+        >>> fit = WeightFit(tight(Identity()), Design(x), 2 * x + 1, SquaredFrobenius(1e-9))
+        >>> solution = solve(ConstrainedFit(fit, (Budget(2.0),)), InteriorPoint())
+        >>> solution.value.bias.round(decimals=4), solution.duals[0].round(decimals=4)
+        (tensor([0.], dtype=torch.float64), tensor([3.], dtype=torch.float64))
     """
 
     tolerance: float | None = None

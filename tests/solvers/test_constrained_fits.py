@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import cvxpy as cp
 import numpy as np
@@ -18,8 +19,8 @@ from liftednet import (
     OutputFit,
     SolverError,
     StateFit,
-    Status,
     StatesOverTime,
+    Status,
     WeightFit,
     Weights,
 )
@@ -48,10 +49,10 @@ CLASSES = WeightFit(tight(Softmax()), Design(X, weights=WEIGHTS), LABELS, Square
 
 
 def means(u):
-    return [cp.sum(u[np.flatnonzero(GROUPS == g)], axis=0) / (GROUPS == g).sum() for g in range(3)]
+    return [cp.sum(u[np.flatnonzero(g == GROUPS)], axis=0) / (g == GROUPS).sum() for g in range(3)]
 
 
-def stated(fit: WeightFit, constrain) -> tuple[float, np.ndarray]:
+def stated(fit: WeightFit, constrain) -> tuple[Any, Any]:
     """Return the least objective and its scores, as written down here in CVXPY."""
     w, b = cp.Variable((5, fit.units)), cp.Variable((1, fit.units))
     u = cp.Variable((M, fit.units))
@@ -74,7 +75,7 @@ def stated(fit: WeightFit, constrain) -> tuple[float, np.ndarray]:
 
 
 LINES = X[:, 2].numpy()
-CASES = {
+CASES: dict[str, Any] = {
     "equal means": (BINARY, [GroupMeans(GROUPS)], lambda u: [means(u)[0] == means(u)[1],
                                                              means(u)[1] == means(u)[2]]),
     "near means": (BINARY, [GroupMeans(GROUPS, 0.05)], lambda u: [
@@ -158,7 +159,7 @@ def test_many_limits_are_taken_in_as_they_are_passed() -> None:
     stated = cp.Problem(cp.Minimize(distance + 1e-3 * cp.sum_squares(w)), [cp.abs(u) <= 3])
     stated.solve(solver="CLARABEL")
     assert solution.status is Status.SOLVED
-    np.testing.assert_allclose(solution.value.matrix, w.value, atol=1e-5)
+    np.testing.assert_allclose(solution.value.matrix, np.asarray(w.value), atol=1e-5)
 
 
 def test_what_the_layer_cannot_meet_is_said() -> None:
