@@ -13,8 +13,11 @@ from liftednet.problems import Fit, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
+from .dense_newton import is_small
+from .proximal_newton import proximal, proximal_newton
 
 _PATIENCE = 500  # steps in which the movement must fall
+_MARGIN = 0.01  # of the tolerance: where curvature is small, its edge may still be far off
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
 
     W <- prox_{pi / s}(W - gradient / s), s = lam L |[X, 1]|_2^2; Beck and Teboulle (2009),
     restarted as O'Donoghue and Candes (2015). A quadratic divergence needs the Gram matrix alone.
+    Small fits that resist are finished by Newton steps.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -65,19 +69,23 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         design = problem.design.centered
         begin = design.joined(problem.zeros() if start is None else start)
-        value, steps = self._descend(problem, begin, 0.5 * tolerance)
+        goal = _MARGIN * tolerance
+        value, steps, reached = self._descend(problem, begin, goal)
+        if not reached and is_small(problem):
+            value, more = proximal_newton(problem, value, goal)
+            steps += more
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
         weights = design.split(value)
         return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
 
-    def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
+    def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int, bool]:
         smoothness = problem.smoothness or 1.0
         value, ahead, momentum = start, start, 1.0
         steps, best, since = 0, torch.inf, 0
         while steps < self.max_iterations and steps - since <= _PATIENCE:
             steps += 1
             gradient, scale = problem.gradient(ahead)
-            following = _prox(problem, ahead - gradient / smoothness, 1 / smoothness)
+            following = proximal(problem, ahead - gradient / smoothness, 1 / smoothness)
             moved, change = ahead - following, following - value
             momentum = 1.0 if bool((moved * change).sum() > 0) else momentum
             larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
@@ -85,13 +93,7 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             value, momentum = following, larger
             share = smoothness * float((moved / scale).abs().max())
             if share <= goal:
-                return following, steps
+                return following, steps, True
             if share < 0.9 * best:
                 best, since = share, steps
-        return value, steps
-
-
-def _prox(problem: WeightFit, stacked: Tensor, t: float) -> Tensor:
-    features = problem.design.features
-    matrix = problem.penalty.prox(stacked[:features], t)
-    return torch.cat([matrix, stacked[features:]])
+        return value, steps, False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from liftednet.problems import WeightFit, Weights
 
 from .conjugate import Point, downhill_point
 from .preconditioner import Preconditioner, preconditioner
+
+_ROUNDING = 1e-6  # of a unit's gradient at the anchor, which products in float32 leave of it
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,19 @@ class WeightDescent:
         return self.anchor.pulled + _pull(self.inputs, self.problem.design.bias, change).to(v)
 
     def precondition(self, gradient: Tensor) -> Tensor:
-        """Return the solution of the ridge system with the gradient on its right."""
-        return self.system.solve(gradient)
+        """Return the solution of the ridge system with the gradient on its right.
+
+        A unit whose gradient may be the rounding of products rests until the anchor follows: where
+        its activation is flat, nothing would hold it on its way.
+        """
+        columns = gradient.abs().amax(0, keepdim=True)
+        return self.system.solve(gradient.where(columns > _ROUNDING * self._at_anchor, 0.0))
+
+    @cached_property
+    def _at_anchor(self) -> Tensor:
+        """The largest entry of every unit's gradient at the anchor, (1, units)."""
+        gradient = self.quadratic_gradient(self.anchor.y) + self.anchor.pulled
+        return gradient.abs().amax(0, keepdim=True)
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return the largest entry of the gradient."""

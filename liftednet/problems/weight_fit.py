@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
+_EPSILON = torch.finfo(torch.float64).eps
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
 
@@ -205,7 +206,8 @@ class WeightFit(Fit[Weights]):
         The residual is the largest entry of the stationarity condition, X'(grad R(u) - V) lam +
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
         centered (without a bias, its part across the mean of X is judged by centered terms, too);
-        for b the terms of its own rounding count, too: lam L times the shift times W.
+        what the rounding of b itself may bring to it does not count. It is at least the share of
+        the objective that rounding hides where pre-activations are huge.
         """
         stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
@@ -214,10 +216,22 @@ class WeightFit(Fit[Weights]):
             return Measure(float(objective), torch.nan)
         link, slope = self._sums(stacked)
         objective = self.lam * link + self.penalty.value(weight)
-        gradient, scale = self._gradient(stacked, slope)
+        gradient, scale = self._gradient(slope)
         violation = self._stationarity(weight, gradient)
+        if value.bias is not None:
+            beyond = violation[-1].abs() - self._rounding(value.bias)
+            violation[-1] = beyond.clamp(min=0)
         residual = torch.maximum((violation / scale).abs().max(), self._across_mean(violation))
+        hidden = _EPSILON * self.lam * (stacked * self.cross).abs().sum()
+        size = self.lam * self.design.mass + objective.abs()
+        residual = torch.maximum(residual, hidden / size)
         return Measure(float(objective), float(residual))
+
+    def _rounding(self, bias: Tensor) -> Tensor:
+        """Return what the rounding of b to its type may bring to the gradient in b, (units,)."""
+        assert self.divergence.smoothness is not None  # measured only for smooth divergences
+        steepest = self.lam * self.divergence.smoothness * self.design.mass
+        return steepest * torch.finfo(bias.dtype).eps * bias.double().abs()
 
     def _across_mean(self, violation: Tensor) -> Tensor:
         """Return the violation across the mean input, over terms of inputs about their mean.
@@ -236,21 +250,20 @@ class WeightFit(Fit[Weights]):
         across = violation - mean.outer(mean @ violation) / mean.dot(mean)
         return across.abs().max() / (self.lam * about)
 
+    def total(self, stacked: Tensor) -> Tensor:
+        """Return the objective at [W; b + shift W] in float64, a scalar."""
+        matrix = stacked[: self.design.features]
+        return self.lam * self._sums(stacked)[0] + self.penalty.value(matrix)
+
     def gradient(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradient of the divergence at [W; b + shift W] in float64, and its scale.
 
-        The scale, (inputs + 1, 1), is the largest term for each row, and not 0.
+        The scale is the largest entry of its terms, and not 0.
         """
-        return self._gradient(stacked, self._sums(stacked)[1])
+        return self._gradient(self._sums(stacked)[1])
 
-    def _gradient(self, stacked: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-        largest = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
-        scale = largest.expand(len(stacked), 1).clone()
-        design = self.design.centered
-        if design.shift is not None and self.divergence.smoothness is not None:
-            rounded = (design.shift @ stacked[:-1]).abs().max()
-            heaviest = self.lam * self.divergence.smoothness * design.mass
-            scale[-1] = torch.maximum(largest, heaviest * rounded)
+    def _gradient(self, slope: Tensor) -> tuple[Tensor, Tensor]:
+        scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
         return self.lam * (slope - self.cross), torch.where(scale > 0, scale, 1.0)
 
     def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,7 +294,7 @@ class WeightFit(Fit[Weights]):
         Of a quadratic R it is X'(grad R(u) - L C), for `cross` is without L C, too.
         """
         value, slope = stacked.new_zeros(()), torch.zeros_like(stacked)
-        for part, chunk, u in self._pre_activations(stacked):
+        for part, chunk, u in self.pre_activations(stacked):
             target = self.targets[part].double()
             value += self._summed(u, target, part)
             push = self.divergence.link_gradient(u)
@@ -293,7 +306,7 @@ class WeightFit(Fit[Weights]):
     def _link_value(self, stacked: Tensor) -> Tensor:
         values = (
             self._summed(u, self.targets[part].double(), part)
-            for part, _, u in self._pre_activations(stacked)
+            for part, _, u in self.pre_activations(stacked)
         )
         return self.lam * sum_of(values)
 
@@ -302,7 +315,7 @@ class WeightFit(Fit[Weights]):
             return self.divergence.link_value(u, target)
         return self.design.weighed(self.divergence.link_values(u, target), part).sum()
 
-    def _pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield (rows, [X - shift, 1], X W + b + C) a chunk at a time, in float64."""
         for part, chunk in self.design.centered.rows():
             u = chunk @ stacked

@@ -9,7 +9,8 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -22,11 +23,7 @@ import liftednet
 from tests.torture import files, kills, subproblems
 from tests.torture.report import Finding
 
-PARTS = {
-    "subproblems": subproblems.findings,
-    "files": files.findings,
-    "kills": kills.findings,
-}
+PARTS = ("subproblems", "files", "kills")
 RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
 
 
@@ -34,28 +31,34 @@ def main() -> int:
     """Draw the cases of some parts and write what they found; return 1 where one is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--share", type=float, default=1.0, help="of all cases, 1 if not told")
-    parser.add_argument("--only", choices=list(PARTS), action="append", help="parts to run")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first subproblem")
+    parser.add_argument("--only", choices=PARTS, action="append", help="parts to run")
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    parts: dict[str, Callable[[float], Iterable[Finding]]] = {
+        "subproblems": partial(subproblems.findings, first=asked.first),
+        "files": files.findings,
+        "kills": kills.findings,
+    }
     started, console = time.perf_counter(), Console(stderr=True)
     found: list[Finding] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
-        names = asked.only or list(PARTS)
+        names = asked.only or PARTS
         bar = progress.add_task("torture", total=len(names))
         for name in names:
-            for finding in PARTS[name](asked.share):
+            for finding in parts[name](asked.share):
                 found.append(finding)
                 progress.console.print(f"{finding.what}: {finding.wrong} of {finding.drawn} wrong")
                 progress.update(bar, description=f"{name}: {finding.what.split(' (')[0]}")
             progress.advance(bar)
-    text = report(found, asked.share, time.perf_counter() - started)
+    text = report(found, asked.share, asked.first, time.perf_counter() - started)
     RESULT.write_text(text, encoding="utf-8")
     console.print(f"written to {RESULT}")
     return int(any(finding.wrong for finding in found))
 
 
-def report(found: Iterable[Finding], share: float, seconds: float) -> str:
+def report(found: Iterable[Finding], share: float, first: int, seconds: float) -> str:
     """Return the table of what was found, with where and by what."""
     versions = ", ".join(
         f"{module.__name__} {module.__version__}" for module in (liftednet, torch, numpy, scipy)
@@ -64,9 +67,9 @@ def report(found: Iterable[Finding], share: float, seconds: float) -> str:
         [
             "# Reliability",
             "",
-            f"By `make torture`, {100 * share:g} % of its cases, {time.strftime('%Y-%m-%d')}, "
-            f"{seconds / 60:.0f} minutes on one thread of {machine()}; Python "
-            f"{platform.python_version()}, {versions}.",
+            f"By `make torture`, {100 * share:g} % of its cases, subproblems from seed "
+            f"{first} on, {time.strftime('%Y-%m-%d')}, {seconds / 60:.0f} minutes on one thread of "
+            f"{machine()}; Python {platform.python_version()}, {versions}.",
             "",
             "| cases | drawn | wrong | what was asked of each | the first wrong one |",
             "| --- | ---: | ---: | --- | --- |",

@@ -21,6 +21,7 @@ Array = NDArray[Any]  # of np.longdouble
 Form = Callable[[Array], Array]
 PI = np.longdouble("3.14159265358979323846264338327950288")
 _STEPS, _HALVINGS = 60, 40
+_NOTHING = np.longdouble(1e-16)  # of a pivot, which rounding may have left
 
 
 @dataclass(frozen=True)
@@ -290,19 +291,24 @@ class Convex:
 
 
 def solved(matrix: Array, right: Array) -> Array:
-    """Return the solution of a positive semidefinite system in long double, by Cholesky."""
+    """Return a solution of a positive semidefinite system in long double, by Cholesky.
+
+    It has 0 where the matrix says nothing: what rounding says there may be of any size.
+    """
     scale = 1 / np.sqrt(np.maximum(matrix.diagonal(), np.longdouble(1e-300)))
-    left = matrix * scale[:, None] * scale
-    size = len(left)
-    lower = np.zeros_like(left)
-    rest = left + np.longdouble(1e-18) * np.eye(size)
+    rest = matrix * scale[:, None] * scale
+    size = len(rest)
+    lower = np.zeros_like(rest)
+    told = np.zeros(size, bool)
     for k in range(size):
-        pivot = np.sqrt(max(rest[k, k], np.longdouble(1e-18)))
-        lower[k:, k] = rest[k:, k] / pivot
-        rest[k + 1 :, k + 1 :] -= np.outer(lower[k + 1 :, k], lower[k + 1 :, k])
-    y = right * scale
-    for k in range(size):
+        told[k] = rest[k, k] > _NOTHING
+        if told[k]:
+            lower[k:, k] = rest[k:, k] / np.sqrt(rest[k, k])
+            rest[k + 1 :, k + 1 :] -= np.outer(lower[k + 1 :, k], lower[k + 1 :, k])
+    y = np.where(told, right * scale, 0)
+    rows = np.nonzero(told)[0].tolist()
+    for k in rows:
         y[k] = (y[k] - lower[k, :k] @ y[:k]) / lower[k, k]
-    for k in reversed(range(size)):
+    for k in rows[::-1]:
         y[k] = (y[k] - lower[k + 1 :, k] @ y[k + 1 :]) / lower[k, k]
-    return y * scale
+    return np.asarray(y * scale)

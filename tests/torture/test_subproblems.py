@@ -19,6 +19,12 @@ def test_no_drawn_subproblem_is_certified_and_wrong():
         assert finding.wrong == 0, finding.example
 
 
+@pytest.mark.parametrize("seed", [1442, 1658, 11384, 11468, 21802, 22213])
+def test_weight_fits_that_were_certified_and_wrong(seed):
+    make, _ = KINDS["weight fits"]
+    assert verdict(make(seed)) == ("SOLVED", "")
+
+
 def test_the_judge_solves_nonnegative_least_squares():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(8, 4)), rng.normal(size=8)
@@ -51,3 +57,13 @@ def test_a_system_is_solved_in_long_double():
     matrix, wanted = root @ root.T, np.ones(6, np.longdouble)
     found = solved(matrix, matrix @ wanted)
     assert float(abs(found - wanted).max()) < 1e-13
+
+
+def test_a_singular_system_is_not_solved_by_a_huge_step():
+    rng = np.random.default_rng(2)
+    root = rng.normal(size=(6, 3)).astype(np.longdouble)
+    matrix = root @ root.T
+    right = matrix @ np.ones(6, np.longdouble)
+    found = solved(matrix, right + 1e-19 * rng.normal(size=6))
+    assert float(abs(matrix @ found - right).max()) < 1e-13
+    assert float(abs(found).max()) < 1e3
