@@ -22,6 +22,18 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
     """Solves the cross-entropy on the simplex as `SimplexDual` does, samples in vector registers.
 
     Lifted Neural Networks, appendix A.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import OutputFit
+        >>> from liftednet.activations import SimplexProjection
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SimplexCrossEntropy
+        >>> from liftednet.solvers import CompiledSimplex, solve
+        >>> y, u = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> fit = OutputFit(SimplexCrossEntropy(), y, tight(SimplexProjection()), u)
+        >>> solve(fit, CompiledSimplex()).value  # 2 z^2 = 1
+        tensor([[0.7071, 0.2929]])
     """
 
     name: str = field(default="compiled-simplex", init=False)
