@@ -28,13 +28,29 @@ _LOG_2, _ROOT_2 = np.log(2.0), np.sqrt(2.0)
 def load(rows, first, block):
     """Turn samples of rows (samples, entries) from `first` on into block (entries, lanes).
 
-    Lanes beyond the last sample repeat it.
+    Lanes beyond the last sample repeat it; rows of the block beyond the last entry stay.
     """
     last = len(rows) - 1
-    for lane in range(LANES):
+    for lane in range(block.shape[1]):
         row = rows[min(first + lane, last)]
         for i in range(len(row)):
             block[i, lane] = row[i]
+
+
+@compiled
+def fill(block, value):
+    """Put one value into all of a block."""
+    flat = block.ravel()
+    for n in range(len(flat)):
+        flat[n] = value
+
+
+@compiled
+def copy(values, block):
+    """Put the values of one block into another, in its precision."""
+    one, other = values.ravel(), block.ravel()
+    for n in range(len(other)):
+        other[n] = one[n]
 
 
 @compiled

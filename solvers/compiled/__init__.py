@@ -1,5 +1,6 @@
 """Solvers whose loops Numba compiles for the CPU; without it the torch solvers serve."""
 
+from .newton import CompiledNewton
 from .simplex import CompiledSimplex
 
-__all__ = ["CompiledSimplex"]
+__all__ = ["CompiledNewton", "CompiledSimplex"]

@@ -26,7 +26,7 @@ SIZES = st.sampled_from([1, 2, 5, 9])
 SCALES = st.sampled_from([1e-8, 1e-4, 1.0, 1e4, 1e8])
 KINDS = st.sampled_from(["zero", "rank one", "tiny", "plain", "equal rows"])
 SEEDS = st.integers(0, 2**31 - 1)
-STATE_SOLVERS = ["dual", "proximal"]
+STATE_SOLVERS = ["compiled-newton", "dual", "proximal"]
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -75,7 +75,7 @@ def test_states_are_scipys_nnls(
     assert torch.allclose(solution.value, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("solver", ["auto", "dual"])
+@pytest.mark.parametrize("solver", ["compiled-newton", "auto", "dual"])
 @given(units=SIZES, above=SIZES, ratio=SCALES, seed=SEEDS)
 def test_states_at_any_weight(solver: str, units: int, above: int, ratio: float, seed: int) -> None:
     weights = draw(seed, units, above)

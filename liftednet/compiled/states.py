@@ -1,0 +1,154 @@
+"""The judgment of states below quadratic links, in one pass; samples in lanes, float64."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .lanes import compiled, fill, load
+from .vectors import WIDE, multiply, subtract_inner
+
+
+class LinkRows(NamedTuple):
+    """A link lam [<c, a> + L |a|^2 / 2 - <a, t>] with a = Z W + C.
+
+    Attributes:
+        weight: W, (units, next units), its columns filled up as products take them.
+        adjoint: W', (next units, units), in the same way.
+        offset: C, (1 or samples, next units).
+        target: t, (samples, next units).
+        slope: c, (next units, 1).
+        lam: its weight.
+        smooth: L.
+    """
+
+    weight: Any
+    adjoint: Any
+    offset: Any
+    target: Any
+    slope: Any
+    lam: float
+    smooth: float
+
+
+@compiled
+def _largest(block, found):
+    """Return the largest absolute value of a block, and of what was found before."""
+    flat = block.ravel()
+    high, low = found, -found
+    for n in range(len(flat)):
+        high = max(high, flat[n])
+        low = min(low, flat[n])
+    return max(high, -low)
+
+
+@compiled
+def _push(a, t, c, lam, smooth, product):
+    """Replace a by lam (c + L a - t), and t by lam t; put <c + L a / 2 - t, a> into product."""
+    for i in range(len(c)):
+        slope = c[i, 0]
+        for lane in range(WIDE):
+            at, pull = a[i, lane], slope - t[i, lane]
+            product[i, lane] = at * (pull + 0.5 * smooth * at)
+            a[i, lane] = lam * (pull + smooth * at)
+    flat = t.ravel()
+    for n in range(len(flat)):
+        flat[n] *= lam
+
+
+@compiled
+def _own(z, u, alpha, low, high, product):
+    """Put Phi(z) - z u into product; flat arrays."""
+    for n in range(len(z)):
+        v = z[n]
+        square = 0.5 * v * v
+        square = square if v >= 0.0 else square / alpha
+        outside = v < low or v > high
+        product[n] = np.inf if outside else square - v * u[n]
+
+
+@compiled
+def _missed(z, gradient, s, lam, alpha, low, high):
+    """Replace the gradient by s (z - prox_{lam Phi / s}(z - gradient / s)); flat arrays."""
+    above, below = s / (s + lam), s * alpha / (s * alpha + lam)
+    for n in range(len(z)):
+        w = z[n] - gradient[n] / s
+        v = w * above if w > 0.0 else w * below
+        gradient[n] = s * (z[n] - min(max(v, low), high))
+
+
+@compiled
+def judged_states(u, z, links, lam, s, alpha, low, high):
+    """Return the objective of states, the largest violation, and the largest term.
+
+    lam (Phi(Z) - <Z, U>) and the links, phi(u) = max(u, alpha u) cut off at low and high; what
+    `StateFit.measure` asks for.
+
+    Args:
+        u: pre-activations, (samples, units).
+        z: states, (samples, units).
+        links: a tuple of `LinkRows`.
+        lam: the weight of Phi.
+        s: lam and the smoothness of all links.
+        alpha: the slope of phi below 0.
+        low: its least value.
+        high: its largest value.
+    """
+    samples, units = z.shape
+    filled = links[0].adjoint.shape[1]
+    widest = 0
+    for link in links:
+        widest = max(widest, link.weight.shape[1])
+    pre, v, gradient = (
+        np.zeros((filled, WIDE)),
+        np.zeros((filled, WIDE)),
+        np.zeros((filled, WIDE)),
+    )
+    part, pulled, product = (
+        np.zeros((filled, WIDE)),
+        np.zeros((filled, WIDE)),
+        np.zeros((max(filled, widest), WIDE)),
+    )
+    whole, sums = np.ones((max(filled, widest), WIDE)), np.empty((1, WIDE))
+    a_room, t_room = np.zeros((widest, WIDE)), np.zeros((widest, WIDE))
+    every = np.arange(max(filled, widest))
+    objective, violation, scale = 0.0, 0.0, lam
+    for first in range(0, samples, WIDE):
+        load(u, first, pre)
+        load(z, first, v)
+        fill(product, 0)
+        _own(v[:units].ravel(), pre[:units].ravel(), alpha, low, high, product[:units].ravel())
+        fill(sums, 0)
+        subtract_inner(sums, 0, units, product, 0, whole, 0)
+        for lane in range(min(WIDE, samples - first)):
+            objective -= lam * sums[0, lane]
+        flat, given = gradient.ravel(), pre.ravel()
+        for n in range(len(flat)):
+            flat[n] = -lam * given[n]
+        scale = _largest(gradient, scale)
+        for link in links:
+            above = len(link.adjoint)
+            a, t = a_room[: link.weight.shape[1]], t_room[:above]
+            load(link.offset, first, a)
+            load(link.target, first, t)
+            multiply(a, link.weight, every, units, v)
+            _push(a, t, link.slope, link.lam, link.smooth, product)
+            fill(sums, 0)
+            subtract_inner(sums, 0, above, product, 0, whole, 0)
+            for lane in range(min(WIDE, samples - first)):
+                objective -= link.lam * sums[0, lane]
+            fill(pulled, 0)
+            multiply(pulled, link.adjoint, every, above, t)
+            scale = _largest(pulled, scale)
+            fill(part, 0)
+            multiply(part, link.adjoint, every, above, a)
+            pushed, pull = part.ravel(), pulled.ravel()
+            for n in range(len(flat)):
+                flat[n] += pushed[n]
+            for n in range(len(flat)):
+                pull[n] += pushed[n]
+            scale = _largest(pulled, scale)
+        _missed(v[:units].ravel(), gradient[:units].ravel(), s, lam, alpha, low, high)
+        violation = _largest(gradient[:units], violation)
+    return objective, violation, scale

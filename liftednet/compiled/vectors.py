@@ -1,0 +1,164 @@
+"""Products of matrices with blocks of samples in lanes, one vector register after another.
+
+Loops that Numba writes ask before every row of a block whether its arrays overlap. These do not:
+their arrays hold blocks, (rows, WIDE) one behind another in C order, places are counted in rows,
+nothing is checked, and what is written must not overlap with what is read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import extending, types
+from numba.core import cgutils
+
+from .lanes import compiled
+
+intrinsic: Any = extending.intrinsic
+
+WIDE = 16  # lanes: one register of float32
+TOGETHER = 8  # rows of a product, so that no sum waits for itself
+
+
+class _Writer:
+    """Writes vector instructions for arrays of one floating type."""
+
+    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+        arrays = [kind for kind in signature.args if isinstance(kind, types.Array)]
+        self.build, number = builder, arrays[0].dtype
+        self.arguments = [
+            context.make_array(kind)(context, builder, value).data
+            if isinstance(kind, types.Array)
+            else value
+            for kind, value in zip(signature.args, arguments, strict=True)
+        ]
+        self.vector = ir.VectorType(context.get_data_type(number), WIDE)
+        self.bytes = number.bitwidth // 8
+
+    def place(self, array: Any, row: Any) -> Any:
+        entry = self.build.gep(array, [self.build.mul(row, row.type(WIDE))])
+        return self.build.bitcast(entry, self.vector.as_pointer())
+
+    def load(self, array: Any, row: Any) -> Any:
+        return self.build.load(self.place(array, row), align=self.bytes)
+
+    def store(self, value: Any, array: Any, row: Any) -> None:
+        self.build.store(value, self.place(array, row), align=self.bytes)
+
+    def spread(self, array: Any, entry: Any) -> Any:
+        """Return a vector of one number."""
+        number, index = self.build.load(self.build.gep(array, [entry])), ir.IntType(32)
+        empty = ir.Constant(self.vector, ir.Undefined)
+        first = self.build.insert_element(empty, number, index(0))
+        return self.build.shuffle_vector(
+            first, empty, ir.Constant(ir.VectorType(index, WIDE), [0] * WIDE)
+        )
+
+    def sum(self, a: Any, b: Any, c: Any) -> Any:
+        """Return a b + c."""
+        return self.build.fadd(self.build.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+
+def _signature(*arguments: Any) -> Any:
+    return types.void(*(types.intp if isinstance(x, types.Integer) else x for x in arguments))
+
+
+@intrinsic
+def add_rows(typing, out, first, matrix, columns, chosen, count, x):
+    """Add to TOGETHER rows of out from `first` on: out[r] += sum_n matrix[n, r] x[n], n chosen.
+
+    The matrix, (rows, columns) in C order, has as many columns as out has rows; n runs through the
+    first `count` numbers of `chosen`.
+    """
+
+    def write(context, builder, signature, arguments):
+        w = _Writer(context, builder, signature, arguments)
+        out, first, matrix, columns, chosen, count, x = w.arguments
+        rows = [builder.add(first, first.type(r)) for r in range(TOGETHER)]
+        sums = [cgutils.alloca_once(builder, w.vector) for _ in rows]
+        for total, row in zip(sums, rows, strict=True):
+            builder.store(w.load(out, row), total)
+        with cgutils.for_range(builder, count) as loop:
+            which = builder.load(builder.gep(chosen, [loop.index]))
+            begin, values = builder.mul(which, columns), w.load(x, which)
+            for total, row in zip(sums, rows, strict=True):
+                number = w.spread(matrix, builder.add(begin, row))
+                builder.store(w.sum(number, values, builder.load(total)), total)
+        for total, row in zip(sums, rows, strict=True):
+            w.store(builder.load(total), out, row)
+        return context.get_dummy_value()
+
+    return _signature(out, first, matrix, columns, chosen, count, x), write
+
+
+@compiled
+def multiply(out, matrix, chosen, count, x):
+    """Add to all rows of out: out[r] += sum_n matrix[n, r] x[n], n chosen."""
+    for first in range(0, matrix.shape[1], TOGETHER):
+        add_rows(out, first, matrix, matrix.shape[1], chosen, count, x)
+
+
+@intrinsic
+def subtract_multiple(typing, out, first, count, a, a_first, b, b_row):
+    """Subtract in lanes: out[first + n] -= a[a_first + n] b[b_row] for n < count."""
+
+    def write(context, builder, signature, arguments):
+        w = _Writer(context, builder, signature, arguments)
+        out, first, count, a, a_first, b, b_row = w.arguments
+        factor = builder.fneg(w.load(b, b_row))
+        with cgutils.for_range(builder, count) as loop:
+            row = builder.add(first, loop.index)
+            values = w.load(a, builder.add(a_first, loop.index))
+            w.store(w.sum(values, factor, w.load(out, row)), out, row)
+        return context.get_dummy_value()
+
+    return _signature(out, first, count, a, a_first, b, b_row), write
+
+
+@intrinsic
+def subtract_inner(typing, out, row, count, a, a_first, b, b_first):
+    """Subtract in lanes: out[row] -= sum over n < count of a[a_first + n] b[b_first + n]."""
+
+    def write(context, builder, signature, arguments):
+        w = _Writer(context, builder, signature, arguments)
+        out, row, count, a, a_first, b, b_first = w.arguments
+        total = cgutils.alloca_once_value(builder, w.load(out, row))
+        with cgutils.for_range(builder, count) as loop:
+            left = builder.fneg(w.load(a, builder.add(a_first, loop.index)))
+            right = w.load(b, builder.add(b_first, loop.index))
+            builder.store(w.sum(left, right, builder.load(total)), total)
+        w.store(builder.load(total), out, row)
+        return context.get_dummy_value()
+
+    return _signature(out, row, count, a, a_first, b, b_first), write
+
+
+@intrinsic
+def differs(typing, x, row):
+    """Say whether any lane of a row is not 0."""
+
+    def write(context, builder, signature, arguments):
+        w = _Writer(context, builder, signature, arguments)
+        values = w.load(*w.arguments)
+        lanes = builder.fcmp_unordered("!=", values, ir.Constant(w.vector, [0.0] * WIDE))
+        found = builder.bitcast(lanes, ir.IntType(WIDE))
+        return builder.icmp_unsigned("!=", found, found.type(0))
+
+    return types.boolean(x, types.intp), write
+
+
+@intrinsic
+def scale(typing, out, first, count, b, b_row):
+    """Multiply in lanes: out[first + n] *= b[b_row] for n < count."""
+
+    def write(context, builder, signature, arguments):
+        w = _Writer(context, builder, signature, arguments)
+        out, first, count, b, b_row = w.arguments
+        factor = w.load(b, b_row)
+        with cgutils.for_range(builder, count) as loop:
+            row = builder.add(first, loop.index)
+            w.store(builder.fmul(w.load(out, row), factor), out, row)
+        return context.get_dummy_value()
+
+    return _signature(out, first, count, b, b_row), write

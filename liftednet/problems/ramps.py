@@ -1,0 +1,108 @@
+"""State fits that compiled loops know: phi of three straight pieces, below quadratic links."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.activations.bounded import Bounded
+from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU
+from liftednet.compiled import in_threads, refusal
+from liftednet.divergences import Joint
+from liftednet.problems.formulation import Measure
+
+if TYPE_CHECKING:
+    from liftednet.problems.link import Link
+    from liftednet.problems.state_fit import StateFit
+
+TOGETHER = 8  # columns that a compiled product takes at once
+
+
+class Ramp(NamedTuple):
+    """phi(u) = max(u, alpha u), cut off at low and high."""
+
+    alpha: float
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def ramp(activation: Activation) -> Ramp | None:
+    """Return an activation as a ramp, or None where it is none."""
+    if isinstance(activation, Bounded):
+        whole = ramp(activation.inner)
+        if whole is None:
+            return None
+        low, high = max(whole.low, activation.lower), min(whole.high, activation.upper)
+        return Ramp(whole.alpha, low, high)
+    if type(activation) is LeakyReLU:
+        return Ramp(activation.alpha)
+    if type(activation) is Clipped:
+        return Ramp(1.0, activation.lower, activation.upper)
+    return {Identity: Ramp(1.0), ReLU: Ramp(1.0, low=0.0)}.get(type(activation))
+
+
+def unserved(problem: StateFit) -> str | None:
+    """Return why compiled loops cannot take a state fit, or None."""
+    activation = problem.divergence.activation
+    if ramp(activation) is None:
+        return f"it needs an activation of at most three straight pieces, not {activation!r}"
+    if not problem.links or not problem.matrices:
+        return "it needs links through a matrix that all samples share"
+    if not all(link.divergence.quadratic for link in problem.links):
+        return 'it needs links with a quadratic divergence (divergence="joint")'
+    return refusal(problem.pre_activation)
+
+
+def padded(matrix: Tensor) -> np.ndarray[Any, Any]:
+    """Return a matrix with columns of zeros, as many as compiled products need."""
+    rows, columns = matrix.shape
+    filled = matrix.new_zeros(rows, -(-columns // TOGETHER) * TOGETHER)
+    filled[:, :columns] = matrix
+    found: np.ndarray[Any, Any] = filled.numpy()
+    return found
+
+
+def measured(problem: StateFit, value: Tensor) -> Measure | None:
+    """Return what `StateFit.measure` does by a compiled loop, or None where there is none."""
+    line = ramp(problem.divergence.activation)
+    if line is None or problem.smoothness is None or unserved(problem) is not None:
+        return None
+    from liftednet.compiled.states import LinkRows, judged_states
+
+    def parts(link: Link) -> tuple[Any, ...]:
+        divergence, columns = link.divergence, link.shape[1]
+        assert isinstance(divergence, Joint)  # the quadratic divergence
+        weight = link.weight.detach().double()
+        return (
+            padded(weight),
+            padded(weight.T),
+            link.offset.detach().reshape(-1, columns).contiguous().numpy(),
+            link.target.detach().contiguous().numpy(),
+            divergence.activation.offset(columns).double().reshape(-1, 1).contiguous().numpy(),
+            float(link.lam),
+            float(divergence.smoothness),
+        )
+
+    links = tuple(LinkRows(*parts(link)) for link in problem.links)
+    u = problem.pre_activation.detach().contiguous().numpy()
+    z, s = value.detach().contiguous().numpy(), problem.lam + problem.smoothness
+
+    def work(part: slice) -> tuple[float, float, float]:
+        mine = tuple(
+            link._replace(
+                target=link.target[part],
+                offset=link.offset if len(link.offset) == 1 else link.offset[part],
+            )
+            for link in links
+        )
+        found: tuple[float, float, float] = judged_states(
+            u[part], z[part], mine, problem.lam, s, *line
+        )
+        return found
+
+    objectives, violations, scales = zip(*in_threads(work, *z.shape), strict=True)
+    return Measure(sum(objectives), max(violations) / max(scales))

@@ -1,0 +1,385 @@
+"""Newton's method on the dual of state fits below quadratic links, samples in lanes.
+
+min over y of |y + h|^2 / 2 + Phi*(u - y A') for every sample, phi piecewise linear: its slopes D
+change in a few units from step to step, and so does the Hessian I + A' D A, which is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from liftednet.compiled.lanes import compiled, copy, fill, load
+from liftednet.compiled.vectors import (
+    TOGETHER,
+    WIDE,
+    differs,
+    multiply,
+    scale,
+    subtract_inner,
+    subtract_multiple,
+)
+
+_SEARCHES = 20
+_FLAT = 0.5  # a line search ends when the slope has fallen to this share
+# where the numbers of lanes stand
+_VIOLATION, _INITIAL, _CURVATURE, _STEP, _SLOPE, _LOW, _LOW_SLOPE, _HIGH = range(8)
+
+
+class Shared(NamedTuple):
+    """What all samples share, in one precision; columns are filled up to a multiple of TOGETHER.
+
+    Attributes:
+        map: A, (units, r).
+        adjoint: A', (r, units).
+        products: of any two columns of A, (units, r (r + 1) / 2), row by row of a triangle.
+        spectrum: the diagonal of A'A, (r, WIDE).
+        alpha: the slope of phi below 0.
+        low: the least value of phi.
+        high: its largest.
+    """
+
+    map: Any
+    adjoint: Any
+    products: Any
+    spectrum: Any
+    alpha: Any
+    low: Any
+    high: Any
+
+
+class Room(NamedTuple):
+    """Where a block of samples stands, blocks of (rows, WIDE)."""
+
+    u: Any
+    h: Any
+    y: Any
+    w: Any
+    moved: Any
+    v: Any
+    slopes: Any
+    changes: Any
+    hessian: Any
+    factor: Any
+    gradient: Any
+    direction: Any
+    lanes: Any
+    chosen: Any
+
+
+def shared_rows(turned: Any, line: Any, dtype: Any, padded: Any) -> Shared:
+    """Return what all samples share in one precision.
+
+    Args:
+        turned: the `TurnedMap` of the links.
+        line: phi, a `Ramp`.
+        dtype: numpy's, of the precision.
+        padded: fills a matrix up with columns.
+    """
+    r = len(turned.spectrum)
+    first, second = np.triu_indices(r)
+    products = turned.map[:, first] * turned.map[:, second]
+    matrices = (padded(x).astype(dtype) for x in (turned.map, turned.adjoint, products))
+    spectrum = np.zeros((-(-r // TOGETHER) * TOGETHER, WIDE), dtype)
+    spectrum[:r] = turned.spectrum.numpy()[:, None]
+    return Shared._make([*matrices, spectrum, *map(dtype, line)])
+
+
+def room(shared: Shared, dtype: Any) -> Room:
+    """Return room for a block in one precision."""
+    units, r = len(shared.map), len(shared.adjoint)
+    wide, narrow = shared.adjoint.shape[1], shared.map.shape[1]
+    triangle = shared.products.shape[1]
+    rows = (wide, narrow, narrow, wide, wide, wide, wide, max(wide, narrow))
+    blocks = (*rows, triangle, triangle, narrow, narrow, 8)
+    chosen = np.concatenate([np.arange(max(units, r)), np.zeros(units, np.int64)])
+    return Room._make([*(np.zeros((n, WIDE), dtype) for n in blocks), chosen])
+
+
+@compiled
+def _lift(shared, room, y, out):
+    """Take A y from out."""
+    flat, negative = y.ravel(), room.changes.ravel()
+    for n in range(len(flat)):
+        negative[n] = -flat[n]
+    multiply(out, shared.adjoint, room.chosen, len(shared.adjoint), room.changes)
+
+
+@compiled
+def _lift_to(shared, room):
+    """Put u - A y into w."""
+    copy(room.u, room.w)
+    _lift(shared, room, room.y, room.w)
+
+
+@compiled
+def _states(w, v, alpha, low, high):
+    """Put phi(w) into v, flat arrays."""
+    for n in range(len(v)):
+        v[n] = min(max(max(w[n], alpha * w[n]), low), high)
+
+
+@compiled
+def _slope(y, h, spectrum, gradient, weighed):
+    """Put y + h - gradient into gradient, and its product with the spectrum; flat arrays."""
+    for n in range(len(y)):
+        gradient[n] = y[n] + h[n] - gradient[n]
+        weighed[n] = spectrum[n] * gradient[n]
+
+
+@compiled
+def _look(shared, room):
+    """Put phi(w) into v and the gradient y + h - A'phi(w) there; return the largest violation."""
+    _states(room.w.ravel(), room.v.ravel(), shared.alpha, shared.low, shared.high)
+    fill(room.gradient, 0)
+    multiply(room.gradient, shared.map, room.chosen, len(shared.map), room.v)
+    lanes, weighed = room.lanes, room.direction
+    _slope(
+        room.y.ravel(),
+        room.h.ravel(),
+        shared.spectrum.ravel(),
+        room.gradient.ravel(),
+        weighed.ravel(),
+    )
+    for lane in range(WIDE):
+        lanes[_VIOLATION, lane] = 0
+    subtract_inner(lanes, _VIOLATION, len(shared.adjoint), weighed, 0, room.gradient, 0)
+    worst = lanes[_VIOLATION, 0]
+    for lane in range(WIDE):
+        worst = min(worst, lanes[_VIOLATION, lane])
+    return np.sqrt(-worst)
+
+
+@compiled
+def _slopes(w, v, slopes, changes, alpha, low, high):
+    """Put the slopes of phi at w into slopes, and by how much they change into changes; flat."""
+    one, zero = w.dtype.type(1), w.dtype.type(0)
+    for n in range(len(w)):
+        slope = one if w[n] > zero else alpha
+        slope = slope if v[n] > low else zero
+        slope = slope if v[n] < high else zero
+        changes[n] = slope - slopes[n]
+        slopes[n] = slope
+
+
+@compiled
+def _curve(shared, room, model, kept, first):
+    """Bring the Hessian to the slopes of phi at w, factor it, and return how many have changed."""
+    ends = shared.alpha, shared.low, shared.high
+    _slopes(room.w.ravel(), room.v.ravel(), kept.slopes.ravel(), kept.changes.ravel(), *ends)
+    count, changed = 0, room.chosen[-len(shared.map) :]
+    for i in range(len(shared.map)):
+        if differs(kept.changes, i):
+            changed[count] = i
+            count += 1
+    if count > 0 or first:
+        multiply(kept.hessian, model.products, changed, count, kept.changes)
+        copy(kept.hessian, kept.factor)
+        _factor(kept.factor, len(shared.adjoint))
+    return count
+
+
+@compiled
+def _factor(upper, r):
+    """Replace a triangle of a positive definite matrix, at least I, by its factor R'R.
+
+    On the diagonal stand the inverses.
+    """
+    flat, at = upper.ravel(), 0
+    one = flat.dtype.type(1)
+    for k in range(r):
+        for lane in range(at * WIDE, (at + 1) * WIDE):
+            flat[lane] = one / np.sqrt(max(flat[lane], one))
+        scale(upper, at + 1, r - k - 1, upper, at)
+        to = at + r - k
+        for i in range(1, r - k):
+            subtract_multiple(upper, to, r - k - i, upper, at + i, upper, at + i)
+            to += r - k - i
+        at += r - k
+
+
+@compiled
+def _solve(upper, r, x):
+    """Replace x by the solution of R'R x."""
+    at = 0
+    for k in range(r):
+        for lane in range(WIDE):
+            x[k, lane] *= upper[at, lane]
+        subtract_multiple(x, k + 1, r - k - 1, upper, at + 1, x, k)
+        at += r - k
+    for k in range(r - 1, -1, -1):
+        at -= r - k
+        subtract_inner(x, k, r - k - 1, upper, at + 1, x, k + 1)
+        for lane in range(WIDE):
+            x[k, lane] *= upper[at, lane]
+
+
+@compiled
+def _ahead(w, moved, v, change, alpha, low, high):
+    """Put phi(w) - phi(w + moved) into change; flat arrays, v = phi(w)."""
+    for n in range(len(change)):
+        to = w[n] + moved[n]
+        change[n] = v[n] - min(max(max(to, alpha * to), low), high)
+
+
+@compiled
+def _add(block, values):
+    flat, other = block.ravel(), values.ravel()
+    for n in range(len(flat)):
+        flat[n] += other[n]
+
+
+@compiled
+def _search(shared, room):
+    """Go from y and w along the direction to where the slope has all but vanished.
+
+    The slope increases with the step: secants in a bracket find its root, in each lane. The
+    direction and what it moves w by are kept at the length of the step.
+    """
+    lanes, units, r = room.lanes, len(shared.map), len(shared.adjoint)
+    w, moved, v, change = room.w, room.moved, room.v, room.changes
+    for row in range(1, 8):
+        for lane in range(WIDE):
+            lanes[row, lane] = 0
+    subtract_inner(lanes, _INITIAL, r, room.direction, 0, room.gradient, 0)
+    subtract_inner(lanes, _CURVATURE, r, room.direction, 0, room.direction, 0)
+    for lane in range(WIDE):
+        lanes[_LOW_SLOPE, lane] = -lanes[_INITIAL, lane]
+        lanes[_STEP, lane], lanes[_HIGH, lane] = 1, np.inf
+    for _ in range(_SEARCHES):
+        ends = shared.alpha, shared.low, shared.high
+        _ahead(w.ravel(), moved.ravel(), v.ravel(), change.ravel(), *ends)
+        for lane in range(WIDE):
+            lanes[_SLOPE, lane] = 0
+        subtract_inner(lanes, _SLOPE, units, change, 0, moved, 0)
+        going = False
+        for lane in range(WIDE):
+            step, initial = lanes[_STEP, lane], -lanes[_INITIAL, lane]
+            slope = initial - step * lanes[_CURVATURE, lane] + lanes[_SLOPE, lane] / step
+            lanes[_SLOPE, lane] = 1
+            if abs(slope) <= -_FLAT * initial or not initial < 0:
+                continue
+            going = True
+            low, low_slope = lanes[_LOW, lane], lanes[_LOW_SLOPE, lane]
+            secant = step - slope * (step - low) / (slope - low_slope)
+            if slope < 0:
+                low = lanes[_LOW, lane] = step
+                lanes[_LOW_SLOPE, lane] = slope
+            else:
+                lanes[_HIGH, lane] = step
+            high = lanes[_HIGH, lane]
+            middle = 4 * step if np.isinf(high) else (low + high) / 2
+            lanes[_STEP, lane] = secant if low < secant < high else middle
+            lanes[_SLOPE, lane] = lanes[_STEP, lane] / step
+        if not going:
+            break
+        scale(moved, 0, units, lanes, _SLOPE)
+        scale(room.direction, 0, r, lanes, _SLOPE)
+    _add(room.y, room.direction)
+    _add(w, moved)
+
+
+@compiled
+def _newton(shared, room, model, kept, goal, most, patience, leading):
+    """Take Newton steps until all violations are within the goal, or fall no more.
+
+    Args:
+        shared: in the precision of the steps.
+        room: where they lead, with y and w = u - A y.
+        model: in the precision of the Hessian.
+        kept: its room, with the Hessian of its slopes.
+        goal: the violation at which a sample is solved.
+        most: steps.
+        patience: steps in which the violation must fall.
+        leading: whether to end where no slope changes: the rest is rounding.
+
+    Returns:
+        The steps taken, and whether all are solved.
+    """
+    before, r = np.inf, len(shared.adjoint)
+    for step in range(most):
+        worst = _look(shared, room)
+        if worst <= goal:
+            return step, True
+        if step % patience == patience - 1:
+            if worst > 0.7 * before:
+                return step, False
+            before = worst
+        changes = _curve(shared, room, model, kept, step == 0)
+        if leading and step > 0 and changes == 0:
+            return step, False
+        for k in range(r):
+            for lane in range(WIDE):
+                late = -room.lanes[_VIOLATION, lane] > goal * goal
+                kept.direction[k, lane] = -room.gradient[k, lane] if late else 0.0
+        _solve(kept.factor, r, kept.direction)
+        copy(kept.direction, room.direction)
+        fill(room.moved, 0)
+        _lift(shared, room, room.direction, room.moved)
+        _search(shared, room)
+    return most, False
+
+
+@compiled
+def _begin(room, r):
+    """Set the Hessian to I, that of slopes which are 0."""
+    fill(room.slopes, 0)
+    fill(room.hessian, 0)
+    flat, at = room.hessian.ravel(), 0
+    for k in range(r):
+        for lane in range(at * WIDE, (at + 1) * WIDE):
+            flat[lane] = 1
+        at += r - k
+
+
+@compiled
+def newton_rows(u, h, y, quick, exact, quick_room, room, rough, goal, warm, z):
+    """Put the states of all samples into z.
+
+    Args:
+        u: pre-activations, (samples, units).
+        h: what A is to give, (samples, r).
+        y: multipliers to start from, (samples, r).
+        quick: what is shared, in float32.
+        exact: the same in float64.
+        quick_room: of a block, in float32.
+        room: of a block, in float64.
+        rough: the violation to which float32 leads.
+        goal: the violation at which a sample is solved.
+        warm: whether y may be good enough.
+        z: the states, (samples, units), written.
+
+    Returns:
+        The most steps that a block took.
+    """
+    r, most = len(exact.adjoint), 0
+    for first in range(0, len(u), WIDE):
+        load(u, first, room.u)
+        load(h, first, room.h)
+        load(y, first, room.y)
+        steps, solved = 0, False
+        if warm:
+            _lift_to(exact, room)
+            solved = _look(exact, room) <= goal
+        if not solved:
+            copy(room.h, quick_room.h)
+            copy(room.y, quick_room.y)
+            copy(room.u, quick_room.u)
+            _lift_to(quick, quick_room)
+            _begin(quick_room, r)
+            steps, _ = _newton(quick, quick_room, quick, quick_room, rough, 60, 6, True)
+            copy(quick_room.y, room.y)
+            _lift_to(exact, room)
+            more, solved = _newton(exact, room, quick, quick_room, goal, 12, 3, False)
+            steps += more
+        if not solved:
+            _begin(room, r)
+            _lift_to(exact, room)
+            more, solved = _newton(exact, room, exact, room, goal, 150, 10, False)
+            steps += more
+        most = max(most, steps)
+        for lane in range(min(WIDE, len(u) - first)):
+            for i in range(z.shape[1]):
+                z[first + lane, i] = room.v[i, lane]
+    return most

@@ -1,0 +1,123 @@
+"""States below quadratic links in compiled loops: their judgment, and what serves without Numba."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet import activations, compiled
+from liftednet.activation import Activation
+from liftednet.activations.bounded import Bounded
+from liftednet.divergences import joint, within
+from liftednet.problems import Link, Measure, StateFit, ramps, state_fit
+from liftednet.solvers import CompiledNewton, solve
+
+SAMPLES, UNITS = 37, 5  # two blocks and a part of one
+RAMPS: list[Activation] = [
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Clipped(-1.0, 0.5),
+    Bounded(activations.ReLU(), -1.0, 0.7),
+    Bounded(activations.LeakyReLU(0.3), -0.1, math.inf),
+]
+
+
+def fit(activation: Activation, dtype: torch.dtype, samples: int = SAMPLES) -> StateFit:
+    """Return a fit below two links, one with an offset for every sample and phi(0) not 0."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+    squared, curved = joint(activations.ReLU()), joint(activations.Sigmoid())
+    first = Link(squared, normal(UNITS, 3), normal(3), normal(samples, 3).relu(), 0.6)
+    second = Link(curved, normal(UNITS, 9), normal(samples, 9), normal(samples, 9).sigmoid(), 1.5)
+    return StateFit(joint(activation), normal(samples, UNITS), (first, second), 0.7)
+
+
+def by_torch(problem: StateFit, z: Tensor, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    with monkeypatch.context() as patch:
+        patch.setattr(state_fit, "measured", lambda *_: None)
+        return problem.measure(z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_the_compiled_judge_is_that_of_torch(
+    activation: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = fit(activation, dtype)
+    z = activation.forward(problem.pre_activation + 0.3)
+    found, expected = problem.measure(z), by_torch(problem, z, monkeypatch)
+    assert found.objective == pytest.approx(expected.objective, rel=1e-12)
+    assert found.residual == pytest.approx(expected.residual, rel=1e-6)  # its scale is in float32
+
+
+@pytest.mark.parametrize("activation", RAMPS[1:], ids=repr)
+def test_states_outside_the_domain_are_infinitely_bad(
+    activation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = fit(activation, torch.float64)
+    z = activation.forward(problem.pre_activation)
+    z[-1, -1] = -7.0
+    expected = by_torch(problem, z, monkeypatch).objective
+    assert math.isinf(expected) == (type(activation) is not activations.LeakyReLU)
+    assert problem.measure(z).objective == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_newton_steps_reach_what_the_dual_does(activation: Any) -> None:
+    problem = fit(activation, torch.float64)
+    ours, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
+    assert ours.residual <= 1e-8
+    assert torch.allclose(ours.value, dual.value, atol=1e-6)
+
+
+def test_bounds_of_a_fit_are_kept() -> None:
+    whole = fit(activations.ReLU(), torch.float64)
+    problem = StateFit(whole.divergence, whole.pre_activation, whole.links, 0.7, (0.1, 0.4))
+    assert within(whole.divergence, (0.1, 0.4)).activation.lipschitz == 1.0
+    found, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
+    assert float(found.value.min()) == 0.1 and float(found.value.max()) == 0.4
+    assert torch.allclose(found.value, dual.value, atol=1e-6)
+
+
+def test_a_map_of_other_pieces_is_no_ramp() -> None:
+    class Doubled(activations.ReLU):  # what a subclass declares is its own
+        def forward(self, u: Tensor) -> Tensor:
+            return 2 * super().forward(u)
+
+    for activation in (Doubled(), activations.Tanh(), Bounded(activations.Tanh(), 0.0, 1.0)):
+        assert ramps.ramp(activation) is None
+        assert "straight pieces" in str(CompiledNewton().obstacle(fit(activation, torch.float64)))
+
+
+def test_many_columns_are_left_to_others() -> None:
+    wide = Link(joint(activations.Identity()), torch.ones(2, 40), torch.ones(40), torch.ones(3, 40))
+    problem = StateFit(joint(activations.ReLU()), torch.ones(3, 2), (wide,))
+    assert "at most 32 columns of all links, not 40" in str(CompiledNewton().obstacle(problem))
+
+
+def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fit(activations.ReLU(), torch.float64, 1_000)
+    alone = CompiledNewton().solve(problem)
+    monkeypatch.setattr(compiled, "_ENTRIES", 500)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    together = CompiledNewton().solve(problem)
+    assert torch.allclose(together.value, alone.value, rtol=0, atol=1e-9)
+    assert together.objective == pytest.approx(alone.objective, rel=1e-13)
+
+
+def test_without_numba_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = fit(activations.ReLU(), torch.float64)
+    expected = solve(problem)
+    monkeypatch.setattr(compiled, "has_numba", lambda: False)
+    found = solve(problem)
+    assert expected.solver == "compiled-newton" and not found.solver.startswith("compiled")
+    assert found.objective == pytest.approx(expected.objective, rel=1e-10)
+    assert "pip install 'liftednet[cpu]'" in str(CompiledNewton().obstacle(problem))
