@@ -2,8 +2,8 @@
 Constraints on the outputs
 ==========================
 
-Bounds, budgets, orders and equal means of groups can be asked of a network's outputs on the training
-samples. They hold to rounding in the trained network, and each has a price.
+Bounds, budgets, orders and equal means of groups can be asked of a network's outputs on the
+training samples. They hold to rounding in the trained network, and each has a price.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ print(f"mean progression of the disease: {means[0]:.1f} and {means[1]:.1f}")
 
 
 def fitted(limit):
-    """Return a network whose mean answers for the two groups differ by no more than a limit."""
+    """Return a network whose mean answers for the two groups differ by about a limit at most."""
     constraints = [] if limit is None else [GroupMeans(groups, within=limit / 2)]
     model = LiftedMLP((10, 8, 1), loss=SquaredError(), rho=10.0, seed=0)
     return model.fit(x, y.unsqueeze(1), constraints=constraints)
@@ -34,8 +34,8 @@ def distance(model):
 
 
 # %%
-# `within` is how far a group's mean may lie from that of all samples, so that with two groups of one
-# size two means differ by at most twice that.
+# `within` is how far a group's mean may lie from that of all samples, so that with two groups of
+# about one size two means differ by about twice that.
 free = fitted(None)
 print(f"without a constraint the means differ by {distance(free):.2f}")
 
@@ -51,8 +51,8 @@ for limit in limits:
     prices.append(float(report.prices[0].abs().max()))
     errors.append(float((model.predict(x).flatten() - y.flatten()).square().mean()))
     print(
-        f"limit {limit:g}: means differ by {found[-1]:.2f}, violation {max(report.violations):.0e}, "
-        f"price {prices[-1]:.3f}, error {errors[-1]:.0f}"
+        f"limit {limit:g}: means differ by {found[-1]:.2f}, error {errors[-1]:.0f}, "
+        f"violation {max(report.violations):.0e}, price {prices[-1]:.3f}"
     )
 
 # %%
