@@ -31,8 +31,8 @@ plain = nn.Sequential(
 # %%
 # Two lifted passes over the data, in place.
 PASSES = 2
-started = copy.deepcopy(plain)
-initialize_(started, x, digits.y_train, loss=CrossEntropy(), passes=PASSES)
+loss = CrossEntropy()
+started = initialize_(copy.deepcopy(plain), x, digits.y_train, loss=loss, passes=PASSES)
 
 # %%
 # The backend "aot_eager" traces a network forward and backward, as the default does, and compiles
