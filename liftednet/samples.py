@@ -26,31 +26,67 @@ def row_chunks(samples: int, columns: int, entries: int = _ENTRIES) -> Iterator[
         yield slice(first, min(first + step, samples))
 
 
-def spread(rows: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean, standard deviation and largest distance from the mean of every column.
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Where the values of every column lie, in float64.
+
+    Attributes:
+        mass: how often the rows count together.
+        mean: (columns,).
+        squares: (columns,) the sum of squared distances from the mean.
+        low: (columns,) the least value; high: the largest.
+    """
+
+    mass: float
+    mean: Tensor
+    squares: Tensor
+    low: Tensor
+    high: Tensor
+
+    @property
+    def deviation(self) -> Tensor:
+        """The standard deviation, (columns,)."""
+        return (self.squares / self.mass).sqrt()
+
+    @property
+    def largest(self) -> Tensor:
+        """The largest distance from the mean, (columns,)."""
+        return torch.maximum(self.high - self.mean, self.mean - self.low)
+
+    def with_more(self, other: Spread) -> Spread:
+        """Return that of both sets of rows (Chan, Golub and LeVeque, 1983)."""
+        mass, apart = self.mass + other.mass, other.mean - self.mean
+        between = apart.square() * (self.mass * other.mass / mass)
+        return Spread(
+            mass,
+            self.mean + apart * (other.mass / mass),
+            self.squares + other.squares + between,
+            torch.minimum(self.low, other.low),
+            torch.maximum(self.high, other.high),
+        )
+
+
+def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
+    """Return where the values of every column lie.
 
     Args:
         rows: (samples, columns); sums are formed in float64, whatever the type.
         weights: (samples,) how often each row counts; None for once.
-
-    Returns:
-        Three of (columns,) float64.
     """
     if weights is not None:
         rows, weights = rows[weights > 0], weights[weights > 0].double()
     samples, columns = rows.shape
     chunks = list(row_chunks(samples, columns, _CHUNK_ENTRIES))
     total = samples if weights is None else float(weights.sum())
-    mean = squares = largest = rows.new_zeros(columns, dtype=torch.float64)
+    mean = squares = rows.new_zeros(columns, dtype=torch.float64)
     for some in chunks:
         part = rows[some].double()
         mean = mean + (part.sum(0) if weights is None else weights[some] @ part) / total
     for some in chunks:
-        distance = (rows[some].double() - mean).abs_()
-        largest = torch.maximum(largest, distance.amax(0))
-        distance.square_()
+        distance = (rows[some].double() - mean).square_()
         squares = squares + (distance.sum(0) if weights is None else weights[some] @ distance)
-    return mean, (squares / total).sqrt(), largest
+    low, high = rows.aminmax(dim=0)
+    return Spread(total, mean, squares, low.double(), high.double())
 
 
 @dataclass(frozen=True, eq=False)

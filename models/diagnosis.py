@@ -45,7 +45,7 @@ def scale_hint(data: Data) -> str:
     largest = max(float(x.abs().max()) for x in inputs)
     if not largest < float("inf"):
         return ""
-    deviations = torch.cat([spread(x.flatten(0, -2))[1] for x in inputs])
+    deviations = torch.cat([spread(x.flatten(0, -2)).deviation for x in inputs])
     varied = deviations[deviations > 0]
     if largest <= _FAR and (not len(varied) or float(varied.max() / varied.min()) <= _FAR):
         return ""
@@ -112,5 +112,7 @@ def _unmoved(state: State, passed: Values) -> int:
     if state.sequence:
         longer = passed[TIME].longer(state.early)
         rows = rows[longer.valid]
-    mean, deviation, _ = spread(rows)
-    return int((deviation <= _STILL * mean.abs()).sum()) if len(rows) > 1 else 0
+    if len(rows) < 2:
+        return 0
+    found = spread(rows)
+    return int((found.deviation <= _STILL * found.mean.abs()).sum())

@@ -36,10 +36,17 @@ from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
+from .parts import Parts, recalled
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
 from .settings import MULTIPLIERS
-from .standardization import RAW, Standardization, standardization_of, unpacked_standardization
+from .standardization import (
+    RAW,
+    Standardization,
+    spreads_of,
+    standardization_of,
+    unpacked_standardization,
+)
 from .starts import AUTO, START_SAMPLES, fitted_start, given_weights
 
 
@@ -96,7 +103,7 @@ class Lifted(Predictor):
         True
     """
 
-    _steps: BatchSteps | None = None  # of partial_fit
+    _parts: Parts | None = None  # of partial_fit
 
     @telling_of_memory
     def fit(
@@ -170,7 +177,7 @@ class Lifted(Predictor):
             self._hold(constraints, X, progress, on_step)
         elif self.refit_output:
             self._refit_outputs(self._on_data())
-        self._steps = None
+        self._parts = None
         warn_of(self._known.structure, self._by_parameter(), seen)
         return self
 
@@ -185,8 +192,10 @@ class Lifted(Predictor):
     ) -> Self:
         """Take one step on one batch, at the constant rate of `Minibatch`.
 
-        The first call starts from the weights that are there; `fit` forgets the running
-        statistics of the steps before.
+        The first call starts from the weights that are there, and brings inputs, and targets of
+        regressions, to a common scale; where it draws the weights, this scale follows the samples
+        until a thousand have been seen. `fit` forgets the running statistics of the steps before;
+        `save` keeps them.
 
         Args:
             X: as in `fit`.
@@ -206,21 +215,20 @@ class Lifted(Predictor):
         structure, method = self.checked()
         settings = method if isinstance(method, Minibatch) else Minibatch()
         settings.refuse(structure, self.divergence == MULTIPLIERS)
-        steps = self._steps
-        dtype = steps.weights[0].matrix.dtype if steps else self.dtype
+        parts = self._parts
+        dtype = parts.steps.weights[0].matrix.dtype if parts else self.dtype
         batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
-        standardization = self._standardization(batch, goes_on=True)
-        batch = standardization.of(batch)
-        if steps is None:
-            weights = self._weights_to_begin_with(structure, batch, standardization, goes_on=True)
-            generator = torch.Generator().manual_seed(require_seed(self.seed))
-            steps = BatchSteps(structure, weights, settings, generator)
+        if parts is None:
+            parts = self._first_part(structure, settings, batch)
+        else:
+            parts = parts.seeing(self.network, batch)
+        steps, batch = parts.steps, parts.standardization.of(batch)
         before = steps.snapshot()
         with torch.no_grad():
-            loss = steps.step(batch, settings.rate, len(batch), batch.weight)
+            loss = steps.step(batch, settings.rate, parts.samples, batch.weight)
         if not steps.finite():
             steps.weights = before
-            self._steps = None  # its running statistics are spoiled, too
+            self._parts = None  # its running statistics are spoiled, too
             raise SolverError("the step made weights NaN or infinite: scale the inputs.")
         found = tuple(steps.snapshot())
         step = Step(
@@ -228,10 +236,30 @@ class Lifted(Predictor):
         )
         trace = Trace(math.nan, [step])
         fitted = Fitted(
-            structure, found, batch, None, trace, batch.last_only, standardization=standardization
-        )
-        self._steps, self._fit = steps, fitted
+            structure, found, batch, None, trace, batch.last_only,
+            standardization=parts.standardization,
+        )  # fmt: skip
+        self._parts, self._fit = parts, fitted
         return self
+
+    def _first_part(self, structure: Structure, settings: Minibatch, batch: Data) -> Parts:
+        """Return what the first of several batches begins with, or that after the last is loaded.
+
+        Scales follow the samples where the weights are drawn for them: other weights belong to
+        those of the first batch.
+        """
+        generator = torch.Generator().manual_seed(require_seed(self.seed))
+        loaded = None if self._fit is None else self._fit.parts
+        if loaded is not None:
+            steps = BatchSteps(structure, self._known.weights, settings, generator)
+            return recalled(loaded, self.network, steps).seeing(self.network, batch)
+        standardization = self._standardization(batch, goes_on=True)
+        begun = standardization.of(batch)
+        weights = self._weights_to_begin_with(structure, begun, standardization, goes_on=True)
+        steps = BatchSteps(structure, weights, settings, generator)
+        follows = standardization.moments and not self.is_fitted and isinstance(self.start, str)
+        spreads = spreads_of(self.network, batch) if follows else None
+        return Parts(steps, standardization, spreads)
 
     def _data(
         self,
@@ -460,7 +488,7 @@ class Lifted(Predictor):
             terms = () if per_step else self.network.terms
             last_only = frozenset(term.label for term in terms if term.argument.sequence)
         self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
-        self._steps = None
+        self._parts = None
         return self
 
 

@@ -53,6 +53,7 @@ class Fitted:
         loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
+        parts: of a model that was loaded, the memory of `partial_fit`.
     """
 
     structure: Structure
@@ -64,6 +65,7 @@ class Fitted:
     loaded: tuple[Description, Memory] | None = None
     standardization: Standardization = RAW
     report: ConstraintReport | None = None
+    parts: Memory | None = None
 
     @cached_property
     def folded(self) -> list[Weights] | None:

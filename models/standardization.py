@@ -23,7 +23,7 @@ from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Turn
 from liftednet.network import Label, Network, State, Term
 from liftednet.penalties import Penalty
-from liftednet.samples import Weights, spread
+from liftednet.samples import Spread, Weights, spread
 
 from .block import counted
 from .data import Data
@@ -32,6 +32,9 @@ from .data import Data
 # one unit (pixels, counts of words, standard scores) says something by them.
 _ALIKE = 3.0
 _DIGITS = 1e-3  # that the sum b - (center / scale) W may cost a folded network
+
+
+Spreads = dict[Input | Label, Spread]
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +96,7 @@ class Standardization:
     def packed(self, network: Network) -> dict[str, Tensor]:
         """Return the moments by the numbers of inputs and labels, from 1."""
         found: dict[str, Tensor] = {}
-        for name, variable in _named(network):
+        for name, variable in named(network):
             if (moments := self.moments.get(variable)) is not None:
                 found[f"{name}.center"], found[f"{name}.scale"] = moments.center, moments.scale
         return found
@@ -187,12 +190,13 @@ def unpacked_standardization(tensors: Mapping[str, Tensor], network: Network) ->
     """Return what `Standardization.packed` has packed, among other tensors."""
     return Standardization({
         variable: Moments(tensors[f"{name}.center"], tensors[f"{name}.scale"])
-        for name, variable in _named(network)
+        for name, variable in named(network)
         if f"{name}.center" in tensors
     })  # fmt: skip
 
 
-def _named(network: Network) -> Iterator[tuple[str, Input | Label]]:
+def named(network: Network) -> Iterator[tuple[str, Input | Label]]:
+    """Yield inputs and labels by their numbers, from 1."""
     for number, variable in enumerate(network.inputs, start=1):
         yield f"input.{number}", variable
     for number, term in enumerate(network.terms, start=1):
@@ -209,15 +213,42 @@ def standardization_of(network: Network, data: Data) -> Standardization:
         network: whose data they are.
         data: raw, with labels.
     """
-    moments: dict[Input | Label, Moments] = {}
+    return standardization_by(network, spreads_of(network, data), data.like)
+
+
+def spreads_of(network: Network, data: Data) -> Spreads:
+    """Return where the values lie that `standardization_by` looks at: of channels, or features."""
+    found: Spreads = {}
     timeline = data.values.get(TIME)
     for variable in network.inputs:
         mask = timeline.valid if variable.sequence and timeline is not None else None
-        moments[variable] = _of_inputs(*_rows(data, variable, mask), variable.shape)
+        rows, weights = _rows(data, variable, mask)
+        channels = variable.shape[0]
+        each = rows.shape[-1] // channels
+        if each > 1:
+            rows = rows.reshape(len(rows), channels, each).transpose(1, 2).reshape(-1, channels)
+            weights = None if weights is None else weights.repeat_interleave(each)
+        found[variable] = spread(rows, weights)
     for term in network.terms:
         if term.loss.equivariant and isinstance(term.activation, Identity):
             mask = counted(data.values, data.last_only, term.label, term.argument)
-            moments[term.label] = _of_targets(*_rows(data, term.label, mask))
+            found[term.label] = spread(*_rows(data, term.label, mask))
+    return found
+
+
+def with_more(spreads: Spreads, others: Spreads) -> Spreads:
+    """Return the spreads of both sets of data."""
+    return {name: spreads[name].with_more(other) for name, other in others.items()}
+
+
+def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Standardization:
+    """Return the moments of values that lie so, in the type of a tensor."""
+    moments: dict[Input | Label, Moments] = {}
+    for name, found in spreads.items():
+        if isinstance(name, Input):
+            moments[name] = _of_inputs(found, name.units // name.shape[0], like)
+        else:
+            moments[name] = _of_targets(found, like)
     return Standardization(moments)
 
 
@@ -230,27 +261,26 @@ def _rows(data: Data, variable: Input | Label, mask: Tensor | None) -> tuple[Ten
     return values.flatten(0, -2) if mask is None else values[mask], weights
 
 
-def _of_inputs(rows: Tensor, weights: Tensor | None, shape: tuple[int, ...]) -> Moments:
-    """Return the moments of features, or of channels where a sample has a shape."""
-    channels, each = shape[0], rows.shape[-1] // shape[0]
-    if each > 1:
-        rows = rows.reshape(len(rows), channels, each).transpose(1, 2).reshape(-1, channels)
-        weights = None if weights is None else weights.repeat_interleave(each)
-    center, deviation, largest = spread(rows, weights)
-    varies = deviation > 16 * torch.finfo(rows.dtype).eps * center.abs()
+def _of_inputs(found: Spread, each: int, like: Tensor) -> Moments:
+    """Return the moments of features, or of channels of so many entries each."""
+    varies = _varies(found, like)
+    largest = found.largest
     typical = largest[varies].median() if bool(varies.any()) else largest.new_ones(())
     ratio = (largest / typical).where(varies, 1.0)
     unit = typical * ratio / ratio.clamp(1 / _ALIKE, _ALIKE)
-    level = (deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
-    scale = unit * level
-    like = rows.new_empty(())
-    return Moments(center.to(like).repeat_interleave(each), scale.to(like).repeat_interleave(each))
+    level = (found.deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
+    center, scale = found.mean.to(like), (unit * level).to(like)
+    return Moments(center.repeat_interleave(each), scale.repeat_interleave(each))
 
 
-def _of_targets(rows: Tensor, weights: Tensor | None) -> Moments:
-    center, deviation, _ = spread(rows, weights)
-    varies = deviation > 16 * torch.finfo(rows.dtype).eps * center.abs()
-    return Moments(center.to(rows), deviation.where(varies, 1.0).to(rows))
+def _of_targets(found: Spread, like: Tensor) -> Moments:
+    scale = found.deviation.where(_varies(found, like), 1.0)
+    return Moments(found.mean.to(like), scale.to(like))
+
+
+def _varies(found: Spread, like: Tensor) -> Tensor:
+    """Return which columns are not constant but for rounding."""
+    return found.deviation > 16 * torch.finfo(like.dtype).eps * found.mean.abs()
 
 
 def _raw(layer: Weights, below: Moments, above: Moments) -> Weights:

@@ -21,6 +21,7 @@ from .described import KNOWN, described_network, differences
 from .lifted import Lifted
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
+from .run import Memory
 from .settings import COUPLINGS
 from .standardization import unpacked_standardization
 
@@ -32,11 +33,18 @@ _SETTINGS = (
     "lam", "rho", "divergence", "penalty", "method", "solver", "proximity", "seed", "dtype",
     "warm_start", "refit_output", "standardize",
 )  # fmt: skip
-_WARM = "warm."
+_WARM, _PARTS = "warm.", "parts."
 _RECURRENT_SETTINGS = (
     "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
 )  # fmt: skip
-_OF_THE_FILE = ("activations", "graph", "learned", "last_only", "warm")  # beside what a class takes
+_OF_THE_FILE = (
+    "activations",
+    "graph",
+    "learned",
+    "last_only",
+    "warm",
+    "parts",
+)  # beside what a class takes
 _OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -200,13 +208,31 @@ def _pack(model: Lifted, kind: Kind) -> Archive:
         "last_only": _last_only(model),
     }
     if model.warm_start and (warm := model._known.warm) is not None:
-        parts, (data, memory) = Tensors(), warm
-        about["warm"] = [data, packed(memory, parts, {})]
-        constants.update({f"{_WARM}{name}": part for name, part in parts.items()})
+        data, memory = warm
+        about["warm"] = [data, _packed(memory, _WARM, constants)]
+    parts = model._known.parts if model._parts is None else model._parts.memory(model.network)
+    if parts is not None:
+        about["parts"] = _packed(parts, _PARTS, constants)
     for number, (state, description) in enumerate(zip(states, described, strict=True), start=1):
         if "declared" in description:
             tensors[f"forward.{number}"] = _sampled(state)
     return Archive(kind.model.__name__, about, {**tensors, **constants})
+
+
+def _packed(memory: Memory, prefix: str, tensors: Tensors) -> Any:
+    """Return a memory as JSON; its tensors are added to others, under names of their own."""
+    found = Tensors()
+    about = packed(memory, found, {})
+    tensors.update({f"{prefix}{name}": part for name, part in found.items()})
+    return about
+
+
+def _unpacked_memory(about: Any, prefix: str, archive: Archive, device: Any) -> Memory:
+    """Return what `_packed` has packed."""
+    found = {name.removeprefix(prefix): part for name, part in archive.tensors.items()
+             if name.startswith(prefix)}  # fmt: skip
+    memory: Memory = unpacked(about, found, torch.device(device))
+    return memory
 
 
 def _pack_weights(weights: Sequence[Weights]) -> Tensors:
@@ -330,16 +356,18 @@ def _restore(model: Lifted, archive: Archive) -> None:
                 raise DataError(f"the file gives {state.activation!r} as learned to {learned!r}.")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
-    structure, loaded = replace(structure, divergences=divergences), None
+    structure, loaded, parts = replace(structure, divergences=divergences), None, None
     if "warm" in about:
-        parts = {name.removeprefix(_WARM): part for name, part in archive.tensors.items()}
         data, memory = about["warm"]
-        loaded = data, unpacked(memory, parts, torch.device(model.device))
+        loaded = data, _unpacked_memory(memory, _WARM, archive, model.device)
+    if "parts" in about:
+        parts = _unpacked_memory(about["parts"], _PARTS, archive, model.device)
     model._fit = replace(
         model._known,
         structure=structure,
         last_only=last_only,
         loaded=loaded,
+        parts=parts,
         standardization=unpacked_standardization(archive.tensors, network),
     )
 

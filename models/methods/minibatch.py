@@ -257,6 +257,7 @@ class BatchSteps:
     Attributes:
         structure: of the network.
         weights: replaced by every step, and never changed in place.
+        samples: how many have been seen so far.
     """
 
     def __init__(
@@ -283,7 +284,7 @@ class BatchSteps:
         ]
         self._layers = structure.layers
         self._statistics = running_statistics(x.layer for x in structure.network.layers())
-        self._taken = 0
+        self._taken, self.samples = 0, 0
 
     def snapshot(self) -> list[Weights]:
         """Return the weights, which the next step replaces."""
@@ -293,12 +294,13 @@ class BatchSteps:
         """Return what the next step depends on."""
         return {
             "weights": self.weights, "metrics": [metric.memory() for metric in self._metrics],
-            "taken": self._taken, "statistics": [known.memory() for known in self._statistics],
+            "taken": [self._taken, self.samples],
+            "statistics": [known.memory() for known in self._statistics],
         }  # fmt: skip
 
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
-        self.weights, self._taken = memory["weights"], memory["taken"]
+        self.weights, (self._taken, self.samples) = memory["weights"], memory["taken"]
         for metric, held in zip(self._metrics, memory["metrics"], strict=True):
             metric.recall(held)
         for known, numbers in zip(self._statistics, memory["statistics"], strict=True):
@@ -333,6 +335,7 @@ class BatchSteps:
                 "scale the inputs."
             )
         self._look(values)
+        self.samples += len(batch)
         counts = samples * weight
         pulls = [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
         moves = [
