@@ -24,7 +24,7 @@ from .unfinished import Unfinished, unfinished
 _PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
 _NEWTON_STEPS = 150
 _RESISTANCE = 30  # Newton steps in which the largest violation must fall
-COARSE = 7e-6  # relative violation that float32 reaches without trouble
+_COARSE = 7e-6  # relative violation that float32 reaches without trouble
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         for part in device_chunks(problem.samples, problem.units, value.device):
             rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
             begin = None if start is None else start[part]
-            rough = max(tolerance, COARSE) * scale
+            rough = max(tolerance, _COARSE) * scale
             value[part], used = self._states(rows, begin, tolerance * scale, rough)
             steps = max(steps, used)
         return judged(problem, value, steps, started, tolerance, self.name)

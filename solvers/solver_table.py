@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +50,13 @@ class SolverTable:
 
     def best(self, problem: Fit[Any]) -> AnySolver:
         """Return the first that suits a problem, else the first that serves it."""
-        serving = [solver for solver in self.solvers if solver.obstacle(problem) is None]
-        suiting: Iterator[AnySolver] = (solver for solver in serving if solver.suits(problem))
-        return next(suiting, None) or next(iter(serving), None) or _reference()
+        serving = None
+        for solver in self.solvers:
+            if solver.obstacle(problem) is None:
+                if solver.suits(problem):
+                    return solver
+                serving = serving or solver
+        return serving or _reference()
 
     def choose(self, problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
         """Return the solver that suits a problem best, or the one that is asked for.

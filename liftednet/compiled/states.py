@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .lanes import compiled, fill, load
-from .vectors import WIDE, multiply, subtract_inner
+from .vectors import WIDE, filled, multiply, subtract_inner
 
 
 class LinkRows(NamedTuple):
     """A link lam [<c, a> + L |a|^2 / 2 - <a, t>] with a = Z W + C.
 
     Attributes:
-        weight: W, (units, next units), its columns filled up as products take them.
-        adjoint: W', (next units, units), in the same way.
+        weight: W, (units, next units).
         offset: C, (1 or samples, next units).
         target: t, (samples, next units).
         slope: c, (next units, 1).
@@ -24,7 +23,6 @@ class LinkRows(NamedTuple):
     """
 
     weight: Any
-    adjoint: Any
     offset: Any
     target: Any
     slope: Any
@@ -96,23 +94,28 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
         high: its largest value.
     """
     samples, units = z.shape
-    filled = links[0].adjoint.shape[1]
-    widest = 0
+    tall, widest = filled(units), 0
     for link in links:
-        widest = max(widest, link.weight.shape[1])
+        widest = max(widest, filled(link.weight.shape[1]))
     pre, v, gradient = (
-        np.zeros((filled, WIDE)),
-        np.zeros((filled, WIDE)),
-        np.zeros((filled, WIDE)),
+        np.zeros((tall, WIDE)),
+        np.zeros((tall, WIDE)),
+        np.zeros((tall, WIDE)),
     )
     part, pulled, product = (
-        np.zeros((filled, WIDE)),
-        np.zeros((filled, WIDE)),
-        np.zeros((max(filled, widest), WIDE)),
+        np.zeros((tall, WIDE)),
+        np.zeros((tall, WIDE)),
+        np.zeros((max(tall, widest), WIDE)),
     )
-    whole, sums = np.ones((max(filled, widest), WIDE)), np.empty((1, WIDE))
-    a_room, t_room = np.zeros((widest, WIDE)), np.zeros((widest, WIDE))
-    every = np.arange(max(filled, widest))
+    whole, sums = np.ones((max(tall, widest), WIDE)), np.empty((1, WIDE))
+    a, t = np.zeros((widest, WIDE)), np.zeros((widest, WIDE))
+    weights = np.zeros((len(links), units, widest))
+    adjoints = np.zeros((len(links), widest, tall))
+    for number, link in enumerate(links):
+        for i in range(units):
+            for k in range(link.weight.shape[1]):
+                weights[number, i, k] = adjoints[number, k, i] = link.weight[i, k]
+    every = np.arange(max(tall, widest))
     objective, violation, scale = 0.0, 0.0, lam
     for first in range(0, samples, WIDE):
         load(u, first, pre)
@@ -127,22 +130,21 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
         for n in range(len(flat)):
             flat[n] = -lam * given[n]
         scale = _largest(gradient, scale)
-        for link in links:
-            above = len(link.adjoint)
-            a, t = a_room[: link.weight.shape[1]], t_room[:above]
+        for number, link in enumerate(links):
+            above, weight, adjoint = link.weight.shape[1], weights[number], adjoints[number]
             load(link.offset, first, a)
             load(link.target, first, t)
-            multiply(a, link.weight, every, units, v)
+            multiply(a, weight, every, units, v)
             _push(a, t, link.slope, link.lam, link.smooth, product)
             fill(sums, 0)
             subtract_inner(sums, 0, above, product, 0, whole, 0)
             for lane in range(min(WIDE, samples - first)):
                 objective -= link.lam * sums[0, lane]
             fill(pulled, 0)
-            multiply(pulled, link.adjoint, every, above, t)
+            multiply(pulled, adjoint, every, above, t)
             scale = _largest(pulled, scale)
             fill(part, 0)
-            multiply(part, link.adjoint, every, above, a)
+            multiply(part, adjoint, every, above, a)
             pushed, pull = part.ravel(), pulled.ravel()
             for n in range(len(flat)):
                 flat[n] += pushed[n]

@@ -21,6 +21,12 @@ WIDE = 16  # lanes: one register of float32
 TOGETHER = 8  # rows of a product, so that no sum waits for itself
 
 
+@compiled
+def filled(rows):
+    """Return a number of rows, rounded up to what products take."""
+    return -(-rows // TOGETHER) * TOGETHER
+
+
 class _Writer:
     """Writes vector instructions for arrays of one floating type."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from liftednet.activation import Activation
@@ -18,8 +17,6 @@ from liftednet.problems.formulation import Measure
 if TYPE_CHECKING:
     from liftednet.problems.link import Link
     from liftednet.problems.state_fit import StateFit
-
-TOGETHER = 8  # columns that a compiled product takes at once
 
 
 class Ramp(NamedTuple):
@@ -57,15 +54,6 @@ def unserved(problem: StateFit) -> str | None:
     return refusal(problem.pre_activation)
 
 
-def padded(matrix: Tensor) -> np.ndarray[Any, Any]:
-    """Return a matrix with columns of zeros, as many as compiled products need."""
-    rows, columns = matrix.shape
-    filled = matrix.new_zeros(rows, -(-columns // TOGETHER) * TOGETHER)
-    filled[:, :columns] = matrix
-    found: np.ndarray[Any, Any] = filled.numpy()
-    return found
-
-
 def measured(problem: StateFit, value: Tensor) -> Measure | None:
     """Return what `StateFit.measure` does by a compiled loop, or None where there is none."""
     line = ramp(problem.divergence.activation)
@@ -76,10 +64,8 @@ def measured(problem: StateFit, value: Tensor) -> Measure | None:
     def parts(link: Link) -> tuple[Any, ...]:
         divergence, columns = link.divergence, link.shape[1]
         assert isinstance(divergence, Joint)  # the quadratic divergence
-        weight = link.weight.detach().double()
         return (
-            padded(weight),
-            padded(weight.T),
+            link.weight.detach().contiguous().numpy(),
             link.offset.detach().reshape(-1, columns).contiguous().numpy(),
             link.target.detach().contiguous().numpy(),
             divergence.activation.offset(columns).double().reshape(-1, 1).contiguous().numpy(),

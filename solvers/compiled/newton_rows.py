@@ -12,16 +12,19 @@ import numpy as np
 
 from liftednet.compiled.lanes import compiled, copy, fill, load
 from liftednet.compiled.vectors import (
-    TOGETHER,
     WIDE,
     differs,
+    filled,
     multiply,
     scale,
     subtract_inner,
     subtract_multiple,
 )
 
+_STEPS = 100
+_PATIENCE = 8  # steps in which the violation must fall
 _SEARCHES = 20
+_HUGE = 1e30
 _FLAT = 0.5  # a line search ends when the slope has fallen to this share
 # where the numbers of lanes stand
 _VIOLATION, _INITIAL, _CURVATURE, _STEP, _SLOPE, _LOW, _LOW_SLOPE, _HIGH = range(8)
@@ -68,33 +71,53 @@ class Room(NamedTuple):
     chosen: Any
 
 
-def shared_rows(turned: Any, line: Any, dtype: Any, padded: Any) -> Shared:
-    """Return what all samples share in one precision.
+@compiled
+def _shared(matrix, spectrum, alpha, low, high, zero):
+    """Return what all samples share, in the precision of zero."""
+    units, r = matrix.shape
+    kind, pairs = zero.dtype, r * (r + 1) // 2
+    map_ = np.zeros((units, filled(r)), kind)
+    adjoint = np.zeros((r, filled(units)), kind)
+    products = np.zeros((units, filled(pairs)), kind)
+    weights = np.zeros((filled(r), WIDE), kind)
+    for i in range(units):
+        at = 0
+        for k in range(r):
+            map_[i, k] = adjoint[k, i] = matrix[i, k]
+            for j in range(k, r):
+                products[i, at] = matrix[i, k] * matrix[i, j]
+                at += 1
+    for k in range(r):
+        weights[k, :] = spectrum[k]
+    number = kind.type
+    return Shared(map_, adjoint, products, weights, number(alpha), number(low), number(high))
 
-    Args:
-        turned: the `TurnedMap` of the links.
-        line: phi, a `Ramp`.
-        dtype: numpy's, of the precision.
-        padded: fills a matrix up with columns.
-    """
-    r = len(turned.spectrum)
-    first, second = np.triu_indices(r)
-    products = turned.map[:, first] * turned.map[:, second]
-    matrices = (padded(x).astype(dtype) for x in (turned.map, turned.adjoint, products))
-    spectrum = np.zeros((-(-r // TOGETHER) * TOGETHER, WIDE), dtype)
-    spectrum[:r] = turned.spectrum.numpy()[:, None]
-    return Shared._make([*matrices, spectrum, *map(dtype, line)])
 
-
-def room(shared: Shared, dtype: Any) -> Room:
-    """Return room for a block in one precision."""
-    units, r = len(shared.map), len(shared.adjoint)
+@compiled
+def _room(shared, zero):
+    """Return room for a block in the precision of zero."""
+    kind, units, r = zero.dtype, len(shared.map), len(shared.adjoint)
     wide, narrow = shared.adjoint.shape[1], shared.map.shape[1]
-    triangle = shared.products.shape[1]
-    rows = (wide, narrow, narrow, wide, wide, wide, wide, max(wide, narrow))
-    blocks = (*rows, triangle, triangle, narrow, narrow, 8)
-    chosen = np.concatenate([np.arange(max(units, r)), np.zeros(units, np.int64)])
-    return Room._make([*(np.zeros((n, WIDE), dtype) for n in blocks), chosen])
+    triangle, widest = shared.products.shape[1], max(wide, narrow)
+    chosen = np.zeros(max(units, r) + units, np.int64)
+    for n in range(max(units, r)):
+        chosen[n] = n
+    return Room(
+        np.zeros((wide, WIDE), kind),
+        np.zeros((narrow, WIDE), kind),
+        np.zeros((narrow, WIDE), kind),
+        np.zeros((wide, WIDE), kind),
+        np.zeros((wide, WIDE), kind),
+        np.zeros((wide, WIDE), kind),
+        np.zeros((wide, WIDE), kind),
+        np.zeros((widest, WIDE), kind),
+        np.zeros((triangle, WIDE), kind),
+        np.zeros((triangle, WIDE), kind),
+        np.zeros((narrow, WIDE), kind),
+        np.zeros((narrow, WIDE), kind),
+        np.zeros((8, WIDE), kind),
+        chosen,
+    )
 
 
 @compiled
@@ -104,13 +127,6 @@ def _lift(shared, room, y, out):
     for n in range(len(flat)):
         negative[n] = -flat[n]
     multiply(out, shared.adjoint, room.chosen, len(shared.adjoint), room.changes)
-
-
-@compiled
-def _lift_to(shared, room):
-    """Put u - A y into w."""
-    copy(room.u, room.w)
-    _lift(shared, room, room.y, room.w)
 
 
 @compiled
@@ -165,7 +181,7 @@ def _slopes(w, v, slopes, changes, alpha, low, high):
 
 @compiled
 def _curve(shared, room, model, kept, first):
-    """Bring the Hessian to the slopes of phi at w, factor it, and return how many have changed."""
+    """Bring the Hessian to the slopes of phi at w, and factor it."""
     ends = shared.alpha, shared.low, shared.high
     _slopes(room.w.ravel(), room.v.ravel(), kept.slopes.ravel(), kept.changes.ravel(), *ends)
     count, changed = 0, room.chosen[-len(shared.map) :]
@@ -177,7 +193,6 @@ def _curve(shared, room, model, kept, first):
         multiply(kept.hessian, model.products, changed, count, kept.changes)
         copy(kept.hessian, kept.factor)
         _factor(kept.factor, len(shared.adjoint))
-    return count
 
 
 @compiled
@@ -281,7 +296,14 @@ def _search(shared, room):
 
 
 @compiled
-def _newton(shared, room, model, kept, goal, most, patience, leading):
+def _finite(found, direction):
+    """Take over a direction, 0 where the factor of a Hessian too ill-conditioned overflowed."""
+    for n in range(len(direction)):
+        direction[n] = found[n] if abs(found[n]) < _HUGE else 0.0
+
+
+@compiled
+def _newton(shared, room, model, kept, goal):
     """Take Newton steps until all violations are within the goal, or fall no more.
 
     Args:
@@ -290,35 +312,30 @@ def _newton(shared, room, model, kept, goal, most, patience, leading):
         model: in the precision of the Hessian.
         kept: its room, with the Hessian of its slopes.
         goal: the violation at which a sample is solved.
-        most: steps.
-        patience: steps in which the violation must fall.
-        leading: whether to end where no slope changes: the rest is rounding.
 
     Returns:
-        The steps taken, and whether all are solved.
+        The steps taken.
     """
     before, r = np.inf, len(shared.adjoint)
-    for step in range(most):
+    for step in range(_STEPS):
         worst = _look(shared, room)
         if worst <= goal:
-            return step, True
-        if step % patience == patience - 1:
+            return step
+        if step % _PATIENCE == _PATIENCE - 1:
             if worst > 0.7 * before:
-                return step, False
+                return step
             before = worst
-        changes = _curve(shared, room, model, kept, step == 0)
-        if leading and step > 0 and changes == 0:
-            return step, False
+        _curve(shared, room, model, kept, step == 0)
         for k in range(r):
             for lane in range(WIDE):
                 late = -room.lanes[_VIOLATION, lane] > goal * goal
                 kept.direction[k, lane] = -room.gradient[k, lane] if late else 0.0
         _solve(kept.factor, r, kept.direction)
-        copy(kept.direction, room.direction)
+        _finite(kept.direction.ravel(), room.direction.ravel())
         fill(room.moved, 0)
         _lift(shared, room, room.direction, room.moved)
         _search(shared, room)
-    return most, False
+    return _STEPS
 
 
 @compiled
@@ -334,52 +351,37 @@ def _begin(room, r):
 
 
 @compiled
-def newton_rows(u, h, y, quick, exact, quick_room, room, rough, goal, warm, z):
+def newton_rows(u, h, y, matrix, spectrum, line, goal, z):
     """Put the states of all samples into z.
 
     Args:
         u: pre-activations, (samples, units).
         h: what A is to give, (samples, r).
         y: multipliers to start from, (samples, r).
-        quick: what is shared, in float32.
-        exact: the same in float64.
-        quick_room: of a block, in float32.
-        room: of a block, in float64.
-        rough: the violation to which float32 leads.
+        matrix: A, (units, r), float64.
+        spectrum: the diagonal of A'A, (r,), float64.
+        line: phi, as alpha, low and high.
         goal: the violation at which a sample is solved.
-        warm: whether y may be good enough.
         z: the states, (samples, units), written.
 
     Returns:
         The most steps that a block took.
     """
-    r, most = len(exact.adjoint), 0
+    alpha, low, high = line
+    single, double = np.zeros(1, np.float32), np.zeros(1)
+    model = _shared(matrix, spectrum, alpha, low, high, single)
+    shared = _shared(matrix, spectrum, alpha, low, high, double)
+    kept, room, most = _room(model, single), _room(shared, double), 0
     for first in range(0, len(u), WIDE):
         load(u, first, room.u)
         load(h, first, room.h)
         load(y, first, room.y)
-        steps, solved = 0, False
-        if warm:
-            _lift_to(exact, room)
-            solved = _look(exact, room) <= goal
-        if not solved:
-            copy(room.h, quick_room.h)
-            copy(room.y, quick_room.y)
-            copy(room.u, quick_room.u)
-            _lift_to(quick, quick_room)
-            _begin(quick_room, r)
-            steps, _ = _newton(quick, quick_room, quick, quick_room, rough, 60, 6, True)
-            copy(quick_room.y, room.y)
-            _lift_to(exact, room)
-            more, solved = _newton(exact, room, quick, quick_room, goal, 12, 3, False)
-            steps += more
-        if not solved:
-            _begin(room, r)
-            _lift_to(exact, room)
-            more, solved = _newton(exact, room, exact, room, goal, 150, 10, False)
-            steps += more
-        most = max(most, steps)
+        copy(room.u, room.w)
+        _lift(shared, room, room.y, room.w)
+        _begin(kept, len(shared.adjoint))
+        most = max(most, _newton(shared, room, model, kept, goal))
         for lane in range(min(WIDE, len(u) - first)):
             for i in range(z.shape[1]):
-                z[first + lane, i] = room.v[i, lane]
+                v = room.v[i, lane]
+                z[first + lane, i] = v if abs(v) < _HUGE else 0.0  # others finish it
     return most

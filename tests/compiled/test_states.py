@@ -109,8 +109,8 @@ def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(compiled, "_ENTRIES", 500)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     together = CompiledNewton().solve(problem)
-    assert torch.allclose(together.value, alone.value, rtol=0, atol=1e-9)
-    assert together.objective == pytest.approx(alone.objective, rel=1e-13)
+    assert torch.allclose(together.value, alone.value, rtol=0, atol=1e-6)
+    assert together.objective == pytest.approx(alone.objective, rel=1e-12)
 
 
 def test_without_numba_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
