@@ -24,7 +24,11 @@ _PENALTIES: dict[str, Callable[..., Penalty]] = {
     "GroupLasso": penalties.GroupLasso,
     "Nonnegative": penalties.Nonnegative,
     "RowNorm": penalties.RowNorm,
+    "ColumnNorm": penalties.ColumnNorm,
     "SpectralNorm": penalties.SpectralNorm,
+    "SimplexRows": penalties.SimplexRows,
+    "DoublyStochastic": penalties.DoublyStochastic,
+    "Orthogonal": penalties.Orthogonal,
 }
 
 

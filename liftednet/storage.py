@@ -255,7 +255,15 @@ _PENALTIES = (
     penalties.GroupLasso,
     penalties.Nonnegative,
     penalties.RowNorm,
+    penalties.ColumnNorm,
     penalties.SpectralNorm,
+    penalties.Signs,
+    penalties.FixedZeros,
+    penalties.SimplexRows,
+    penalties.DoublyStochastic,
+    penalties.LinearEqualities,
+    penalties.Orthogonal,
+    penalties.FewRows,
     penalties.Sum,
 )
 _LOSSES = (

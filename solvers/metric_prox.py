@@ -50,7 +50,8 @@ def low_rank_prox(
 
     With U = V diag(e)^(1/2), s = t / d and Z (rank, units), P = prox_{s pi}(W - U Z) where
     Z = U'(P - W) (Becker and Fadili, A Quasi-Newton Proximal Splitting Method, 2012). Unknowns
-    are few, and P is in the domain whatever the tolerance. For rho |P - C|_F^2 there is a formula.
+    are few, and P is in the domain whatever the tolerance. For rho |P - C|_F^2 there is a formula;
+    of a penalty that is not convex, P is prox_{s pi}(W).
 
     Args:
         penalty: pi.
@@ -65,6 +66,8 @@ def low_rank_prox(
     Raises:
         SolverError: W is not finite, or the tolerance is not reached; it carries the last P.
     """
+    if not penalty.convex:  # its nearest point, and no equation that is monotone
+        return penalty.prox(weight, t / metric.scale)
     dual = _Dual(penalty, weight, metric, t / metric.scale)
     if isinstance(penalty, SquaredFrobenius):
         return dual.ridge(penalty)

@@ -87,7 +87,8 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             gradient, scale = problem.gradient(ahead)
             following = proximal(problem, ahead - gradient / smoothness, 1 / smoothness)
             moved, change = ahead - following, following - value
-            momentum = 1.0 if bool((moved * change).sum() > 0) else momentum
+            back = not problem.penalty.convex or bool((moved * change).sum() > 0)
+            momentum = 1.0 if back else momentum
             larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
             ahead = following + (momentum - 1) / larger * change
             value, momentum = following, larger

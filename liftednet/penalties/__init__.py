@@ -6,11 +6,21 @@ of training can hold it at every step.
 
 from liftednet.penalties.catalogue import (
     L1,
+    ColumnNorm,
     GroupLasso,
     Nonnegative,
     RowNorm,
     SpectralNorm,
     SquaredFrobenius,
+)
+from liftednet.penalties.constraints import (
+    DoublyStochastic,
+    FewRows,
+    FixedZeros,
+    LinearEqualities,
+    Orthogonal,
+    Signs,
+    SimplexRows,
 )
 from liftednet.penalties.declared import Declared
 from liftednet.penalties.penalty import Penalty
@@ -18,12 +28,20 @@ from liftednet.penalties.sums import Mixing, Sum
 
 __all__ = [
     "L1",
+    "ColumnNorm",
     "Declared",
+    "DoublyStochastic",
+    "FewRows",
+    "FixedZeros",
     "GroupLasso",
+    "LinearEqualities",
     "Mixing",
     "Nonnegative",
+    "Orthogonal",
     "Penalty",
     "RowNorm",
+    "Signs",
+    "SimplexRows",
     "SpectralNorm",
     "SquaredFrobenius",
     "Sum",

@@ -195,9 +195,9 @@ class Nonnegative(Weighted):
         positive = weight.clamp(min=0)
         return positive / (1 + 2 * t * self.rho) if self.rho else positive
 
-    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return whether no entry is below -slack."""
-        return bool((weight >= -slack).all())
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest negative entry."""
+        return float(weight.double().neg().clamp(min=0).max())
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,7 @@ class RowNorm(Bounded):
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return W with longer rows scaled down to the bound."""
-        norms = weight.norm(dim=1, keepdim=True)
-        return weight * (self.bound / norms.clamp(min=self.bound))
+        return _shortened(weight, self.inside(weight), dim=1)
 
     def largest(self, weight: Tensor) -> float:
         """Return the largest row norm."""
@@ -233,11 +232,41 @@ class RowNorm(Bounded):
 
 
 @dataclass(frozen=True)
+class ColumnNorm(Bounded):
+    """pi(W) = 0 where every column of W, the weights of a unit, has norm at most `bound`.
+
+    Attributes:
+        bound: the largest column norm, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import ColumnNorm
+        >>> W = torch.tensor([[3.0, -0.4], [4.0, 0.3]])
+        >>> ColumnNorm(1.0).project(W)
+        tensor([[ 0.6000, -0.4000],
+                [ 0.8000,  0.3000]])
+    """
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return |W_j|_2 <= bound for every column."""
+        return [cp.norm(weight, 2, axis=0) <= self.bound]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with longer columns scaled down to the bound."""
+        return _shortened(weight, self.inside(weight), dim=0)
+
+    def largest(self, weight: Tensor) -> float:
+        """Return the largest column norm."""
+        return float(weight.double().norm(dim=0).max())
+
+
+@dataclass(frozen=True)
 class SpectralNorm(Bounded):
     """pi(W) = 0 where no singular value of W exceeds `bound`.
 
     With bound 1 it is the convex hull of the matrices with orthonormal columns (or rows), the
-    constraint that Lifted Neural Networks name as future work; orthogonality itself is not convex.
+    constraint that Lifted Neural Networks name as future work; for orthogonality itself, which is
+    not convex, see `Orthogonal`.
 
     Attributes:
         bound: the largest singular value, positive.
@@ -259,8 +288,14 @@ class SpectralNorm(Bounded):
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return W with larger singular values cut down to the bound."""
         left, singular, right = torch.linalg.svd(weight, full_matrices=False)
-        return (left * singular.clamp(max=self.bound)) @ right
+        return (left * singular.clamp(max=self.inside(weight))) @ right
 
     def largest(self, weight: Tensor) -> float:
         """Return the largest singular value."""
         return float(torch.linalg.matrix_norm(weight.double(), 2))
+
+
+def _shortened(weight: Tensor, bound: float, dim: int) -> Tensor:
+    """Return W with rows (dim 1) or columns (dim 0) scaled down to a norm."""
+    norms = weight.norm(dim=dim, keepdim=True)
+    return weight * (bound / norms.clamp(min=bound))

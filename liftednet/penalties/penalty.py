@@ -33,6 +33,8 @@ class Penalty(ABC):
         closed_form: whether `prox` is cheap; else CVXPY solves a problem every time.
         entrywise: whether pi is a sum over entries, each quadratic on either side of 0, so that
             a solver that knows which entries are 0 can take Newton's step.
+        convex: whether it is; of one that is not, `prox` is one of the nearest points, a fit ends
+            where its gradient and the constraint meet, and CVXPY cannot state it.
         place: where its prox stands in a chain of proxes that is the prox of their sum (see
             `Sum`), or None where no such chain is known.
 
@@ -47,6 +49,7 @@ class Penalty(ABC):
     proximable: bool = True
     closed_form: bool = True
     entrywise: bool = False
+    convex: bool = True
     place: int | None = None
 
     def __add__(self, other: Penalty) -> Sum:
@@ -87,9 +90,22 @@ class Penalty(ABC):
         """Return the point of the domain nearest to W, (inputs, units): the prox with t = 0."""
         return self.prox(weight, 0.0)
 
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the domain, taken in float64; 0 within."""
+        return statement(self, tuple(weight.shape)).violation(weight)
+
     def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
         """Return whether W is in the domain, but for a slack and for rounding."""
-        return statement(self, tuple(weight.shape)).violation(weight) <= slack + _CONIC_SLACK
+        return self.violation(weight) <= slack + _CONIC_SLACK
+
+    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a start in the domain that lets signals through, (inputs, units).
+
+        Args:
+            weight: a start without the constraint, (inputs, units).
+            generator: of what is drawn beside it.
+        """
+        return self.project(weight)
 
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
         """Raise `DataError` where no W (inputs, units) satisfies the constraints; some does."""
@@ -122,13 +138,35 @@ class Weighted(Penalty):
         """Refuse a rho that is not positive."""
         object.__setattr__(self, "rho", require_positive("rho", self.rho))
 
+    def violation(self, weight: Tensor) -> float:
+        """Return 0: every W is in the domain."""
+        return 0.0
+
+
+class Constraint(Penalty):
+    """A constraint on W: 0 where it holds."""
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return 0, a scalar."""
+        return weight.new_zeros(())
+
+    @abstractmethod
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the domain, taken in float64; 0 within."""
+
     def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return True: every W is in the domain."""
-        return True
+        """Return whether W is in the domain, but for a slack and for rounding."""
+        rounding = max(ROUNDING * torch.finfo(weight.dtype).eps, DEGENERATE)
+        size = max(1.0, float(weight.abs().max()) if weight.numel() else 1.0)
+        return self.violation(weight) <= slack + rounding * size
 
 
 @dataclass(frozen=True, eq=False)
-class Bounded(Penalty):
+class Bounded(Constraint):
     """A constraint on W: 0 within the bound.
 
     Attributes:
@@ -144,19 +182,14 @@ class Bounded(Penalty):
         """Refuse a bound that is not positive."""
         object.__setattr__(self, "bound", require_positive("bound", self.bound))
 
-    def expression(self, weight: Expression) -> Expression:
-        """Return 0."""
-        return cp.Constant(0.0)
-
-    def value(self, weight: Tensor) -> Tensor:
-        """Return 0, a scalar."""
-        return weight.new_zeros(())
+    def inside(self, weight: Tensor) -> float:
+        """Return the bound less what rounding of a projection could add to a norm."""
+        return self.bound * (1 - ROUNDING * torch.finfo(weight.dtype).eps)
 
     @abstractmethod
     def largest(self, weight: Tensor) -> float:
         """Return the norm that is bounded, taken in float64."""
 
-    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
-        """Return whether the norm is within the bound, a slack and rounding."""
-        rounding = max(ROUNDING * torch.finfo(weight.dtype).eps, DEGENERATE)
-        return self.largest(weight) <= self.bound * (1 + rounding) + slack
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much the norm exceeds the bound."""
+        return max(self.largest(weight) - self.bound, 0.0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet.errors import SolverError
+from liftednet.errors import DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties.catalogue import SquaredFrobenius
 from liftednet.penalties.penalty import DEGENERATE, ROUNDING, Bounded, Penalty
@@ -59,6 +59,7 @@ class Sum(Penalty):
     smooth: bool = field(init=False, repr=False, compare=False)
     closed_form: bool = field(init=False, repr=False, compare=False)
     entrywise: bool = field(init=False, repr=False, compare=False)
+    convex: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Take over what all terms have in common."""
@@ -66,6 +67,12 @@ class Sum(Penalty):
         object.__setattr__(self, "closed_form", all(known))
         object.__setattr__(self, "smooth", all(term.smooth for term in self.terms))
         object.__setattr__(self, "entrywise", all(term.entrywise for term in self.terms))
+        object.__setattr__(self, "convex", all(term.convex for term in self.terms))
+        if not self.convex and len(self._kinked) > 1:
+            raise DeclarationError(
+                f"{self!r} has a term that is not convex: the prox of a sum is known for squares "
+                "beside it alone."
+            )
 
     @property
     def parts(self) -> tuple[Penalty, ...]:
@@ -104,9 +111,19 @@ class Sum(Penalty):
             maps.append(partial(self._chained, t=t))
         return _dykstra(maps, weight) if len(maps) > 1 else _composed(maps, weight)
 
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the domain of a term, at most."""
+        return max(term.violation(weight) for term in self.terms)
+
     def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
         """Return whether W is in the domain of every term."""
         return all(term.holds(weight, slack) for term in self.terms)
+
+    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a start of every term in turn, and what is nearest to the last in the domain."""
+        for term in self.terms:
+            weight = term.begin(weight, generator)
+        return self.project(weight)
 
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
         """Raise `DataError` where no W (inputs, units) satisfies the constraints of all terms."""

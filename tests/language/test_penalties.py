@@ -11,16 +11,25 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.linalg import polar
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.penalties import (
     L1,
+    ColumnNorm,
     Declared,
+    DoublyStochastic,
+    FewRows,
+    FixedZeros,
     GroupLasso,
+    LinearEqualities,
     Nonnegative,
+    Orthogonal,
     Penalty,
     RowNorm,
+    Signs,
+    SimplexRows,
     SpectralNorm,
     SquaredFrobenius,
     Sum,
@@ -37,11 +46,23 @@ SINGLE: list[Penalty] = [
     Nonnegative(0.2),
     RowNorm(0.7),
     SpectralNorm(0.8),
+    ColumnNorm(0.7),
 ]
 PAIRS: list[Penalty] = [one + other for one, other in combinations(SINGLE, 2)]
+SIGNS = torch.tensor([[1.0, -1, 0], [0, 0, 0], [-1, -1, 1], [1, 1, 1]])
+LINEAR: list[Penalty] = [
+    Signs(SIGNS),
+    FixedZeros(SIGNS),
+    SimplexRows(0.6),
+    LinearEqualities(CENTER[:, :2].T, CENTER[:2]),
+]
+NOT_CONVEX: list[Penalty] = [Orthogonal(), FewRows(2)]
 LONG: list[Penalty] = [
     RowNorm(0.7) + GroupLasso(0.1) + Nonnegative(0.1) + L1(0.1) + SquaredFrobenius(0.2, CENTER),
     L1(0.1) + L1(0.2) + GroupLasso(0.1) + GroupLasso(0.2),
+    L1(0.1) + FixedZeros(SIGNS) + Signs(SIGNS) + SquaredFrobenius(0.1),
+    LinearEqualities(CENTER[:, :2].T) + Signs(SIGNS[2:3].T[:1]),
+    GroupLasso(0.2) + LinearEqualities(CENTER[:, :1].T, CENTER[:1]),
     RowNorm(0.9) + RowNorm(0.6),
     SpectralNorm(0.9) + SpectralNorm(0.5) + Nonnegative(),
 ]
@@ -51,7 +72,7 @@ DECLARED: list[Penalty] = [
     Declared(lambda W: 0.1 * cp.norm1(W), lambda W: W >= 0),
     Declared(lambda W: 0.5 * cp.normNuc(W)) + SquaredFrobenius(0.2),
 ]
-CHEAP = [*SINGLE, *PAIRS, *LONG]
+CHEAP = [*SINGLE, *LINEAR, *PAIRS, *LONG]
 ENTRIES = st.lists(st.floats(-5, 5), min_size=12, max_size=12)
 
 
@@ -104,7 +125,7 @@ def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Ge
     assert distance_to_cvxpy(penalty, w, t, penalty.prox(w, t)) < 1e-6
 
 
-@pytest.mark.parametrize("penalty", [*SINGLE, *DECLARED, *LONG], ids=name)
+@pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *DECLARED, *LONG], ids=name)
 def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -> None:
     w = penalty.prox(matrix(generator), 0.5)  # inside the domain
     constant = cp.Constant(w.numpy())
@@ -125,7 +146,7 @@ def test_prox_is_firmly_nonexpansive(
     assert float((moved * moved).sum()) <= float((moved * (one - other)).sum()) + 1e-10
 
 
-@pytest.mark.parametrize("penalty", [*SINGLE, *LONG], ids=name)
+@pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *NOT_CONVEX, *LONG], ids=name)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_what_is_projected_is_held(
     penalty: Penalty, dtype: torch.dtype, generator: torch.Generator
@@ -137,11 +158,82 @@ def test_what_is_projected_is_held(
         torch.testing.assert_close(penalty.project(inside), inside)
 
 
-@pytest.mark.parametrize("penalty", [RowNorm(0.7), SpectralNorm(0.8)], ids=name)
+@pytest.mark.parametrize(
+    "penalty",
+    [RowNorm(0.7), ColumnNorm(0.7), SpectralNorm(0.8), Nonnegative(), Signs(SIGNS[:1, :1]),
+     FixedZeros(SIGNS[:1, :1]), FewRows(30)],
+    ids=name,
+)  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_rounding_of_a_large_projection_is_held(penalty: Penalty, dtype: torch.dtype) -> None:
+def test_a_large_projection_is_exactly_inside(penalty: Penalty, dtype: torch.dtype) -> None:
     w = torch.randn(400, 300, generator=torch.Generator().manual_seed(0), dtype=dtype)
-    assert penalty.holds(penalty.project(w)) and not penalty.holds(w)
+    assert penalty.violation(penalty.project(w)) == 0 and not penalty.holds(w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "penalty", [SimplexRows(), DoublyStochastic(), Orthogonal(),
+                LinearEqualities(torch.ones(1, 150))], ids=name
+)  # fmt: skip
+def test_what_a_number_cannot_meet_is_met_to_rounding(penalty: Penalty, dtype: torch.dtype) -> None:
+    w = torch.randn(150, 150, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    p = penalty.project(w)
+    assert penalty.violation(p) < len(w) * torch.finfo(dtype).eps  # of a sum of so many
+    assert not penalty.holds(w)
+    if not isinstance(penalty, Orthogonal | LinearEqualities):
+        assert bool((p >= 0).all())
+
+
+def test_doubly_stochastic_is_nearest(generator: torch.Generator) -> None:
+    for scale in (0.1, 1.0, 30.0):
+        w = scale * torch.randn(6, 6, generator=generator, dtype=torch.float64)
+        found = DoublyStochastic().prox(w, 1.0)
+        assert distance_to_cvxpy(DoublyStochastic(), w, 1.0, found) < 1e-6
+    with pytest.raises(DataError, match="square"):
+        DoublyStochastic().refuse_infeasible(SHAPE)
+
+
+def test_the_polar_factor_is_the_nearest_orthogonal_matrix(generator: torch.Generator) -> None:
+    """Against scipy's polar decomposition and against orthogonal matrices that are drawn."""
+    w = matrix(generator)
+    found = Orthogonal().project(w)
+    assert torch.allclose(found, torch.from_numpy(polar(w.numpy())[0]))
+    drawn = torch.linalg.qr(torch.randn(100, *SHAPE, generator=generator, dtype=w.dtype))[0]
+    assert bool(((drawn - w).flatten(1).norm(dim=1) >= (found - w).norm()).all())
+
+
+def test_few_rows_is_the_best_of_all_choices(generator: torch.Generator) -> None:
+    w = matrix(generator)
+    left_out = [float(w[list(pair)].norm()) for pair in combinations(range(4), 2)]
+    assert float((FewRows(2).project(w) - w).norm()) == pytest.approx(min(left_out))
+    assert FewRows(9).project(w) is w
+
+
+def test_what_is_not_convex_says_so() -> None:
+    for penalty in NOT_CONVEX:
+        with pytest.raises(DeclarationError, match="not convex"):
+            penalty.domain(cp.Variable(SHAPE))
+        with pytest.raises(DeclarationError, match="squares"):
+            penalty + Nonnegative()
+        assert not (penalty + SquaredFrobenius(0.1)).convex
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Signs(torch.tensor([[2.0]])), "1, -1 or 0"),
+        (lambda: Signs(torch.ones(3)), "two dimensions"),
+        (lambda: Signs(torch.ones(3, 1)).refuse_infeasible(SHAPE), r"\(3, 1\).*\(4, 3\)"),
+        (lambda: FixedZeros([[1]]), "torch tensor"),
+        (lambda: FewRows(0), "count"),
+        (lambda: LinearEqualities(torch.ones(1, 3)).refuse_infeasible(SHAPE), "4 columns"),
+        (lambda: LinearEqualities(torch.ones(2, 4), torch.tensor([[0.0], [1.0]]))
+            .refuse_infeasible(SHAPE), "contradict"),
+    ],
+)  # fmt: skip
+def test_constraints_that_cannot_be_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make()
 
 
 def test_a_domain_is_left_by_more_than_the_slack() -> None:
@@ -228,7 +320,7 @@ def test_constraints_that_exclude_each_other_are_named() -> None:
     together = Declared(constraints=lambda W: W >= 1) + RowNorm(1.0)
     with pytest.raises(DataError, match=r"1\.0 <= W"):
         together.refuse_infeasible(SHAPE)
-    for penalty in SINGLE:
+    for penalty in [*SINGLE, *LINEAR]:
         penalty.refuse_infeasible(SHAPE)
 
 

@@ -13,11 +13,15 @@ from torch import Tensor
 from liftednet.errors import SolverError
 from liftednet.penalties import (
     L1,
+    ColumnNorm,
     Declared,
     GroupLasso,
+    LinearEqualities,
     Nonnegative,
     Penalty,
     RowNorm,
+    Signs,
+    SimplexRows,
     SpectralNorm,
     SquaredFrobenius,
 )
@@ -41,6 +45,10 @@ PENALTIES: list[Penalty] = [
     Nonnegative() + RowNorm(0.8),
     SquaredFrobenius(0.1, CENTER) + L1(0.1) + GroupLasso(0.2),
     Nonnegative() + SpectralNorm(0.8),
+    ColumnNorm(0.7),
+    Signs(torch.tensor([[1.0], [-1.0]]).repeat(4, 1)),
+    SimplexRows(),
+    LinearEqualities(torch.ones(1, 8)) + L1(0.1),
     Declared(lambda W: 0.2 * cp.norm1(W), lambda W: W >= -0.1),
 ]
 

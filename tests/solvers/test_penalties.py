@@ -14,11 +14,18 @@ from liftednet.divergences import joint, tight
 from liftednet.errors import DeclarationError
 from liftednet.penalties import (
     L1,
+    ColumnNorm,
     Declared,
+    FewRows,
+    FixedZeros,
     GroupLasso,
+    LinearEqualities,
     Nonnegative,
+    Orthogonal,
     Penalty,
     RowNorm,
+    Signs,
+    SimplexRows,
     SpectralNorm,
     SquaredFrobenius,
 )
@@ -37,6 +44,11 @@ PENALTIES: list[Penalty] = [
     L1(0.2) + Nonnegative(0.1),
     SquaredFrobenius(0.1) + GroupLasso(0.2) + RowNorm(0.7),
     Nonnegative() + SpectralNorm(0.8),
+    ColumnNorm(0.5),
+    Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]])),
+    FixedZeros(torch.tensor([[1.0, 0.0, 0.0]])) + L1(0.2),
+    SimplexRows(),
+    LinearEqualities(torch.ones(1, 4, dtype=torch.float64)) + SquaredFrobenius(0.1),
 ]
 
 
@@ -51,6 +63,18 @@ def test_fit_agrees_with_the_reference(penalty: Any, dtype: torch.dtype, kind: A
     assert gap < (1e-6 if dtype is torch.float64 else 1e-4)
     assert solution.residual <= (1e-8 if dtype is torch.float64 else 1e-5)
     assert solve(problem).residual <= (1e-8 if dtype is torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("penalty", [Orthogonal(), FewRows(2)], ids=repr)
+def test_a_fit_that_is_not_convex_ends_stationary_and_lower(penalty: Any) -> None:
+    problem = replace(weight_fit(joint(activations.Sigmoid()), torch.float64), penalty=penalty)
+    start = problem.zeros()
+    start = replace(start, matrix=penalty.project(torch.eye(*start.matrix.shape).to(start.matrix)))
+    solution = solve(problem, start=start)
+    assert solution.residual <= 1e-8 and penalty.violation(solution.value.matrix) < 1e-12
+    assert solution.objective < problem.measure(start).objective
+    with pytest.raises(DeclarationError, match="not convex"):
+        solve(problem, "reference")
 
 
 def test_l1_and_groups_set_weights_to_zero() -> None:

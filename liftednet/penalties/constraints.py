@@ -1,0 +1,410 @@
+"""Constraints on the entries, rows and columns of W, each with its nearest point."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from liftednet.activations.simplex import project_simplex
+from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.lazy import cvxpy as cp
+from liftednet.penalties.penalty import Constraint
+from liftednet.validation import require_count, require_finite, require_matrix, require_positive
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint as Stated
+    from cvxpy.expressions.expression import Expression
+
+_NEWTON_STEPS = 100  # of the dual of a doubly stochastic projection; about ten suffice
+_ROUNDED = 1e-13  # off the sums in float64, where Newton's steps end
+_NEARLY = 1e-9  # off the sums, where steps that no longer help have come far enough
+
+
+@dataclass(frozen=True, eq=False)
+class Signs(Constraint):
+    """pi(W) = 0 where entries have given signs, as of weights that make a network monotone.
+
+    Attributes:
+        signs: 1 for W_ij >= 0, -1 for W_ij <= 0, 0 for no constraint (as in scikit-learn's
+            `monotonic_cst`); (inputs, units), or of a shape that becomes it, such as (inputs, 1).
+
+    Raises:
+        DataError: it is no matrix of 1, -1 and 0; at first use, it does not fit W.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import Signs
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 1.0], [-1.0, 2.0]])
+        >>> Signs(torch.tensor([[1.0], [-1.0], [0.0]])).project(W)
+        tensor([[ 3.,  0.],
+                [ 0.,  0.],
+                [-1.,  2.]])
+    """
+
+    signs: Tensor
+    entrywise = True
+    place = 0
+
+    def __post_init__(self) -> None:
+        """Refuse other numbers."""
+        require_matrix("signs", self.signs)
+        if not bool(((self.signs == 0) | (self.signs.abs() == 1)).all()):
+            raise DataError("signs must be 1, -1 or 0 (for no constraint).")
+
+    def domain(self, weight: Expression) -> list[Stated]:
+        """Return signs * W >= 0."""
+        signs = self.signs.expand(weight.shape).double().cpu().numpy()
+        return [cp.multiply(signs, weight) >= 0]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with 0 in place of entries of the wrong sign."""
+        lowest, highest = self._ends
+        return weight.clamp(lowest.to(weight), highest.to(weight))
+
+    @cached_property
+    def _ends(self) -> tuple[Tensor, Tensor]:
+        free = torch.full_like(self.signs, math.inf)
+        return -free.where(self.signs <= 0, 0.0), free.where(self.signs >= 0, 0.0)
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest entry of the wrong sign."""
+        return float((-self.signs.to(weight) * weight).double().clamp(min=0).max())
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where the signs are not those of a W (inputs, units)."""
+        _require_broadcast("signs", self.signs, shape)
+
+
+@dataclass(frozen=True, eq=False)
+class FixedZeros(Constraint):
+    """pi(W) = 0 where chosen entries are 0: connections that are not there.
+
+    Attributes:
+        where: nonzero where W_ij is 0, booleans or numbers, (inputs, units), or of a shape that
+            becomes it.
+
+    Raises:
+        DataError: it is no matrix; at first use, it does not fit W.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import FixedZeros
+        >>> FixedZeros(torch.tensor([[True, False]])).project(torch.ones(2, 2))
+        tensor([[0., 1.],
+                [0., 1.]])
+    """
+
+    where: Tensor
+    entrywise = True
+    place = 0
+
+    def __post_init__(self) -> None:
+        """Keep it as numbers."""
+        given = self.where.float() if isinstance(self.where, Tensor) else self.where
+        object.__setattr__(self, "where", (require_matrix("where", given) != 0).float())
+
+    def domain(self, weight: Expression) -> list[Stated]:
+        """Return W_ij = 0 in the chosen places."""
+        return [cp.multiply(self.where.expand(weight.shape).numpy(), weight) == 0]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with 0 in the chosen places."""
+        return weight.masked_fill(self.where.to(weight.device) != 0, 0.0)
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest entry in the chosen places."""
+        return float((self.where.to(weight) * weight).double().abs().max())
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where the places are not those of a W (inputs, units)."""
+        _require_broadcast("where", self.where, shape)
+
+
+@dataclass(frozen=True)
+class SimplexRows(Constraint):
+    """pi(W) = 0 where every row of W is nonnegative and has the sum `total`.
+
+    An input is then shared out among the units: sums over units are kept.
+
+    Attributes:
+        total: of a row, positive.
+
+    Raises:
+        DataError: the total is not positive and finite.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import SimplexRows
+        >>> SimplexRows().project(torch.tensor([[2.0, 1.5, -1.0]]))
+        tensor([[0.7500, 0.2500, 0.0000]])
+    """
+
+    total: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a total that is not positive."""
+        object.__setattr__(self, "total", require_positive("total", self.total))
+
+    def domain(self, weight: Expression) -> list[Stated]:
+        """Return W >= 0 and the sums of its rows."""
+        return [weight >= 0, cp.sum(weight, axis=1) == self.total]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return the nearest point of the simplex to every row, by sorting."""
+        return self.total * project_simplex(weight / self.total)
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest negative entry, or how far a sum is off."""
+        return _off_sums(weight.double(), self.total, (1,))
+
+    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
+        """Return rows that are mostly those of the identity."""
+        return self.project(self.total * _passing(weight))
+
+
+@dataclass(frozen=True)
+class DoublyStochastic(Constraint):
+    """pi(W) = 0 where W is square, nonnegative, and all its rows and columns have the sum 1.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import DoublyStochastic
+        >>> DoublyStochastic().project(torch.tensor([[1.0, 0.0], [0.0, 0.5]]))
+        tensor([[0.8750, 0.1250],
+                [0.1250, 0.8750]])
+    """
+
+    def domain(self, weight: Expression) -> list[Stated]:
+        """Return W >= 0 and the sums of its rows and columns."""
+        return [weight >= 0, cp.sum(weight, axis=0) == 1, cp.sum(weight, axis=1) == 1]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return the nearest doubly stochastic matrix, max(W - a 1' - 1 b', 0).
+
+        By Newton's method on the dual, which is piecewise quadratic in a and b.
+
+        Raises:
+            SolverError: the sums are not reached.
+        """
+        self.refuse_infeasible((weight.shape[0], weight.shape[1]))
+        target, size = weight.double(), len(weight)
+        shifts = target.new_zeros(2 * size)
+        for _ in range(_NEWTON_STEPS):
+            found, error = self._dual(target, shifts)
+            if float(error.abs().max()) <= _ROUNDED * max(1.0, float(shifts.abs().max())):
+                break
+            shifts, moved = self._step(target, shifts, found, error), shifts
+            if torch.equal(shifts, moved):
+                break
+        if not float(error.abs().max()) <= _NEARLY:
+            raise SolverError(f"sums of a projection are off by {float(error.abs().max()):.1e}.")
+        return found.to(weight)
+
+    @staticmethod
+    def _dual(target: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
+        """Return max(W - a 1' - 1 b', 0), and by how much its sums exceed 1, (2 size,)."""
+        rows, columns = shifts.view(2, -1)
+        found = (target - rows[:, None] - columns).clamp(min=0)
+        return found, torch.cat([found.sum(1), found.sum(0)]) - 1
+
+    def _step(self, target: Tensor, shifts: Tensor, found: Tensor, error: Tensor) -> Tensor:
+        """Return the shifts after one damped step that lowers the dual, or the same shifts."""
+        active = (found > 0).to(found)
+        counts = torch.cat([active.sum(1), active.sum(0)])
+        system = torch.diag(counts + 1e-9)
+        system[: len(found), len(found) :], system[len(found) :, : len(found)] = active, active.T
+        system.diagonal().add_(min(1.0, float(error.norm())) * 1e-3)
+        step = torch.linalg.solve(system, error)
+
+        def dual(at: Tensor) -> float:
+            return float(self._dual(target, at)[0].square().sum() / 2 + at.sum())
+
+        value, fall = dual(shifts), float(step @ error)
+        for halvings in range(30):
+            trial = shifts + step / 2**halvings
+            if dual(trial) <= value - 1e-4 * fall / 2**halvings + 1e-15 * abs(value):
+                return trial
+        return shifts
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest negative entry, or how far a sum is off."""
+        return _off_sums(weight.double(), 1.0, (0, 1))
+
+    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
+        """Return a matrix that is mostly the identity."""
+        return self.project(_passing(weight))
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where W is not square."""
+        if shape[0] != shape[1]:
+            raise DataError(f"a doubly stochastic W is square, and here its shape is {shape}.")
+
+
+@dataclass(frozen=True, eq=False)
+class LinearEqualities(Constraint):
+    """pi(W) = 0 where A W = B, as where the weights of some inputs sum to zero in every unit.
+
+    Attributes:
+        matrix: A, (equalities, inputs).
+        right: B, (equalities, units), or of a shape that becomes it; None for 0.
+
+    Raises:
+        DataError: they are no finite matrices; at first use, they do not fit W, or no W satisfies
+            them.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import LinearEqualities
+        >>> LinearEqualities(torch.ones(1, 3)).project(torch.tensor([[3.0], [0.0], [0.0]]))
+        tensor([[ 2.],
+                [-1.],
+                [-1.]])
+    """
+
+    matrix: Tensor
+    right: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is not finite."""
+        for name, value in (("A", self.matrix), ("B", self.right)):
+            if value is not None:
+                require_finite(name, require_matrix(name, value))
+
+    def domain(self, weight: Expression) -> list[Stated]:
+        """Return A W = B."""
+        right = self._right.expand(len(self.matrix), weight.shape[1])
+        return [self.matrix.double().cpu().numpy() @ weight == right.cpu().numpy()]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W - A^+ (A W - B), in float64 inside."""
+        matrix, inverse, right = (x.to(weight.device) for x in self._parts)
+        exact = weight.double()
+        return (exact - inverse @ (matrix @ exact - right)).to(weight)
+
+    @cached_property
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        matrix = self.matrix.double()
+        return matrix, torch.linalg.pinv(matrix), self._right
+
+    @property
+    def _right(self) -> Tensor:
+        return torch.zeros(1, 1).double() if self.right is None else self.right.double()
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest entry of A W - B."""
+        matrix, _, right = (x.to(weight.device) for x in self._parts)
+        return float((matrix @ weight.double() - right).abs().max())
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where no W (inputs, units) satisfies A W = B."""
+        if self.matrix.shape[1] != shape[0]:
+            raise DataError(f"A must have {shape[0]} columns, got {tuple(self.matrix.shape)}.")
+        _require_broadcast("B", self._right, (len(self.matrix), shape[1]))
+        nearest = self.prox(torch.zeros(shape, dtype=torch.float64), 0.0)
+        if not self.holds(nearest):
+            raise DataError("no W satisfies A W = B: rows of A contradict each other.")
+
+
+class _NotConvex(Constraint):
+    """A constraint of which the nearest point is known, though it is not convex."""
+
+    convex = False
+
+    def domain(self, weight: Expression) -> list[Stated]:
+        """Refuse: CVXPY states convex constraints.
+
+        Raises:
+            DeclarationError: always.
+        """
+        raise DeclarationError(f"{self!r} is not convex: CVXPY cannot state it.")
+
+
+@dataclass(frozen=True)
+class Orthogonal(_NotConvex):
+    """pi(W) = 0 where W has orthonormal columns, or rows where units are more than inputs.
+
+    It is not convex; its convex hull is `SpectralNorm(1.0)`. The nearest point is the polar factor
+    of W, in whatever metric a step has.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import Orthogonal
+        >>> Orthogonal().project(torch.tensor([[0.0, 3.0], [-2.0, 0.0]]))
+        tensor([[ 0.,  1.],
+                [-1.,  0.]])
+    """
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return U V' of the singular value decomposition U S V', in float64 inside."""
+        left, _, right = torch.linalg.svd(weight.double(), full_matrices=False)
+        return (left @ right).to(weight)
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest singular value's or the smallest one's distance from 1."""
+        singular = torch.linalg.svdvals(weight.double())
+        return float((singular - 1).abs().max())
+
+
+@dataclass(frozen=True)
+class FewRows(_NotConvex):
+    """pi(W) = 0 where at most `count` rows of W are not zero: so many inputs are used.
+
+    It is not convex; `GroupLasso` is the convex way to zero rows. The nearest point keeps the
+    longest rows.
+
+    Attributes:
+        count: rows that are kept, positive.
+
+    Raises:
+        DataError: it is no positive integer.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import FewRows
+        >>> FewRows(1).project(torch.tensor([[3.0, -4.0], [0.5, 0.0]]))
+        tensor([[ 3., -4.],
+                [ 0.,  0.]])
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no positive integer."""
+        require_count("count", self.count, 1)
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with its longest rows alone."""
+        if self.count >= len(weight):
+            return weight
+        kept = torch.zeros_like(weight)
+        longest = weight.norm(dim=1).topk(self.count).indices
+        kept[longest] = weight[longest]
+        return kept
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the norm of the longest row beyond those that may be there."""
+        norms = weight.double().norm(dim=1).sort(descending=True).values
+        return float(norms[self.count :].max()) if self.count < len(norms) else 0.0
+
+
+def _passing(weight: Tensor) -> Tensor:
+    """Return the identity, repeated or cut, with small parts of |W|: a share of 0.1 of a row."""
+    inputs, units = weight.shape
+    ones = torch.zeros_like(weight)
+    ones[torch.arange(inputs), torch.arange(inputs) % units] = 1.0
+    return 0.9 * ones + 0.1 * weight.abs() / weight.abs().sum(1, keepdim=True).clamp(min=1e-9)
+
+
+def _off_sums(weight: Tensor, total: float, dims: tuple[int, ...]) -> float:
+    below = float((-weight).clamp(min=0).max())
+    return max(below, *(float((weight.sum(dim) - total).abs().max()) for dim in dims))
+
+
+def _require_broadcast(name: str, value: Tensor, shape: tuple[int, int]) -> None:
+    if any(have not in (1, want) for have, want in zip(value.shape, shape, strict=True)):
+        raise DataError(f"{name} of shape {tuple(value.shape)} cannot be that of {shape}.")
