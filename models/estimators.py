@@ -13,7 +13,7 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
 
 from liftednet import errors
 from liftednet.activation import Activation
@@ -165,7 +165,11 @@ class _Feedforward(_Estimator):
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         hidden = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
         sizes = (self.n_features_in_, *hidden, outputs)
-        return LiftedMLP(sizes, _activations(self.activation), self._loss(), **settings)
+        with _refusals():
+            directions = _check_monotonic_cst(self, self.monotonic_cst)
+        given = {} if self.monotonic_cst is None else {"monotonic_cst": directions.tolist()}
+        activations = _activations(self.activation)
+        return LiftedMLP(sizes, activations, self._loss(), **given, **settings)
 
     @abstractmethod
     def _loss(self) -> Loss:
@@ -228,6 +232,9 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
             `LiftedMLP`, None draws one.
         verbose: whether to show a progress bar.
         device: where the model lives, such as "cpu" or "cuda".
+        monotonic_cst: as in scikit-learn's trees: of every feature 1, -1 or 0, where the
+            probability of the second of two classes must not fall, not rise, or may do both; or
+            these numbers by name of a data frame's columns.
 
     Attributes:
         classes_: the labels, sorted.
@@ -269,6 +276,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
         device: str | None = None,
+        monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
@@ -278,7 +286,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
         self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
         self.warm_start, self.random_state = warm_start, random_state
-        self.verbose, self.device = verbose, device
+        self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
 
     def fit(
         self,
@@ -420,6 +428,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         random_state: see `LiftedClassifier`.
         verbose: see `LiftedClassifier`.
         device: see `LiftedClassifier`.
+        monotonic_cst: see `LiftedClassifier`; here of the outputs.
 
     Attributes:
         model_: the fitted `LiftedMLP`.
@@ -458,6 +467,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         random_state: Any = None,
         verbose: bool = False,
         device: str | None = None,
+        monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation, self.loss = hidden_layer_sizes, activation, loss
@@ -467,7 +477,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
         self.n_iter_no_change = n_iter_no_change
         self.warm_start, self.random_state = warm_start, random_state
-        self.verbose, self.device = verbose, device
+        self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
 
     def fit(
         self,

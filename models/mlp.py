@@ -13,11 +13,13 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.network import Network
+from liftednet.penalties import Penalty
 from liftednet.validation import is_integer
 
 from .lifted import Lifted
 from .methods import Method
 from .methods.descent import AnySolver
+from .monotone import monotone_penalties
 from .settings import Penalties
 from .starts import Start
 
@@ -48,6 +50,9 @@ class LiftedMLP(Lifted):
         warm_start: see `Lifted`.
         refit_output: see `Lifted`.
         standardize: see `Lifted`.
+        monotonic_cst: of every input 1 where outputs must not fall with it, -1 where they must not
+            rise, 0 where they may do both; None for 0 (as in scikit-learn, see
+            `monotone_penalties`). Of two classes, the probability of the second is meant.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -83,11 +88,13 @@ class LiftedMLP(Lifted):
         warm_start: bool = False,
         refit_output: bool = False,
         standardize: bool = True,
+        monotonic_cst: Sequence[int] | None = None,
     ) -> None:
         """Check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
         self.loss = CrossEntropy() if loss is None else loss
         given = ReLU() if activations is None else activations
+        self.monotonic_cst = monotonic_cst
         network = feedforward(self.sizes, given, self.loss, bias)
         super().__init__(
             network, lam, rho, divergence, penalty=penalty, method=method, start=start,
@@ -95,12 +102,21 @@ class LiftedMLP(Lifted):
             warm_start=warm_start, refit_output=refit_output, standardize=standardize,
         )  # fmt: skip
 
+    def _penalties(self, layers: int) -> Sequence[Penalty]:
+        """Return the penalties, with the signs that a monotone network needs."""
+        given = super()._penalties(layers)
+        if self.monotonic_cst is None:
+            return given
+        signs = monotone_penalties(self.monotonic_cst, self.sizes, self.network)
+        return [x if y is None else x + y for x, y in zip(given, signs, strict=True)]
+
     def _settings(self) -> dict[str, Any]:
         hidden = self.activations[: len(self.sizes) - 2]
         return {
             "sizes": self.sizes,
             "activations": list(hidden),
             "loss": self.loss,
+            **({} if self.monotonic_cst is None else {"monotonic_cst": self.monotonic_cst}),
             **super()._settings(),
         }
 

@@ -30,7 +30,16 @@ from .methods import Method, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.minibatch import Minibatch
 from .methods.multipliers import refuse_unfit
-from .starts import AUTO, Start, draw_of, given_weights, input_gain, spread_bias, weights_on_inputs
+from .starts import (
+    AUTO,
+    Start,
+    draw_of,
+    given_weights,
+    input_gain,
+    passing,
+    spread_bias,
+    weights_on_inputs,
+)
 
 Penalties = Penalty | Sequence[Penalty]
 
@@ -118,14 +127,14 @@ class Settings:
         states = [state for group in self.network.groups() for state in group]
         parameters = self.network.parameters
         lam = each_layer("lam", self.lam, len(states))
-        penalties = self._penalties(len(parameters))
+        penalties = self._all_penalties()
         for parameter, penalty in zip(parameters, penalties, strict=True):
             penalty.refuse_infeasible(parameter.shape)
         return Structure(
             self.network,
             {state: couple(state.activation) for state in states},
             {s: s.lam if s.lam is not None else x for s, x in zip(states, lam, strict=True)},
-            {p: p.penalty or x for p, x in zip(parameters, penalties, strict=True)},
+            dict(zip(parameters, penalties, strict=True)),
         )
 
     def _penalties(self, layers: int) -> Sequence[Penalty]:
@@ -165,22 +174,33 @@ class Settings:
 
     def _feasible(self, weights: Sequence[Weights]) -> list[Weights]:
         """Return weights, each where its penalty allows it."""
-        layers = zip(weights, self._penalties(len(weights)), self.network.parameters, strict=True)
         return [
-            replace(layer, matrix=(parameter.penalty or penalty).project(layer.matrix))
-            for layer, penalty, parameter in layers
+            replace(layer, matrix=penalty.project(layer.matrix))
+            for layer, penalty in zip(weights, self._all_penalties(), strict=True)
         ]
 
-    def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        draw = draw_of(start, self.network)
+    def _all_penalties(self) -> list[Penalty]:
         parameters = self.network.parameters
-        matrices = [draw(*p.shape, generator) for p in parameters]
+        given = self._penalties(len(parameters))
+        return [p.penalty or penalty for p, penalty in zip(parameters, given, strict=True)]
+
+    def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
+        penalties = self._all_penalties()
+        draw = draw_of(start, self.network, penalties)
+        parameters = self.network.parameters
         if start != AUTO:
+            matrices = [draw(*p.shape, generator) for p in parameters]
             return [
                 Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
                 for matrix, p in zip(matrices, parameters, strict=True)
             ]
         first = weights_on_inputs(self.network)
+        matrices = [
+            penalty.begin(passing(*p.shape, generator))
+            if penalty.signed and p not in first
+            else penalty.project(draw(*p.shape, generator))
+            for p, penalty in zip(parameters, penalties, strict=True)
+        ]
         return [
             Weights(
                 input_gain(p.shape[0]) * matrix if p in first else matrix,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from liftednet.errors import DataError
 from liftednet.layers import Parameter
 from liftednet.layers.expression import Expression, Input, arguments_of
 from liftednet.network import Network, parameters_of
+from liftednet.penalties import Penalty
 from liftednet.samples import Weights
 
 from .block import Structure
@@ -23,6 +24,7 @@ AUTO = "auto"  # of deep networks orthogonal, then fitted to the first data
 DEEP = 5  # states one after another, from which the start is fitted
 START_SAMPLES = 1000  # that a start is fitted to
 _RANGES = ((0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.5, 0.5), (1.0, 0.5))  # (mean, deviation)
+_BESIDE = 0.2  # sum of a column of small entries beside the identity, at most
 _CURVED = 0.015  # share of the variance that may not be linear
 
 Draw = Callable[[int, int, torch.Generator], Tensor]
@@ -59,6 +61,19 @@ def variance_scaling(inputs: int, units: int, generator: torch.Generator) -> Ten
     return nn.init.trunc_normal_(
         weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator
     )
+
+
+def passing(inputs: int, units: int, generator: torch.Generator) -> Tensor:
+    """Return the identity, its rows or columns repeated, with small entries beside it.
+
+    Of weights that have signs: sums of many positive terms would all be alike, and after a few
+    layers of them samples could no longer be told apart.
+    """
+    most = max(inputs, units)
+    place = torch.arange(most)
+    weight = (2 * torch.rand(inputs, units, generator=generator) - 1) * _BESIDE / inputs
+    weight[place * inputs // most, place * units // most] = math.sqrt(units / most)
+    return weight
 
 
 def input_gain(inputs: int) -> float:
@@ -107,14 +122,28 @@ def start_named(name: str, starts: Mapping[str, Draw] = STARTS) -> Draw:
     return starts[name]
 
 
-def draw_of(name: str, network: Network) -> Draw:
+def needs_fit(network: Network, penalties: Iterable[Penalty]) -> bool:
+    """Say whether the start "auto" of a network is fitted to the first data.
+
+    That of a deep one is, unless weights have signs and activations leave what is positive as it
+    is: then the identity, see `passing`, carries signals through any depth.
+    """
+    if len(network.groups()) < DEEP:
+        return False
+    positive = torch.linspace(0.1, 3, 10).unsqueeze(1)
+    states = (state for state in network.states if state.activation.per_unit)
+    bent = any(bool((s.activation.forward(positive) != positive).any()) for s in states)
+    return bent or not any(penalty.signed for penalty in penalties)
+
+
+def draw_of(name: str, network: Network, penalties: Iterable[Penalty] = ()) -> Draw:
     """Return a start by its name, of a network.
 
     Raises:
         DataError: there is no start of that name.
     """
     if name == AUTO:
-        return orthogonal if len(network.groups()) >= DEEP else kaiming
+        return orthogonal if needs_fit(network, penalties) else kaiming
     return start_named(name)
 
 
@@ -200,10 +229,9 @@ def fitted_start(structure: Structure, weights: Sequence[Weights], values: Value
         values: of the inputs of some samples, and the timeline where there are sequences.
 
     Returns:
-        New weights, of the type of the given ones; those of fewer than five layers are the given
-        ones.
+        New weights, of the type of the given ones, or the given ones, see `needs_fit`.
     """
-    if len(structure.groups) < DEEP:
+    if not needs_fit(structure.network, structure.penalties.values()):
         return list(weights)
     found = {**values, **dict(zip(structure.parameters, weights, strict=True))}
     for group in structure.groups:

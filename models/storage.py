@@ -146,7 +146,8 @@ class Kind:
 
 def _mlp_arguments(model: LiftedMLP) -> Arguments:
     biases = [parameter.bias for parameter in model.network.parameters]
-    return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, _SETTINGS)}
+    names = (*_SETTINGS, "monotonic_cst")
+    return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, names)}
 
 
 def _rnn_arguments(model: LiftedRNN) -> Arguments:

@@ -161,6 +161,7 @@ class Nonnegative(Weighted):
 
     rho: float = 0.0
     entrywise = True
+    signed = True
     place = 0
 
     def __post_init__(self) -> None:
@@ -194,6 +195,10 @@ class Nonnegative(Weighted):
         """Return max(W, 0) / (1 + 2 t rho)."""
         positive = weight.clamp(min=0)
         return positive / (1 + 2 * t * self.rho) if self.rho else positive
+
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return |W|."""
+        return weight.abs()
 
     def violation(self, weight: Tensor) -> float:
         """Return the largest negative entry."""

@@ -13,11 +13,11 @@ from torch import Tensor
 from liftednet.activations.simplex import project_simplex
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.penalties.penalty import Constraint
+from liftednet.penalties.penalty import Constrained
 from liftednet.validation import require_count, require_finite, require_matrix, require_positive
 
 if TYPE_CHECKING:
-    from cvxpy.constraints.constraint import Constraint as Stated
+    from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
 _NEWTON_STEPS = 100  # of the dual of a doubly stochastic projection; about ten suffice
@@ -26,7 +26,7 @@ _NEARLY = 1e-9  # off the sums, where steps that no longer help have come far en
 
 
 @dataclass(frozen=True, eq=False)
-class Signs(Constraint):
+class Signs(Constrained):
     """pi(W) = 0 where entries have given signs, as of weights that make a network monotone.
 
     Attributes:
@@ -48,6 +48,7 @@ class Signs(Constraint):
 
     signs: Tensor
     entrywise = True
+    signed = True
     place = 0
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class Signs(Constraint):
         if not bool(((self.signs == 0) | (self.signs.abs() == 1)).all()):
             raise DataError("signs must be 1, -1 or 0 (for no constraint).")
 
-    def domain(self, weight: Expression) -> list[Stated]:
+    def domain(self, weight: Expression) -> list[Constraint]:
         """Return signs * W >= 0."""
         signs = self.signs.expand(weight.shape).double().cpu().numpy()
         return [cp.multiply(signs, weight) >= 0]
@@ -71,6 +72,11 @@ class Signs(Constraint):
         free = torch.full_like(self.signs, math.inf)
         return -free.where(self.signs <= 0, 0.0), free.where(self.signs >= 0, 0.0)
 
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return W with the signs of entries changed where they are wrong."""
+        signs = self.signs.to(weight)
+        return weight.where(signs == 0, signs * weight.abs())
+
     def violation(self, weight: Tensor) -> float:
         """Return the largest entry of the wrong sign."""
         return float((-self.signs.to(weight) * weight).double().clamp(min=0).max())
@@ -81,7 +87,7 @@ class Signs(Constraint):
 
 
 @dataclass(frozen=True, eq=False)
-class FixedZeros(Constraint):
+class FixedZeros(Constrained):
     """pi(W) = 0 where chosen entries are 0: connections that are not there.
 
     Attributes:
@@ -108,7 +114,7 @@ class FixedZeros(Constraint):
         given = self.where.float() if isinstance(self.where, Tensor) else self.where
         object.__setattr__(self, "where", (require_matrix("where", given) != 0).float())
 
-    def domain(self, weight: Expression) -> list[Stated]:
+    def domain(self, weight: Expression) -> list[Constraint]:
         """Return W_ij = 0 in the chosen places."""
         return [cp.multiply(self.where.expand(weight.shape).numpy(), weight) == 0]
 
@@ -126,7 +132,7 @@ class FixedZeros(Constraint):
 
 
 @dataclass(frozen=True)
-class SimplexRows(Constraint):
+class SimplexRows(Constrained):
     """pi(W) = 0 where every row of W is nonnegative and has the sum `total`.
 
     An input is then shared out among the units: sums over units are kept.
@@ -145,12 +151,13 @@ class SimplexRows(Constraint):
     """
 
     total: float = 1.0
+    signed = True
 
     def __post_init__(self) -> None:
         """Refuse a total that is not positive."""
         object.__setattr__(self, "total", require_positive("total", self.total))
 
-    def domain(self, weight: Expression) -> list[Stated]:
+    def domain(self, weight: Expression) -> list[Constraint]:
         """Return W >= 0 and the sums of its rows."""
         return [weight >= 0, cp.sum(weight, axis=1) == self.total]
 
@@ -162,13 +169,9 @@ class SimplexRows(Constraint):
         """Return the largest negative entry, or how far a sum is off."""
         return _off_sums(weight.double(), self.total, (1,))
 
-    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
-        """Return rows that are mostly those of the identity."""
-        return self.project(self.total * _passing(weight))
-
 
 @dataclass(frozen=True)
-class DoublyStochastic(Constraint):
+class DoublyStochastic(Constrained):
     """pi(W) = 0 where W is square, nonnegative, and all its rows and columns have the sum 1.
 
     Example:
@@ -179,7 +182,9 @@ class DoublyStochastic(Constraint):
                 [0.1250, 0.8750]])
     """
 
-    def domain(self, weight: Expression) -> list[Stated]:
+    signed = True
+
+    def domain(self, weight: Expression) -> list[Constraint]:
         """Return W >= 0 and the sums of its rows and columns."""
         return [weight >= 0, cp.sum(weight, axis=0) == 1, cp.sum(weight, axis=1) == 1]
 
@@ -235,10 +240,6 @@ class DoublyStochastic(Constraint):
         """Return the largest negative entry, or how far a sum is off."""
         return _off_sums(weight.double(), 1.0, (0, 1))
 
-    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a matrix that is mostly the identity."""
-        return self.project(_passing(weight))
-
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
         """Raise `DataError` where W is not square."""
         if shape[0] != shape[1]:
@@ -246,7 +247,7 @@ class DoublyStochastic(Constraint):
 
 
 @dataclass(frozen=True, eq=False)
-class LinearEqualities(Constraint):
+class LinearEqualities(Constrained):
     """pi(W) = 0 where A W = B, as where the weights of some inputs sum to zero in every unit.
 
     Attributes:
@@ -275,7 +276,7 @@ class LinearEqualities(Constraint):
             if value is not None:
                 require_finite(name, require_matrix(name, value))
 
-    def domain(self, weight: Expression) -> list[Stated]:
+    def domain(self, weight: Expression) -> list[Constraint]:
         """Return A W = B."""
         right = self._right.expand(len(self.matrix), weight.shape[1])
         return [self.matrix.double().cpu().numpy() @ weight == right.cpu().numpy()]
@@ -310,12 +311,12 @@ class LinearEqualities(Constraint):
             raise DataError("no W satisfies A W = B: rows of A contradict each other.")
 
 
-class _NotConvex(Constraint):
+class _NotConvex(Constrained):
     """A constraint of which the nearest point is known, though it is not convex."""
 
     convex = False
 
-    def domain(self, weight: Expression) -> list[Stated]:
+    def domain(self, weight: Expression) -> list[Constraint]:
         """Refuse: CVXPY states convex constraints.
 
         Raises:
@@ -390,14 +391,6 @@ class FewRows(_NotConvex):
         """Return the norm of the longest row beyond those that may be there."""
         norms = weight.double().norm(dim=1).sort(descending=True).values
         return float(norms[self.count :].max()) if self.count < len(norms) else 0.0
-
-
-def _passing(weight: Tensor) -> Tensor:
-    """Return the identity, repeated or cut, with small parts of |W|: a share of 0.1 of a row."""
-    inputs, units = weight.shape
-    ones = torch.zeros_like(weight)
-    ones[torch.arange(inputs), torch.arange(inputs) % units] = 1.0
-    return 0.9 * ones + 0.1 * weight.abs() / weight.abs().sum(1, keepdim=True).clamp(min=1e-9)
 
 
 def _off_sums(weight: Tensor, total: float, dims: tuple[int, ...]) -> float:

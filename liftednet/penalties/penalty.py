@@ -35,6 +35,7 @@ class Penalty(ABC):
             a solver that knows which entries are 0 can take Newton's step.
         convex: whether it is; of one that is not, `prox` is one of the nearest points, a fit ends
             where its gradient and the constraint meet, and CVXPY cannot state it.
+        signed: whether entries have signs, so that a start must not rely on their cancelling.
         place: where its prox stands in a chain of proxes that is the prox of their sum (see
             `Sum`), or None where no such chain is known.
 
@@ -50,6 +51,7 @@ class Penalty(ABC):
     closed_form: bool = True
     entrywise: bool = False
     convex: bool = True
+    signed: bool = False
     place: int | None = None
 
     def __add__(self, other: Penalty) -> Sum:
@@ -98,13 +100,8 @@ class Penalty(ABC):
         """Return whether W is in the domain, but for a slack and for rounding."""
         return self.violation(weight) <= slack + _CONIC_SLACK
 
-    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a start in the domain that lets signals through, (inputs, units).
-
-        Args:
-            weight: a start without the constraint, (inputs, units).
-            generator: of what is drawn beside it.
-        """
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return a start in the domain, from the identity and small entries, (inputs, units)."""
         return self.project(weight)
 
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
@@ -143,7 +140,7 @@ class Weighted(Penalty):
         return 0.0
 
 
-class Constraint(Penalty):
+class Constrained(Penalty):
     """A constraint on W: 0 where it holds."""
 
     def expression(self, weight: Expression) -> Expression:
@@ -166,7 +163,7 @@ class Constraint(Penalty):
 
 
 @dataclass(frozen=True, eq=False)
-class Bounded(Constraint):
+class Bounded(Constrained):
     """A constraint on W: 0 within the bound.
 
     Attributes:

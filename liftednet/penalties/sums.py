@@ -60,6 +60,7 @@ class Sum(Penalty):
     closed_form: bool = field(init=False, repr=False, compare=False)
     entrywise: bool = field(init=False, repr=False, compare=False)
     convex: bool = field(init=False, repr=False, compare=False)
+    signed: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Take over what all terms have in common."""
@@ -67,6 +68,7 @@ class Sum(Penalty):
         object.__setattr__(self, "closed_form", all(known))
         object.__setattr__(self, "smooth", all(term.smooth for term in self.terms))
         object.__setattr__(self, "entrywise", all(term.entrywise for term in self.terms))
+        object.__setattr__(self, "signed", any(term.signed for term in self.terms))
         object.__setattr__(self, "convex", all(term.convex for term in self.terms))
         if not self.convex and len(self._kinked) > 1:
             raise DeclarationError(
@@ -119,11 +121,9 @@ class Sum(Penalty):
         """Return whether W is in the domain of every term."""
         return all(term.holds(weight, slack) for term in self.terms)
 
-    def begin(self, weight: Tensor, generator: torch.Generator) -> Tensor:
-        """Return a start of every term in turn, and what is nearest to the last in the domain."""
-        for term in self.terms:
-            weight = term.begin(weight, generator)
-        return self.project(weight)
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return a start in the domain, from those of the terms in turn, (inputs, units)."""
+        return self.project(reduce(lambda start, term: term.begin(start), self.terms, weight))
 
     def refuse_infeasible(self, shape: tuple[int, int]) -> None:
         """Raise `DataError` where no W (inputs, units) satisfies the constraints of all terms."""

@@ -224,7 +224,7 @@ def test_what_is_not_convex_says_so() -> None:
         (lambda: Signs(torch.tensor([[2.0]])), "1, -1 or 0"),
         (lambda: Signs(torch.ones(3)), "two dimensions"),
         (lambda: Signs(torch.ones(3, 1)).refuse_infeasible(SHAPE), r"\(3, 1\).*\(4, 3\)"),
-        (lambda: FixedZeros([[1]]), "torch tensor"),
+        (lambda: FixedZeros([[1]]), "torch tensor"),  # type: ignore[arg-type]
         (lambda: FewRows(0), "count"),
         (lambda: LinearEqualities(torch.ones(1, 3)).refuse_infeasible(SHAPE), "4 columns"),
         (lambda: LinearEqualities(torch.ones(2, 4), torch.tensor([[0.0], [1.0]]))
