@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
     from liftednet.export_recurrent import recurrent_to_torch as recurrent_to_torch
     from liftednet.layers import check_layer as check_layer
+    from liftednet.models.certify import certify as certify
     from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
     from liftednet.models.estimators import LiftedRegressor as LiftedRegressor
     from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
@@ -94,6 +95,7 @@ _HOMES = {
     "Status": "solution",
     "WeightFit": "problems",
     "Weights": "problems",
+    "certify": "models.certify",
     "check_activation": "check",
     "check_layer": "layers",
     "initialize_": "models.from_torch",

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from liftednet.network import Network
 
+from .certify import Certificate, certify
 from .checkpoint import Checkpoint
 from .constrained import ConstraintReport
+from .convex import input_convex
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _ESTIMATORS = ("LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier")
 
 __all__ = [
+    "Certificate",
     "Checkpoint",
     "ConstraintReport",
     "Ending",
@@ -44,6 +47,8 @@ __all__ = [
     "Step",
     "Trace",
     "Trial",
+    "certify",
+    "input_convex",
     "search",
 ]
 

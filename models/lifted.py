@@ -71,7 +71,8 @@ class Lifted(Predictor):
         start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
             first samples so that each layer lies in the nearly linear range of its activation),
             "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
-            weights.
+            weights. Weights on states whose penalty gives them signs begin with the identity and
+            small entries, whatever the name.
         solver: "auto", a solver's name, or a solver, for every block.
         state_solver: the same for the states of recurrent layers.
         proximity: weight of a pull of every weight fit to the previous weights, or None.

@@ -73,4 +73,3 @@ def _outputs(network: Network, outputs: int) -> Tensor:
             f"{outputs} classes here."
         )
     return torch.tensor([-1.0, 1.0])
-

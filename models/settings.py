@@ -185,22 +185,19 @@ class Settings:
         return [p.penalty or penalty for p, penalty in zip(parameters, given, strict=True)]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        penalties = self._all_penalties()
-        draw = draw_of(start, self.network, penalties)
-        parameters = self.network.parameters
-        if start != AUTO:
-            matrices = [draw(*p.shape, generator) for p in parameters]
-            return [
-                Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
-                for matrix, p in zip(matrices, parameters, strict=True)
-            ]
-        first = weights_on_inputs(self.network)
+        parameters, penalties = self.network.parameters, self._all_penalties()
+        draw, first = draw_of(start, self.network, penalties), weights_on_inputs(self.network)
         matrices = [
             penalty.begin(passing(*p.shape, generator))
             if penalty.signed and p not in first
             else penalty.project(draw(*p.shape, generator))
             for p, penalty in zip(parameters, penalties, strict=True)
         ]
+        if start != AUTO:
+            return [
+                Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
+                for matrix, p in zip(matrices, parameters, strict=True)
+            ]
         return [
             Weights(
                 input_gain(p.shape[0]) * matrix if p in first else matrix,

@@ -1,0 +1,406 @@
+"""Nonnegative and monotone networks: ours, exact gradients in the same step, Adam and AdamW.
+
+Run it with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.constrained`, half an hour
+of one core; `--minutes 3` stops after so many, and the next call goes on: runs that stand in
+benchmarks/results/constrained.jsonl are not repeated. With --quick it takes seconds and writes
+nothing.
+
+Nonnegative: 10,000 digits of MNIST, standardized, three passes over batches of 100, layers of 100,
+no weight negative after the first layer; 2,500 other digits choose start and rate (seed 0, the same
+number of tries for each method), five seeds on 10,000 test digits tell. Opponents have a rate that
+falls by a cosine to 0, and hold the constraint by clipping after each step (clip) or by W = V^2,
+softplus(V) or exp(V). Starts, for every method the same ones: passing (ours, "auto"), |Kaiming|,
+and the log-normal one of Hoedt and Klambauer (2023).
+
+Monotone: 70 % of diabetes, friedman1 and friedman2 to train on, two layers of 50, five splits; R2
+on the rest. Adam clips the same signs from the same start, its rate chosen on a fifth of the
+training samples of split 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import pairwise, product
+from pathlib import Path
+from statistics import fmean
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2
+from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.metrics import r2_score
+from sklearn.model_selection import train_test_split
+from torch import Tensor, nn
+
+from benchmarks.depth import exactly
+from liftednet.data import mnist
+from liftednet.errors import SolverError
+from liftednet.losses import SquaredError
+from liftednet.models import LiftedMLP, Minibatch, certify
+from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.penalties import Nonnegative, SquaredFrobenius
+from liftednet.problems import Weights
+
+RESULTS = Path(__file__).parent / "results"
+DEPTHS, WIDTH, PASSES, BATCH = (1, 3, 6, 8), 100, 3, 100
+STARTS = ("passing", "|Kaiming|", "log-normal")
+RATES = {"ours": (0.1, 0.3, 1.0, 3.0), "Adam": (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)}
+OURS, EXACT = "ours", "ours, exact gradients"
+ADAM = ("Adam, clip", "AdamW, clip", "Adam, square", "Adam, softplus", "Adam, exp")
+SEEDS, TUNED_AT, FAILED = (1, 2, 3, 4, 5), 0, 0.8
+DIRECTIONS = {
+    "diabetes": [0, 0, 1, 1, 0, 0, 0, 0, 1, 0],
+    "friedman1": [0, 0, 0, 1, 1, 0, 0, 0, 0, 0],
+    "friedman2": [1, 1, 1, 0],
+}
+HIDDEN, ADAM_STEPS = (50, 50), 1500
+
+Pairs = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        task: "nonnegative", or a regression.
+        method: who trains.
+        seed: of start and order, or of the split.
+        layers: hidden ones.
+        start: its name.
+        rate: of the method; None for the library's own.
+    """
+
+    task: str
+    method: str
+    seed: int
+    layers: int = 2
+    start: str = "passing"
+    rate: float | None = None
+
+
+# Nonnegative layers.
+
+
+@cache
+def digits() -> tuple[Pairs, tuple[Tensor, Tensor]]:
+    """Return (train, held) and test pairs, standardized by one mean image and one number."""
+    data = mnist()
+    order = torch.randperm(len(data.x_train), generator=torch.Generator().manual_seed(7))[:12_500]
+    x, x_test = data.x_train.flatten(1)[order], data.x_test.flatten(1)
+    mean = x[:10_000].mean(0)
+    scale = (x[:10_000] - mean).square().mean().sqrt()
+    y = data.y_train[order]
+    x, x_test = (x - mean) / scale, (x_test - mean) / scale
+    return [(x[:10_000], y[:10_000]), (x[10_000:], y[10_000:])], (x_test, data.y_test)
+
+
+def sizes(run: Run) -> tuple[int, ...]:
+    return (784, *[WIDTH] * run.layers, 10)
+
+
+def lifted(run: Run, start: str | list[Weights] = "auto") -> LiftedMLP:
+    method = Minibatch(epochs=PASSES, batch_size=BATCH, rate=run.rate or 0.3)
+    penalty = [SquaredFrobenius(1.0), *[Nonnegative(1.0)] * run.layers]
+    return LiftedMLP(
+        sizes(run), penalty=penalty, method=method, start=start, seed=run.seed, standardize=False
+    )
+
+
+def first_weights(run: Run) -> Pairs:
+    """Return the start that a name stands for; the first layer's is the same in all."""
+    ours = [(w.matrix.clone(), w.bias.clone()) for w in lifted(run)._first_weights()]
+    generator = torch.Generator().manual_seed(run.seed)
+    if run.start == "passing":
+        return ours
+    found = ours[:1]
+    for inputs, units in pairwise(sizes(run)[1:]):
+        normal = torch.randn(inputs, units, generator=generator)
+        if run.start == "|Kaiming|":
+            found.append((normal.abs() * math.sqrt(2 / inputs), torch.zeros(units)))
+            continue
+        rho = 0.5  # the correlation of two units that is kept from layer to layer
+        mixed = math.sqrt(1 - rho**2) + rho * math.acos(-rho)
+        squared_mean = rho * 2 * math.pi / (inputs * (math.pi - inputs + (inputs - 1) * mixed))
+        variance = 2 * (1 - rho) / inputs
+        spread = math.log(1 + variance / squared_mean)
+        matrix = torch.exp(math.log(squared_mean) / 2 - spread / 2 + math.sqrt(spread) * normal)
+        shift = -inputs * math.sqrt(squared_mean / (2 * math.pi))
+        found.append((matrix, torch.full((units,), shift)))
+    return found
+
+
+def by_library(run: Run) -> tuple[Callable[[Tensor], Tensor], Pairs]:
+    start = [Weights(w, b) for w, b in first_weights(run)]
+    model = lifted(run, start).fit(*digits()[0][0])
+    found = [(w.matrix, w.bias) for w in model.weights]
+    return forward(found), found
+
+
+def by_exact_gradients(run: Run) -> tuple[Callable[[Tensor], Tensor], Pairs]:
+    with patch.object(BatchSteps, "_activated", exactly):
+        return by_library(run)
+
+
+TO = {"clip": lambda w: w, "square": torch.sqrt, "exp": torch.log,
+      "softplus": lambda w: torch.log(torch.expm1(w))}  # fmt: skip
+FROM = {"clip": lambda v: v, "square": torch.square, "exp": torch.exp,
+        "softplus": nn.functional.softplus}  # fmt: skip
+
+
+def by_adam(run: Run) -> tuple[Callable[[Tensor], Tensor], Pairs]:
+    kind = run.method.split(", ")[1]
+    (first, *rest), (x, y) = first_weights(run), digits()[0][0]
+    rest = [(TO[kind](w.clamp(min=0.0 if kind == "clip" else 1e-6)), b) for w, b in rest]
+    raw = [(w.requires_grad_(), b.requires_grad_()) for w, b in [first, *rest]]
+    generator = torch.Generator().manual_seed(run.seed)
+    optimizer_of = torch.optim.AdamW if run.method.startswith("AdamW") else torch.optim.Adam
+    optimizer = optimizer_of([p for pair in raw for p in pair], lr=run.rate)
+    steps = PASSES * -(-len(x) // BATCH)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(PASSES):
+        for rows in torch.randperm(len(x), generator=generator).split(BATCH):
+            layers = [raw[0], *((FROM[kind](v), b) for v, b in raw[1:])]
+            loss = nn.functional.cross_entropy(forward(layers)(x[rows]), y[rows])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            falling.step()
+            if kind == "clip":
+                with torch.no_grad():
+                    for v, _ in raw[1:]:
+                        v.clamp_(min=0)
+    with torch.no_grad():
+        found = [raw[0], *((FROM[kind](v), b) for v, b in raw[1:])]
+        return forward(found), found
+
+
+def forward(layers: Pairs) -> Callable[[Tensor], Tensor]:
+    def passed(x: Tensor) -> Tensor:
+        for number, (w, b) in enumerate(layers):
+            x = x @ w + b
+            x = x.relu() if number < len(layers) - 1 else x
+        return x
+
+    return passed
+
+
+def nonnegative(run: Run) -> dict[str, float]:
+    began = time.process_time()
+    by = {OURS: by_library, EXACT: by_exact_gradients}.get(run.method, by_adam)
+    try:
+        logits, layers = by(run)
+    except SolverError:  # the loss or the weights are not finite
+        return {"held": 0.1, "test": 0.1, "violation": 0.0, "seconds": 0.0}
+    seconds = time.process_time() - began
+    (_, (x, y)), (x_test, y_test) = digits()
+    with torch.no_grad():
+        held, test = (
+            float((logits(a).argmax(1) == b).double().mean()) for a, b in ((x, y), (x_test, y_test))
+        )
+        lowest = min(float(w.min()) for w, _ in layers[1:])
+    return {"held": held, "test": test, "violation": max(0.0, -lowest), "seconds": seconds}
+
+
+def nonnegative_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+    """Yield all runs: the grid at one seed, then the best of it at five."""
+    for layers, method in product(DEPTHS, (OURS, EXACT, *ADAM)):
+        rates = RATES["ours" if method in (OURS, EXACT) else "Adam"]
+        grid = [
+            Run("nonnegative", method, TUNED_AT, layers, start, rate)
+            for start, rate in product(STARTS, rates)
+        ]
+        yield from grid
+        best = max(grid, key=lambda run: done[run]["held"])
+        yield from (replace(best, seed=seed) for seed in SEEDS)
+        if method == OURS:
+            default = Run("nonnegative", method, TUNED_AT, layers, "passing", 0.3)
+            yield from (replace(default, seed=seed) for seed in SEEDS)
+
+
+# Monotone regressions.
+
+
+def samples(run: Run) -> list[np.ndarray]:
+    """Return X, X_test, y, y_test."""
+    if run.task == "diabetes":
+        x, y = load_diabetes(return_X_y=True)
+    elif run.task == "friedman1":
+        x, y = make_friedman1(1000, noise=1.0, random_state=0)
+    else:
+        x, y = make_friedman2(1000, noise=50.0, random_state=0)
+    pair = x.astype(np.float32), y.astype(np.float32)
+    found: list[np.ndarray] = train_test_split(*pair, test_size=0.3, random_state=run.seed)
+    return found
+
+
+def regression(run: Run, monotone: bool) -> LiftedMLP:
+    x, _, _, _ = samples(run)
+    directions = DIRECTIONS[run.task] if monotone else None
+    return LiftedMLP(
+        (x.shape[1], *HIDDEN, 1), loss=SquaredError(), seed=run.seed, monotonic_cst=directions
+    )
+
+
+def regressed(run: Run) -> dict[str, float]:
+    x, x_test, y, y_test = samples(run)
+    began = time.process_time()
+    if run.method == "HistGradientBoosting, monotone":
+        boosted = HistGradientBoostingRegressor(monotonic_cst=DIRECTIONS[run.task]).fit(x, y)
+        return {"test": boosted.score(x_test, y_test), "seconds": time.process_time() - began}
+    if run.method.startswith("Adam"):
+        held_out = run.seed == TUNED_AT
+        if held_out:
+            x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=0)
+        predicted, violation = clipped_by_adam(run, x, y, x_test)
+        seconds = time.process_time() - began
+        return {"test": r2_score(y_test, predicted), "violation": violation, "seconds": seconds}
+    model = regression(run, run.method == OURS).fit(x, y[:, None])
+    seconds = time.process_time() - began
+    found = {"test": r2_score(y_test, model.predict(x_test)[:, 0]), "seconds": seconds}
+    if run.method == OURS:
+        facts, wanted = certify(model), torch.tensor(DIRECTIONS[run.task])
+        right = {1: facts.increasing, -1: facts.decreasing}
+        found["certified"] = float(all(i in right[int(s)] for i, s in enumerate(wanted) if s))
+        found["violation"] = max(
+            model.structure.penalties[p].violation(w.matrix)
+            for p, w in zip(model.structure.parameters, model.weights, strict=True)
+        )
+    return found
+
+
+def clipped_by_adam(
+    run: Run, x: np.ndarray, y: np.ndarray, x_test: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return predictions, and by how much signs are missed."""
+    model = regression(run, monotone=run.method != "Adam, free")
+    raw = [(w.matrix.clone(), w.bias.clone()) for w in model._first_weights()]
+    layers = [(w.requires_grad_(), b.requires_grad_()) for w, b in raw]
+    penalties = [model.structure.penalties[p] for p in model.network.parameters]
+    center, scale, middle, size = x.mean(0), x.std(0), y.mean(), y.std()
+    given, wanted = torch.from_numpy((x - center) / scale), torch.from_numpy((y - middle) / size)
+    generator = torch.Generator().manual_seed(run.seed)
+    optimizer = torch.optim.Adam([p for pair in layers for p in pair], lr=run.rate)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, ADAM_STEPS)
+    for _ in range(ADAM_STEPS):
+        rows = torch.randint(len(given), (BATCH,), generator=generator)
+        loss = nn.functional.mse_loss(forward(layers)(given[rows])[:, 0], wanted[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        falling.step()
+        if run.method != "Adam, free":
+            with torch.no_grad():
+                for (w, _), penalty in zip(layers, penalties, strict=True):
+                    w.copy_(penalty.project(w))
+    with torch.no_grad():
+        found = forward(layers)(torch.from_numpy((x_test - center) / scale))[:, 0].numpy()
+        missed = max(p.violation(w) for (w, _), p in zip(layers, penalties, strict=True))
+    return found * size + middle, missed
+
+
+def regression_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+    for task in DIRECTIONS:
+        for method in (OURS, "ours, free", "HistGradientBoosting, monotone"):
+            yield from (Run(task, method, seed) for seed in SEEDS)
+        for method in ("Adam, clip", "Adam, free"):
+            grid = [Run(task, method, TUNED_AT, rate=rate) for rate in RATES["Adam"]]
+            yield from grid
+            best = max(grid, key=lambda run: done[run]["test"])
+            yield from (replace(best, seed=seed) for seed in SEEDS)
+
+
+# Tables.
+
+
+def measured(run: Run) -> dict[str, float]:
+    return nonnegative(run) if run.task == "nonnegative" else regressed(run)
+
+
+def table(done: dict[Run, dict[str, float]]) -> str:
+    lines = [
+        "# Constraints on weights", "",
+        "Nonnegative after the first layer, 10,000 digits of MNIST, three passes: mean and worst "
+        "of five seeds at the start and rate that are best on 2,500 held-out digits; then the whole "
+        f"grid of starts and rates at seed 0: the mean, and the share below {FAILED}. "
+        "`python -m benchmarks.constrained`.", "",
+        "| hidden layers | method | start, rate | test, mean | worst | mean of the grid | failed "
+        "| largest violation | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for layers, method in product(DEPTHS, (OURS, EXACT, *ADAM)):
+        mine = {r: v for r, v in done.items() if (r.layers, r.method) == (layers, method)}
+        mine = {r: v for r, v in mine.items() if r.task == "nonnegative"}
+        grid = {r: v for r, v in mine.items() if r.seed == TUNED_AT}
+        if not grid:
+            continue
+        best = max(grid, key=lambda run: grid[run]["held"])
+        chosen = [(method, best)]
+        if method == OURS:
+            chosen.append(("ours, no option", replace(best, start="passing", rate=0.3)))
+        for name, at in chosen:
+            seeds = [mine[r] for r in mine if r.seed != TUNED_AT and replace(r, seed=0) == at]
+            if len(seeds) < len(SEEDS):
+                continue
+            tests = [v["test"] for v in seeds]
+            failed = fmean(v["test"] < FAILED for v in grid.values())
+            lines.append(
+                f"| {layers} | {name} | {at.start}, {at.rate:g} | {fmean(tests):.4f} "
+                f"| {min(tests):.4f} | {fmean(v['test'] for v in grid.values()):.3f} "
+                f"| {failed:.0%} | {max(v['violation'] for v in mine.values()):g} "
+                f"| {fmean(v['seconds'] for v in seeds):.1f} |"
+            )
+    lines += [
+        "", "Monotone regressions, two layers of 50, R2 on 30 % of the samples, five splits.", "",
+        "| data | method | mean | worst | largest violation | certified | seconds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for task in DIRECTIONS:
+        methods = dict.fromkeys(r.method for r in done if r.task == task)
+        for method in methods:
+            seeds = [v for r, v in done.items()
+                     if (r.task, r.method) == (task, method) and r.seed != TUNED_AT]  # fmt: skip
+            tests = [v["test"] for v in seeds]
+            certified = "yes" if all(v.get("certified") for v in seeds) else ""
+            violation = f"{max(v['violation'] for v in seeds):g}" if "violation" in seeds[0] else ""
+            lines.append(
+                f"| {task} | {method} | {fmean(tests):.3f} | {min(tests):.3f} | {violation} "
+                f"| {certified} | {fmean(v['seconds'] for v in seeds):.2f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--quick", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    if asked.quick:
+        print(measured(Run("nonnegative", OURS, 1, 3)), measured(Run("diabetes", OURS, 1)))
+        return
+    file, done, began = RESULTS / "constrained.jsonl", {}, time.monotonic()
+    if file.exists():
+        for line in map(json.loads, file.read_text().splitlines()):
+            done[Run(**line["run"])] = line["found"]
+    for runs in (regression_runs, nonnegative_runs):
+        for run in runs(done):
+            if run in done:
+                continue
+            if time.monotonic() - began > 60 * asked.minutes:
+                return
+            done[run] = measured(run)
+            with file.open("a") as opened:
+                opened.write(json.dumps({"run": asdict(run), "found": done[run]}) + "\n")
+    (RESULTS / "constrained.md").write_text(table(done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+"""What a network is for certain, from its weights alone: monotone, convex, Lipschitz, sparse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from liftednet.activation import Activation
+from liftednet.activations import Arctan, Clipped, Identity, LeakyReLU, Sigmoid, Sine, Softmax, Tanh
+from liftednet.errors import DataError, DeclarationError
+from liftednet.layers.expression import Applied, Expression, Input
+from liftednet.layers.normalization import BatchNormalization
+from liftednet.losses import SquaredError
+from liftednet.network import State
+from liftednet.samples import Weights
+
+from .convex import CONVEX
+from .from_torch import lift
+from .prediction import Predictor
+
+_MONOTONE = (*CONVEX, Arctan, Clipped, Sigmoid, Sine, Tanh)
+_UNBOUNDED = 1e100  # a derivative from here on may have any size
+_NORM = 1 + 1e-10  # that rounding may take from a norm in float64
+_ENTRIES = 20_000_000  # of a layer's matrix at most
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What a layer's weights W (inputs, units) are, for raw data.
+
+    Attributes:
+        name: of the weights in the network.
+        shape: of W.
+        lowest: entry.
+        highest: entry.
+        norm: the largest singular value, rounded up.
+        zeros: share of entries that are 0.
+        row_sums: the lowest and the highest.
+        orthogonality: how far singular values are from 1, at most.
+    """
+
+    name: str
+    shape: tuple[int, int]
+    lowest: float
+    highest: float
+    norm: float
+    zeros: float
+    row_sums: tuple[float, float]
+    orthogonality: float
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What holds for a network at every input, in exact arithmetic with the weights it has.
+
+    Attributes:
+        lowest: of the derivative of each output in each input, (outputs, inputs); outward rounded.
+        highest: the same.
+        convex: outputs that are convex in all inputs together, (outputs,) booleans.
+        concave: outputs that are concave, (outputs,) booleans.
+        lipschitz: |f(x) - f(x')|_2 <= lipschitz |x - x'|_2; infinite where nothing is known.
+        layers: facts of each weight matrix.
+    """
+
+    lowest: Tensor
+    highest: Tensor
+    convex: Tensor
+    concave: Tensor
+    lipschitz: float
+    layers: tuple[LayerFacts, ...]
+
+    @property
+    def increasing(self) -> tuple[int, ...]:
+        """Inputs with which no output falls, numbered from 0."""
+        return _numbers((self.lowest >= 0).all(0))
+
+    @property
+    def decreasing(self) -> tuple[int, ...]:
+        """Inputs with which no output rises, numbered from 0."""
+        return _numbers((self.highest <= 0).all(0))
+
+    def __str__(self) -> str:
+        """Return a table."""
+        outputs, inputs = self.lowest.shape
+        lines = [f"certified of {inputs} inputs and {outputs} outputs, from the weights alone:"]
+        for name, of_output in (
+            ("nondecreasing in inputs", self.lowest >= 0),
+            ("nonincreasing in inputs", self.highest <= 0),
+        ):
+            for output, row in enumerate(of_output.tolist()):
+                found = [str(number) for number, holds in enumerate(row) if holds]
+                some = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
+                if found:
+                    lines.append(f"  output {output} is {name} {some} ({len(found)} of {inputs})")
+        for name, of_outputs in (("convex", self.convex), ("concave", self.concave)):
+            if bool(of_outputs.any()):
+                which = ", ".join(map(str, _numbers(of_outputs)))
+                lines.append(f"  {name} in the inputs: outputs {which}")
+        bound = "not bounded" if math.isinf(self.lipschitz) else f"at most {self.lipschitz:.6g}"
+        lines.append(f"  Lipschitz constant {bound}")
+        header = ("weights", "shape", "lowest", "highest", "norm", "zeros", "row sums", "|s - 1|")
+        rows = [header, *map(_row, self.layers)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        for row in rows:
+            cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            lines.append("  " + "  ".join(cells))
+        return "\n".join(lines)
+
+
+def certify(model: Any, example: Any = None) -> Certificate:
+    """Return what a fitted model or a torch network is for certain, at every input.
+
+    Derivatives go through the layers as intervals: those of u = x W + b by
+    [l W+ - h W-, h W+ - l W-], of phi(u) by its slopes; rounded outward in float64. An output is
+    convex where it is a nonnegative combination of convex units (and a nonpositive one of concave
+    ones) under convex, nondecreasing activations (Amos, Xu, Kolter, 2017). The Lipschitz constant
+    is the smaller one of the product of spectral norms and of the norm of the largest absolute
+    derivatives. Standardization is part of the network. What is not known, such as a declared
+    activation or a layer that is not affine, is claimed nothing of.
+
+    Args:
+        model: a fitted lifted model, of which the output of `forward` is meant (export it with
+            logits=True for the last pre-activation); or a torch.nn.Module that `lift` reads, whose
+            calls do not depend on values.
+        example: some inputs of a torch network, such as X[:2]; not needed where the first module
+            with weights is a torch.nn.Linear.
+
+    Raises:
+        DataError: it is neither, or the network cannot be read.
+        DeclarationError: there are sequences, or a layer is too large.
+        NotFittedError: the model has no weights yet.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import certify
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP
+        >>> X = torch.rand(200, 2)
+        >>> y = (X[:, :1] * X[:, 1:]).sqrt()
+        >>> model = LiftedMLP((2, 20, 1), loss=SquaredError(), monotonic_cst=[1, 0]).fit(X, y)
+        >>> certify(model).increasing
+        (0,)
+    """
+    if isinstance(model, nn.Module):
+        # a model's own loss is not known, and of SquaredError outputs are the last pre-activation
+        model = lift(model, _example(model, example), loss=SquaredError(), show=False)
+        weights: Sequence[Weights] = model._first_weights()
+        structure, moments = model.structure, {}
+    elif isinstance(model, Predictor):
+        weights, structure = model.weights, model.structure
+        moments = dict(model.standardization.moments)
+    else:
+        raise DataError(
+            f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}."
+        )
+    given = [layer.to(torch.empty(0, dtype=torch.float64)) for layer in weights]
+    walk = _Walk(structure, dict(zip(structure.parameters, given, strict=True)), moments)
+    return walk.certificate()
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """What is known of the units of an expression, as functions of all inputs.
+
+    Attributes:
+        low: of the derivatives, (inputs, units).
+        high: the same.
+        convex: (units,) booleans.
+        concave: (units,) booleans.
+        lipschitz: of all units together.
+    """
+
+    low: Tensor
+    high: Tensor
+    convex: Tensor
+    concave: Tensor
+    lipschitz: float
+
+    def unknown(self, units: int) -> _Facts:
+        """Return that nothing is known of so many units."""
+        any_size = self.low.new_full((len(self.low), units), _UNBOUNDED)
+        no = torch.zeros(units, dtype=torch.bool)
+        return _Facts(-any_size, any_size, no, no, math.inf)
+
+    def scaled(self, scale: Tensor) -> _Facts:
+        """Return the facts of units times positive factors, (units,)."""
+        largest = float(scale.max()) * _NORM
+        low, high = _outward(self.low * scale, self.high * scale)
+        return _Facts(low, high, self.convex, self.concave, self.lipschitz * largest)
+
+    def activated(self, activation: Activation) -> _Facts:
+        """Return the facts of phi(u)."""
+        if type(activation) is Softmax:
+            return self._softmax()
+        if type(activation) not in _MONOTONE:
+            return self.unknown(self.low.shape[1] // activation.pre_units(1))
+        steepest = activation.lipschitz
+        assert steepest is not None  # of those that are monotone here
+        flattest = _flattest(activation)
+        low, high = _outward(
+            torch.minimum(flattest * self.low, steepest * self.low),
+            torch.maximum(flattest * self.high, steepest * self.high),
+        )
+        no = torch.zeros_like(self.convex)
+        return _Facts(
+            low, high, self.convex if type(activation) in CONVEX else no,
+            self.concave if type(activation) is Identity else no, steepest * self.lipschitz,
+        )  # fmt: skip
+
+    def _softmax(self) -> _Facts:
+        """Return the facts of p: dp_k / du_k in [0, 1/4], dp_k / du_j in [-1/4, 0]."""
+        rise, fall = self.high.clamp(min=0), (-self.low).clamp(min=0)
+        high = (rise + fall.sum(1, keepdim=True) - fall) / 4
+        low = -(fall + rise.sum(1, keepdim=True) - rise) / 4
+        no = torch.zeros_like(self.convex)
+        return _Facts(*_outward(low, high), no, no, self.lipschitz / 2)
+
+
+@dataclass(frozen=True, eq=False)
+class _Walk:
+    """A network from its inputs to its outputs.
+
+    Attributes:
+        structure: of the network.
+        weights: of the layers, in float64.
+        moments: what standardizes inputs and outputs, where that is not part of the weights.
+    """
+
+    structure: Any
+    weights: dict[Any, Weights]
+    moments: dict[Any, Any]
+
+    def certificate(self) -> Certificate:
+        known = dict(self._inputs())
+        for group in self.structure.groups:
+            for state in group:
+                known[state] = self._state(state, known)
+        found = [self._term(term, known) for term in self.structure.network.terms]
+        low, high = (torch.cat([getattr(x, end).T for x in found]) for end in ("low", "high"))
+        largest = torch.maximum(low.abs(), high.abs())
+        product = math.hypot(*(x.lipschitz for x in found))
+        lipschitz = min(product, _norm(largest)) if float(largest.max()) < _UNBOUNDED else product
+        reach = (
+            torch.where(low > -_UNBOUNDED, low, -math.inf),
+            torch.where(high < _UNBOUNDED, high, math.inf),
+        )
+        return Certificate(
+            *reach, torch.cat([x.convex for x in found]), torch.cat([x.concave for x in found]),
+            lipschitz if lipschitz < _UNBOUNDED else math.inf,
+            tuple(_layer_facts(p.name, self.weights[p].matrix) for p in self.structure.parameters),
+        )  # fmt: skip
+
+    def _inputs(self) -> Iterator[tuple[Input, _Facts]]:
+        inputs = self.structure.network.inputs
+        every = torch.eye(sum(x.units for x in inputs), dtype=torch.float64)
+        ends = torch.tensor([0, *(x.units for x in inputs)]).cumsum(0).tolist()
+        for variable, (first, last) in zip(inputs, pairwise(ends), strict=True):
+            if variable.sequence:
+                raise DeclarationError("certify is for networks without sequences.")
+            part, yes = every[:, first:last], torch.ones(last - first, dtype=torch.bool)
+            facts = _Facts(part, part, yes, yes, 1.0)
+            moments = self.moments.get(variable)
+            yield variable, facts if moments is None else facts.scaled(1 / moments.scale.double())
+
+    def _state(self, state: State, known: dict[Any, _Facts]) -> _Facts:
+        activation = self.structure.divergences[state].activation
+        found = self._facts(state.argument, known).activated(activation)
+        if state.bounds is None:
+            return found
+        clipped = torch.zeros_like(found.convex)
+        return _Facts(
+            found.low.clamp(max=0), found.high.clamp(min=0), clipped, clipped, found.lipschitz
+        )
+
+    def _term(self, term: Any, known: dict[Any, _Facts]) -> _Facts:
+        if term.state is None:
+            facts = self._facts(term.argument, known).activated(term.pinned.divergence.activation)
+        else:
+            facts = known[term.state]
+        moments = self.moments.get(term.label)
+        return facts if moments is None else facts.scaled(moments.scale.double())
+
+    def _facts(self, expression: Expression, known: dict[Any, _Facts]) -> _Facts:
+        if expression in known:
+            return known[expression]
+        assert isinstance(expression, Applied)  # states and inputs are known
+        inside = [self._facts(x, known) for x in expression.arguments if isinstance(x, Expression)]
+        layer = expression.layer
+        tells = layer.affine and layer.linear and not isinstance(layer, BatchNormalization)
+        if expression.sequence or len(inside) < len(expression.arguments) or not tells:
+            found = inside[0].unknown(expression.units)
+        else:
+            found = _affine(inside, self._matrices(expression, inside))
+        known[expression] = found
+        return found
+
+    def _matrices(self, expression: Applied, inside: Sequence[_Facts]) -> list[Tensor]:
+        """Return A of each argument, u = sum x A + b, (units below, units)."""
+        below = [facts.low.shape[1] for facts in inside]
+        if sum(below) * expression.units > _ENTRIES:
+            raise DeclarationError(f"{expression} is too large to be certified.")
+        weights = None if expression.weights is None else self.weights[expression.weights]
+        found = []
+        for position, units in enumerate(below):
+            zeros = [torch.zeros(units, each, dtype=torch.float64) for each in below]
+            through = expression.layer.map(position, zeros, weights)
+            found.append(through.apply(torch.eye(units, dtype=torch.float64)))
+        return found
+
+
+def _affine(inside: Sequence[_Facts], matrices: Sequence[Tensor]) -> _Facts:
+    """Return the facts of u = sum x A + b."""
+    matrix = torch.cat(list(matrices))
+    low = torch.cat([x.low for x in inside], 1)
+    high = torch.cat([x.high for x in inside], 1)
+    convex, concave = (torch.cat([getattr(x, n) for x in inside]) for n in ("convex", "concave"))
+    plus, minus = matrix > 0, matrix < 0
+    bent_up, bent_down = ~convex[:, None], ~concave[:, None]
+    apart = sum(_norm(a) * x.lipschitz for a, x in zip(matrices, inside, strict=True))
+    together = _norm(matrix) * math.hypot(*(x.lipschitz for x in inside))
+    return _Facts(
+        _low(low, high, matrix).clamp(-_UNBOUNDED, _UNBOUNDED),
+        -_low(-high, -low, matrix).clamp(-_UNBOUNDED, _UNBOUNDED),
+        ~((plus & bent_up) | (minus & bent_down)).any(0),
+        ~((plus & bent_down) | (minus & bent_up)).any(0),
+        min(apart, together) if min(apart, together) < _UNBOUNDED else math.inf,
+    )
+
+
+def _low(low: Tensor, high: Tensor, matrix: Tensor) -> Tensor:
+    """Return the lower ends of [low, high] A, never above them by rounding."""
+    plus, minus = matrix.clamp(min=0), (-matrix).clamp(min=0)
+    positive = low.clamp(min=0) @ plus + (-high).clamp(min=0) @ minus
+    negative = (-low).clamp(min=0) @ plus + high.clamp(min=0) @ minus
+    rounding = 4 * (len(matrix) + 4) * torch.finfo(matrix.dtype).eps
+    return positive * (1 - rounding) - negative * (1 + rounding)
+
+
+def _outward(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ends that are farther apart by some units in the last place; 0 stays 0."""
+    off = 16 * torch.finfo(low.dtype).eps
+    ends = low - off * low.abs(), high + off * high.abs()
+    return ends[0].clamp(-_UNBOUNDED, _UNBOUNDED), ends[1].clamp(-_UNBOUNDED, _UNBOUNDED)
+
+
+def _flattest(activation: Activation) -> float:
+    """Return the smallest slope."""
+    if type(activation) is Identity:
+        return 1.0
+    return activation.alpha if isinstance(activation, LeakyReLU) else 0.0
+
+
+def _norm(matrix: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(matrix, 2)) * _NORM
+
+
+def _layer_facts(name: str, weight: Tensor) -> LayerFacts:
+    singular, sums = torch.linalg.svdvals(weight), weight.sum(1)
+    return LayerFacts(
+        name, (weight.shape[0], weight.shape[1]), float(weight.min()), float(weight.max()),
+        float(singular[0]) * _NORM, float((weight == 0).double().mean()),
+        (float(sums.min()), float(sums.max())), float((singular - 1).abs().max()),
+    )  # fmt: skip
+
+
+def _row(facts: LayerFacts) -> tuple[str, ...]:
+    numbers = (facts.lowest, facts.highest, facts.norm)
+    return (
+        facts.name, f"{facts.shape[0]} x {facts.shape[1]}", *(f"{x:.4g}" for x in numbers),
+        f"{facts.zeros:.1%}", "{:.4g} to {:.4g}".format(*facts.row_sums),
+        f"{facts.orthogonality:.2g}",
+    )  # fmt: skip
+
+
+def _numbers(which: Tensor) -> tuple[int, ...]:
+    return tuple(which.nonzero().flatten().tolist())
+
+
+def _example(module: nn.Module, example: Any) -> Any:
+    if example is not None:
+        return example
+    weighed = (x for x in module.modules() if next(x.parameters(recurse=False), None) is not None)
+    first = next(weighed, None)
+    if not isinstance(first, nn.Linear):
+        raise DataError("certify needs an example of the inputs, such as certify(network, X[:2]).")
+    return torch.zeros(2, first.in_features, dtype=first.weight.dtype)

@@ -1,0 +1,305 @@
+"""Certificates: against derivatives and midpoints that are sampled, and what they do not claim."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, load_digits
+from torch import nn
+
+from liftednet import LiftedClassifier, LiftedRegressor, certify, load, save, to_torch
+from liftednet.activations import ELU, LeakyReLU, MaxPooling, ReLU, Sigmoid, Softmax, Softplus, Tanh
+from liftednet.errors import DataError, DeclarationError, FitWarning, NotFittedError
+from liftednet.layers import concatenate, convolution, dense
+from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch, Network, input_convex
+from liftednet.models.settings import Penalties
+from liftednet.penalties import (
+    ColumnNorm,
+    DoublyStochastic,
+    FewRows,
+    FixedZeros,
+    LinearEqualities,
+    Nonnegative,
+    Orthogonal,
+    Penalty,
+    Signs,
+    SimplexRows,
+    SpectralNorm,
+    SquaredFrobenius,
+)
+
+X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
+Y = (X[:, :1] * X[:, 1:2]).sqrt() - X[:, 2:] / 50
+BRIEF = Minibatch(epochs=30)
+
+
+def derivatives(function, samples=200, inputs=3):
+    """Return (samples, outputs, inputs) by autograd."""
+    generator = torch.Generator().manual_seed(1)
+    points = 200 * torch.rand(samples, inputs, generator=generator).double() - 50
+    return torch.autograd.functional.jacobian(
+        lambda x: function(x).sum(0), points
+    ).transpose(0, 1)  # fmt: skip
+
+
+def require_sound(certificate, function, inputs=3):
+    """Require that no sampled derivative, midpoint or distance contradicts a certificate."""
+    found = derivatives(function, inputs=inputs)
+    slack = 1e-9 * (1 + found.abs().max())
+    assert bool((found >= certificate.lowest - slack).all())
+    assert bool((found <= certificate.highest + slack).all())
+    assert float(torch.linalg.matrix_norm(found, 2).max()) <= certificate.lipschitz * (1 + 1e-9)
+    a, b = (
+        200 * torch.rand(2, 300, inputs, generator=torch.Generator().manual_seed(2)).double() - 50
+    )
+    with torch.no_grad():
+        bend = (function(a) + function(b)) / 2 - function((a + b) / 2)
+    assert bool((bend >= -1e-7)[:, certificate.convex].all())
+    assert bool((bend <= 1e-7)[:, certificate.concave].all())
+
+
+@pytest.mark.parametrize(
+    "activation", [ReLU(), LeakyReLU(0.3), ELU(), Softplus(), Sigmoid(), Tanh()], ids=repr
+)
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_model_and_its_export_have_one_sound_certificate(activation, standardize):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        model = LiftedMLP(
+            (3, 8, 6, 1), activation, SquaredError(), monotonic_cst=[1, 0, -1], method=BRIEF,
+            standardize=standardize, dtype=torch.float64,
+        ).fit(X, Y)  # fmt: skip
+    facts, network = certify(model), to_torch(model)
+    require_sound(facts, network)
+    assert facts.increasing == (0,) and facts.decreasing == (2,)
+    again = certify(network)
+    assert torch.allclose(facts.lowest, again.lowest) and facts.lipschitz == again.lipschitz
+
+
+def test_moments_that_stay_layers_are_part_of_the_network():
+    penalty = [SpectralNorm(1.0), SquaredFrobenius(1e-3)]
+    model = LiftedMLP((3, 8, 1), loss=SquaredError(), penalty=penalty, dtype=torch.float64)
+    model.fit(X / 300, Y)
+    assert model.standardization.moments  # folding would break the bound
+    require_sound(certify(model), to_torch(model))
+
+
+def test_random_networks_of_torch_are_certified_soundly():
+    generator = torch.Generator().manual_seed(0)
+    for kind in (nn.ReLU, nn.Tanh, nn.Softplus, nn.ELU):
+        network = nn.Sequential(nn.Linear(3, 7), kind(), nn.Linear(7, 5), kind(), nn.Linear(5, 2))
+        network = network.double()
+        with torch.no_grad():
+            for parameter in network.parameters():
+                drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+                parameter.copy_(drawn)
+            network[4].weight.abs_()
+            network[2].weight.abs_()
+        facts = certify(network)
+        require_sound(facts, network)
+        assert facts.convex.all() == (kind is not nn.Tanh) and not facts.concave.any()
+        assert certify(network, X.double()).lipschitz == facts.lipschitz
+
+
+def test_bounds_are_tight_where_they_can_be():
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    matrix = (network[1].weight @ network[0].weight).detach()
+    facts = certify(network)
+    assert torch.allclose(facts.lowest, matrix) and torch.allclose(facts.highest, matrix)
+    assert bool((facts.lowest <= matrix).all() and (facts.highest >= matrix).all())
+    assert facts.lipschitz == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)))
+    assert facts.convex.all() and facts.concave.all()
+    positive = nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)).double()
+    with torch.no_grad():
+        for layer in (positive[0], positive[2]):
+            layer.weight.abs_()
+    exact = torch.linalg.matrix_norm(positive[2].weight @ positive[0].weight, 2).detach()
+    assert certify(positive).lipschitz == pytest.approx(float(exact))  # the norms' product is more
+    assert certify(positive).increasing == (0, 1, 2)
+
+
+def test_a_small_wrong_sign_is_no_proof():
+    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0, 1e-30], [1.0, 1.0]]))
+        network[2].weight.copy_(torch.tensor([[1.0, -1e-30]]))
+    facts = certify(network)
+    assert facts.increasing == () and facts.decreasing == () and not facts.convex.any()
+
+
+def test_nothing_is_claimed_of_what_is_not_known():
+    for middle in (nn.GELU(), nn.SiLU(), nn.CELU(), nn.Softmax(1)):
+        network = nn.Sequential(nn.Linear(3, 4), middle, nn.Linear(4, 1)).double()
+        facts = certify(network)
+        assert not facts.convex.any() and not facts.concave.any()
+        require_sound(facts, network)
+    assert facts.lipschitz < torch.inf
+    network = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 1)).double()
+    facts = certify(network)
+    assert facts.lipschitz == torch.inf and bool((facts.lowest == -torch.inf).all())
+    assert "not bounded" in str(facts)
+
+
+def test_graphs_with_sums_convolutions_and_two_losses():
+    network = Network()
+    image = network.input(1, 4, 4)
+    below = network.state(Tanh(), convolution(image, 2, 3))
+    both = concatenate(below, image)
+    middle = network.state(ReLU(), dense(both, 5))
+    again = network.state(ReLU(), dense(middle, 5) + middle, bounds=(0.0, 2.0))
+    network.loss(SquaredError(), dense(again, 1))
+    network.loss(CrossEntropy(), dense(again, 3))
+    x = torch.randn(60, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = Lifted(network, method=Minibatch(epochs=2), standardize=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        model.fit(x, (x[:, :1], torch.arange(60) % 3))
+    exported = to_torch(model)
+    facts = certify(model)
+    require_sound(facts, lambda rows: torch.cat(exported(rows.view(-1, 1, 4, 4)), 1), inputs=16)
+    assert facts.lipschitz < torch.inf and facts.lowest.shape == (4, 16)
+
+
+def test_the_table_names_what_is_certain():
+    network = nn.Sequential(nn.Linear(2, 2, bias=False))
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
+    facts = certify(network)
+    (layer,) = facts.layers
+    assert (layer.zeros, layer.row_sums, layer.shape) == (0.5, (-1.0, 1.0), (2, 2))
+    assert layer.orthogonality < 1e-12 and layer.norm == pytest.approx(1)
+    for part in ("output 0 is nondecreasing in inputs 0, 1", "at most 1", "50.0%", "convex"):
+        assert part in str(facts)
+
+
+def test_what_cannot_be_certified_is_refused():
+    with pytest.raises(DataError, match="fitted model"):
+        certify("model")
+    with pytest.raises(DataError, match="example"):
+        certify(nn.Sequential(nn.Conv1d(1, 2, 3)))
+    with pytest.raises(NotFittedError):
+        certify(LiftedMLP((3, 2, 1)))
+
+
+# Models that hold a constraint.
+
+
+def digits():
+    """Return (samples, 64) and labels."""
+    pixels, labels = load_digits(return_X_y=True)
+    return torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(labels)
+
+
+@pytest.mark.parametrize(
+    ("directions", "message"),
+    [([1, 0], "each of 3 inputs"), ([1, 0, 2], "1, -1 or 0"), ([1, 0, 0.5], "1, -1 or 0")],
+)
+def test_directions_that_cannot_be_are_refused(directions, message):
+    with pytest.raises(DataError, match=message):
+        LiftedMLP((3, 4, 1), loss=SquaredError(), monotonic_cst=directions)
+
+
+def test_monotone_in_many_classes_or_coupled_units_is_refused():
+    with pytest.raises(DeclarationError, match="3 classes"):
+        LiftedMLP((3, 4, 3), monotonic_cst=[1, 0, 0])
+    with pytest.raises(DeclarationError, match="unit by unit"):
+        LiftedMLP((3, 4, 1), MaxPooling(), SquaredError(), monotonic_cst=[1, 0, 0])
+
+
+def test_a_score_that_is_monotone_is_as_good_and_stays_so_in_a_file(tmp_path):
+    inputs, target = load_diabetes(return_X_y=True)
+    x, rest = inputs[:300].astype("float32"), inputs[300:].astype("float32")
+    y, expected = target[:300].astype("float32"), target[300:]
+    directions = [0, 0, 1, 1, 0, 0, 0, 0, 1, 0]
+    free = LiftedRegressor((30,), random_state=0).fit(x, y)
+    score = LiftedRegressor((30,), random_state=0, monotonic_cst=directions).fit(x, y)
+    assert score.score(rest, expected) >= free.score(rest, expected) - 0.01
+    assert certify(score.model_).increasing == (2, 3, 8)
+    assert certify(free.model_).increasing == ()
+    again = load(save(score.model_, tmp_path / "score.safetensors"))
+    assert again.fit(x, y[:, None]).monotonic_cst[2] == 1
+    assert certify(again).increasing == (2, 3, 8)
+    with pytest.raises(DataError, match="shape"):
+        LiftedRegressor((5,), monotonic_cst=[1]).fit(x, y)
+
+
+def test_the_probability_of_the_second_class_is_monotone():
+    frames = pytest.importorskip("pandas")
+    x = frames.DataFrame({"a": X[:, 0], "b": X[:, 1]})
+    labels = ["yes" if one > two / 10 else "no" for one, two in zip(x.a, x.b, strict=True)]
+    found = LiftedClassifier((20, 10), monotonic_cst={"a": 1, "b": -1}, random_state=0)
+    assert found.fit(x, labels).score(x, labels) > 0.95
+    facts = certify(found.model_)
+    assert bool((facts.lowest[1, 0] >= 0) & (facts.highest[1, 1] <= 0))
+    require_sound(facts, to_torch(found.model_).double(), inputs=2)
+
+
+@pytest.mark.parametrize("method", ["minibatch", "full"])
+def test_signs_are_held_at_every_step(method):
+    made = BRIEF if method == "minibatch" else FullBatch(sweeps=2)
+    model = LiftedMLP((3, 6, 6, 1), loss=SquaredError(), monotonic_cst=[1, 0, -1], method=made)
+    seen = []
+
+    def told(step):
+        pairs = zip(model.structure.parameters, model._known.weights, strict=True)
+        seen.append(max(model.structure.penalties[p].violation(w.matrix) for p, w in pairs))
+
+    model.fit(X, Y, on_step=told)
+    assert len(seen) > 5 and max(seen) == 0
+
+
+def test_a_convex_surface_is_convex():
+    x = 4 * torch.rand(600, 3, generator=torch.Generator().manual_seed(0)) - 2
+    y = x.square().sum(1, keepdim=True) + 2 * (x[:, :1] - x[:, 1:2]).abs()
+    for sizes in ((3, 20, 20, 1), (3, *[12] * 6, 1)):
+        model = Lifted(input_convex(sizes), dtype=torch.float64).fit(x[:400], y[:400])
+        off = (model.predict(x[400:]) - y[400:]).square().mean() / y.var()
+        assert float(off) < 0.06
+        assert certify(model).convex.all()
+        require_sound(certify(model), to_torch(model))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: input_convex((3, 4, 1), Tanh()), "one of ELU"),
+        (lambda: input_convex((3, 4, 1), Softmax()), "one of ELU"),
+        (lambda: input_convex((3, 1)), "hidden"),
+    ],
+)
+def test_a_network_that_is_not_convex_is_refused(make, message):
+    with pytest.raises((DataError, DeclarationError), match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        Nonnegative(), SimplexRows(), DoublyStochastic(), Orthogonal(), ColumnNorm(1.0),
+        FewRows(15), LinearEqualities(torch.ones(1, 20)), SpectralNorm(1.0),
+        FixedZeros(torch.eye(20)) + Signs(torch.ones(1, 1)),
+    ],
+    ids=lambda penalty: type(penalty).__name__,
+)  # fmt: skip
+def test_constraints_train_from_the_default_start(penalty: Penalty):
+    """Three layers learn the digits of `load_digits` under every constraint, held to rounding."""
+    pixels, labels = digits()
+    ridge = SquaredFrobenius(0.1)
+    given: Penalties = [ridge, *[ridge + penalty if penalty.convex else penalty] * 2, ridge]
+    model = LiftedMLP((64, 20, 20, 20, 10), penalty=given, method=Minibatch(epochs=15))
+    model.fit(pixels[:1200], labels[:1200])
+    assert all(penalty.violation(layer.matrix) < 2e-6 for layer in model.weights[1:3])
+    assert float((model.predict(pixels[1200:]) == labels[1200:]).float().mean()) > 0.8
+
+
+def test_eight_nonnegative_layers_train_from_the_default_start():
+    pixels, labels = digits()
+    for activation, layers in ((ReLU(), 8), (Sigmoid(), 5)):
+        penalty = [SquaredFrobenius(1.0), *[Nonnegative(1.0)] * layers]
+        model = LiftedMLP((64, *[30] * layers, 10), activation, penalty=penalty, method=BRIEF)
+        model.fit(pixels[:1200], labels[:1200])
+        assert float((model.predict(pixels[1200:]) == labels[1200:]).float().mean()) > 0.8
+        assert all(bool((layer.matrix >= 0).all()) for layer in model.weights[1:])
