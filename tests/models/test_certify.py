@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -90,8 +91,8 @@ def test_moments_that_stay_layers_are_part_of_the_network():
 def test_random_networks_of_torch_are_certified_soundly():
     generator = torch.Generator().manual_seed(0)
     for kind in (nn.ReLU, nn.Tanh, nn.Softplus, nn.ELU):
-        network = nn.Sequential(nn.Linear(3, 7), kind(), nn.Linear(7, 5), kind(), nn.Linear(5, 2))
-        network = network.double()
+        parts = nn.Linear(3, 7), kind(), nn.Linear(7, 5), kind(), nn.Linear(5, 2)
+        network: Any = nn.Sequential(*parts).double()
         with torch.no_grad():
             for parameter in network.parameters():
                 drawn = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -105,14 +106,14 @@ def test_random_networks_of_torch_are_certified_soundly():
 
 
 def test_bounds_are_tight_where_they_can_be():
-    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    network: Any = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
     matrix = (network[1].weight @ network[0].weight).detach()
     facts = certify(network)
     assert torch.allclose(facts.lowest, matrix) and torch.allclose(facts.highest, matrix)
     assert bool((facts.lowest <= matrix).all() and (facts.highest >= matrix).all())
     assert facts.lipschitz == pytest.approx(float(torch.linalg.matrix_norm(matrix, 2)))
     assert facts.convex.all() and facts.concave.all()
-    positive = nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)).double()
+    positive: Any = nn.Sequential(nn.Linear(3, 9), nn.ReLU(), nn.Linear(9, 1)).double()
     with torch.no_grad():
         for layer in (positive[0], positive[2]):
             layer.weight.abs_()
@@ -122,7 +123,7 @@ def test_bounds_are_tight_where_they_can_be():
 
 
 def test_a_small_wrong_sign_is_no_proof():
-    network = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    network: Any = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
     with torch.no_grad():
         network[0].weight.copy_(torch.tensor([[1.0, 1e-30], [1.0, 1.0]]))
         network[2].weight.copy_(torch.tensor([[1.0, -1e-30]]))
@@ -132,7 +133,7 @@ def test_a_small_wrong_sign_is_no_proof():
 
 def test_nothing_is_claimed_of_what_is_not_known():
     for middle in (nn.GELU(), nn.SiLU(), nn.CELU(), nn.Softmax(1)):
-        network = nn.Sequential(nn.Linear(3, 4), middle, nn.Linear(4, 1)).double()
+        network: Any = nn.Sequential(nn.Linear(3, 4), middle, nn.Linear(4, 1)).double()
         facts = certify(network)
         assert not facts.convex.any() and not facts.concave.any()
         require_sound(facts, network)
@@ -164,7 +165,7 @@ def test_graphs_with_sums_convolutions_and_two_losses():
 
 
 def test_the_table_names_what_is_certain():
-    network = nn.Sequential(nn.Linear(2, 2, bias=False))
+    network: Any = nn.Sequential(nn.Linear(2, 2, bias=False))
     with torch.no_grad():
         network[0].weight.copy_(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
     facts = certify(network)
