@@ -66,6 +66,16 @@ class Certificate:
         concave: outputs that are concave, (outputs,) booleans.
         lipschitz: |f(x) - f(x')|_2 <= lipschitz |x - x'|_2; infinite where nothing is known.
         layers: facts of each weight matrix.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import certify
+        >>> network = torch.nn.Sequential(torch.nn.Linear(2, 1))
+        >>> with torch.no_grad():
+        ...     _ = network[0].weight.copy_(torch.tensor([[0.0, -3.0]]))
+        >>> facts = certify(network)
+        >>> facts.decreasing, round(facts.lipschitz, 6), facts.layers[0].zeros
+        ((0, 1), 3.0, 0.5)
     """
 
     lowest: Tensor
