@@ -70,7 +70,7 @@ class Signs(Constrained):
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor]:
         free = torch.full_like(self.signs, math.inf)
-        return -free.where(self.signs <= 0, 0.0), free.where(self.signs >= 0, 0.0)
+        return (-free).where(self.signs <= 0, 0.0), free.where(self.signs >= 0, 0.0)
 
     def begin(self, weight: Tensor) -> Tensor:
         """Return W with the signs of entries changed where they are wrong."""
