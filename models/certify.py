@@ -130,8 +130,8 @@ def certify(model: Any, example: Any = None) -> Certificate:
     [l W+ - h W-, h W+ - l W-], of phi(u) by its slopes; rounded outward in float64. An output is
     convex where it is a nonnegative combination of convex units (and a nonpositive one of concave
     ones) under convex, nondecreasing activations (Amos, Xu, Kolter, 2017). The Lipschitz constant
-    is the smaller one of the product of spectral norms and of the norm of the largest absolute
-    derivatives. Standardization is part of the network. What is not known, such as a declared
+    is the smallest one of the product of spectral norms, the norm of the largest absolute
+    derivatives, and the norm of their middles plus that of their radii. Standardization is part of the network. What is not known, such as a declared
     activation or a layer that is not affine, is claimed nothing of.
 
     Args:
@@ -253,9 +253,11 @@ class _Walk:
                 known[state] = self._state(state, known)
         found = [self._term(term, known) for term in self.structure.network.terms]
         low, high = (torch.cat([getattr(x, end).T for x in found]) for end in ("low", "high"))
+        lipschitz = math.hypot(*(x.lipschitz for x in found))
         largest = torch.maximum(low.abs(), high.abs())
-        product = math.hypot(*(x.lipschitz for x in found))
-        lipschitz = min(product, _norm(largest)) if float(largest.max()) < _UNBOUNDED else product
+        if float(largest.max()) < _UNBOUNDED:
+            about = _norm((low + high) / 2) + _norm((high - low) / 2)
+            lipschitz = min(lipschitz, _norm(largest), about)
         reach = (
             torch.where(low > -_UNBOUNDED, low, -math.inf),
             torch.where(high < _UNBOUNDED, high, math.inf),
