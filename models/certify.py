@@ -25,7 +25,6 @@ from .from_torch import lift
 from .prediction import Predictor
 
 _MONOTONE = (*CONVEX, Arctan, Clipped, Sigmoid, Sine, Tanh)
-_UNBOUNDED = 1e100  # a derivative from here on may have any size
 _NORM = 1 + 1e-10  # that rounding may take from a norm in float64
 _ENTRIES = 20_000_000  # of a layer's matrix at most
 
@@ -194,7 +193,7 @@ class _Facts:
 
     def unknown(self, units: int) -> _Facts:
         """Return that nothing is known of so many units."""
-        any_size = self.low.new_full((len(self.low), units), _UNBOUNDED)
+        any_size = self.low.new_full((len(self.low), units), math.inf)
         no = torch.zeros(units, dtype=torch.bool)
         return _Facts(-any_size, any_size, no, no, math.inf)
 
@@ -214,8 +213,8 @@ class _Facts:
         assert steepest is not None  # of those that are monotone here
         flattest = _flattest(activation)
         low, high = _outward(
-            torch.minimum(flattest * self.low, steepest * self.low),
-            torch.maximum(flattest * self.high, steepest * self.high),
+            self.low.clamp(min=0) * flattest + self.low.clamp(max=0) * steepest,
+            self.high.clamp(min=0) * steepest + self.high.clamp(max=0) * flattest,
         )
         no = torch.zeros_like(self.convex)
         return _Facts(
@@ -226,8 +225,8 @@ class _Facts:
     def _softmax(self) -> _Facts:
         """Return the facts of p: dp_k / du_k in [0, 1/4], dp_k / du_j in [-1/4, 0]."""
         rise, fall = self.high.clamp(min=0), (-self.low).clamp(min=0)
-        high = (rise + fall.sum(1, keepdim=True) - fall) / 4
-        low = -(fall + rise.sum(1, keepdim=True) - rise) / 4
+        high, low = (up + _others(down) for up, down in ((rise, fall), (fall, rise)))
+        high, low = high / 4, -low / 4
         no = torch.zeros_like(self.convex)
         return _Facts(*_outward(low, high), no, no, self.lipschitz / 2)
 
@@ -255,16 +254,12 @@ class _Walk:
         low, high = (torch.cat([getattr(x, end).T for x in found]) for end in ("low", "high"))
         lipschitz = math.hypot(*(x.lipschitz for x in found))
         largest = torch.maximum(low.abs(), high.abs())
-        if float(largest.max()) < _UNBOUNDED:
+        if bool(largest.isfinite().all()):
             about = _norm((low + high) / 2) + _norm((high - low) / 2)
             lipschitz = min(lipschitz, _norm(largest), about)
-        reach = (
-            torch.where(low > -_UNBOUNDED, low, -math.inf),
-            torch.where(high < _UNBOUNDED, high, math.inf),
-        )
         return Certificate(
-            *reach, torch.cat([x.convex for x in found]), torch.cat([x.concave for x in found]),
-            lipschitz if lipschitz < _UNBOUNDED else math.inf,
+            low, high, torch.cat([x.convex for x in found]), torch.cat([x.concave for x in found]),
+            lipschitz,
             tuple(_layer_facts(p.name, self.weights[p].matrix) for p in self.structure.parameters),
         )  # fmt: skip
 
@@ -334,31 +329,46 @@ def _affine(inside: Sequence[_Facts], matrices: Sequence[Tensor]) -> _Facts:
     convex, concave = (torch.cat([getattr(x, n) for x in inside]) for n in ("convex", "concave"))
     plus, minus = matrix > 0, matrix < 0
     bent_up, bent_down = ~convex[:, None], ~concave[:, None]
-    apart = sum(_norm(a) * x.lipschitz for a, x in zip(matrices, inside, strict=True))
-    together = _norm(matrix) * math.hypot(*(x.lipschitz for x in inside))
+    apart = sum(_through(a, x.lipschitz) for a, x in zip(matrices, inside, strict=True))
+    together = _through(matrix, math.hypot(*(x.lipschitz for x in inside)))
     return _Facts(
-        _low(low, high, matrix).clamp(-_UNBOUNDED, _UNBOUNDED),
-        -_low(-high, -low, matrix).clamp(-_UNBOUNDED, _UNBOUNDED),
+        _low(low, high, matrix),
+        -_low(-high, -low, matrix),
         ~((plus & bent_up) | (minus & bent_down)).any(0),
         ~((plus & bent_down) | (minus & bent_up)).any(0),
-        min(apart, together) if min(apart, together) < _UNBOUNDED else math.inf,
+        min(apart, together),
     )
+
+
+def _through(matrix: Tensor, lipschitz: float) -> float:
+    """Return a Lipschitz constant behind a matrix, 0 behind one of zeros."""
+    norm = _norm(matrix)
+    return norm * lipschitz if norm else 0.0
 
 
 def _low(low: Tensor, high: Tensor, matrix: Tensor) -> Tensor:
     """Return the lower ends of [low, high] A, never above them by rounding."""
     plus, minus = matrix.clamp(min=0), (-matrix).clamp(min=0)
+    endless = low.isinf().to(matrix) @ (plus > 0).to(matrix)
+    endless += high.isinf().to(matrix) @ (minus > 0).to(matrix)
+    low, high = (end.masked_fill(end.isinf(), 0.0) for end in (low, high))
     positive = low.clamp(min=0) @ plus + (-high).clamp(min=0) @ minus
     negative = (-low).clamp(min=0) @ plus + high.clamp(min=0) @ minus
     rounding = 4 * (len(matrix) + 4) * torch.finfo(matrix.dtype).eps
-    return positive * (1 - rounding) - negative * (1 + rounding)
+    found = positive * (1 - rounding) - negative * (1 + rounding)
+    return found.masked_fill(endless > 0, -math.inf)
 
 
 def _outward(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     """Return ends that are farther apart by some units in the last place; 0 stays 0."""
     off = 16 * torch.finfo(low.dtype).eps
-    ends = low - off * low.abs(), high + off * high.abs()
-    return ends[0].clamp(-_UNBOUNDED, _UNBOUNDED), ends[1].clamp(-_UNBOUNDED, _UNBOUNDED)
+    return low - off * low.abs(), high + off * high.abs()
+
+
+def _others(sizes: Tensor) -> Tensor:
+    """Return the sum over all other units, (inputs, units)."""
+    found = sizes.sum(1, keepdim=True) - sizes
+    return found.masked_fill(found.isnan(), math.inf)
 
 
 def _flattest(activation: Activation) -> float:
