@@ -130,8 +130,9 @@ def certify(model: Any, example: Any = None) -> Certificate:
     convex where it is a nonnegative combination of convex units (and a nonpositive one of concave
     ones) under convex, nondecreasing activations (Amos, Xu, Kolter, 2017). The Lipschitz constant
     is the smallest one of the product of spectral norms, the norm of the largest absolute
-    derivatives, and the norm of their middles plus that of their radii. Standardization is part of the network. What is not known, such as a declared
-    activation or a layer that is not affine, is claimed nothing of.
+    derivatives, and the norm of their middles plus that of their radii. Standardization is part of
+    the network. Nothing is claimed of what is not known, such as a declared activation or a layer
+    that is not affine.
 
     Args:
         model: a fitted lifted model, of which the output of `forward` is meant (export it with
