@@ -20,7 +20,7 @@ from ..block import Blocks, row_weights
 from ..run import Ending, Step, Steps
 
 ROUNDS = 40  # of the multipliers
-_STEPS = 50  # of L-BFGS in a round
+_STEPS = 100  # of L-BFGS in a round
 _HISTORY = 20
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end

@@ -23,8 +23,8 @@ def pictures(notebook) -> int:
     return sum("image/png" in output.get("data", {}) for output in outputs(notebook))
 
 
-def test_there_are_four() -> None:
-    assert len(NOTEBOOKS) == 4
+def test_there_are_five() -> None:
+    assert len(NOTEBOOKS) == 5
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
