@@ -45,18 +45,15 @@ def test_an_exported_classifier_has_equal_mean_scores() -> None:
     assert model.trace.steps[-1].solver == "augmented-lagrangian"
 
 
-def test_the_price_is_that_of_the_network_to_first_order() -> None:
-    """All weights are stationary, so that the last layer's price is the whole network's."""
+def test_the_price_of_a_budget_is_known_where_the_bias_is_free() -> None:
+    """Stationary in the bias: the price is the sum of what targets are above the outputs."""
     x, y = DIABETES
     model = LiftedMLP((10, 4, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
-    model.warm_start, found = True, []
-    for most in (120.0, 120.0, 121.0):
-        model.fit(x, y, constraints=[Budget(most)])
-        found.append((model.objective(), float(model.constraint_report().prices[0])))
-    del found[0]
-    fall = found[0][0] - found[1][0]
-    assert fall == pytest.approx((found[0][1] + found[1][1]) / 2, rel=0.05)
-    assert fall > 0
+    model.fit(x, y, constraints=[Budget(120.0)])
+    price = float(model.constraint_report().prices[0])
+    assert price == pytest.approx(len(y) * (y.mean() - 120) / y.var(), rel=1e-7)
+    short = float(y.sum() - model.scores(x).sum()) / y.var()
+    assert price == pytest.approx(short, rel=1e-7)
 
 
 def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
