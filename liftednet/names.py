@@ -5,10 +5,10 @@ A door is a command line or the settings of an estimator; behind it there are ob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, TypeVar
 
 from liftednet import activations, losses, penalties
 from liftednet.activation import Activation
@@ -16,8 +16,17 @@ from liftednet.errors import DataError
 from liftednet.losses import Loss
 from liftednet.penalties import Penalty
 
+T = TypeVar("T")
+
 _ALSO = {"logistic": "Sigmoid"}  # as scikit-learn calls it
-_LOSSES = ("CrossEntropy", "SquaredError", "BinaryCrossEntropy", "SimplexCrossEntropy")
+_LOSSES: dict[str, Callable[..., Loss]] = {
+    "CrossEntropy": losses.CrossEntropy,
+    "SquaredError": losses.SquaredError,
+    "BinaryCrossEntropy": losses.BinaryCrossEntropy,
+    "SimplexCrossEntropy": losses.SimplexCrossEntropy,
+    "Quantile": losses.Quantile,
+    "Huber": losses.Huber,
+}
 _PENALTIES: dict[str, Callable[..., Penalty]] = {
     "SquaredFrobenius": penalties.SquaredFrobenius,
     "L1": penalties.L1,
@@ -44,14 +53,13 @@ def activation_named(name: str) -> Activation:
     return made
 
 
-def loss_named(name: str) -> Loss:
-    """Return a loss of `liftednet.losses`, such as SquaredError for "squared-error".
+def loss_named(text: str) -> Loss:
+    """Return a loss, such as SquaredError() of "squared-error" or Quantile(0.9) of "quantile:0.9".
 
     Raises:
-        DataError: there is none of that name.
+        DataError: there is none of that name, or its number cannot be used.
     """
-    made: Loss = getattr(losses, _known("loss", name, _LOSSES))()
-    return made
+    return _made("loss", text, _LOSSES, "quantile:0.9")
 
 
 def penalty_named(text: str) -> Penalty:
@@ -60,20 +68,22 @@ def penalty_named(text: str) -> Penalty:
     Raises:
         DataError: there is none of that name, or its number cannot be used.
     """
-    return reduce(add, (_one_penalty(part) for part in text.split("+")))
+    parts = (_made("penalty", part, _PENALTIES, "l1:0.01") for part in text.split("+"))
+    return reduce(add, parts)
 
 
-def _one_penalty(text: str) -> Penalty:
-    name, _, number = text.partition(":")
-    make = _PENALTIES[_known("penalty", name, list(_PENALTIES))]
+def _made(kind: str, text: Any, known: Mapping[str, Callable[..., T]], example: str) -> T:
+    """Return what a name stands for, made of the number behind its colon, if any."""
+    name, _, number = text.partition(":") if isinstance(text, str) else (text, "", "")
+    make = known[_known(kind, name, list(known))]
     try:
         return make(*([float(number)] if number else []))
     except (TypeError, ValueError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"the penalty {name.strip()!r} needs a number behind a colon, as in l1:0.01; got "
-            f"{text!r}."
+            f"the {kind} {name.strip()!r} takes a number behind a colon where it has one, as in "
+            f"{example}; got {text!r}."
         ) from error
 
 

@@ -115,4 +115,8 @@ def _unmoved(state: State, passed: Values) -> int:
     if len(rows) < 2:
         return 0
     found = spread(rows)
-    return int((found.deviation <= _STILL * found.mean.abs()).sum())
+    still = found.deviation <= _STILL * found.mean.abs()
+    weights = passed.get(state.argument.weights)
+    if weights is not None and weights.matrix.shape[1] == len(still):
+        still &= (weights.matrix != 0).any(0)  # without weights it has been left out by a penalty
+    return int(still.sum())

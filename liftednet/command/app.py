@@ -137,7 +137,9 @@ def train(
     activation: Annotated[
         str, typer.Option(help="A name from liftednet.activations, or MODULE:NAME.")
     ] = "ReLU",
-    loss: Annotated[str, typer.Option(help="A name from liftednet.losses.")] = "CrossEntropy",
+    loss: Annotated[
+        str, typer.Option(help="A name from liftednet.losses, such as quantile:0.9.")
+    ] = "CrossEntropy",
     divergence: Annotated[
         Coupling, typer.Option(help="Zero at the forward pass, jointly convex, or held there.")
     ] = Coupling.TIGHT,

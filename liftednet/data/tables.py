@@ -76,7 +76,8 @@ class Table:
 def read_table(path: Path) -> Table:
     """Return what a csv, tsv, parquet or npz file holds.
 
-    A csv file begins with the names of its columns. Columns of integers and of real numbers are
+    A csv file begins with the names of its columns, with commas between them, or semicolons where
+    that line has no comma. Columns of integers and of real numbers are
     read as such, others as text.
 
     Raises:
@@ -89,9 +90,12 @@ def read_table(path: Path) -> Table:
 
 
 def _read_csv(path: Path) -> Arrays:
-    separator = "\t" if path.suffix == ".tsv" else ","
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
+            first = file.readline()
+            semicolons = ";" in first and "," not in first
+            separator = "\t" if path.suffix == ".tsv" else ";" if semicolons else ","
+            file.seek(0)
             lines = [line for line in csv.reader(file, delimiter=separator, strict=True) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} cannot be read: {error}.") from error

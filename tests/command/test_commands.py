@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from liftednet import __version__, activations, load
 from liftednet.command import app
 from liftednet.command.reproduce import REPRODUCTIONS
+from liftednet.losses import Huber, Quantile
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.penalties import L1, Nonnegative
 
@@ -142,8 +143,18 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "loss"), [("huber:0.5", Huber(0.5)), ("quantile:0.9", Quantile(0.9))]
+)
+def test_train_takes_robust_losses_and_their_numbers(here, name, loss) -> None:
+    result = call("train", "line.npz", "--hidden", "5", "--loss", name, "--sweeps", "1")
+    assert result.exit_code == 0, result.output
+    assert repr(load("model.safetensors").loss) == repr(loss)
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["line.npz", "--loss", "huber:wide"], "a number behind a colon"),
         (["missing.npz"], "not a readable npz file"),
         (["table.xlsx"], "must be one of"),
         (["table.csv"], "no column or array 'y' of targets: name one by --target"),

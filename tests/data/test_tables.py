@@ -16,6 +16,7 @@ ROWS = "size,weight,count,kind\n1.5,2,3,oak\n-4,5e1,6,elm\n"
 def folder(tmp_path):
     (tmp_path / "trees.csv").write_text(ROWS)
     (tmp_path / "trees.tsv").write_text("\ufeff" + ROWS.replace(",", "\t"))
+    (tmp_path / "semicolons.csv").write_text("\ufeff" + ROWS.replace(",", ";"))
     np.savez(
         tmp_path / "trees.npz",
         X=np.array([[1.5, 2, 3], [-4, 50, 6]]),
@@ -25,7 +26,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["trees.csv", "trees.tsv"])
+@pytest.mark.parametrize("name", ["trees.csv", "trees.tsv", "semicolons.csv"])
 def test_columns_have_the_types_of_their_values(folder, name):
     table = read_table(folder / name)
     kinds = {name: values.dtype.kind for name, values in table.columns.items()}

@@ -176,6 +176,18 @@ def test_a_fit_that_comes_to_nothing_warns():
         LiftedMLP((4, 5, 2), start=dead, method=QUICK).fit(x.float(), labels)
 
 
+def test_units_that_a_penalty_leaves_out_are_not_called_dead():
+    x, y = drawn()
+    x = x.float()
+    left_out = [Weights(torch.zeros(4, 5), torch.zeros(5)),
+                Weights(torch.zeros(5, 2), torch.zeros(2))]  # fmt: skip
+    left_out[0].matrix[:, :2] = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LiftedMLP((4, 5, 2), start=left_out, method=QUICK).fit(x, (y[:, 0] > 0).long())
+    assert not [one for one in caught if "dead" in str(one.message)]
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_a_quantile_is_one_in_any_unit(scale):
     x, y = drawn(400)
