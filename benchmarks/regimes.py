@@ -1,7 +1,7 @@
 """Where do lifted targets beat exact gradients in the same step? A search on small digits.
 
-LiftedMLP on scikit-learn's digits in every combination of activation, layers of 50, samples,
-and share of labels that are replaced at random, with lifted targets at several lam and with
+LiftedMLP on scikit-learn's digits, in combinations of activation, layers of 50, samples, and share
+of labels that are replaced at random, with lifted targets at lam 1 and 10 (the default) and with
 backpropagation in their place, five seeds each. Where a lam is ahead by more than the larger
 deviation, both are run again with ten fresh seeds: of so many cells some are ahead by chance.
 Run it with `OMP_NUM_THREADS=1 python -m benchmarks.regimes`, ten minutes; finished runs are kept.
@@ -30,7 +30,7 @@ from liftednet.reproduce.runs import Outcome, run_all
 
 RESULT = Path(__file__).parent / "results" / "regimes.md"
 SEEDS, FRESH = range(5), range(100, 110)
-EXACT, LAMS = 0.0, (1.0, 10.0, 100.0)
+EXACT, LAMS = 0.0, (1.0, 10.0)
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class Run:
 
 
 CELLS = [
-    Run(*cell)
-    for cell in itertools.product(("sigmoid", "tanh", "ReLU"), (3, 10), (200, 1347), (0.0, 0.4))
+    Run(activation, layers, samples, noise)
+    for activation, layers, (samples, noise) in itertools.product(
+        ("sigmoid", "ReLU"), (3, 10), ((200, 0.0), (1347, 0.0), (1347, 0.4))
+    )
 ]
 
 

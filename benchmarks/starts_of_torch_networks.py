@@ -1,10 +1,10 @@
 """One lifted pass as the start of a torch network, beside other starts and Adam for as long.
 
-LeNet-5 and a residual network of thirty layers of 128, 20,000 digits of MNIST in batches of 100. A
+LeNet-5 and a residual network of thirty layers of 128, 5,000 digits of MNIST in batches of 100. A
 start is torch's own, Kaiming, LSUV, torch's own with an output layer fitted by one convex problem,
 or what one pass makes of torch's own: of lifted training (`initialize_`), of the same step with
 exact gradients, or of Adam at rate 0.002. Then Adam trains for no, one or two epochs, its rate
-falling to zero; it is chosen for every start and number of epochs on 10,000 other digits with one
+falling to zero; it is chosen for every start and number of epochs on 5,000 other digits with one
 seed, by factors of 3 until the best is inside. Run it with `OMP_NUM_THREADS=1
 LIFTEDNET_DATA=folder python -m benchmarks.starts_of_torch_networks`, half an hour; finished runs
 are kept. Written to benchmarks/results/starts_of_torch_networks.md.
@@ -36,7 +36,7 @@ from liftednet.reproduce.tuning import tuned
 from liftednet.solvers import GeneralizedLinear
 
 RESULT = Path(__file__).parent / "results" / "starts_of_torch_networks.md"
-SAMPLES, HELD, BATCH, SEEDS, EPOCHS = 20_000, 10_000, 100, (1, 2, 3, 4, 5), (0, 1, 2)
+SAMPLES, HELD, BATCH, SEEDS, EPOCHS = 5_000, 5_000, 100, (1, 2, 3, 4, 5), (0, 1, 2)
 HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)
 
 
