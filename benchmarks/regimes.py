@@ -3,10 +3,10 @@
 LiftedMLP on scikit-learn's digits, in combinations of activation, layers of 50, samples, and share
 of labels that are replaced at random, with lifted targets at lam 1 and 10 (the default) and with
 backpropagation in their place, five seeds each. rho is the default, 1, or 0.01 where 1 is too
-strong: three layers of sigmoids on 200 digits stay at chance with it, whatever the gradients. Where a lam is ahead by more than the larger
-deviation, both are run again with ten fresh seeds: of so many cells some are ahead by chance.
-Run it with `OMP_NUM_THREADS=1 python -m benchmarks.regimes`, ten minutes; finished runs are kept.
-Written to benchmarks/results/regimes.md.
+strong: three layers of sigmoids on 200 digits stay at chance with it, whatever the gradients. Where
+a lam is ahead by more than the larger deviation, both are run again with ten fresh seeds: of so
+many cells some are ahead by chance. Run it with `OMP_NUM_THREADS=1 python -m benchmarks.regimes`,
+ten minutes; finished runs are kept. Written to benchmarks/results/regimes.md.
 """
 
 from __future__ import annotations
