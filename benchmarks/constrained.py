@@ -28,7 +28,6 @@ from functools import cache
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import fmean
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -38,14 +37,13 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 
-from benchmarks.depth import exactly
 from liftednet.data import mnist
 from liftednet.errors import SolverError
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, Minibatch, certify
-from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.penalties import Nonnegative, SquaredFrobenius
 from liftednet.problems import Weights
+from liftednet.reproduce.exact import exact_gradients
 
 RESULTS = Path(__file__).parent / "results"
 DEPTHS, WIDTH, PASSES, BATCH = (1, 3, 6, 8), 100, 3, 100
@@ -134,7 +132,7 @@ def by_library(run: Run) -> tuple[Callable[[Tensor], Tensor], Pairs]:
 
 
 def by_exact_gradients(run: Run) -> tuple[Callable[[Tensor], Tensor], Pairs]:
-    with patch.object(BatchSteps, "_activated", exactly):
+    with exact_gradients():
         return by_library(run)
 
 
