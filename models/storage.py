@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from liftednet.activation import Activation
 from liftednet.errors import DataError, LiftedError
@@ -87,6 +87,11 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
     for kind in _KINDS:
         if type(model) is kind.model:
             return write(replace(_pack(model, kind), notes=notes or {}), path)
+    if isinstance(model, nn.Module) or hasattr(model, "write_"):
+        raise DataError(
+            f"save needs {_names()}, got {type(model).__name__}: a torch network is kept by torch, "
+            "by torch.save(network.state_dict(), path), after write_() where it was lifted."
+        )
     raise DataError(f"save needs {_names()}, got {type(model).__name__}.")
 
 

@@ -16,7 +16,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from liftednet import Activation, LiftedError, activations, load, losses, penalties, save
+from liftednet import Activation, LiftedError, activations, lift, load, losses, penalties, save
 from liftednet.errors import DataError, NotFittedError
 from liftednet.layers import concatenate, dense
 from liftednet.models import (
@@ -369,6 +369,10 @@ def test_a_folder_that_cannot_be_written_to_says_so(plain, tmp_path) -> None:
 def test_what_cannot_be_saved_is_refused(plain, tmp_path) -> None:
     with pytest.raises(NotFittedError, match="call fit"):
         save(LiftedMLP((5, 6, 3)), tmp_path / "model")
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    lifted = lift(network, torch.zeros(2, 3), loss=losses.CrossEntropy(), show=False)
+    with pytest.raises(DataError, match=r"got LiftedModule: .*state_dict.*write_"):
+        save(lifted, tmp_path / "model.safetensors")
     with pytest.raises(DataError, match=r"save needs a LiftedMLP or .* a Lifted, got Linear"):
         save(torch.nn.Linear(2, 2), tmp_path / "model")
     with pytest.raises(DataError, match="No such file or directory"):
