@@ -33,7 +33,12 @@ __all__ = [
     "DivergenceActivation",
 ]
 
-_DERIVED = ("scalar_map", "lipschitz", "conjugate_at_zero")  # kept on the object once computed
+_DERIVED = (
+    "scalar_map",
+    "lipschitz",
+    "conjugate_at_zero",
+    "margin",
+)  # kept on the object once computed
 
 
 class Activation:
@@ -58,6 +63,7 @@ class Activation:
     """
 
     per_unit: bool = True
+    margin: Activation | None = None  # a continuous map on the same domain, where phi jumps
 
     @staticmethod
     def from_function(forward: Map, lipschitz: float | None = None) -> Activation:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Divergence",
     "Joint",
+    "Margin",
     "Raw",
     "Tight",
     "joint",
@@ -124,18 +125,30 @@ class Divergence(ABC):
         """Return the nearest v for which R(u) - <u, v> is bounded below, (samples, units)."""
         return v
 
+    def minimizer(self, u: Tensor) -> Tensor:
+        """Return the argmin of D over v, (samples, units)."""
+        return self.activation.forward(u)
+
 
 class _Split(Divergence):
     """Phi(v) - <u, v> + R(u): what tight and joint share."""
 
+    def potential(self, v: Expression) -> Expression:
+        """Return Phi(v), summed over samples and units, in CVXPY."""
+        return self.activation.potential(v)
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return Phi(v) per sample, (samples,)."""
+        return self.activation.potential_value(v)
+
     def state_term(self, v: Expression, u: Expression) -> Expression:
-        return self.activation.potential(v) - cp.sum(cp.multiply(u, v))
+        return self.potential(v) - cp.sum(cp.multiply(u, v))
 
     def link_term(self, u: Expression, v: Expression) -> Expression:
         return self.remainder(u) - cp.sum(cp.multiply(v, u))
 
     def state_value(self, v: Tensor, u: Tensor) -> Tensor:
-        return (self.activation.potential_value(v) - (u * v).sum(-1)).sum()
+        return (self.potential_value(v) - (u * v).sum(-1)).sum()
 
     def link_value(self, u: Tensor, v: Tensor) -> Tensor:
         return self.link_values(u, v).sum()
@@ -147,7 +160,7 @@ class _Split(Divergence):
         return self.values(v, u).sum()
 
     def values(self, v: Tensor, u: Tensor) -> Tensor:
-        potential = self.activation.potential_value(v)
+        potential = self.potential_value(v)
         return potential - (u * v).sum(-1) + self.remainder_value(u)
 
     @abstractmethod
@@ -266,6 +279,76 @@ class Joint(_Split):
     def link_curvature(self, u: Tensor) -> Tensor:
         """Return L, (samples, units)."""
         return torch.full_like(u, self.smoothness)
+
+
+@dataclass(frozen=True)
+class Margin(_Split):
+    """Psi(v) - <u, v> + Psi*(u), with Psi the potential of a continuous map psi beside phi.
+
+    For a phi that jumps, such as a sign or a step: its own tight divergence is zero, and without
+    force, on both sides of the jump, however near. With psi on the same domain, Clipped(-1, 1)
+    beside the sign, it is (1 - u v)_+^2 / 2 for v = -1 or 1 and u v >= -1, and linear beyond: a
+    squared hinge. That of Tanh is log(1 + exp(-2 u v)). It is convex in u and in v, and smooth in
+    u; over the values of phi it is least at v = phi(u), where it is not zero before u is far from
+    the jump. The states of a forward pass are those of phi.
+
+    Raises:
+        DeclarationError: the activation declares no margin.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import Quantized
+        >>> from liftednet.divergences import Margin
+        >>> u = torch.tensor([[0.25], [2.0], [-0.5]])
+        >>> Margin(Quantized(2, -1.0, 1.0)).values(torch.ones(3, 1), u)  # (1 - u)^2 / 2
+        tensor([0.2812, 0.0000, 1.1250])
+    """
+
+    def __post_init__(self) -> None:
+        """Refuse an activation without a margin."""
+        if self.activation.margin is None:
+            raise DeclarationError(
+                f"{self.activation!r} declares no `margin`, a continuous activation beside it."
+            )
+
+    @property
+    def continuous(self) -> Activation:
+        """The activation psi."""
+        assert self.activation.margin is not None  # refused above
+        return self.activation.margin
+
+    @property
+    def smoothness(self) -> float | None:
+        """The Lipschitz constant of psi."""
+        return self.continuous.lipschitz
+
+    def potential(self, v: Expression) -> Expression:
+        """Return Psi(v), summed over samples and units, in CVXPY."""
+        return self.continuous.potential(v)
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return Psi(v) per sample, (samples,)."""
+        return self.continuous.potential_value(v)
+
+    def remainder(self, u: Expression) -> Expression:
+        """Return Psi*(u), summed over samples and units, in CVXPY."""
+        return self.continuous.conjugate(u)
+
+    def remainder_value(self, u: Tensor) -> Tensor:
+        """Return Psi*(u) per sample, (samples,)."""
+        return self.continuous.conjugate_value(u)
+
+    def link_gradient(self, u: Tensor) -> Tensor:
+        """Return psi(u), (samples, units)."""
+        return self.continuous.forward(u)
+
+    def link_curvature(self, u: Tensor) -> Tensor:
+        """Return psi'(u) for a unit-by-unit map, (samples, units)."""
+        return self.continuous.slope(u)
+
+    def minimizer(self, u: Tensor) -> Tensor:
+        """Return psi(u), (samples, units)."""
+        return self.continuous.forward(u)
 
 
 @dataclass(frozen=True)

@@ -193,5 +193,6 @@ def require_device(name: str) -> None:
 def require_count(name: str, value: int, least: int) -> None:
     """Raise `DataError` unless value is an integer of at least `least`."""
     if not is_integer(value) or value < least:
-        kind = {0: "an integer that is not negative", 1: "a positive integer"}[least]
+        known = {0: "an integer that is not negative", 1: "a positive integer"}
+        kind = known.get(least, f"an integer of {least} or more")
         raise DataError(f"{name} must be {kind}, got {value!r}.")

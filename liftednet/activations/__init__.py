@@ -14,6 +14,8 @@ activation                Phi(v), summed over the units   dom Phi      phi(u)   
                           for every channel                            alpha <= 1
 `Clipped(lower, upper)`   v^2 / 2                         the box      u clipped to the box   1
 `Sign`                    0                               [-1, 1]      sign(u)                none
+`Quantized(levels,        v^2 / 2 at the levels, linear   [lower,      the nearest level      none
+lower, upper)`            between them                    upper]
 `Sigmoid`                 v log v + (1-v) log(1-v)        [0, 1]       1 / (1 + exp(-u))      1/4
 `Tanh`                    ((1-v) log(1-v)                 [-1, 1]      tanh(u)                1
                           + (1+v) log(1+v)) / 2
@@ -56,6 +58,7 @@ from liftednet.activations.growing import ELU, Softplus
 from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU, Sign
 from liftednet.activations.pooling import MaxPooling
 from liftednet.activations.prelu import PReLU
+from liftednet.activations.quantized import Quantized
 from liftednet.activations.saturating import Arctan, Sigmoid, Sine, Tanh
 from liftednet.activations.simplex import SimplexProjection, Softmax
 
@@ -68,6 +71,7 @@ __all__ = [
     "LeakyReLUHalfSpace",
     "MaxPooling",
     "PReLU",
+    "Quantized",
     "ReLU",
     "ReLUAbsolute",
     "Sigmoid",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
+from liftednet.activations.saturating import Tanh
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.validation import is_number
@@ -264,7 +265,9 @@ class Sign(Activation):
     """phi(u) = sign(u), Phi(v) = 0 on [-1, 1].
 
     Lifted Neural Networks, section 4. At u = 0 every v in [-1, 1] is an argmin, and phi has no
-    Lipschitz constant: as a layer it has no joint divergence and no fast weight fit.
+    Lipschitz constant: as a layer it has no joint divergence and no fast weight fit. Its tight
+    divergence |u| - u v is zero at u = 0, and so without force; minibatches take that of the
+    margin of `Tanh`, see `liftednet.divergences.Margin`.
 
     Example:
         >>> import torch
@@ -274,6 +277,7 @@ class Sign(Activation):
     """
 
     lipschitz = None
+    margin = Tanh()
 
     def forward(self, u: Tensor) -> Tensor:
         """Return sign(u)."""

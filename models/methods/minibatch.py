@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.activation import Activation
 from liftednet.activations import Identity
-from liftednet.divergences import Divergence, Raw, Tight
+from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Parameter, arguments_of, value_of
 from liftednet.layers.normalization import batch_statistics, running_statistics
@@ -215,14 +214,14 @@ class _Lifted(torch.autograd.Function):
         ctx: Any,
         u: Tensor,
         divergence: Divergence,
-        activation: Activation,
+        held: Divergence,
         lam: float,
         weights: Tensor | None,
         near: bool,
     ) -> Tensor:
-        """Return phi(u), of an activation that may hold the states between bounds."""
-        states = activation.forward(u)
-        ctx.divergence, ctx.activation, ctx.lam, ctx.weights = divergence, activation, lam, weights
+        """Return phi(u), of a divergence that may hold the states between bounds."""
+        states = held.activation.forward(u)
+        ctx.divergence, ctx.held, ctx.lam, ctx.weights = divergence, held, lam, weights
         ctx.near = near
         ctx.save_for_backward(u, states)
         return states
@@ -237,9 +236,9 @@ class _Lifted(torch.autograd.Function):
         dtype = u.dtype
         if ctx.near:  # their difference has no digits in float32
             u, push = u.double(), push.double()
-            states = ctx.activation.forward(u)
-        target = ctx.activation.forward(torch.sub(u, push, alpha=1 / ctx.lam))
-        known = isinstance(divergence, Tight) and ctx.activation is divergence.activation
+            states = ctx.held.activation.forward(u)
+        target = ctx.held.minimizer(torch.sub(u, push, alpha=1 / ctx.lam))
+        known = isinstance(divergence, Tight) and ctx.held is divergence
         at = states if known else divergence.link_gradient(u)
         asked = (ctx.lam * (at - target)).to(dtype)
         return asked if ctx.weights is None else weights * asked, None, None, None, None, None
@@ -410,12 +409,14 @@ class BatchSteps:
 
     def _activated(self, batch: Data, counts: float, state: State, u: Tensor) -> Tensor:
         # The slopes that come back are those of a mean, and so lam is that of a mean, too.
-        divergence, lam = self.structure.divergences[state], self.structure.lam[state] / counts
-        activation = self.structure.held(state).activation
-        if isinstance(activation, Identity):
+        divergence, held = self.structure.divergences[state], self.structure.held(state)
+        lam = self.structure.lam[state] / counts
+        if held.activation.margin is not None:  # no push moves a target across a jump
+            divergence = held = Margin(held.activation)
+        if isinstance(held.activation, Identity):
             return u  # what the divergence asks of u is then the gradient, whatever lam
         lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
-            u, divergence, activation, lam, row_weights(batch.values, u),
+            u, divergence, held, lam, row_weights(batch.values, u),
             self.structure.lam[state] > _NEAR,
         )  # fmt: skip
         return lifted

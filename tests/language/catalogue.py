@@ -36,5 +36,5 @@ BY_MAP = [
     Activation.from_function(functional.hardtanh),
     Activation.from_function(torch.nn.LeakyReLU(0.3)),
 ]
-SPLIT = [*SEPARABLE, activations.Sign(), *COUPLED]
+SPLIT = [*SEPARABLE, activations.Sign(), activations.Quantized(3, -1.0, 1.0), *COUPLED]
 EVERY = [*SPLIT, *RAW, *BY_MAP]
