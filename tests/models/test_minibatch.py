@@ -86,7 +86,8 @@ def test_the_moved_states_lower_their_state_fit(activation):
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
     divergence = network.structure.divergences[network.network.states[0]]
-    above = network.weights[1].apply(_Lifted.apply(u, divergence, activation, lam, None, False))
+    lifted = _Lifted.apply(u, divergence, divergence, lam, None, False)
+    above = network.weights[1].apply(lifted)
     torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
     assert u.grad is not None
     moved = fit.measure(passed - u.grad / lam).objective
