@@ -98,7 +98,7 @@ class DualAscent(Solver[ConstrainedFit, Tensor, None]):
             if residual <= tolerance or steps == self.max_iterations:
                 break
             restarts = (ahead - y) @ (y - previous) > 0  # O'Donoghue and Candes, 2015
-            momentum, before = (1.0, 1.0) if restarts else (momentum, momentum)
+            before = 1.0 if restarts else momentum
             momentum = (1 + np.sqrt(1 + 4 * before**2)) / 2
             ahead = y + (before - 1) / momentum * (y - previous)
             previous, steps = y, steps + 1

@@ -79,6 +79,8 @@ class AugmentedLagrangian:
         Raises:
             SolverError: the objective is not finite; the weights are the last good ones.
         """
+        if not self._moving:
+            return Ending.CONVERGED
         _, before = self._objective()
         last = math.inf
         for number in range(first, first + ROUNDS):

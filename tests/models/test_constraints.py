@@ -13,7 +13,7 @@ from liftednet.constraints import Bounds, Budget, GroupMeans, Linear, Order, Val
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
-from liftednet.penalties import Nonnegative, SquaredFrobenius
+from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 
 QUICK = Minibatch(epochs=20)
 CANCER = [part[:200] for part in load_breast_cancer(return_X_y=True)]
@@ -68,6 +68,9 @@ def test_order_is_held_at_less_loss_than_by_the_last_layer_alone() -> None:
     assert bool((rough.weights[-1].matrix >= -1e-9).all())  # by CVXPY, with the constraint
     assert rough.constraint_report().solver == "reference"
     assert held.objective() < rough.objective()
+    sparse = LiftedMLP((10, 8, 1), loss=SquaredError(), dtype=torch.float64, method=QUICK)
+    sparse.penalty = L1(0.1)  # no weight with a smooth penalty: the last layer alone is held
+    assert order.violation(sparse.fit(x, y, constraints=[order]).scores(x)) <= 1e-6
     exact = Values([3, 5], [100.0, 200.0])
     held.fit(x, y, constraints=[exact, Bounds(50.0, 300.0)])
     scores = held.scores(x)
