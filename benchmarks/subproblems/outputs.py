@@ -43,7 +43,7 @@ def comparison(samples: int, outputs: int, soft: bool, slow: int) -> Comparison:
         return loosest(partial(build, problem, *of), judge)
 
     ours, torch_only, labels = CompiledSimplex(), SimplexDual(), "soft" if soft else "one-hot"
-    cvxpy = [
+    cvxpy = slow and [
         Method("CVXPY re-solved, CLARABEL", tuned(_resolved, slow), slow),
         Method("CVXPY block, CLARABEL", tuned(_block, slow, "CLARABEL"), slow),
         Method("CVXPY block, SCS", tuned(_block, 10, "SCS"), 10),
@@ -58,7 +58,7 @@ def comparison(samples: int, outputs: int, soft: bool, slow: int) -> Comparison:
             ),
             Method("Numba Newton", lambda: _newton(problem), samples),
             Method("Numba Newton, float32", lambda: _newton(single), samples),
-            *(cvxpy if slow else []),
+            *(cvxpy or ()),
         ],
         judge,
     )

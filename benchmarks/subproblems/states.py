@@ -16,11 +16,12 @@ from scipy.sparse import csc_matrix, triu
 from torch import Tensor
 
 from benchmarks.subproblems.harness import Comparison, Method, loosest
+from benchmarks.subproblems.opponents import block_pivoting, coordinate_descent, dual_newton
 from benchmarks.subproblems.trained import trained
 from liftednet.activations import Identity, ReLU
 from liftednet.divergences import joint
 from liftednet.problems import Link, StateFit
-from liftednet.solvers import Dual, Proximal
+from liftednet.solvers import CompiledNewton, Dual, Proximal
 
 TOLERANCE = 1e-6
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -58,7 +59,7 @@ class Case:
         return hessian, linear
 
 
-def synthetic(units: int, above: int, condition: float, samples: int) -> Case:
+def synthetic(units: int, above: int, condition: float, samples: int, shift: float = 0.0) -> Case:
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> Tensor:
@@ -67,9 +68,9 @@ def synthetic(units: int, above: int, condition: float, samples: int) -> Case:
     left, _, right = torch.linalg.svd(normal(units, above), full_matrices=False)
     spread = torch.logspace(-2, 0, above, dtype=torch.float64) * (condition - 1)
     weight = left * spread.sqrt() @ right
-    name = f"condition {condition:g}"
-    zero = torch.zeros(above, dtype=torch.float64)
-    return Case(name, weight, zero, normal(samples, units), normal(samples, above).relu(), 1.0)
+    name = f"condition {condition:g}{', few positive' if shift else ''}"
+    zero, u = torch.zeros(above, dtype=torch.float64), normal(samples, units) + shift
+    return Case(name, weight, zero, u, normal(samples, above).relu(), 1.0)
 
 
 def from_training(units: int, above: int, ratio: float) -> Case:
@@ -83,10 +84,24 @@ def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
     units, above = case.weight.shape
     problem = case.problem(samples)
     single = case.problem(samples, torch.float32)
-    dual, proximal = Dual(TOLERANCE), Proximal(TOLERANCE)
+    newton, dual, proximal = CompiledNewton(TOLERANCE), Dual(TOLERANCE), Proximal(TOLERANCE)
+    compiled = [
+        Method("liftednet compiled-newton", lambda: newton.solve(problem).value, samples, True),
+        Method(
+            "liftednet compiled-newton, float32 to 1e-5",
+            lambda: CompiledNewton().solve(single).value,
+            samples,
+            True,
+        ),
+    ]
     fast = [
+        *(compiled if newton.obstacle(problem) is None else []),
         Method("liftednet dual", lambda: dual.solve(problem).value, samples, True),
-        Method("liftednet proximal", lambda: proximal.solve(problem).value, samples, True),
+        *(
+            [Method("liftednet proximal", lambda: proximal.solve(problem).value, samples, True)]
+            if slow
+            else []
+        ),
         Method(
             "liftednet dual, float32 to 1e-5", lambda: Dual().solve(single).value, samples, True
         ),
@@ -97,9 +112,45 @@ def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
 
     return Comparison(
         f"nonnegative states, {units} below {above}, {samples:,} samples, {case.name}",
-        [*fast, *_alternatives(case, slow, blocks, judge)],
+        [
+            *fast,
+            *_compiled(case, samples),
+            *(_alternatives(case, slow, blocks, judge) if slow else ()),
+        ],
         judge,
     )
+
+
+def _compiled(case: Case, samples: int) -> Iterator[Method]:
+    """Yield what a few dozen lines of Numba or torch do, each where it is not hopeless."""
+    units, above = case.weight.shape
+    hard = case.name.startswith("condition 10000")
+    if units <= 100:
+        yield Method("Numba block pivoting", lambda: _pivoting(case, samples), samples)
+    if not hard and units <= 300:
+        few = samples if units <= 100 else min(samples, 200)
+        yield Method("Numba coordinate descent, then pivoting", lambda: _both(case, few), few)
+    if above <= 30:
+        goal = 1e-9 if hard else 1e-7
+        parts = case.weight, case.u[:samples], (case.v - case.bias)[:samples]
+        yield Method("dual Newton in torch", lambda: dual_newton(*parts, goal), samples)
+
+
+def _pivoting(case: Case, samples: int) -> Tensor:
+    hessian, linear = case.quadratic()
+    z = np.zeros((samples, len(hessian)))
+    block_pivoting(hessian, linear[:samples], z)
+    return torch.from_numpy(z)
+
+
+def _both(case: Case, samples: int) -> Tensor:
+    hessian, linear = case.quadratic()
+    single, right = hessian.astype(np.float32), linear[:samples].astype(np.float32)
+    near = np.zeros_like(right)
+    coordinate_descent(single, right, np.float32(1e-4 * max(1.0, np.abs(right).max())), near)
+    z = near.astype(np.float64)
+    block_pivoting(hessian, linear[:samples], z)
+    return torch.from_numpy(z)
 
 
 def _alternatives(
@@ -196,6 +247,11 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     if quick:
         yield comparison(synthetic(50, 20, 3, 200), 200, 20, blocks=True)
         return
+    for units, above in ((50, 20), (100, 10), (300, 10), (300, 30)):
+        yield comparison(synthetic(units, above, 1e4, 1_000), 1_000, 0, blocks=False)
+    yield comparison(synthetic(50, 20, 235, 20_000, shift=-1.8), 20_000, 0, blocks=False)
+    yield comparison(synthetic(50, 20, 3, 4_000), 4_000, 0, blocks=False)
+    yield comparison(synthetic(50, 20, 235, 4_000), 4_000, 0, blocks=False)
     yield comparison(from_training(300, 100, 1.0), 1_000, 40, blocks=False)
     yield comparison(synthetic(300, 100, 3, 1_000), 1_000, 40, blocks=False)
     yield comparison(synthetic(300, 100, 235, 1_000), 1_000, 40, blocks=False)
