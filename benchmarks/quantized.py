@@ -32,6 +32,11 @@ SETTINGS = {
     "ours": [(rate, share) for rate in (1.0, 2.0) for share in (0.0, 0.1)],
     "adam": [(rate, share) for rate in (1e-3, 3e-3) for share in (0.0, 0.1)],
 }
+NOTE = (
+    "20,000 digits of MNIST, ten passes, `Sign()` in every hidden layer; adam is straight-through "
+    "Adam, which is ahead, above all with three layers. Without the margin ours had 0.40 there. "
+    "The chosen settings of both stand at an end of their grids."
+)
 RESULTS = Path(__file__).parent / "results"
 RUNS = RESULTS / "quantized.jsonl"
 
@@ -127,7 +132,7 @@ def main() -> None:
         run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
         return
     where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    text = f"# Sign networks\n\n{where}.\n\n{table()}\n"
+    text = f"# Sign networks\n\n{where}.\n\n{NOTE}\n\n{table()}\n"
     (RESULTS / "quantized.md").write_text(text, encoding="utf-8")
 
 
