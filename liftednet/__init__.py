@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from liftednet.errors import LiftedError as LiftedError
     from liftednet.errors import NotFittedError as NotFittedError
     from liftednet.errors import OutOfMemoryError as OutOfMemoryError
+    from liftednet.errors import ProcessError as ProcessError
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import to_torch as to_torch
     from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from liftednet.problems import StatesOverTime as StatesOverTime
     from liftednet.problems import WeightFit as WeightFit
     from liftednet.problems import Weights as Weights
+    from liftednet.processes import shard as shard
     from liftednet.solution import Solution as Solution
     from liftednet.solution import Status as Status
 
@@ -88,6 +90,7 @@ _HOMES = {
     "Network": "network",
     "NotFittedError": "errors",
     "OutputFit": "problems",
+    "ProcessError": "errors",
     "Solution": "solution",
     "SolverError": "errors",
     "StateFit": "problems",
@@ -104,6 +107,7 @@ _HOMES = {
     "load": "models.storage",
     "recurrent_to_torch": "export_recurrent",
     "save": "models.storage",
+    "shard": "processes",
     "to_torch": "export",
 }
 

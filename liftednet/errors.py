@@ -14,6 +14,7 @@ __all__ = [
     "LiftedError",
     "NotFittedError",
     "OutOfMemoryError",
+    "ProcessError",
     "SolverError",
 ]
 
@@ -80,6 +81,16 @@ class OutOfMemoryError(LiftedError, MemoryError):
     Example:
         >>> from liftednet import OutOfMemoryError
         >>> issubclass(OutOfMemoryError, MemoryError)
+        True
+    """
+
+
+class ProcessError(LiftedError):
+    """Another process of torch.distributed has ended, or does not answer.
+
+    Example:
+        >>> from liftednet import LiftedError, ProcessError
+        >>> issubclass(ProcessError, LiftedError)
         True
     """
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.lazy import cvxpy as cp
 from liftednet.samples import Design, squared_norm_on
 
@@ -167,8 +168,9 @@ class Rows(LinearMap):
         return inputs @ v[:-1] + v[-1] if self.design.bias else inputs @ v
 
     def adjoint(self, u: Tensor) -> Tensor:
-        """Return [X, 1]'u, (inputs + 1, units), in float64."""
-        return replace(self.design, weights=None).cross(u)
+        """Return [X, 1]'u, (inputs + 1, units), in float64, over the rows of this process."""
+        with processes.alone():
+            return replace(self.design, weights=None).cross(u)
 
     @property
     def squared_norm(self) -> float:

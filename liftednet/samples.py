@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.validation import require_finite, require_matrix
 
@@ -77,16 +78,22 @@ def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
         rows, weights = rows[weights > 0], weights[weights > 0].double()
     samples, columns = rows.shape
     chunks = list(row_chunks(samples, columns, _CHUNK_ENTRIES))
-    total = samples if weights is None else float(weights.sum())
+    total = processes.total_of(samples if weights is None else float(weights.sum()))
     mean = squares = rows.new_zeros(columns, dtype=torch.float64)
     for some in chunks:
         part = rows[some].double()
         mean = mean + (part.sum(0) if weights is None else weights[some] @ part) / total
+    (mean,) = processes.total(mean)
     for some in chunks:
         distance = (rows[some].double() - mean).square_()
         squares = squares + (distance.sum(0) if weights is None else weights[some] @ distance)
-    low, high = rows.aminmax(dim=0)
-    return Spread(total, mean, squares, low.double(), high.double())
+    (squares,) = processes.total(squares)
+    ends = rows.new_full((2, columns), -torch.inf, dtype=torch.float64)
+    if samples:
+        low, high = rows.aminmax(dim=0)
+        ends[0], ends[1] = -low, high
+    ends = processes.largest(ends)
+    return Spread(total, mean, squares, -ends[0], ends[1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +144,8 @@ class Design:
     """A design matrix [X, 1]: inputs, and a column of ones where there is a bias.
 
     Sums over samples are taken in chunks and in float64, so that a condition number of 1e6 in X
-    does not cost the solution. They are computed once and kept as long as the object lives.
+    does not cost the solution. They are computed once and kept as long as the object lives. Where
+    several processes fit together, they are the sums over the samples of all, of which X has some.
 
     A column of mean m and deviation s costs a Gram matrix (m / s)^2 of its digits: with a bias,
     fits take the sums of `centered` in its place, where X W + b is (X - shift) W + (b + shift W).
@@ -166,7 +174,7 @@ class Design:
         """Refuse inputs that are not a matrix of float32 or float64, and bad weights."""
         require_matrix("the inputs X", self.inputs)
         if self.weights is not None:
-            require_sample_weights(self.weights, self.samples)
+            require_sample_weights(self.weights, self.samples, processes.size() > 1)
 
     @property
     def samples(self) -> int:
@@ -180,8 +188,12 @@ class Design:
 
     @property
     def wide(self) -> bool:
-        """Whether there are fewer samples than inputs, so that sums over inputs are cheaper."""
-        return self.samples < self.features and self.weights is None
+        """Whether there are fewer samples than inputs, so that sums over inputs are cheaper.
+
+        Among several processes never: the products of samples would need the rows of others.
+        """
+        few = self.samples < self.features and self.weights is None
+        return few and processes.size() == 1
 
     @cached_property
     def centered(self) -> Design:
@@ -197,8 +209,8 @@ class Design:
     @cached_property
     def far(self) -> Tensor | None:
         """(inputs,) the mean of some rows in the columns that lie far from 0; None if none does."""
-        rows = self.inputs[:: -(-self.samples // _LOOK)].double()
-        deviation, mean = torch.std_mean(rows, 0, correction=0)
+        rows = self.inputs[:: max(1, -(-self.samples // _LOOK))].double()
+        deviation, mean = _of_all(rows) if processes.size() > 1 else _of_these(rows)
         far = mean.abs() > _FAR * deviation
         return mean.where(far, 0.0) if bool(far.any()) else None
 
@@ -228,7 +240,7 @@ class Design:
 
         A chunk that is made stands in one place with the next: it is good until that is asked for.
         """
-        step = min(self.samples, max(1, _CHUNK_ENTRIES // (self.features + 1)))
+        step = max(1, min(self.samples, _CHUNK_ENTRIES // (self.features + 1)))
         made = self.inputs.dtype is not torch.float64 or self.shift is not None
         buffer = self.inputs.new_empty(step if made else 0, self.features, dtype=torch.float64)
         for first in range(0, self.samples, step):
@@ -240,6 +252,10 @@ class Design:
     @cached_property
     def gram(self) -> Tensor:
         """[X - shift, 1]'[X - shift, 1] in float64."""
+        return self._summed(self._own_gram())[0]
+
+    def _own_gram(self) -> Tensor:
+        """Return the part of these samples in the Gram matrix, on and above the diagonal."""
         size = self.features + self.bias
         gram = self.inputs.new_zeros(size, size, dtype=torch.float64)
         square = gram[: self.features, : self.features]
@@ -247,15 +263,34 @@ class Design:
             weighed = self.weighed(chunk, part)
             _add_upper_square(square, chunk, weighed)
             if self.bias:
-                gram[-1, :-1] += weighed.sum(0)
-        _mirror(square)
+                gram[:-1, -1] += weighed.sum(0)
         if self.bias:
-            gram[:, -1], gram[-1, -1] = gram[-1], self.mass
+            gram[-1, -1] = self._own_mass()
         return gram
+
+    def _summed(self, gram: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
+        """Return the whole Gram matrix of all samples, and what is summed with it.
+
+        What is above the diagonal travels, in one message with the rest.
+        """
+        if processes.size() > 1:
+            rows = [row[number:] for number, row in enumerate(gram)]
+            packed, *others = processes.total(torch.cat(rows), *beside)
+            sizes = [len(row) for row in rows]
+            for row, whole in zip(rows, packed.split(sizes), strict=True):
+                row.copy_(whole)
+            return gram.triu() + gram.triu(1).T, *others
+        _mirror(gram[: self.features, : self.features])
+        if self.bias:
+            gram[-1] = gram[:, -1]
+        return gram, *beside
 
     @cached_property
     def mass(self) -> float:
         """The sum of the weights, the number of samples without any."""
+        return processes.total_of(self._own_mass())
+
+    def _own_mass(self) -> float:
         if self.weights is None:
             return self.samples
         return float(self.weights.sum(dtype=torch.float64))
@@ -265,7 +300,10 @@ class Design:
         """[X - shift, 1]'1 in float64."""
         if self.bias and not self.wide:
             return self.gram[-1]
-        total = sum_of(self.weighed(chunk, part).sum(0) for part, chunk in self._chunks())
+        total = self.inputs.new_zeros(self.features, dtype=torch.float64)
+        for part, chunk in self._chunks():
+            total += self.weighed(chunk, part).sum(0)
+        (total,) = processes.total(total)
         return torch.cat([total, total.new_full((1,), self.mass)]) if self.bias else total
 
     @cached_property
@@ -277,13 +315,24 @@ class Design:
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X - shift, 1]'V in float64."""
-        cross = sum_of(
-            self.weighed(targets[part].double(), part).T @ chunk for part, chunk in self._chunks()
-        ).T
+        return processes.total(self._own_cross(targets))[0]
+
+    def cross_with_gram(self, targets: Tensor) -> Tensor:
+        """Return the same, where the Gram matrix will be asked for, too: both by one message."""
+        if processes.size() == 1 or "gram" in self.__dict__:
+            return self.cross(targets)
+        gram, cross = self._summed(self._own_gram(), self._own_cross(targets))
+        self.__dict__["gram"] = gram
+        return cross
+
+    def _own_cross(self, targets: Tensor) -> Tensor:
+        cross = self.inputs.new_zeros(targets.shape[1], self.features, dtype=torch.float64)
+        for part, chunk in self._chunks():
+            cross += self.weighed(targets[part].double(), part).T @ chunk
         if not self.bias:
-            return cross
+            return cross.T
         total = self.weighed(targets, slice(None)).sum(0, dtype=torch.float64)
-        return torch.cat([cross, total.unsqueeze(0)])
+        return torch.cat([cross.T, total.unsqueeze(0)])
 
     def joined(self, value: Weights) -> Tensor:
         """Return [W; b + shift W] in float64: what stands beside [X - shift, 1]."""
@@ -306,16 +355,36 @@ class Design:
         return Weights(value[:-1], bias.to(value))
 
 
-def require_sample_weights(weights: Tensor, samples: int) -> None:
-    """Raise `DataError` where weights of samples are negative, not finite, all 0, or too few."""
+def require_sample_weights(weights: Tensor, samples: int, part: bool = False) -> None:
+    """Raise `DataError` where weights of samples are negative, not finite, or too few.
+
+    Or where all are 0, unless they are those of a part of the samples.
+    """
     if tuple(weights.shape) != (samples,):
         raise DataError(
             f"sample weights must have shape ({samples},), one for each sample, got "
             f"{tuple(weights.shape)}."
         )
     require_finite("the sample weights", weights)
-    if float(weights.min()) < 0 or float(weights.max()) == 0:
+    if bool((weights < 0).any()) or not (part or bool(weights.any())):
         raise DataError("sample weights must not be negative, nor all zero.")
+
+
+def _of_these(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the deviation and the mean of every column."""
+    return torch.std_mean(rows, 0, correction=0)
+
+
+def _of_all(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the same over the rows of all processes, by one message."""
+    samples = rows.new_full((1, rows.shape[1]), len(rows))
+    own = rows.sum(0) / max(1, len(rows))
+    squares = (rows - own).square().sum(0)
+    parts = torch.cat([samples, own.unsqueeze(0), squares.unsqueeze(0)])
+    each, means, spreads = processes.gathered(parts).unbind(1)
+    mean = (each * means).sum(0) / each.sum(0)
+    squares = (spreads + each * (means - mean).square()).sum(0)
+    return (squares / each.sum(0)).sqrt(), mean
 
 
 def _add_upper_square(square: Tensor, chunk: Tensor, weighed: Tensor) -> None:
@@ -335,14 +404,6 @@ def _mirror(square: Tensor) -> None:
 
 def _with_ones(chunk: Tensor) -> Tensor:
     return torch.cat([chunk, chunk.new_ones(len(chunk), 1)], dim=1)
-
-
-def sum_of(parts: Iterator[Tensor]) -> Tensor:
-    """Return the sum of at least one tensor, accumulated in place of the first."""
-    total = next(parts)
-    for part in parts:
-        total += part
-    return total
 
 
 def squared_norm_on(matrix: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
+from liftednet.processes import size
 
 FLOATS = (torch.float32, torch.float64)
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)  # which torch has, and computes little with
@@ -72,7 +73,7 @@ def require_matrix(name: str, value: object) -> Tensor:
         raise DataError(
             f"{name} must have two dimensions (samples, units), got shape {tuple(value.shape)}."
         )
-    if value.numel() == 0:
+    if value.numel() == 0 and not (size() > 1 and value.shape[1] > 0):  # others may have samples
         raise DataError(f"{name} is empty: shape {tuple(value.shape)}.")
     require_float(name, value)
     return value

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.errors import DataError
-from liftednet.layers.expression import TIME
+from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME
+from liftednet.processes import share_of
 
 from .data import Data
 from .standardization import RAW
@@ -58,25 +60,38 @@ class Batches(Protocol):
 class ArrayBatches:
     """Batches of equal size in a new random order in every pass.
 
+    Each of several processes draws the order of all samples, and yields its own of every batch.
+
     Attributes:
-        data: all samples.
+        data: the samples of this process.
         size: samples of a batch, at most; all batches are equal but for one sample.
         generator: of the orders.
+        numbers: of the samples in a pass, among those of all processes; None for every sample.
     """
 
     data: Data
     size: int
     generator: torch.Generator
+    numbers: Tensor | None = None
 
     @property
     def samples(self) -> int:
-        """The number of samples."""
-        return len(self.data)
+        """The number of samples in a pass."""
+        return self._share.samples if self.numbers is None else len(self.numbers)
+
+    @cached_property
+    def _share(self) -> processes.Share:
+        return share_of(len(self.data))
 
     @cached_property
     def weight(self) -> float:
         """The mean weight of a sample."""
-        return self.data.weight
+        weights = self.data.values.get(SAMPLE_WEIGHTS)
+        if weights is None:
+            return 1.0
+        if self.numbers is not None:
+            weights = weights[self._share.own(self.numbers).to(weights.device)]
+        return processes.total_of(float(weights.sum())) / self.samples
 
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
@@ -85,7 +100,10 @@ class ArrayBatches:
     def __iter__(self) -> Iterator[Data]:
         """Yield the batches of one pass."""
         order = torch.randperm(self.samples, generator=self.generator)
-        yield from map(self.data.take, order.tensor_split(len(self)))
+        if self.numbers is not None:
+            order = self.numbers[order]
+        for batch in order.tensor_split(len(self)):
+            yield self.data.take(self._share.own(batch))
 
     def memory(self) -> list[Tensor]:
         """Return the state of the generator."""
@@ -112,23 +130,20 @@ class LoaderBatches:
             DataError: it does not know its length, or has no batches.
         """
         self._loader, self._prepare = loader, prepare
-        try:
-            self._length = len(loader)
-            self.samples = len(loader.dataset)  # type: ignore[arg-type]
-        except TypeError as error:
+        with processes.agreed():
+            self._length, own = _lengths(loader)
+        lengths = processes.gathered([self._length])[:, 0].long().tolist()
+        if len(set(lengths)) > 1:
             raise DataError(
-                "a DataLoader must know its length, so that the rate can fall to zero at the end; "
-                "for endless data call partial_fit with every batch."
-            ) from error
-        if self._length == 0:
-            raise DataError(
-                f"the DataLoader has no batches of its {self.samples} samples: give it samples, or "
-                "a batch_size that they fill where drop_last is set."
+                f"the DataLoaders of the processes have {lengths} batches, and need equally many: "
+                "a torch.utils.data.DistributedSampler gives them as many samples."
             )
+        self.samples = int(processes.total_of(own))
         self.standardization = RAW  # until the first batch tells of one
         self._begun: Iterable[Any] | None = None
         self._before_first: list[Tensor] = []
         self._dtype: torch.dtype | None = None
+        self._passes = 0
 
     def __len__(self) -> int:
         """Return the number of batches in a pass."""
@@ -144,6 +159,7 @@ class LoaderBatches:
             DataError: one of them is not a pair (X, y), or a bad one.
         """
         self._before_first = self.memory()
+        self._begin_pass()
         pairs, read, found = iter(self._loader), list[Any](), list[Data]()
         while not found or (sum(map(len, found)) < _FIRST and TIME not in found[0].values):
             pair = next(pairs, _NOTHING)
@@ -161,6 +177,8 @@ class LoaderBatches:
         Raises:
             DataError: the loader yields something other than pairs (X, y), or bad ones.
         """
+        if self._begun is None:
+            self._begin_pass()
         pairs, self._begun = self._begun or self._loader, None
         yield from map(self.standardization.of, map(self._prepared, pairs))
 
@@ -168,14 +186,27 @@ class LoaderBatches:
         """Return the states of torch's generators before the pass that comes next."""
         if self._begun is not None:
             return self._before_first
-        return [torch.get_rng_state(), *(each.get_state() for each in self._generators())]
+        states = [torch.get_rng_state(), *(each.get_state() for each in self._generators())]
+        return [*states, torch.tensor(self._passes)] if self._numbered else states
 
     def recall(self, memory: list[Tensor]) -> None:
         """Bring the generators to states; a pass that has begun is forgotten."""
         self._begun = None
         torch.set_rng_state(memory[0])
-        for generator, state in zip(self._generators(), memory[1:], strict=True):
+        for generator, state in zip(self._generators(), memory[1:], strict=False):
             generator.set_state(state)
+        if self._numbered:
+            self._passes = int(memory[-1])
+
+    @property
+    def _numbered(self) -> bool:
+        """Whether the order of a pass depends on its number, as a DistributedSampler has it."""
+        return hasattr(self._loader.sampler, "set_epoch")
+
+    def _begin_pass(self) -> None:
+        if self._numbered:
+            self._loader.sampler.set_epoch(self._passes)  # type: ignore[attr-defined]
+        self._passes += 1
 
     def _generators(self) -> list[torch.Generator]:
         """Return those of the loader and of its samplers, each once."""
@@ -188,6 +219,8 @@ class LoaderBatches:
         if not isinstance(pair, list | tuple) or len(pair) != 2:
             raise DataError(f"a DataLoader must yield pairs (X, y), got {type(pair).__name__}.")
         found = self._prepare(*pair)
+        if not len(found):
+            raise DataError("a batch of the DataLoader is empty.")
         if self._dtype is None or found.like.dtype is self._dtype:
             return found
         values = {
@@ -195,6 +228,28 @@ class LoaderBatches:
             for x, v in found.values.items()
         }
         return Data(values, found.last_only)
+
+
+def _lengths(loader: DataLoader[Any]) -> tuple[int, int]:
+    """Return the batches and the samples in a pass of a loader.
+
+    Raises:
+        DataError: it does not know its length, or has no batches.
+    """
+    try:
+        batches, samples = len(loader), len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise DataError(
+            "a DataLoader must know its length, so that the rate can fall to zero at the end; "
+            "for endless data call partial_fit with every batch."
+        ) from error
+    if batches == 0:
+        raise DataError(
+            f"the DataLoader has no batches of its {samples} samples: give it samples, or "
+            "a batch_size that they fill where drop_last is set."
+        )
+    shared = hasattr(loader.sampler, "set_epoch")  # of one dataset between the processes
+    return batches, len(loader.sampler) if shared else samples  # type: ignore[arg-type]
 
 
 def _joined(parts: Sequence[Data]) -> Data:
@@ -208,16 +263,19 @@ def _joined(parts: Sequence[Data]) -> Data:
     return Data(together, first.last_only)
 
 
-def hold_out(data: Data, share: float, generator: torch.Generator) -> tuple[Data, Data | None]:
-    """Return the samples to train on, and those that are held out, if any.
+def hold_out(
+    data: Data, share: float, generator: torch.Generator
+) -> tuple[Tensor | None, Data | None]:
+    """Return the numbers of the samples to train on, None for all, and what is held out, if any.
 
     Raises:
         DataError: the share leaves no sample on one of the sides.
     """
     if share == 0:
-        return data, None
-    held = round(share * len(data))
-    if not 0 < held < len(data):
-        raise DataError(f"a validation share of {share} holds out {held} of {len(data)} samples.")
-    order = torch.randperm(len(data), generator=generator)
-    return data.take(order[held:]), data.take(order[:held])
+        return None, None
+    own = share_of(len(data))
+    held = round(share * own.samples)
+    if not 0 < held < own.samples:
+        raise DataError(f"a validation share of {share} holds out {held} of {own.samples} samples.")
+    order = torch.randperm(own.samples, generator=generator)
+    return order[held:], data.take(own.own(order[:held]))

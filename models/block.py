@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.divergences import Divergence, within
 from liftednet.layers.expression import (
     SAMPLE_WEIGHTS,
@@ -33,7 +35,7 @@ from liftednet.problems.states_over_time import picked
 from liftednet.samples import Design, Weights, row_chunks
 
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
-from .run import Memory
+from .run import Memory, OfSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,12 +120,14 @@ class Block:
         problem: builds the subproblem at the current point.
         value: returns the current value of the block.
         assign: puts a new value in its place.
+        by_sample: whether each of several processes has variables of its own in it.
     """
 
     name: str
     problem: Callable[[], Fit[Any]]
     value: Callable[[], Any]
     assign: Callable[[Any], None]
+    by_sample: bool = False
 
 
 class Blocks:
@@ -184,15 +188,24 @@ class Blocks:
         """Return (steps, samples) booleans, the steps that count; None where all rows do."""
         return counted(self.values, self.last_only, target, argument)
 
+    def of_own_samples(self) -> Blocks:
+        """Return the problem without sums over the samples of other processes."""
+        own = copy(self)
+        own._designs = {}
+        return own
+
     # The objective.
 
     def objective(self) -> float:
         """Return the joint objective at the current point, in float64."""
-        return float(sum(map(float, self._values())))
+        return self._penalty() + processes.total_of(sum(map(float, self._values())))
+
+    def _penalty(self) -> float:
+        penalties, values = self.structure.penalties, self.values
+        weights = ((x, values[x].matrix.double()) for x in self.structure.parameters)
+        return sum(float(penalties[x].value(matrix)) for x, matrix in weights)
 
     def _values(self) -> Iterator[Tensor]:
-        for parameter in self.structure.parameters:
-            yield self.structure.penalties[parameter].value(self.values[parameter].matrix.double())
         for piece in self._pieces():
             known: dict[int, Any] = {}
             for edge in self.edges():
@@ -235,7 +248,7 @@ class Blocks:
         if TIME in rest:
             yield {**weights, **{x: _double(v) for x, v in rest.items()}}
             return
-        widest = sum(v[0].numel() for v in rest.values())
+        widest = sum(v.shape[1:].numel() for v in rest.values())
         for part in row_chunks(self.samples, widest, 4_000_000):
             yield {**weights, **{x: v[part].double() for x, v in rest.items()}}
 
@@ -268,15 +281,16 @@ class Blocks:
 
     def memory(self) -> Memory:
         """Return what a training goes on from, where its data are known."""
-        return {"point": list(self.snapshot().values())}
+        return {"point": remembered(self.snapshot())}
 
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
-        self.restore(dict(zip(self.snapshot(), memory["point"], strict=True)))
+        self.restore(recalled(self.snapshot(), memory["point"]))
 
     def recall_states(self, memory: Memory) -> None:
         """Take the states that `memory` has returned, with the weights that are there."""
-        self.values.update(zip(self.structure.states, memory["point"], strict=False))
+        point = memory["point"][: len(self.structure.states)]
+        self.values.update(recalled(self.structure.states, point))
 
     def extrapolate(self, previous: Values, factor: float) -> None:
         """Go from the current point x to x + factor (x - previous), inside the domains."""
@@ -294,14 +308,16 @@ class Blocks:
 
     def gap(self) -> tuple[float, ...]:
         """Return |Z - forward pass| / |forward pass| for all states."""
+        if not self.structure.states:
+            return ()
         exact = self.structure.passed(self.values)
-        return tuple(
-            float(
-                (self.values[state] - exact[state]).norm()
-                / exact[state].norm().clamp(min=torch.finfo(exact[state].dtype).tiny)
-            )
+        norms = torch.stack([
+            torch.stack([(self.values[state] - exact[state]).norm(), exact[state].norm()]).double()
             for state in self.structure.states
-        )
+        ])  # fmt: skip
+        off, whole = processes.gathered(norms).square().sum(0).sqrt().T
+        least = torch.finfo(self.states[0].dtype).tiny
+        return tuple((off / whole.clamp(min=least)).tolist())
 
     # The blocks.
 
@@ -321,6 +337,7 @@ class Blocks:
             partial(fit, variable),
             partial(self.values.__getitem__, variable),
             partial(self.values.__setitem__, variable),
+            isinstance(variable, State),
         )
 
     def state_fit(self, state: State) -> Fit[Any]:
@@ -485,6 +502,17 @@ class Blocks:
             return penalty + SquaredFrobenius(pull, before)
         total = penalty.rho + pull  # one square, up to a constant
         return SquaredFrobenius(total, before * (pull / total))
+
+
+def remembered(point: Values) -> list[Any]:
+    """Return values of a point as a memory holds them."""
+    return [OfSamples(v, int(x.sequence)) if isinstance(x, State) else v for x, v in point.items()]
+
+
+def recalled(variables: Iterable[Any], memory: Sequence[Any]) -> Values:
+    """Return the point of variables that `remembered` has returned."""
+    values = (x.tensor if isinstance(x, OfSamples) else x for x in memory)
+    return dict(zip(variables, values, strict=True))
 
 
 def row_weights(values: Mapping[Variable, Any], like: Tensor) -> Tensor | None:

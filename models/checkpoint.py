@@ -17,16 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import DataError
+from liftednet.processes import share_of
 from liftednet.samples import Weights
 from liftednet.storage import Description, remove_unfinished, replace_file, unfinished
 from liftednet.validation import is_number, require_count
 
 from .described import checksum, differences
-from .run import Memory, Step, Trace
+from .run import Ending, Memory, OfSamples, Step, Trace
 
 _FORMAT, _VERSION = "liftednet checkpoint", "1"
 _CACHE_LINE = 64  # bytes: where torch's memory begins
+Saved = tuple[Description, Mapping[str, Tensor]]
 _OF_BAD_VALUES = (LookupError, RecursionError, RuntimeError, TypeError, ValueError)
 
 
@@ -75,7 +78,11 @@ class Checkpoint:
 
 
 class Keeper:
-    """Keeps one training in its file; without a file it does nothing."""
+    """Keeps one training in its file; without a file it does nothing.
+
+    Of several processes the first reads and writes the file, which is that of one process: the
+    rows of all stand in it, and any number of processes can go on from it.
+    """
 
     def __init__(self, checkpoint: str | Path | Checkpoint | None, resume: bool) -> None:
         """Try the place, and read what there is to go on from.
@@ -88,25 +95,30 @@ class Keeper:
         self._checkpoint, self._saved = checkpoint, None
         self._held: tuple[Memory, int] | None = None
         self._kept: tuple[Memory, int] | None = None
-        self._terminated = False
+        self._terminated = self._stopped = False
+        self._signal = int(signal.SIGTERM)
         if checkpoint is None:
             if resume:
                 raise DataError("resume=True needs the checkpoint to go on from.")
             return
         self._path = Path(checkpoint.path)
-        _try_place(self._path)
-        if resume and self._path.exists():
-            self._saved = _read(self._path)
+        first = processes.rank() == 0
+        with processes.agreed():
+            if first:
+                _try_place(self._path)
+            if first and resume and self._path.exists():
+                self._saved = _read(self._path)
         self._last = time.monotonic()
 
     def begun(
-        self, identity: Callable[[], Description], device: torch.device
+        self, identity: Callable[[], Description], device: torch.device, samples: int
     ) -> tuple[Memory, Trace | None]:
         """Return the memory and the history to go on from, {} and None to begin with.
 
         Args:
             identity: describes network, settings and data as JSON, asked where there is a file.
             device: where floating-point tensors of the memory go.
+            samples: that this process has.
 
         Raises:
             DataError: the file is that of another training; the message says where they differ.
@@ -114,18 +126,23 @@ class Keeper:
         if self._checkpoint is None:
             return {}, None
         self._identity = json.loads(json.dumps(identity()))
-        if self._saved is None:
+        first = processes.rank() == 0
+        with processes.agreed():
+            known = self._saved[0]["identity"] if first and self._saved else self._identity
+            for where, was, given in differences(known, self._identity):
+                raise DataError(
+                    f"{self._path} is the checkpoint of another training: {where} is {given}, and "
+                    f"was {was}. Without resume=True it is replaced."
+                )
+        saved, self._saved = _of_first(self._saved), None
+        if saved is None:
             return {}, None
-        about, tensors = self._saved
-        self._saved = None
-        for where, was, given in differences(about["identity"], self._identity):
-            raise DataError(
-                f"{self._path} is the checkpoint of another training: {where} is {given}, and was "
-                f"{was}. Without resume=True it is replaced."
-            )
+        about, tensors = saved
+        own = share_of(samples).rows if processes.size() > 1 else None
         try:
             steps = [Step(*fields) for fields in about["steps"]]
-            return unpacked(about["memory"], tensors, device), Trace(about["start"], steps)
+            memory = unpacked(about["memory"], tensors, device, own)
+            return memory, Trace(about["start"], steps)
         except _OF_BAD_VALUES as error:
             raise DataError(f"the checkpoint {self._path} cannot be used: {error}.") from error
 
@@ -133,46 +150,71 @@ class Keeper:
         """Hold what a training remembers between two steps, and write it where that is due.
 
         Raises:
-            KeyboardInterrupt: SIGTERM has come where its exception was lost.
+            KeyboardInterrupt: SIGTERM has come where its exception was lost; or it, or Ctrl-C, has
+                come to one of several processes, which all end here.
         """
-        if self._checkpoint is None:
+        if self._checkpoint is not None:
+            self._held = dict(memory), len(trace.steps)
+        elif processes.size() == 1:
             return
-        self._held = dict(memory), len(trace.steps)
-        if self._terminated:
+        stop, due = processes.largest([self._terminated, self._is_due(trace)]).tolist()
+        if stop:
+            self._stopped = True
             raise KeyboardInterrupt
-        every, written = self._checkpoint.every, 0 if self._kept is None else self._kept[1]
-        waited = time.monotonic() - self._last >= self._checkpoint.seconds
-        if waited or (every is not None and len(trace.steps) - written >= every):
+        if due:
             self._write(trace)
 
+    def _is_due(self, trace: Trace) -> bool:
+        if self._checkpoint is None:
+            return False
+        every, written = self._checkpoint.every, 0 if self._kept is None else self._kept[1]
+        waited = time.monotonic() - self._last >= self._checkpoint.seconds
+        return waited or (every is not None and len(trace.steps) - written >= every)
+
     def close(self, trace: Trace) -> None:
-        """Write what is held, unless it has been written."""
-        if self._held is not self._kept:
+        """Write what is held, unless it has been written.
+
+        Where one of several processes has ended alone, the last file stands.
+        """
+        alone = trace.ending is Ending.INTERRUPTED and not self._stopped
+        if self._held is not self._kept and not (alone and processes.size() > 1):
             self._write(trace)
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
         """Let SIGTERM end what is inside as an interrupt does, and give it its due afterwards.
 
-        In the main thread alone, where Python takes signals, and unless SIGTERM is ignored.
+        In the main thread alone, where Python takes signals, and unless SIGTERM is ignored. Of
+        several processes each ends with the others, at the end of a step, after Ctrl-C, too.
         """
         before = signal.getsignal(signal.SIGTERM)
         main = threading.current_thread() is threading.main_thread()
-        if self._checkpoint is None or not main or before in (None, signal.SIG_IGN):
+        several = processes.size() > 1
+        unkept = self._checkpoint is None and not several
+        if unkept or not main or before in (None, signal.SIG_IGN):
             yield
             return
-        signal.signal(signal.SIGTERM, self._terminate)
+        interrupts = signal.getsignal(signal.SIGINT)
+        signal.signal(signal.SIGTERM, self._ask if several else self._terminate)
+        if several:
+            signal.signal(signal.SIGINT, self._ask)
         try:
             yield
         finally:
             signal.signal(signal.SIGTERM, before)
-            if self._terminated:
+            signal.signal(signal.SIGINT, interrupts)
+            if self._terminated and self._signal == signal.SIGTERM:
                 signal.raise_signal(signal.SIGTERM)
 
     def _terminate(self, *_: object) -> None:
         if not self._terminated:  # a second one does not stop the writing
             self._terminated = True
             raise KeyboardInterrupt
+
+    def _ask(self, number: int, _: object) -> None:
+        if self._terminated and number == signal.SIGINT:  # the others do not answer
+            raise KeyboardInterrupt
+        self._terminated, self._signal = True, number
 
     def _write(self, trace: Trace) -> None:
         """Write what is held; a full disk is a warning, for training is worth more than a file."""
@@ -191,7 +233,8 @@ class Keeper:
                 "format": _FORMAT, "version": _VERSION, "run": text,
                 "checksum": _checksum(text, tensors),
             }  # fmt: skip
-            replace_file(self._path, tensors, metadata)
+            if processes.rank() == 0:
+                replace_file(self._path, tensors, metadata)
             self._kept = held
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or "memory has run out"
@@ -203,6 +246,22 @@ class Keeper:
                 stacklevel=2,
             )
         self._last = time.monotonic()
+
+
+def _of_first(saved: Saved | None) -> Saved | None:
+    """Return on every process what the first has read."""
+    if processes.size() == 1:
+        return saved
+    about, tensors = saved or (None, {})
+    kinds = {name: [str(x.dtype).split(".")[1], list(x.shape)] for name, x in tensors.items()}
+    about, kinds = json.loads(processes.texts(json.dumps([about, kinds]))[0])
+    found = {
+        name: processes.from_first(
+            tensors[name] if name in tensors else torch.empty(shape, dtype=getattr(torch, dtype))
+        )
+        for name, (dtype, shape) in kinds.items()
+    }
+    return None if about is None else (about, found)
 
 
 def _try_place(path: Path) -> None:
@@ -255,12 +314,29 @@ def packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any
         return {name: packed(each, tensors, names) for name, each in value.items()}
     if isinstance(value, list | tuple):
         return [packed(each, tensors, names) for each in value]
+    if isinstance(value, OfSamples):
+        return _packed_samples(value, tensors, names)
     if not isinstance(value, Tensor):
         return value
     name = names.setdefault(_place(value), str(len(names)))
     tensors[name] = value
     stride = list(value.contiguous().stride() if 0 in value.stride() else value.stride())
     return {"$tensor": name, "stride": stride, "offset": _offset(value)}
+
+
+def _packed_samples(value: OfSamples, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
+    """Return the rows of all processes, and in which order the axes of these lie in memory."""
+    found = {"$samples": value.axis}
+    if processes.size() == 1:
+        return {**packed(value.tensor, tensors, names), **found}
+    whole = processes.collected(value.tensor, value.axis).contiguous()
+    name = names.setdefault(object(), str(len(names)))
+    tensors[name] = whole
+    strides = value.tensor.stride()
+    order = sorted(range(whole.ndim), key=lambda axis: -strides[axis])
+    laid = whole.new_empty([whole.shape[axis] for axis in order], device="meta")
+    stride = list(laid.permute([order.index(axis) for axis in range(whole.ndim)]).stride())
+    return {"$tensor": name, "stride": stride, "offset": 0, **found}
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
@@ -272,21 +348,49 @@ def _offset(tensor: Tensor) -> int:
     return tensor.data_ptr() % _CACHE_LINE // tensor.element_size()
 
 
-def unpacked(value: Any, tensors: Mapping[str, Tensor], device: torch.device) -> Any:
-    """Return the memory that `packed` has packed, on a device."""
+def unpacked(
+    value: Any, tensors: Mapping[str, Tensor], device: torch.device, own: slice | None = None
+) -> Any:
+    """Return the memory that `packed` has packed, on a device.
+
+    Args:
+        value: as JSON.
+        tensors: by their names in it.
+        device: of floating-point tensors.
+        own: which samples are those of this process; None for all.
+    """
     if isinstance(value, list):
-        return [unpacked(each, tensors, device) for each in value]
+        return [unpacked(each, tensors, device, own) for each in value]
     if not isinstance(value, dict):
         return value
     if "$weights" in value:
         return Weights(*unpacked(value["$weights"], tensors, device))
     if "$tensor" not in value:
-        return {name: unpacked(each, tensors, device) for name, each in value.items()}
+        return {name: unpacked(each, tensors, device, own) for name, each in value.items()}
+    if "$samples" in value:
+        return _unpacked_samples(value, tensors, device, own)
     found, stride = tensors[value["$tensor"]], value["stride"]
     target = device if found.is_floating_point() else found.device
     span = 1 + sum((n - 1) * step for n, step in zip(found.shape, stride, strict=True))
     room = torch.empty(value["offset"] + max(span, 0), dtype=found.dtype, device=target)
     return room.as_strided(found.shape, stride, value["offset"]).copy_(found)
+
+
+def _unpacked_samples(
+    value: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+    own: slice | None,
+) -> OfSamples:
+    """Return the rows of this process, their axes in the order in which they lay."""
+    axis = value["$samples"]
+    plain = {name: each for name, each in value.items() if name != "$samples"}
+    whole = unpacked(plain, tensors, device)
+    if own is None:
+        return OfSamples(whole, axis)
+    order = sorted(range(whole.ndim), key=lambda place: -whole.stride(place))
+    rows = whole.narrow(axis, own.start, own.stop - own.start).permute(order).contiguous()
+    return OfSamples(rows.permute([order.index(place) for place in range(whole.ndim)]), axis)
 
 
 def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:

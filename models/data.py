@@ -47,10 +47,10 @@ class Data:
         return len(next(iter(self.values.values())))
 
     @property
-    def weight(self) -> float:
-        """The mean weight of a sample."""
+    def mass(self) -> float:
+        """The sum of the weights of the samples, their number without any."""
         weights = self.values.get(SAMPLE_WEIGHTS)
-        return 1.0 if weights is None else float(weights.mean())
+        return len(self) if weights is None else float(weights.sum())
 
     def equal(self, other: Data) -> bool:
         """Return whether other data have the same types and entries."""
@@ -120,7 +120,7 @@ def prepared(
         lengths: (samples,) steps of each sequence; None: all have every step.
         dtype: of the values, or None for that of X.
         device: of the values.
-        part: whether these are a part of the data, in which classes may be missing.
+        part: whether these are a part of the data, in which classes may be missing, or samples.
         sample_weight: (samples,), not negative; None for 1.
 
     Raises:
@@ -132,7 +132,7 @@ def prepared(
     first = next(iter(given.values()))
     dtype = dtype or _float_type(first)
     for variable, tensor in given.items():
-        values[variable] = _checked_input(variable, tensor, first)
+        values[variable] = _checked_input(variable, tensor, first, part)
     timeline = _timeline(values, lengths)
     if timeline is not None:
         values = {x: _zero_beyond(x, v, timeline) for x, v in values.items()}
@@ -147,7 +147,7 @@ def prepared(
     data = Data(values)
     if sample_weight is not None:
         weights = as_tensor("sample_weight", sample_weight).to(device=device, dtype=dtype)
-        require_sample_weights(weights, len(data))
+        require_sample_weights(weights, len(data), part)
         values[SAMPLE_WEIGHTS] = weights
     if y is None:
         return data.to(device)
@@ -185,12 +185,12 @@ def _float_type(tensor: Tensor) -> torch.dtype:
     return tensor.dtype
 
 
-def _checked_input(variable: Input, x: Tensor, first: Tensor) -> Tensor:
+def _checked_input(variable: Input, x: Tensor, first: Tensor, part: bool) -> Tensor:
     """Return X as (samples, units), or (steps, samples, units)."""
     leading = ("samples", "steps") if variable.sequence else ("samples",)
     sizes = x.shape[len(leading) :]
     fits = tuple(sizes) == variable.shape or tuple(sizes) == (variable.units,)
-    if not fits or x.numel() == 0:
+    if not fits or (x.numel() == 0 and not (part and len(x) == 0)):
         shape = ", ".join((*leading, *map(str, variable.shape)))
         raise DataError(
             f"X must have shape ({shape}) for a network with {variable.units} inputs, got "
@@ -270,6 +270,8 @@ def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:
     Raises:
         DataError: y does not fit the loss or the number of outputs.
     """
+    if not len(y):
+        return y.new_zeros(0, outputs, dtype=torch.float64)
     labels = y.ndim == 1 and not y.is_floating_point()
     if labels and isinstance(loss, CrossEntropy | SimplexCrossEntropy):
         every = torch.arange(outputs, dtype=y.dtype, device=y.device)

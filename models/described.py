@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from liftednet import solvers
+from liftednet import processes, solvers
 from liftednet.layers import Expression
-from liftednet.layers.expression import Applied
+from liftednet.layers.expression import TIME, Applied
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import Network
@@ -22,7 +22,9 @@ from .block import Structure
 from .data import Data
 from .methods import METHODS, Method
 
-_OF_TRAINING = ("divergence", "solver", "state_solver", "proximity", "seed", "refit_output")
+_OF_TRAINING = (
+    "divergence", "solver", "state_solver", "proximity", "seed", "refit_output", "standardize",
+)  # fmt: skip
 _SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
     "SimplexDual", "TemporalSimplexDescent",
@@ -70,9 +72,15 @@ def described_training(
         model: that is trained.
         structure: of the problem.
         method: of training.
-        data: all of it, or the first batch.
+        data: all of it, as it was given, or the first batch.
         batches: of a loader, whose data cannot be looked at.
     """
+    about = described_data(data) if batches is None else _described_loader(data, batches)
+    return {**described_settings(model, structure, method), "data": about}
+
+
+def described_settings(model: Any, structure: Structure, method: Method) -> Description:
+    """Return the same without the data."""
     constants: dict[str, Tensor] = {}
     settings = {name: getattr(model, name) for name in _OF_TRAINING}
     settings["method"] = method
@@ -87,18 +95,20 @@ def described_training(
         **_comparable(described),
         "constants": checksum(*constants.values()),
         "the checksum of the first weights": checksum(*weights),
-        "data": described_data(data) if batches is None else _described_loader(data, batches),
     }
 
 
 def described_data(data: Data) -> Description:
-    """Return shapes, types and checksums as JSON."""
-    return {
-        str(x): {"lengths": checksum(v.known)}
-        if isinstance(v, Timeline)
-        else {"shape": list(v.shape), "type": str(v.dtype), "checksum": checksum(v)}
-        for x, v in data.values.items()
-    }
+    """Return shapes, types and checksums as JSON; on the first process those of all samples."""
+    found: dict[str, Any] = {}
+    for x, v in data.values.items():
+        if isinstance(v, Timeline):
+            found[str(x)] = {"lengths": checksum(processes.collected(v.known))}
+            continue
+        whole = processes.collected(v, int(TIME in data.values and v.ndim == 3))
+        about = {"shape": list(whole.shape), "type": str(v.dtype), "checksum": checksum(whole)}
+        found[str(x)] = about
+    return found
 
 
 def _described_loader(first: Data, batches: Batches) -> Description:

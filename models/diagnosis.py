@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import FitWarning
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
@@ -32,20 +33,23 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
         values: the weights by their parameters.
         data: what the fit has seen, some of which is passed forward.
     """
-    rows = torch.arange(0, len(data), -(-len(data) // _SAMPLES))
-    some = data.take(rows)
+    share = processes.share_of(len(data))
+    rows = torch.arange(0, share.samples, -(-share.samples // _SAMPLES))
+    some = data.take(share.own(rows))
     passed = structure.passed({**some.values, **values})
-    for text in (*_useless(structure, some, passed), *_still(structure, passed)):
+    texts = [*_useless(structure, some, passed), *_still(structure, passed)]
+    for text in texts if processes.rank() == 0 else ():
         warnings.warn(text, FitWarning, stacklevel=4)
 
 
 def scale_hint(data: Data) -> str:
     """Return what to do about inputs whose scales are the likely cause of a failure, or ""."""
     inputs = [x for v, x in data.values.items() if isinstance(v, Input)]
-    largest = max(float(x.abs().max()) for x in inputs)
-    if not largest < float("inf"):
+    largest = max(float(x.abs().max()) for x in inputs) if len(data) else 0.0
+    if not 0 < largest < float("inf"):
         return ""
-    deviations = torch.cat([spread(x.flatten(0, -2)).deviation for x in inputs])
+    with processes.alone():
+        deviations = torch.cat([spread(x.flatten(0, -2)).deviation for x in inputs])
     varied = deviations[deviations > 0]
     if largest <= _FAR and (not len(varied) or float(varied.max() / varied.min()) <= _FAR):
         return ""
@@ -72,7 +76,7 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
         else:
             assert isinstance(term.loss, OutputLoss)  # it has output states
             values = term.loss.output_values
-            found = float(shares @ values(y, passed[term.state]))
+            found = float(shares @ values(y, processes.joined(passed[term.state])))
             guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
             constant = min(float(shares @ values(y, guess)) for guess in guesses)
         if not found <= (1 - _GAIN) * constant and constant > 0:
@@ -85,14 +89,17 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
 
 
 def _compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pre-activations, targets, and how much each row counts."""
+    """Return pre-activations, targets, and how much each row counts, of all processes."""
     u, y = value_of(term.argument, passed), passed[term.label]
     given = row_weights(passed, y)
     weights = torch.ones_like(y[..., 0]) if given is None else given
     mask = counted(passed, data.last_only, term.label, term.argument)
-    if mask is not None:
-        return u[mask], y[mask], weights[mask]
-    return u.flatten(0, -2), y.flatten(0, -2), weights.flatten()
+    if mask is None:
+        rows = u.flatten(0, -2), y.flatten(0, -2), weights.flatten()
+    else:
+        rows = u[mask], y[mask], weights[mask]
+    u, y, weights = map(processes.joined, rows)
+    return u, y, weights
 
 
 def _still(structure: Structure, passed: Values) -> Iterator[str]:
@@ -112,7 +119,7 @@ def _unmoved(state: State, passed: Values) -> int:
     if state.sequence:
         longer = passed[TIME].longer(state.early)
         rows = rows[longer.valid]
-    if len(rows) < 2:
+    if processes.total_of(len(rows)) < 2:
         return 0
     found = spread(rows)
     still = found.deviation <= _STILL * found.mean.abs()

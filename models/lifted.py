@@ -14,6 +14,7 @@ from typing import Any, Self
 import torch
 from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.constraints import Constraint, violations
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers import Parameter
@@ -40,6 +41,7 @@ from .parts import Parts, recalled
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
 from .settings import MULTIPLIERS
+from .shares import refuse_shares, refuse_unlike
 from .standardization import (
     RAW,
     Standardization,
@@ -122,6 +124,10 @@ class Lifted(Predictor):
     ) -> Self:
         """Fit weights, and by the full method states, to data.
 
+        Where a process group of torch.distributed has several processes, all of them call it, each
+        with its own rows: it is the fit to the rows of all, one process after another, and every
+        process has its weights (see docs/distributed.md).
+
         Args:
             X: (samples, inputs), or (samples, steps, inputs) of sequences, float32 or float64; a
                 tuple, or a dictionary by name, where there are several inputs; or, by minibatches,
@@ -163,23 +169,35 @@ class Lifted(Predictor):
             FitWarning: the fit is no better than a constant prediction, or most units of a layer
                 answer the same to every sample.
         """
-        structure, method = self.checked()
-        method = self._suited(method, X)
-        keeper = Keeper(checkpoint, resume)
-        told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
-        if isinstance(method, Minibatch):
-            given = X, y, lengths, sample_weight
-            seen = self._fit_batches(structure, method, given, keeper, told, constraints)
-        else:
-            data = self._data(X, y, lengths, sample_weight)
-            refuse_unmet(self.network, constraints, data)
-            seen = self._fit_blocks(structure, method, data, keeper, told)
-        if constraints:
-            self._hold(constraints, X, progress, on_step)
-        elif self.refit_output:
-            self._refit_outputs(self._on_data())
-        self._parts = None
-        warn_of(self._known.structure, self._by_parameter(), seen)
+        with processes.together(self.device):
+            with processes.agreed():
+                structure, method = self.checked()
+            refuse_unlike(
+                self, structure, method, X=X, y=y, lengths=lengths, sample_weight=sample_weight,
+                checkpoint=checkpoint, resume=resume,
+                constraints=constraints or None,
+            )  # fmt: skip
+            if constraints and processes.size() > 1:
+                raise DataError(
+                    "constraints on scores need all samples in one process, and "
+                    f"{processes.size()} share them."
+                )
+            method = self._suited(method, X)
+            keeper = Keeper(checkpoint, resume)
+            told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
+            if isinstance(method, Minibatch):
+                given = X, y, lengths, sample_weight
+                seen = self._fit_batches(structure, method, given, keeper, told, constraints)
+            else:
+                data = self._data(X, y, lengths, sample_weight)
+                refuse_unmet(self.network, constraints, data)
+                seen = self._fit_blocks(structure, method, data, keeper, told)
+            if constraints:
+                self._hold(constraints, X, progress, on_step)
+            elif self.refit_output:
+                self._refit_outputs(self._on_data())
+            self._parts = None
+            warn_of(self._known.structure, self._by_parameter(), seen)
         return self
 
     @telling_of_memory
@@ -212,6 +230,10 @@ class Lifted(Predictor):
             DeclarationError: the network cannot be trained on minibatches.
             SolverError: the loss or the weights are not finite; the weights have not changed.
         """
+        with processes.together(self.device):
+            return self._partially_fitted(X, y, lengths, sample_weight)
+
+    def _partially_fitted(self, X: Any, y: Any, lengths: Lengths, sample_weight: Any) -> Self:
         began = time.perf_counter()
         structure, method = self.checked()
         settings = method if isinstance(method, Minibatch) else Minibatch()
@@ -225,8 +247,10 @@ class Lifted(Predictor):
             parts = parts.seeing(self.network, batch)
         steps, batch = parts.steps, parts.standardization.of(batch)
         before = steps.snapshot()
+        share = processes.share_of(len(batch))
+        weight = processes.total_of(batch.mass) / share.samples
         with torch.no_grad():
-            loss = steps.step(batch, settings.rate, parts.samples, batch.weight)
+            loss = steps.step(batch, settings.rate, parts.samples, weight)
         if not steps.finite():
             steps.weights = before
             self._parts = None  # its running statistics are spoiled, too
@@ -238,7 +262,7 @@ class Lifted(Predictor):
         trace = Trace(math.nan, [step])
         fitted = Fitted(
             structure, found, batch, None, trace, batch.last_only,
-            standardization=parts.standardization,
+            standardization=parts.standardization, spread=processes.size() > 1,
         )  # fmt: skip
         self._parts, self._fit = parts, fitted
         return self
@@ -278,6 +302,18 @@ class Lifted(Predictor):
             )
         if y is None:
             raise DataError("y is missing: fit(X, y).")
+        several = processes.size() > 1
+        with processes.agreed():
+            found = self._checked_data(X, y, lengths, sample_weight, dtype, part or several)
+        if several:
+            refuse_shares(self.network, found, part)
+        elif not len(found):
+            raise DataError(f"X is empty: shape {tuple(getattr(X, 'shape', ()))}.")
+        return found
+
+    def _checked_data(
+        self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, dtype: Any, part: bool
+    ) -> Data:
         return prepared(
             self.network, X, y, lengths, dtype=dtype or self.dtype, device=self.device, part=part,
             sample_weight=sample_weight,
@@ -292,11 +328,11 @@ class Lifted(Predictor):
         told: Callable[..., None],
     ) -> Data:
         standardization = self._standardization(data, self.warm_start)
+        described = partial(described_training, self, structure, method, data)
         data = standardization.of(data).aligned()
         blocks = self._begun(structure, data, standardization, method)
         self._refuse_start(blocks)
-        described = partial(described_training, self, structure, method, data)
-        memory, begun = keeper.begun(described, data.like.device)
+        memory, begun = keeper.begun(described, data.like.device, len(data))
         if isinstance(method, GaussNewton):
             blocks.pass_forward()
             steps: Steps = method.steps(blocks, memory)
@@ -360,10 +396,11 @@ class Lifted(Predictor):
         if batches is None:
             data = self._data(*given)
             refuse_unmet(self.network, constraints, data)
-            standardization = self._standardization(data, self.warm_start)
+            standardization, raw = self._standardization(data, self.warm_start), data
             data = standardization.of(data)
-            kept, held = hold_out(data, method.validation, generator)
-            batches, first = ArrayBatches(kept, method.batch_size, generator), data
+            numbers, held = hold_out(data, method.validation, generator)
+            batches = ArrayBatches(data, method.batch_size, generator, numbers)
+            first = data
             if held is not None:
                 validate = partial(self._mean_objective, structure, held)
         elif constraints:
@@ -375,9 +412,9 @@ class Lifted(Predictor):
         weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
         moves = BatchSteps(structure, weights, method, generator)
         described = partial(
-            described_training, self, structure, method, first, None if data else batches
+            described_training, self, structure, method, raw, None if data else batches
         )
-        memory, begun = keeper.begun(described, first.like.device)
+        memory, begun = keeper.begun(described, first.like.device, len(first))
         if data is None:
             if memory:  # the batches that came first then were others
                 known = memory["standardization"]
@@ -390,8 +427,9 @@ class Lifted(Predictor):
         def keep() -> None:
             found, last_only = tuple(moves.weights), first.last_only
             self._fit = Fitted(
-                structure, found, data, None, trace, last_only, standardization=standardization
-            )
+                structure, found, data, None, trace, last_only, standardization=standardization,
+                spread=processes.size() > 1,
+            )  # fmt: skip
 
         with _hinting(first):
             steps = method.steps(moves, batches, validate, memory)
@@ -408,12 +446,13 @@ class Lifted(Predictor):
             )
         if self.refit_output:
             raise DataError("refit_output needs all samples: give X and y as arrays.")
-        return LoaderBatches(X, lambda a, b: self._data(a, b, part=True))
+        return LoaderBatches(X, lambda a, b: self._checked_data(a, b, None, None, None, True))
 
     def _mean_objective(
         self, structure: Structure, data: Data, weights: Sequence[Weights]
     ) -> float:
-        return self._blocks_at(structure, data, weights).objective() / len(data)
+        samples = processes.share_of(len(data)).samples
+        return self._blocks_at(structure, data, weights).objective() / samples
 
     def _weights_to_begin_with(
         self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
@@ -426,7 +465,8 @@ class Lifted(Predictor):
             given = standardization.unfolded(self.network, given) or given
         weights = [layer.to(data.like) for layer in given]
         if self.start == AUTO and not goes_on:
-            some = data.take(torch.arange(min(START_SAMPLES, len(data))))
+            share = processes.share_of(len(data))
+            some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))
             weights = fitted_start(structure, weights, some.values)
         return self._feasible(weights)
 
@@ -506,7 +546,7 @@ def _finite(objective: float) -> float:
 def _fitted(blocks: Blocks, data: Data, trace: Trace, standardization: Standardization) -> Fitted:
     return Fitted(
         blocks.structure, tuple(blocks.weights), data, blocks, trace, data.last_only,
-        standardization=standardization,
+        standardization=standardization, spread=processes.size() > 1,
     )  # fmt: skip
 
 

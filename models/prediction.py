@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import errors
+from liftednet import errors, processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, value_of
@@ -51,6 +52,7 @@ class Fitted:
         trace: the history, or None.
         last_only: the labels of sequences that have one answer, at the last step.
         loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
+        spread: whether the data are spread over several processes, of which this one has a part.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
         parts: of a model that was loaded, the memory of `partial_fit`.
@@ -66,6 +68,7 @@ class Fitted:
     standardization: Standardization = RAW
     report: ConstraintReport | None = None
     parts: Memory | None = None
+    spread: bool = False
 
     @cached_property
     def folded(self) -> list[Weights] | None:
@@ -144,20 +147,31 @@ class Predictor(Settings):
     def objective(self) -> float:
         """Return the joint objective at the current point, in float64.
 
-        Like states, gaps and subproblems that of the training problem: on standardized data.
+        Like states, gaps and subproblems that of the training problem: on standardized data. After
+        a fit by several processes it is that of all samples, as residual and gap are, and every
+        process must ask for it; the states are those of the samples of this one.
         """
-        return self._blocks.objective()
+        with self._sums():
+            return self._blocks.objective()
 
     def residual(self) -> float:
         """Return the largest relative KKT residual over all blocks at the current point."""
-        return largest_residual(self._blocks)
+        with self._sums():
+            return largest_residual(self._blocks)
 
     def gap(self) -> tuple[float, ...]:
         """Return |Z - forward pass| / |forward pass| for every layer with states."""
-        return self._blocks.gap()
+        with self._sums():
+            return self._blocks.gap()
+
+    def _sums(self) -> AbstractContextManager[None]:
+        """Let sums be those over all samples of the last fit."""
+        return processes.together(self.device) if self._known.spread else nullcontext()
 
     def subproblem(self, name: str) -> Fit[Any]:
         """Return the convex fit of a block at the current point.
+
+        After a fit by several processes it is that of the samples of this one.
 
         Args:
             name: of the block, such as "weights 2" or "states 1", as `trace` calls it.
@@ -166,7 +180,8 @@ class Predictor(Settings):
             DataError: there is no such block.
             NotFittedError: there are no weights, or no data.
         """
-        blocks = {block.name: block for block in self._blocks.sweep()}
+        point = self._blocks.of_own_samples() if self._known.spread else self._blocks
+        blocks = {block.name: block for block in point.sweep()}
         if name not in blocks:
             raise DataError(f"there is no block {name!r}; there are {', '.join(blocks)}.")
         return blocks[name].problem()
@@ -217,7 +232,9 @@ class Predictor(Settings):
         for term in self.network.terms:
             if term.state is not None and term.label in values:
                 fit = blocks.state_fit(term.state)
-                blocks.values[term.state] = solve(fit, self.solver).value
+                with processes.agreed():
+                    if len(data):
+                        blocks.values[term.state] = solve(fit, self.solver).value
         return blocks
 
     @telling_of_memory

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
 from liftednet.divergences import Raw, tight
@@ -215,6 +216,7 @@ class LiftedRNN(Lifted):
         if isinstance(X, DataLoader):
             return Minibatch(_EPOCHS)
         samples, steps = (*getattr(X, "shape", ()), 0, 0)[:2]
+        samples = int(processes.total_of(samples))
         weights = sum(math.prod(p.shape) for p in self.network.parameters)
         fast = samples < _MANY or samples * steps * weights <= _MOST_WORK
         if fast and isinstance(method, GaussNewton):
@@ -266,7 +268,8 @@ class LiftedRNN(Lifted):
         Raises:
             DataError: the largest state is not finite, or beyond a million.
         """
-        largest = max(float(state.abs().max()) for state in blocks.states)
+        ends = [float(state.abs().max()) if state.numel() else 0.0 for state in blocks.states]
+        largest = float(processes.largest(ends).max())
         if not largest <= _LARGEST_STATE:  # also where it is NaN
             start = self.start if isinstance(self.start, str) else "given"
             raise DataError(

@@ -10,7 +10,9 @@ from enum import Enum
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import SolverError
 
 
@@ -117,6 +119,19 @@ class Trace:
         return max((step.residual for step in self.steps if step.sweep == sweep), default=0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class OfSamples:
+    """A tensor of a memory, of which each of several processes has the rows of its samples.
+
+    Attributes:
+        tensor: of this process.
+        axis: along which samples stand.
+    """
+
+    tensor: Tensor
+    axis: int = 0
+
+
 Memory = dict[str, Any]  # numbers, names, tensors and weights, and lists and dictionaries of them
 Steps = Generator[Step | None, None, Ending]
 Report = Callable[[Step], None]
@@ -160,7 +175,7 @@ def run(
         keep: makes what the method has reached the model's, after every step and at the end.
         keeper: of checkpoints.
         rounds: the most sweeps, epochs or steps.
-        progress: whether to show a bar.
+        progress: whether to show a bar; of several processes the first has one.
         on_step: told after every step; where it raises an error, what is done is kept.
     """
     trace.most = rounds
@@ -198,7 +213,7 @@ def _ended(trace: Trace, steps: Steps) -> Iterator[Step | None]:
 def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -> Iterator[Report]:
     """Yield what is told of every step: the caller's function, and a bar where it is shown."""
     tell = on_step or _say_nothing
-    if not shown:
+    if not shown or processes.rank() > 0:
         yield tell
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn

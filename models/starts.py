@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers import Parameter
@@ -257,9 +258,13 @@ def _bring(
             continue
         layer: Weights = values[parameter]
         u = inputs @ layer.matrix
-        center = torch.zeros_like(u[0]) if layer.bias is None else u.mean(0)
-        now = (u - center).square().mean().sqrt()
-        if now > torch.finfo(u.dtype).eps * u.abs().max():
+        rows = processes.total_of(len(u))
+        (center,) = processes.total(u.sum(0))
+        center = torch.zeros_like(center) if layer.bias is None else center / rows
+        off = (u - center).square()
+        now = (processes.total(off.sum())[0] / (rows * u.shape[1])).sqrt()
+        sizes = u.abs().amax(0) if len(u) else u.new_zeros(u.shape[1])
+        if now > torch.finfo(u.dtype).eps * processes.largest(sizes).max():
             scale = deviation / now
             bias = None if layer.bias is None else mean - scale * center
             values[parameter] = Weights(scale * layer.matrix, bias)

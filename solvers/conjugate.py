@@ -25,7 +25,11 @@ class Composite(Protocol):
     """q(y) + Phi*(a + T y), a batch of problems that `inner` tells apart."""
 
     def inner(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return <a, b> of each problem, to be broadcast against y and u."""
+        """Return <a, b> of each problem for a and b like y, to be broadcast against y and u."""
+        ...
+
+    def paired(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Return the same of every pair of a and b like u."""
         ...
 
     def forward(self, u: Tensor) -> Tensor:
@@ -137,17 +141,15 @@ def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tu
     from where it starts: the sum of its parts would be as inexact as the change T d.
     """
     initial = problem.inner(at.gradient, at.direction)
-    linear = initial - problem.inner(at.v, change)
     curvature = problem.inner(at.direction, curved)
-
-    def slope_at(step: Tensor) -> tuple[Tensor, Tensor]:
-        v = problem.forward(torch.addcmul(at.u, step, change))
-        return v, linear + step * curvature + problem.inner(v, change)
+    step = at.step
+    v = problem.forward(torch.addcmul(at.u, step, change))
+    first, pushed = problem.paired((at.v, change), (v, change))
+    linear = initial - first
+    slope = linear + step * curvature + pushed
 
     low, low_slope, short = torch.zeros_like(initial), initial, Late[None](lag=1)
     high = torch.full_like(initial, torch.inf)
-    step = at.step
-    v, slope = slope_at(step)
     for _ in range(_SEARCHES):
         following = step - slope * (step - low) / (slope - low_slope)
         below = slope < 0
@@ -157,7 +159,8 @@ def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tu
         middle = torch.where(high.isinf(), 4 * step, (low + high) / 2)
         following = torch.where((following > low) & (following < high), following, middle)
         step = torch.where(slope.abs() <= 1e-3 * initial.abs(), step, following)
-        v, slope = slope_at(step)
+        v = problem.forward(torch.addcmul(at.u, step, change))
+        slope = linear + step * curvature + problem.paired((v, change))[0]
         if not short.some(slope.abs() > _FLAT * initial.abs()):
             break
     return step, v

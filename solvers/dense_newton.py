@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.problems import WeightFit
 from liftednet.samples import row_chunks
 
@@ -75,6 +76,7 @@ def hessian(problem: WeightFit, u: Tensor) -> Tensor:
             slopes = design.weighed(slopes, _within(part, some)) + LEAST_CURVATURE * identity
             weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
             total += x[some].T @ weighted.flatten(1)
+    (total,) = processes.total(total)
     size = features * units
     return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
 

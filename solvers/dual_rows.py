@@ -180,6 +180,10 @@ class DualRows:
         """Return <a, b> per sample, (samples, 1)."""
         return (a * b).sum(-1, keepdim=True)
 
+    def paired(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Return the same of every pair."""
+        return tuple(self.inner(*pair) for pair in pairs)
+
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u)."""
         return self.activation.forward(u)

@@ -13,6 +13,7 @@ from functools import partial
 
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import DeclarationError
 
 from .curvature_products import CurvatureProducts
@@ -68,7 +69,7 @@ def form_for(forward: Forward) -> Form:
     of a second (benchmarks/results/gauss_newton.md).
     """
     weights = len(forward.pulls)
-    answers = sum(target.values.numel() for target in forward.targets)
+    answers = processes.total_of(sum(target.values.numel() for target in forward.targets))
     small = (answers + weights) * weights**2 <= _MOST_WORK
     return NormalEquations if small else CurvatureProducts
 
@@ -81,7 +82,7 @@ def costs_a_matrix(model: LocalModel, forward: Forward) -> bool:
     """
     if forward.layers is None or not isinstance(model, CurvatureProducts):
         return isinstance(model, NormalEquations)
-    weights, samples = len(forward.pulls), forward.samples
+    weights, samples = len(forward.pulls), processes.total_of(forward.samples)
     return _PRODUCT_SHARE * model.products * samples > weights * (samples + weights)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.samples import Weights
 
@@ -95,24 +96,31 @@ class LayerMetric:
         Raises:
             SolverError: the squares of inputs overflow.
         """
-        if weights is not None and not float(weights.max()) > 0:
+        samples = processes.total_of(len(inputs))
+        mass = samples if weights is None else processes.total_of(float(weights.sum()))
+        if not mass > 0:
             return
         self._mean, self._vectors, self._values, self._drawn = (
             part.to(inputs) for part in (self._mean, self._vectors, self._values, self._drawn)
         )
         looks = self._memory * self._looks + 1
         share = 1 / looks
-        counts = 1.0 if weights is None else (weights / weights.mean()).unsqueeze(1)
-        mean = self._mean.lerp((counts * inputs).mean(0), share) if self._bias else self._mean
+        counts = 1.0 if weights is None else (weights / (mass / samples)).unsqueeze(1)
+        mean = self._mean
+        if self._bias:
+            (total,) = processes.total((counts * inputs).sum(0))
+            mean = mean.lerp(total / samples, share)
         centered = inputs - mean if self._bias else inputs
         counted = counts * centered
-        spread = float((counted * centered).mean())
+        moved, squares = processes.total(
+            counted.T @ (centered @ self._vectors), (counted * centered).sum()
+        )
+        spread = float(squares / (samples * inputs.shape[1]))
         if not spread < math.inf:
             raise SolverError("the variance of a layer's inputs is not finite: scale X.")
         self._mean, self._looks = mean, looks
         self._variance += share * (spread - self._variance)
-        moved = counted.T @ (centered @ self._vectors) / len(inputs)
-        mixed = (1 - share) * self._vectors * self._values + share * moved
+        mixed = (1 - share) * self._vectors * self._values + share * (moved / samples)
         found, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
         digits = max(len(found) * torch.finfo(found.dtype).eps, _NOISE)

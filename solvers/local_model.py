@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from liftednet import processes
+
 from .levenberg_marquardt import Damped
 from .linearized import Linearized
 from .objective import Forward, Product, Tensors, joined
@@ -36,7 +38,7 @@ class Curvature:
     def back(self, outputs: Tensors) -> Tensor:
         """Return J' Hess R d for a change d of the outputs, (parameters,)."""
         bent = [curved(part) for curved, part in zip(self.curved, outputs, strict=True)]
-        return joined(self.linear.back(bent))
+        return processes.total(joined(self.linear.back(bent)))[0]
 
 
 class LocalModel(ABC):
@@ -53,7 +55,7 @@ class LocalModel(ABC):
         linear = Linearized(forward, point)
         pairs = list(zip(forward.targets, linear.outputs, strict=True))
         slopes = zip(*(target.slopes(outputs) for target, outputs in pairs), strict=True)
-        left, answered = (joined(linear.back(part)) for part in slopes)
+        left, answered = processes.total(*(joined(linear.back(part)) for part in slopes))
         curved = [target.curved(outputs) for target, outputs in pairs]
         pulled = forward.pulls * point
         self.point, self.gradient = point, left + pulled

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.func import jacrev, jvp, vmap
 
+from liftednet import processes
+
 from .layer_products import by_layers, hessians
 from .levenberg_marquardt import Damped
 from .local_model import LocalModel
@@ -28,7 +30,7 @@ class NormalEquations(LocalModel):
         """Pass forward at a point, (parameters,) in float64, and form C."""
         super().__init__(forward, point)
         formed = by_samples if forward.layers is None else by_layers
-        self.curvature = formed(forward, point)
+        (self.curvature,) = processes.total(formed(forward, point))
         self.curvature.diagonal().add_(forward.pulls)
 
     @property
@@ -73,7 +75,7 @@ def by_samples(forward: Forward, point: Tensor) -> Tensor:
 
 def _chunks(forward: Forward, parameters: int) -> Iterator[Forward]:
     """Yield some samples after another."""
-    entries = sum(target.values[0].numel() for target in forward.targets)
+    entries = sum(target.values.shape[1:].numel() for target in forward.targets)
     size = max(1, _CHUNK_BYTES // (8 * max(1, entries) * parameters))
     for first in range(0, forward.samples, size):
         yield forward.take(slice(first, first + size))

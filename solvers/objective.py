@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.divergences import Divergence, Joint
 
 Tensors = tuple[Tensor, ...]
@@ -162,7 +163,7 @@ class Forward:
     def objective(self, point: Tensor) -> float:
         """Return the value at a point; NaN or infinite where the network overflows."""
         found = zip(self.targets, self.at(self.split(point)), strict=True)
-        loss = sum(float(target.value(outputs)) for target, outputs in found)
+        loss = processes.total_of(sum(float(target.value(outputs)) for target, outputs in found))
         return loss + float((self.pulls * point * point).sum()) / 2
 
     def decrease(self, point: Tensor, before: float, step: Tensor) -> float:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
 
 from . import deferred
 
 _ROWS_PER_FEATURE = 8  # samples in the system; more did not save steps on real data
+_SIGNS = 10_007  # samples after which the random signs of a probe come again
 _PROBE = 0.1  # length of the probe, in units of the pre-activation
 LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
 _JITTERS = (0.0, 1e-12, 1e-9, 1e-6)  # of the diagonal, until Cholesky succeeds
@@ -54,7 +56,7 @@ def preconditioner(
     rows, weights = _sampled(inputs, weights)
     if problem.design.bias:
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
-    system = ((rows * weights.unsqueeze(1)).T @ rows).double()
+    (system,) = processes.total(((rows * weights.unsqueeze(1)).T @ rows).double())
     system.diagonal().add_(pull_back[:, 0])
     return Preconditioner(jittered_cholesky(system))
 
@@ -63,9 +65,17 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     """Return r'(phi(u + h r) - phi(u)) / (h units) per sample, for a random sign vector r.
 
     It is nonnegative for every monotone map, and needs no derivative; kept from 0, where a
-    direction would have no length.
+    direction would have no length. A sample's signs depend on its number alone, whichever of
+    several processes has it.
     """
-    drawn = torch.randint(0, 2, u.shape, generator=_generator(u.device), device=u.device)
+    generator, share = _generator(u.device), processes.share_of(len(u))
+    shape = min(share.samples, _SIGNS), u.shape[1]
+    drawn = torch.randint(0, 2, shape, generator=generator, device=u.device)
+    if share.samples > _SIGNS:
+        numbers = torch.arange(share.first, share.first + len(u), device=u.device)
+        drawn = drawn[numbers % _SIGNS]
+    else:
+        drawn = drawn[share.first : share.first + len(u)]
     signs = drawn.to(u) * 2 - 1
     slope = problem.divergence.link_gradient
     change = slope(u + _PROBE * signs) - slope(u)
@@ -79,11 +89,12 @@ def rows_used(samples: int, features: int) -> int:
 
 
 def _sampled(inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    samples = len(inputs)
+    samples = int(processes.total_of(len(inputs)))
     count = rows_used(samples, inputs.shape[1] + 1)
     if samples == count:
         return inputs, weights.to(inputs)
-    chance = 0.5 * weights.double() / weights.double().sum() + 0.5 / samples
+    exact = weights.double()
+    chance = 0.5 * exact / processes.total(exact.sum())[0] + 0.5 / samples
     drawn = _drawn(chance, count)
     return inputs[drawn], (weights / chance).to(inputs)[drawn] / count
 
@@ -120,13 +131,21 @@ def _first_factor(system: Tensor) -> Tensor:
 
 
 def _drawn(chance: Tensor, count: int) -> Tensor:
-    """Return numbers of samples, (count,), each drawn with its chance."""
-    generator = _generator(chance.device)
-    if not deferred.stays_on_device(chance):
-        return torch.multinomial(chance, count, replacement=True, generator=generator)
-    uniform = torch.rand(count, generator=generator, dtype=chance.dtype, device=chance.device)
+    """Return numbers of samples, of so many that all processes draw, each drawn with its chance.
+
+    They lie where random numbers fall among the cumulated chances, the same on every process.
+    """
+    uniform = torch.rand(
+        count, generator=_generator(chance.device), dtype=chance.dtype, device=chance.device
+    )
     bounds = chance.cumsum(0)  # not multinomial, in which a NaN ends the process on a GPU
-    return torch.searchsorted(bounds, uniform * bounds[-1]).clamp_(max=len(chance) - 1)
+    if processes.size() == 1:
+        return torch.searchsorted(bounds, uniform * bounds[-1]).clamp_(max=len(chance) - 1)
+    ends = processes.gathered(bounds[-1:].sum().unsqueeze(0))[:, 0].cumsum(0)
+    places = uniform * ends[-1]
+    first = ends[processes.rank() - 1] if processes.rank() else 0.0
+    own = places[(places >= first) & (places < ends[processes.rank()])]
+    return torch.searchsorted(bounds, own - first).clamp_(max=len(chance) - 1)
 
 
 def _generator(device: torch.device) -> torch.Generator:

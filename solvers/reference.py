@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
@@ -77,8 +78,14 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
 
         Raises:
             DeclarationError: the activation lacks what the formulation needs, or what was declared
-                is no convex problem to CVXPY.
+                is no convex problem to CVXPY, or other processes have some of its samples.
         """
+        if processes.size() > 1:
+            raise DeclarationError(
+                f"this {type(problem).__name__} needs CVXPY, which needs all samples in one process"
+                f", and {processes.size()} share them: take penalties and activations that a "
+                "solver of this library serves."
+            )
         if previous is not None and previous.signature == problem.signature():
             return previous
         with stating(f"this {type(problem).__name__}"):

@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit, Weights
 
@@ -41,7 +42,7 @@ def anchor_at(problem: WeightFit, y: Tensor) -> Anchor:
     if problem.offset is not None:
         u = u + problem.offset
     v = weighed_gradient(problem, u)
-    return Anchor(y, u, v, _pull(inputs, bias, v))
+    return Anchor(y, u, v, *processes.total(_pull(inputs, bias, v)))
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,10 @@ class WeightDescent:
         coupled = not self.problem.divergence.activation.per_unit
         return columns.sum(1, keepdim=True) if coupled else columns
 
+    def paired(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Return the same of every pair over samples."""
+        return processes.total(*(self.inner(*pair) for pair in pairs))
+
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u), times the weights of the samples."""
         return weighed_gradient(self.problem, u)
@@ -97,7 +102,8 @@ class WeightDescent:
     def pull(self, v: Tensor) -> Tensor:
         """Return [X, 1]'v, by float32 from the anchor."""
         change = (v - self.anchor.v).float()
-        return self.anchor.pulled + _pull(self.inputs, self.problem.design.bias, change).to(v)
+        (pulled,) = processes.total(_pull(self.inputs, self.problem.design.bias, change))
+        return self.anchor.pulled + pulled.to(v)
 
     def precondition(self, gradient: Tensor) -> Tensor:
         """Return the solution of the ridge system with the gradient on its right.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, distributed
 
 from liftednet import data
 from liftednet.command.named import IMAGES, activation_from
@@ -22,8 +26,10 @@ from liftednet.models import Ending, FullBatch, GaussNewton, LiftedMLP, Minibatc
 from liftednet.models.methods import with_numbers
 from liftednet.models.storage import save
 from liftednet.names import loss_named, penalty_named
+from liftednet.processes import shard
 
 INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
+_PATIENCE = timedelta(minutes=10)  # with a process that does not answer
 _HELD_OUT = 0.25  # of a file's samples, where the user names no share
 _NAMES = {FullBatch: "sweeps", GaussNewton: "steps", Minibatch: "epochs"}
 
@@ -67,12 +73,33 @@ class Halves:
 def run_train(order: Order) -> None:
     """Train, save the network, and print how good it is.
 
+    Started by torchrun as one of several processes, train with its share of the samples; the first
+    process prints and saves.
+
     Raises:
         LiftedError: the data, a name or a number cannot be used; nothing has been trained.
         SolverError: the training failed.
         typer.Exit: it was interrupted; what has been done is saved, if it is an epoch at least.
     """
-    console = Console()
+    with _process_group() as rank:
+        _run_train(order, rank)
+
+
+@contextmanager
+def _process_group() -> Iterator[int]:
+    """Join the process group of what torchrun has started, and yield the number of this process."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield 0
+        return
+    distributed.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        yield distributed.get_rank()
+    finally:
+        distributed.destroy_process_group()
+
+
+def _run_train(order: Order, rank: int) -> None:
+    console = Console(quiet=rank > 0)
     activation, loss = activation_from(order.activation), loss_named(order.loss)
     for place in (order.output, order.checkpoint):
         if place is not None:
@@ -88,10 +115,13 @@ def run_train(order: Order) -> None:
     kept: dict[str, Any] = {}
     if order.checkpoint is not None:
         kept = {"checkpoint": order.checkpoint, "resume": order.resume}
-    model.fit(halves.x_train, halves.y_train, progress=True, **kept)
+    rows = shard(len(halves.y_train))
+    model.fit(halves.x_train[rows], halves.y_train[rows], progress=True, **kept)
     assert model.trace is not None  # it has been fitted just now
     done = f"{model.trace.rounds} of {model.trace.most} {_NAMES[type(model.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED
+    if rank > 0:
+        raise typer.Exit(INTERRUPTED if interrupted else 0)
     if interrupted and not model.trace.rounds:
         console.print(
             f"interrupted after {done}: nothing is saved{_as_it_was(order)}", soft_wrap=True

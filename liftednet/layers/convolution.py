@@ -110,7 +110,7 @@ class Convolution(Layer):
         images = x.reshape(-1, *self.below)
         convolve = _CONVOLUTIONS[len(self.window)]
         u = convolve(images, window, bias, self.stride, self.padding, self.dilation, self.groups)
-        return u.reshape(*x.shape[:-1], -1)
+        return u.reshape(*x.shape[:-1], prod(self.shape()))
 
     def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
         """Return b at every position, (units,), or None."""
@@ -158,7 +158,7 @@ class Convolution(Layer):
         channels = self.channels
 
         def forth(rows: Tensor) -> Tensor:
-            return rows.view(-1, positions, channels).mT.reshape(*leading, -1)
+            return rows.view(-1, positions, channels).mT.reshape(*leading, positions * channels)
 
         def back(u: Tensor) -> Tensor:
             return u.reshape(-1, channels, positions).mT.reshape(-1, channels)

@@ -93,7 +93,7 @@ class DenseAtPositions(Layer):
         """Return x W + b, (..., positions * units)."""
         assert weights is not None  # it has weights
         x: Tensor = arguments[0]
-        return weights.apply(self.inputs(arguments)).reshape(*x.shape[:-1], -1)
+        return weights.apply(self.inputs(arguments)).reshape(*x.shape[:-1], self._together)
 
     def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
         """Return b at every position, (positions * units,), or None."""
@@ -107,7 +107,7 @@ class DenseAtPositions(Layer):
 
         def through(v: Tensor, factor: Tensor) -> Tensor:
             found = v.reshape(-1, len(factor)) @ factor.to(v.dtype)
-            return found.reshape(*v.shape[:-1], -1)
+            return found.reshape(*v.shape[:-1], prod(self.below[:-1]) * factor.shape[1])
 
         return Given(
             lambda v: through(v, matrix),
@@ -120,7 +120,7 @@ class DenseAtPositions(Layer):
         leading = arguments[0].shape[:-1]
 
         def forth(rows: Tensor) -> Tensor:
-            return rows.reshape(*leading, -1)
+            return rows.reshape(*leading, self._together)
 
         def back(u: Tensor) -> Tensor:
             return u.reshape(-1, self.units)
@@ -128,6 +128,11 @@ class DenseAtPositions(Layer):
         return Composed(
             Moved(forth, back, whole_rows=False), Rows(Design(self.inputs(arguments), self.bias))
         )
+
+    @property
+    def _together(self) -> int:
+        """Units at all positions; there may be no samples to tell it."""
+        return prod(self.below[:-1]) * self.units
 
     def inputs(self, arguments: Arguments) -> Tensor:
         """Return x at all positions, (samples * positions, inputs)."""

@@ -120,7 +120,7 @@ def rows_of(x: Tensor, bias: bool) -> LinearMap:
         return rows
     leading = x.shape[:-1]
     return Composed(
-        Moved(lambda u: u.view(*leading, -1), lambda u: u.reshape(-1, u.shape[-1])), rows
+        Moved(lambda u: u.view(*leading, u.shape[-1]), lambda u: u.reshape(-1, u.shape[-1])), rows
     )
 
 

@@ -48,7 +48,7 @@ class Layout:
         """Return a tensor as rows, (samples, units)."""
         if self.axis is None:
             return tensor.reshape(1, -1).expand(samples, -1)
-        return tensor.unflatten(self.axis, (samples, -1)).movedim(self.axis, 0).flatten(1)
+        return tensor.unflatten(self.axis, (samples, self.factor)).movedim(self.axis, 0).flatten(1)
 
     def unpack(self, rows: Tensor) -> Tensor:
         """Return rows (samples, units) as the tensor."""
@@ -89,7 +89,7 @@ class Mapped(Layer):
         rows = [x.reshape(-1, x.shape[-1]) for x in arguments]
         given = [layout.unpack(x) for layout, x in zip(self.below, rows, strict=True)]
         found = self.above.pack(self.function(*given), len(rows[0]))
-        return found.reshape(*leading, -1)
+        return found.reshape(*leading, found.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -154,4 +154,4 @@ class Embedding(Layer):
         x: Tensor = arguments[0]
         numbers = x.detach().round().long()
         found = functional.embedding(numbers, weights.matrix.T, self.padding)
-        return found.reshape(*x.shape[:-1], -1)
+        return found.flatten(-2).reshape(*x.shape[:-1], x.shape[-1] * found.shape[-1])

@@ -59,7 +59,7 @@ class AveragePooling(Layer):
     def _pooled(self, x: Tensor) -> Tensor:
         pool = _POOLINGS[len(self.window)]
         means: Tensor = pool(x.reshape(-1, *self.below), self.window, self.stride)
-        return means.reshape(*x.shape[:-1], -1)
+        return means.reshape(*x.shape[:-1], prod(self.shape()))
 
     def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
         """Return None: 0 for 0."""

@@ -252,7 +252,7 @@ class AllSteps(Layer):
 
 def in_steps(rows: Tensor, steps: int) -> Tensor:
     """Return (steps, samples, units) of (samples, steps * units)."""
-    return rows.reshape(len(rows), steps, -1).transpose(0, 1)
+    return rows.reshape(len(rows), steps, rows.shape[1] // steps).transpose(0, 1)
 
 
 def in_rows(sequence: Tensor) -> Tensor:

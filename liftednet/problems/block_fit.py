@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.divergences import Divergence, Raw
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
@@ -342,15 +343,22 @@ class BlockFit(Fit[Any]):
         require_like("the start", packed, "the block", like)
         require_finite("the start", packed)
 
+    @property
+    def _shared(self) -> bool:
+        """Whether v is one for all samples, whose terms are then sums over processes."""
+        return isinstance(self.block, PenalizedWeights)
+
     @cached_property
     def smoothness(self) -> float | None:
         """A Lipschitz constant of the gradient of all but g, or None."""
+        if any(link.divergence.smoothness is None for link in self.links):
+            return None
         total = 0.0
-        for link in self.links:
-            if link.smoothness is None:
-                return None
-            heaviest = 1.0 if link.weights is None else float(link.weights.max())
-            total += heaviest * link.smoothness
+        with processes.alone():  # a sum of the bounds of all bounds the whole
+            if self.like().numel() and self.links[0].target.numel():
+                total = sum(map(_curvature, self.links))
+        if self._shared:
+            total = processes.total_of(total)
         if self.own is None:
             return total
         norm, curvature = self.own.map.squared_norm**0.5, self.own.divergence.smoothness
@@ -363,6 +371,8 @@ class BlockFit(Fit[Any]):
         total = v.new_zeros(()) if self.linear is None else -(self.linear.to(v) * v).sum()
         for link in self.links:
             total = total + link.value(v)
+        if self._shared:
+            (total,) = processes.total(total)
         if self.own is not None:
             u = self.own.pre_activation(v)
             total = total + self.own.lam * self.own.divergence.link_value(u, self.chosen.apply(v))
@@ -375,6 +385,8 @@ class BlockFit(Fit[Any]):
             slope = link.divergence.link_gradient(link.pre_activation(v))
             terms.append(link.map.adjoint(link.weighed(slope)))
             terms.append(-link.map.adjoint(link.weighed(link.target)))
+        if self._shared:
+            terms = list(processes.total(*terms))
         if self.own is not None:
             own, u = self.own, self.own.pre_activation(v)
             terms.append(own.lam * own.map.adjoint(own.divergence.link_gradient(u)))
@@ -401,19 +413,20 @@ class BlockFit(Fit[Any]):
         cost through the recurrence, as in `StatesOverTime`.
         """
         problem, v = self.double(), self.block.packed(value).double()
-        objective = float(problem.smooth_value(v) + self.block.value(v))
+        total = float if self._shared else processes.total_of  # shared terms are whole already
+        objective = total(float(problem.smooth_value(v) + self.block.value(v)))
         if self.smoothness is None or self.block.obstacle() is not None:
             return Measure(objective, torch.nan)
         terms = problem.terms(v)
-        scale = float(torch.stack([term.abs().max() for term in terms]).max())
         s = self.smoothness or 1.0
         violation = s * (v - self.block.prox(v - sum(terms) / s, 1 / s))
-        off = float(violation.abs().max())
+        ends = torch.stack([_largest(torch.stack(terms)), _largest(violation)])
+        scale, off = (ends if self._shared else processes.largest(ends)).tolist()
         residual = off / scale if scale > 0 else off
         if self.own is None or not self.convex or residual > NEAR:
             return Measure(objective, residual)
         sizes = sum((term.abs() for term in terms), s * v.abs())
-        bound = problem._bound(violation + rounding(sizes))
+        bound = total(problem._bound(violation + rounding(sizes)))
         return Measure(objective, max(residual, bound / (self.own.lam + abs(objective))))
 
     def _bound(self, violation: Tensor) -> float:
@@ -432,3 +445,15 @@ class BlockFit(Fit[Any]):
                 break
         bound = float(carried.square().sum()) * curvature / (2 * self.own.lam)
         return bound if math.isfinite(bound) else math.inf
+
+
+def _curvature(link: Link) -> float:
+    """Return a Lipschitz constant of the gradient of a link, its samples weighed."""
+    assert link.smoothness is not None  # looked at before
+    heaviest = 1.0 if link.weights is None else float(link.weights.max())
+    return heaviest * link.smoothness
+
+
+def _largest(entries: Tensor) -> Tensor:
+    """Return the largest absolute value, (), 0 where there is none."""
+    return entries.abs().max() if entries.numel() else entries.new_zeros(())

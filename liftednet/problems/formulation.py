@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.divergences import Divergence
 from liftednet.errors import DataError
 
@@ -40,6 +41,22 @@ class Measure(NamedTuple):
 
     objective: float
     residual: float
+
+
+def measured(
+    objective: Tensor | float, violation: Tensor | float, scale: Tensor | float
+) -> Measure:
+    """Return the measure over the samples of all processes, of what those of this one give.
+
+    Args:
+        objective: a sum over samples, ().
+        violation: the largest of a violation over samples, (); NaN where it is not known.
+        scale: the largest of its terms, ().
+    """
+    if processes.size() > 1:
+        parts = processes.gathered([float(objective), float(violation), float(scale)])
+        objective, (violation, scale) = parts[:, 0].sum(), parts[:, 1:].amax(0)
+    return Measure(float(objective), float(violation) / float(scale))
 
 
 @dataclass(frozen=True)

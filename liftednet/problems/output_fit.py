@@ -14,7 +14,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.fit import Fit, Statement, parameter, read_states
-from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.link import Link
 from liftednet.samples import row_chunks
 from liftednet.validation import (
@@ -140,9 +140,10 @@ class OutputFit(Fit[Tensor]):
         The residual is the distance of Z from the point of the domain that stationarity asks
         for, over the largest of 1 and the entries of Z.
         """
-        found = self.loss.judged(value, self.target, self.pre_activation, self.lam)
+        given = value, self.target, self.pre_activation, self.lam
+        found = self.loss.judged(*given) if len(value) else None
         if found is not None:
-            return Measure(found[0], found[1] / max(1.0, found[2]))
+            return measured(found[0], found[1], max(1.0, found[2]))
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
         unknown = isinstance(self.divergence, Raw) or self.loss.stated_only
@@ -156,4 +157,6 @@ class OutputFit(Fit[Tensor]):
                 off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
                 violation = torch.maximum(violation, off.max())
                 largest = torch.maximum(largest, z.abs().max())
-        return Measure(float(objective), torch.nan if unknown else float(violation / largest))
+        if unknown:
+            violation = torch.full_like(violation, torch.nan)
+        return measured(objective, violation, largest)

@@ -12,7 +12,7 @@ from liftednet.activations.bounded import Bounded
 from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU
 from liftednet.compiled import in_threads, refusal
 from liftednet.divergences import Joint
-from liftednet.problems.formulation import Measure
+from liftednet.problems.formulation import Measure, measured
 
 if TYPE_CHECKING:
     from liftednet.problems.link import Link
@@ -54,11 +54,13 @@ def unserved(problem: StateFit) -> str | None:
     return refusal(problem.pre_activation)
 
 
-def measured(problem: StateFit, value: Tensor) -> Measure | None:
+def measured_by_loop(problem: StateFit, value: Tensor) -> Measure | None:
     """Return what `StateFit.measure` does by a compiled loop, or None where there is none."""
     line = ramp(problem.divergence.activation)
     if line is None or problem.smoothness is None or unserved(problem) is not None:
         return None
+    if not len(value):  # of a process without samples
+        return measured(0.0, 0.0, problem.lam)
     from liftednet.compiled.states import LinkRows, judged_states
 
     def parts(link: Link) -> tuple[Any, ...]:
@@ -91,4 +93,4 @@ def measured(problem: StateFit, value: Tensor) -> Measure | None:
         return found
 
     objectives, violations, scales = zip(*in_threads(work, *z.shape), strict=True)
-    return Measure(sum(objectives), max(violations) / max(scales))
+    return measured(sum(objectives), max(violations), max(scales))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.fit import Fit, Statement, parameter
@@ -51,7 +52,8 @@ class SlopeFit(Fit[float]):
     def sums(self) -> tuple[float, float]:
         """(s, t) in float64."""
         pair = (self.states.double(), self.pre_activation.double())
-        s, t = torch.stack([part.clamp(max=0).square().sum() for part in pair]).tolist()
+        sums = torch.stack([part.clamp(max=0).square().sum() for part in pair])
+        s, t = processes.total(sums)[0].tolist()
         return s, t
 
     @property

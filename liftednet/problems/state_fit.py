@@ -15,9 +15,9 @@ from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Times
 from liftednet.problems.fit import Fit, Statement, parameter, read_states
-from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.link import Link
-from liftednet.problems.ramps import measured
+from liftednet.problems.ramps import measured_by_loop
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -167,7 +167,7 @@ class StateFit(Fit[Tensor]):
         gradient of all but Phi and s = lam + the links' smoothness, its largest entry over the
         largest entry of the terms lam U, grad R W' and V W' (and of lam, the unit of lam U).
         """
-        found = measured(self, value)
+        found = measured_by_loop(self, value)
         if found is not None:
             return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
@@ -180,8 +180,9 @@ class StateFit(Fit[Tensor]):
             if gradient is not None:
                 off = rows._stationarity(value[part].double(), gradient)
                 violation = torch.maximum(violation, off.abs().max())
-        smooth = self.smoothness is not None
-        return Measure(float(objective), float(violation / scale) if smooth else torch.nan)
+        if self.smoothness is None:
+            violation = torch.full_like(violation, torch.nan)
+        return measured(objective, violation, scale)
 
     def rows(self, part: slice | Tensor) -> StateFit:
         """Return the fit of some of the samples, in float64."""

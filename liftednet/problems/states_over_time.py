@@ -17,7 +17,7 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Composed, Moved, Times
 from liftednet.problems.block_fit import BlockFit, BoxedStates
 from liftednet.problems.fit import Fit, Statement
-from liftednet.problems.formulation import Formulation, Measure
+from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.linearized_over_time import Linearized
 from liftednet.problems.link import Link
 from liftednet.problems.state_fit import StateFit
@@ -279,10 +279,13 @@ class StatesOverTime(Fit[Tensor]):
         model of a Newton step where that promises less.
         """
         problem, states = self.double(), value.double()
+        one = states.new_ones(())
         if self.smoothness is None:
-            return Measure(float(problem.values(states).sum()), torch.nan)
+            return measured(problem.values(states).sum(), torch.nan * one, one)
+        if not self.drive.shape[1]:  # of a process without samples
+            return measured(0 * one, 0 * one, one)
         point = Linearized(problem, states)
-        return Measure(float(point.objectives.sum()), float(point.relative.max()))
+        return measured(point.objectives.sum(), point.relative.max(), one)
 
     def double(self) -> StatesOverTime:
         """Return the problem in float64."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
@@ -18,7 +19,7 @@ from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure, require_bounded
 from liftednet.problems.link import Link
-from liftednet.samples import Design, Weights, sum_of
+from liftednet.samples import Design, Weights
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -183,7 +184,13 @@ class WeightFit(Fit[Weights]):
     @cached_property
     def cross(self) -> Tensor:
         """[X - shift, 1]' times what X W + b is pulled to, in float64."""
-        return self.design.centered.cross(self.pulled)
+        design = self.design.centered
+        return (design.cross_with_gram if self._by_gram else design.cross)(self.pulled)
+
+    @property
+    def _by_gram(self) -> bool:
+        """Whether sums over samples tell everything."""
+        return isinstance(self.divergence, Joint) and not self.design.wide
 
     @cached_property
     def constant(self) -> float:
@@ -191,7 +198,7 @@ class WeightFit(Fit[Weights]):
         if self.offset is None:
             return 0.0
         rows = self.divergence.link_values(self.offset.double(), self.targets.double())
-        return float(self.design.weighed(rows, slice(None)).sum())
+        return processes.total_of(float(self.design.weighed(rows, slice(None)).sum()))
 
     @property
     def smoothness(self) -> float | None:
@@ -243,7 +250,7 @@ class WeightFit(Fit[Weights]):
         if self.design.bias or mean is None:
             return violation.new_zeros(())
         pulled = self.pulled.double()
-        total = self.design.weighed(pulled, slice(None)).sum(0)
+        (total,) = processes.total(self.design.weighed(pulled, slice(None)).sum(0))
         about = (self.cross - mean.outer(total)).abs().max()
         if not 0 < _HIDDEN * about < self.cross.abs().max():
             return violation.new_zeros(())
@@ -268,8 +275,7 @@ class WeightFit(Fit[Weights]):
 
     def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u)."""
-        quadratic = isinstance(self.divergence, Joint) and not self.design.wide
-        return self._quadratic(stacked) if quadratic else self._pass(stacked)
+        return self._quadratic(stacked) if self._by_gram else self._pass(stacked)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:
         """Return how far [W; b] is from stationary, (inputs + 1, units)."""
@@ -282,10 +288,10 @@ class WeightFit(Fit[Weights]):
     def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
         assert isinstance(self.divergence, Joint)
-        design = self.design.centered
+        design, cross = self.design.centered, self.cross
         curved = self.divergence.smoothness * (design.gram @ stacked)
         linear = torch.outer(design.total, self.divergence.offset(stacked))
-        value = ((curved / 2 + linear - self.cross) * stacked).sum()
+        value = ((curved / 2 + linear - cross) * stacked).sum()
         return value + self.constant, curved + linear
 
     def _pass(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,14 +307,14 @@ class WeightFit(Fit[Weights]):
             if self.pulled is not self.targets:
                 push = push - target + self.pulled[part].double()
             slope += (self.design.weighed(push, part).T @ chunk).T  # faster than chunk' push
+        value, slope = processes.total(value, slope)
         return value, slope
 
     def _link_value(self, stacked: Tensor) -> Tensor:
-        values = (
-            self._summed(u, self.targets[part].double(), part)
-            for part, _, u in self.pre_activations(stacked)
-        )
-        return self.lam * sum_of(values)
+        value = stacked.new_zeros(())
+        for part, _, u in self.pre_activations(stacked):
+            value += self._summed(u, self.targets[part].double(), part)
+        return self.lam * processes.total(value)[0]
 
     def _summed(self, u: Tensor, target: Tensor, part: slice) -> Tensor:
         if self.design.weights is None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
+from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import SlopeFit, StatesOverTime
-from liftednet.solution import Solution
+from liftednet.solution import Solution, Status
 from liftednet.solvers import (
     GeneralizedLinear,
     NewtonOverTime,
@@ -23,7 +24,7 @@ from liftednet.solvers import (
 )
 from liftednet.validation import require_count, require_positive
 
-from ..block import Block, Blocks, Structure
+from ..block import Block, Blocks, Structure, recalled, remembered
 from ..learned import learned_blocks, refuse_fixed_activations
 from ..run import Ending, Memory, Step, Steps
 from .multipliers import MultiplierBlocks
@@ -208,7 +209,7 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
     """
     problem, value = block.problem(), block.value()
     before = problem.measure(value)
-    solution = solvers.solve(block, problem, value)
+    solution = _solved(block, problem, value, solvers)
     rise = solution.objective - before.objective
     if rise > _ROUNDING * (1 + abs(before.objective)):
         raise SolverError(
@@ -227,6 +228,18 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
     )  # fmt: skip
 
 
+def _solved(block: Block, problem: Any, value: Any, solvers: Solvers) -> Solution[Any]:
+    """Return the solution of a block; each of several processes solves for its own samples."""
+    if not block.by_sample or processes.size() == 1:
+        return solvers.solve(block, problem, value)
+    solution = Solution(value, 0.0, 0.0, 0, 0.0, Status.SOLVED, 0.0, "none")
+    with processes.agreed():
+        if value.numel():
+            solution = solvers.solve(block, problem, value)
+    objective, residual = problem.measure(solution.value)
+    return replace(solution, objective=objective, residual=residual)
+
+
 class _Ahead:
     """Extrapolation with a monotone safeguard.
 
@@ -238,11 +251,11 @@ class _Ahead:
         self._previous, self._factor = blocks.snapshot(), 0.5
         if memory is not None:
             self._factor = memory["factor"]
-            self._previous = dict(zip(self._previous, memory["previous"], strict=True))
+            self._previous = recalled(self._previous, memory["previous"])
 
     def memory(self) -> Memory:
         """Return the last point and the factor."""
-        return {"factor": self._factor, "previous": list(self._previous.values())}
+        return {"factor": self._factor, "previous": remembered(self._previous)}
 
     def step(self, blocks: Blocks, sweep: int) -> Step:
         """Extrapolate where that lowers the objective, and say what it did."""

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Parameter, arguments_of, value_of
-from liftednet.layers.normalization import batch_statistics, running_statistics
+from liftednet.layers.normalization import BatchNormalization, batch_statistics, running_statistics
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -143,8 +144,8 @@ class Minibatch:
             try:
                 pairs = zip(batches, self._rates(epoch, len(batches)), strict=False)
                 for batch, rate in islice(pairs, done, None):
-                    total += len(batch) * moves.step(batch, rate, batches.samples, batches.weight)
-                    seen, done = seen + len(batch), done + 1
+                    loss = moves.step(batch, rate, batches.samples, batches.weight)
+                    total, seen, done = total + moves.met * loss, seen + moves.met, done + 1
                     remember()
                     yield None
                 moves.require_finite()  # no loss has seen the last step
@@ -256,8 +257,11 @@ class BatchSteps:
     Attributes:
         structure: of the network.
         weights: replaced by every step, and never changed in place.
-        samples: how many have been seen so far.
+        samples: how many have been seen so far, those of all processes.
+        met: samples of the last batch, likewise.
     """
+
+    met = 0
 
     def __init__(
         self,
@@ -274,6 +278,7 @@ class BatchSteps:
             settings: how the metric is made.
             generator: of the first directions of the metric.
         """
+        _refuse_statistics_of_parts(structure)
         self.structure = structure
         self.weights = [_copied(layer) for layer in weights]
         self._settings = settings
@@ -328,20 +333,26 @@ class BatchSteps:
             SolverError: the loss is not finite; the weights are as they were.
         """
         loss, slopes, values = self._slopes(batch, weight)
+        loss = processes.total_of(loss)
         if not loss < math.inf:
             raise SolverError(
                 f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), or "
                 "scale the inputs."
             )
         self._look(values)
-        self.samples += len(batch)
+        self.samples += self.met
         counts = samples * weight
         pulls = [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
-        moves = [
-            metric.move(*found.gradient(metric, layer, pull))
+        gradients = [
+            found.gradient(metric, layer, pull / processes.size())
             for metric, found, layer, pull in zip(
                 self._metrics, slopes, self.weights, pulls, strict=True
             )
+        ]
+        whole = iter(processes.total(*(x for pair in gradients for x in pair if x is not None)))
+        moves = [
+            metric.move(next(whole), None if bias is None else next(whole))
+            for metric, (_, bias) in zip(self._metrics, gradients, strict=True)
         ]
         slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
         length = min(2 * loss / slope, rate)
@@ -370,11 +381,12 @@ class BatchSteps:
         leaves = [_leaf(layer) for layer in self.weights]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        activated = partial(self._activated, batch, self._rows(batch) * weight)
+        rows = self._rows(batch)
+        activated = partial(self._activated, batch, max(rows) * weight)
         values = passed_forward(self.structure.groups, given, activated, known)
         loss, tops, slopes = 0.0, [], []
-        for term in self.structure.network.terms:
-            value, u, slope = self._top(term, batch, values, known)
+        for term, count in zip(self.structure.network.terms, rows, strict=True):
+            value, u, slope = self._top(term, batch, values, known, count)
             loss += value / weight
             tops.append(u)
             slopes.append(slope / weight)
@@ -398,14 +410,17 @@ class BatchSteps:
             return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
         return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
-    def _rows(self, batch: Data) -> int:
-        """Return over how many rows the mean loss is taken, that of most rows."""
-        rows = []
+    def _rows(self, batch: Data) -> list[int]:
+        """Return over how many rows the mean of every loss is taken, and keep the samples."""
+        rows = [len(batch)]
         for term in self.structure.network.terms:
             y = batch.values[term.label]
             mask = counted(batch.values, batch.last_only, term.label, term.argument)
             rows.append(y[..., 0].numel() if mask is None else int(mask.sum()))
-        return max(rows)
+        if processes.size() > 1:
+            rows = processes.gathered(rows).sum(0).long().tolist()
+        self.met, *rows = rows
+        return rows
 
     def _activated(self, batch: Data, counts: float, state: State, u: Tensor) -> Tensor:
         # The slopes that come back are those of a mean, and so lam is that of a mean, too.
@@ -422,9 +437,12 @@ class BatchSteps:
         return lifted
 
     def _top(
-        self, term: Term, batch: Data, values: Values, known: dict[int, Tensor]
+        self, term: Term, batch: Data, values: Values, known: dict[int, Tensor], count: int
     ) -> tuple[float, Tensor, Tensor]:
-        """Return the mean loss, the last pre-activations, and their part of the mean gradient."""
+        """Return the mean loss, the last pre-activations, and their part of the mean gradient.
+
+        The means are over `count` rows, of which other processes may have some.
+        """
         u, y = value_of(term.argument, values, known), batch.values[term.label]
         weights = row_weights(batch.values, y)
         if term.argument.sequence:
@@ -443,13 +461,14 @@ class BatchSteps:
             if weights is not None:
                 weights = weights.flatten()
                 rows, slope = weights * rows, weights.unsqueeze(-1) * slope
-        return float(rows.sum()) / len(u), u, slope / len(u)
+        return float(rows.sum()) / count, u, slope / count
 
     def _output(self, term: Term, state: State, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
         assert isinstance(term.loss, OutputLoss)  # it has output states
         fit = OutputFit(term.loss, y, divergence, u.detach(), lam)
-        states = choose(fit).solve(fit).value  # the loss tells of values that are not finite
+        with processes.alone():  # the loss tells of values that are not finite
+            states = choose(fit).solve(fit).value if len(y) else u.detach()
         rows = term.loss.output_values(y, states) + lam * divergence.values(states, u)
         return rows, lam * (divergence.link_gradient(u) - states)
 
@@ -474,16 +493,30 @@ class BatchSteps:
         inputs = layer.layer.inputs(arguments)
         if inputs is None:
             return None, None
-        every = slice(None, None, -(-len(inputs) // max(1, most)))
+        rows = int(processes.total_of(len(inputs)))
+        every = slice(None, None, max(1, -(-rows // max(1, most))))
         weights = row_weights(values, arguments[0])
         if weights is not None:  # a convolution has several rows for each
             weights = weights.flatten()
-            weights = weights.repeat_interleave(len(inputs) // len(weights))[every]
+            weights = weights.repeat_interleave(len(inputs) // max(1, len(weights)))[every]
         return inputs[every].detach(), weights
 
 
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _refuse_statistics_of_parts(structure: Structure) -> None:
+    """Raise `DeclarationError` where several processes would normalize each its part of a batch."""
+    if processes.size() == 1:
+        return
+    for layer in (applied.layer for applied in structure.network.layers()):
+        if isinstance(layer, BatchNormalization) and layer.statistics.follows:
+            raise DeclarationError(
+                f"{layer} takes the statistics of a batch, of which each of the "
+                f"{processes.size()} processes has a part: put the network in eval mode, or "
+                "normalize by samples (LayerNorm, GroupNorm)."
+            )
 
 
 @dataclass(frozen=True)

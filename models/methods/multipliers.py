@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import affine_in, value_of
@@ -17,7 +18,7 @@ from liftednet.samples import Weights
 
 from ..block import Blocks, Edge, Structure, row_weights
 from ..forward_pass import Values
-from ..run import Memory, Step
+from ..run import Memory, OfSamples, Step
 
 _EASED, _DAMPED = 0.8, 4.0  # factors of the damping after a sweep that paid, and one that did not
 
@@ -75,7 +76,10 @@ class MultiplierBlocks(Blocks):
 
     def memory(self) -> Memory:
         """Return the point, the multipliers and the damping, and the best weights so far."""
-        parts = [[x.states, x.pre_activation, x.level] for x in self._multipliers.values()]
+        parts = [
+            [OfSamples(part) for part in (x.states, x.pre_activation, x.level)]
+            for x in self._multipliers.values()
+        ]
         held = {"damping": self.damping, "multipliers": parts, "best": list(self._best)}
         return {**super().memory(), **held}
 
@@ -92,21 +96,17 @@ class MultiplierBlocks(Blocks):
             self._recall_multipliers(memory)
 
     def _recall_multipliers(self, memory: Memory) -> None:
-        held = (Multiplier(*parts) for parts in memory["multipliers"])
+        held = (Multiplier(*(x.tensor for x in parts)) for parts in memory["multipliers"])
         self._multipliers = dict(zip(reversed(self.structure.states), held, strict=True))
         self.damping = memory["damping"]
 
     def network_objective(self) -> float:
         """Return the loss at the forward pass plus the penalties, in float64."""
-        passed = self.structure.passed(self.values)
-        total = sum(
-            float(self.structure.penalties[x].value(self.values[x].matrix.double()))
-            for x in self.structure.parameters
-        )
+        passed, loss = self.structure.passed(self.values), 0.0
         for edge in self.edges():
             if not isinstance(edge.target, State):
-                total += float(self.edge_value(edge, passed))
-        return total
+                loss += float(self.edge_value(edge, passed))
+        return self._penalty() + processes.total_of(loss)
 
     def renewal(self, sweep: int) -> Step:
         """Keep the sweep or take it back, estimate the multipliers anew, and say what it did."""
@@ -180,14 +180,14 @@ class MultiplierBlocks(Blocks):
 
     def objective(self) -> float:
         """Return the augmented Lagrangian at the current point, in float64."""
-        total = super().objective()
+        total = 0.0
         for state, held in self._multipliers.items():
             u = self.pre_activation(state)
             coupling = _coupling(held.states, self.values[state], held.pre_activation, u)
             rows, weights = coupling - held.level, row_weights(self.values, u)
             rows = rows if weights is None else weights * rows
             total += self.lam(state) * float(rows.sum())
-        return total
+        return super().objective() + processes.total_of(total)
 
 
 def _coupling(p: Tensor, x: Tensor, q: Tensor, u: Tensor) -> Tensor:

@@ -1,0 +1,370 @@
+"""One fit by several processes is the fit by one, however its rows are divided."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from liftednet import DataError, Design, WeightFit, load, shard
+from liftednet.activations import Identity, Sigmoid, Tanh
+from liftednet.divergences import joint
+from liftednet.errors import LiftedError
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.penalties import L1, SquaredFrobenius
+from liftednet.solvers import base, solve
+from tests.models.registry import GRAPHS, SERVED, Graph
+from tests.models.together import in_processes
+
+pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
+
+# Uneven shares, one of them empty; of the labels 0, 1, 2, 0, ... the second of four has one class.
+SHARES = {2: (5, 7), 3: (6, 0, 6), 4: (5, 1, 2, 4)}
+FULL = [
+    ("chain", "tight"), ("chain", "multipliers"), ("without a bias", "joint"), ("images", "joint"),
+    ("recurrent", "joint"), ("output states", "tight"),
+]  # fmt: skip
+OTHERS = [case for case in SERVED if case[1] == "tight" and case[2] != "full"]
+Found = tuple[list[float], list[Tensor], float]
+
+
+def _part(given: Any, rows: slice) -> Any:
+    if isinstance(given, tuple):
+        return tuple(one[rows] for one in given)
+    return None if given is None else given[rows]
+
+
+def _fitted(graph: Graph, coupling: str, method: Any, rows: slice) -> Found:
+    model = graph.model(coupling, "minibatch" if coupling == "tight" else "full")
+    model.method, model.state_solver = method, "newton-over-time"  # two steps are no solution
+    model.fit(*(_part(x, rows) for x in (graph.x, graph.y)), lengths=_part(graph.lengths, rows))
+    return _found(model)
+
+
+def _found(model: Any) -> Found:
+    weights = [layer.stacked() for layer in model.weights]
+    return [step.objective for step in model.trace.steps], weights, model.objective()
+
+
+def _own(rank: int, shares: tuple[int, ...]) -> slice:
+    first = sum(shares[:rank])
+    return slice(first, first + shares[rank])
+
+
+def _full(rank: int, shares: tuple[int, ...]) -> list[Found]:
+    # Fits end at their tolerance, which may be anywhere within it: closer ones agree closer.
+    base._TOLERANCES[torch.float64] = 1e-10
+    graphs = {graph.name: graph for graph in GRAPHS}
+    rows = _own(rank, shares)
+    return [_fitted(graphs[name], how, FullBatch(1, tolerance=1e-10), rows) for name, how in FULL]
+
+
+def _other(rank: int, shares: tuple[int, ...]) -> list[Found]:
+    rows, found = _own(rank, shares), []
+    for graph, coupling, method in OTHERS:
+        model = graph.model(coupling, method)
+        given = (_part(x, rows) for x in (graph.x, graph.y))
+        found.append(_found(model.fit(*given, lengths=_part(graph.lengths, rows))))
+    return found
+
+
+def _alike(found: Found, other: Found) -> None:
+    """Compare two fits; the bias of a softmax may have moved by one number for all classes."""
+    objectives = torch.tensor(found[0]), torch.tensor(other[0])
+    torch.testing.assert_close(*objectives, atol=1e-10, rtol=1e-10, equal_nan=True)
+    assert found[2] == pytest.approx(other[2], abs=1e-10, rel=1e-10)
+    for one, another in zip(found[1], other[1], strict=True):
+        torch.testing.assert_close(one[:-1], another[:-1], atol=1e-8, rtol=1e-8)
+
+
+def _equal(found: Found, other: Found) -> bool:
+    pairs = zip(found[1], other[1], strict=True)
+    return found[0] == other[0] and all(a.equal(b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(("work", "size"), [(_full, 2), (_full, 3), (_full, 4), (_other, 3)])
+def test_the_fit_of_several_processes_is_that_of_one(work: Callable[..., Any], size: int) -> None:
+    [one] = in_processes(1, work, (12,))
+    first, *rest = in_processes(size, work, SHARES[size])
+    for found, whole in zip(first, one, strict=True):
+        _alike(found, whole)
+    for other in rest:
+        assert [found[1] for found in other] and all(map(_same_weights, first, other))
+
+
+def _same_weights(found: Found, other: Found) -> bool:
+    return all(a.equal(b) for a, b in zip(found[1], other[1], strict=True))
+
+
+def _twice(rank: int, shares: tuple[int, ...]) -> bool:
+    rows = _own(rank, shares)
+    graphs = {graph.name: graph for graph in GRAPHS}
+    cases: list[tuple[str, str, Any]] = [
+        ("chain", "tight", FullBatch(2)), ("recurrent", "joint", FullBatch(2)),
+        ("chain", "tight", Minibatch(3, batch_size=4)), ("images", "tight", GaussNewton(2)),
+    ]  # fmt: skip
+    runs = [[_fitted(graphs[name], how, way, rows) for name, how, way in cases] for _ in "12"]
+    return all(map(_equal, *runs))
+
+
+def test_two_runs_agree_bit_for_bit() -> None:
+    assert all(in_processes(3, _twice, SHARES[3]))
+
+
+# Other ways to bring samples, and what is decided by them.
+
+
+def _rows(samples: int = 60) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    x = 5 * torch.randn(samples, 6, generator=generator, dtype=torch.float64) + 3
+    return x, (x[:, 0] > 3).long() + (x[:, 1] > x[:, 2]).long()
+
+
+def _models(rank: int, size: int) -> list[Found]:
+    """Standardized, held out, weighed, from a deep start, penalized, with the output fitted."""
+    x, y = _rows()
+    rows, found = shard(len(x)), []
+    deep, weights = (6, *(5,) * 5, 3), x[rows, 3].abs()
+    for model, given in (
+        (LiftedMLP((6, 5, 3), method=Minibatch(4, 20, validation=0.3, patience=2)), None),
+        (LiftedMLP((6, 5, 3), method=Minibatch(2, 20), refit_output=True), None),
+        (LiftedMLP((6, 5, 3), penalty=L1(0.1), method=Minibatch(2, 20)), None),
+        (LiftedMLP(deep, Tanh(), method=Minibatch(2, 20)), None),
+        (LiftedMLP((6, 5, 3), method=Minibatch(2, 20)), weights),
+        (LiftedMLP((6, 5, 3), Sigmoid(), method=GaussNewton(2)), weights),
+    ):
+        found.append(_found(model.fit(x[rows], y[rows], sample_weight=given)))
+    rnn = LiftedRNN(2, 2, 3, sweeps=2)  # from the best of three starts
+    found.append(_found(rnn.fit(x[rows].view(-1, 3, 2), y[rows])))
+    return found
+
+
+def test_scales_validation_weights_and_starts_are_those_of_all_samples() -> None:
+    [one] = in_processes(1, _models, 1)
+    first, _ = in_processes(2, _models, 2)
+    for found, whole in zip(first, one, strict=True):
+        _alike(found, whole)
+
+
+def _loaded(rank: int, size: int) -> tuple[float, list[int]]:
+    x, y = _rows()
+    data = TensorDataset(x, y)
+    sampler: Any = DistributedSampler(data, size, rank, seed=3)
+    loader = DataLoader(data, 10, sampler=sampler)
+    model = LiftedMLP((6, 5, 3), method=Minibatch(3)).fit(loader)
+    assert model.trace is not None
+    return model.trace.losses[-1], sampler.epoch
+
+
+def test_a_distributed_sampler_divides_the_data_and_draws_every_pass_anew() -> None:
+    found = in_processes(2, _loaded, 2)
+    assert found[0] == found[1] and found[0][1] == 2
+
+
+# What is refused, on every process.
+
+
+def _refusal(fit: Callable[[], Any]) -> str:
+    try:
+        fit()
+    except LiftedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def _refusals(rank: int) -> list[str]:
+    x, y = _rows(20)
+    rows = shard(20)
+    own, labels = x[rows], y[rows]
+    plain = LiftedMLP((6, 4, 3), method=Minibatch(2))
+    bad = own.clone()
+    bad[0, 0] = torch.nan if rank else 1.0
+    data = TensorDataset(own, labels)
+    normalized = torch.nn.Sequential(
+        torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 3)
+    )
+    from liftednet import lift
+    from liftednet.losses import CrossEntropy
+
+    lifted = lift(normalized.float(), own.float(), loss=CrossEntropy())
+    return [
+        _refusal(lambda: LiftedMLP((6, 4 + rank, 3)).fit(own, labels)),
+        _refusal(lambda: LiftedMLP((6, 4, 3), lam=1.0 + rank).fit(own, labels)),
+        _refusal(lambda: LiftedMLP((6, 4, 3), method=("minibatch", "full")[rank]).fit(own, labels)),
+        _refusal(lambda: plain.fit(own.float() if rank else own, labels)),
+        _refusal(lambda: plain.fit(own[:, : 6 - rank], labels)),
+        _refusal(lambda: plain.fit(bad, labels)),
+        _refusal(lambda: plain.fit(x, y)),
+        _refusal(lambda: plain.fit(own, torch.ones_like(labels))),
+        _refusal(lambda: plain.fit(own[:0], labels[:0])),
+        _refusal(lambda: plain.fit(DataLoader(data, 5 - rank))),
+        _refusal(lambda: plain.fit(own, labels, sample_weight=labels + 1.0 if rank else None)),
+        _refusal(lambda: LiftedMLP((6, 4, 3), solver="reference", method="full").fit(own, labels)),
+        _refusal(lambda: lifted.fit(own.float(), labels)),
+    ]  # fmt: skip
+
+
+REFUSED = (
+    "the same: network weights 1 shape 2 is 5 on process 1, and 4",
+    "the same: lam 1 is 2.0 on process 1, and 1.0 on process 0",
+    "the same: method",
+    "of one kind: .* type is torch.float32 on process 1",
+    "X must have shape",
+    "NaN or infinite",
+    "processes 0 and 1 have brought the same rows",
+    "at least two classes among the labels of all processes",
+    "X is empty on every process",
+    r"\[2, 3\] batches, and need equally many",
+    "the same: sample_weight is given on process 1, and None",
+    "CVXPY, which needs all samples in one process",
+    "takes the statistics of a batch",
+)
+
+
+def test_what_does_not_fit_together_is_refused_on_every_process() -> None:
+    import re
+
+    found = in_processes(2, _refusals)
+    for number, words in enumerate(REFUSED):
+        for rank in range(2):
+            assert re.search(words, found[rank][number]), (rank, words, found[rank][number])
+
+
+def _dying(rank: int) -> tuple[str, int]:
+    import os
+
+    x, y = _rows()
+    rows = shard(len(x))
+    model = LiftedMLP((6, 4, 3), method=FullBatch(50, tolerance=1e-12))
+
+    def on_step(step: Any) -> None:
+        if rank == 1 and step.sweep == 1:
+            os._exit(1)
+
+    text = _refusal(lambda: model.fit(x[rows], y[rows], on_step=on_step))
+    assert model.trace is not None
+    return text, len(model.trace.steps)
+
+
+def test_a_process_that_dies_ends_the_others_with_a_sentence() -> None:
+    (text, done), _ = in_processes(2, _dying)
+    assert text.startswith("ProcessError: another process has ended") and done > 3
+
+
+def test_started_by_torchrun_without_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    x, y = _rows(20)
+    with pytest.raises(DataError, match=r"call torch\.distributed.init_process_group"):
+        LiftedMLP((6, 4, 3)).fit(x, y)
+    with pytest.raises(DataError, match=r"call torch\.distributed.init_process_group"):
+        shard(20)
+
+
+def _elsewhere(rank: int) -> str:
+    from unittest.mock import patch
+
+    x, y = _rows(20)
+    with patch("torch.distributed.distributed_c10d.get_backend_config", return_value="cuda:nccl"):
+        return _refusal(lambda: LiftedMLP((6, 4, 3)).fit(x, y))
+
+
+def test_a_backend_that_does_not_serve_the_device_is_refused() -> None:
+    assert all("does not move tensors of 'cpu'" in text for text in in_processes(2, _elsewhere))
+
+
+# Checkpoints.
+
+
+def _kept(rank: int, path: str, method: Any, stop: int | None, resume: bool) -> Found | None:
+    """Train with a checkpoint, stopped by SIGTERM to one process at a step where that is asked."""
+    import os
+    import signal
+
+    x, y = _rows(40)
+    rows = shard(len(x))
+    model = LiftedMLP((6, 4, 3), method=method, seed=2)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+
+    def on_step(step: Any) -> None:
+        assert model.trace is not None
+        if rank == 0 and len(model.trace.steps) == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    model.fit(x[rows], y[rows], checkpoint=path, resume=resume, on_step=on_step)
+    assert model.trace is not None
+    if stop is not None:
+        assert len(model.trace.steps) < 2 * stop
+        return None
+    return _found(model)
+
+
+@pytest.mark.parametrize(
+    ("method", "size"), [(FullBatch(3), 3), (Minibatch(4, 10), 1), (GaussNewton(3), 1)]
+)
+def test_a_checkpoint_goes_on_with_any_number_of_processes(
+    tmp_path: Any, method: Any, size: int
+) -> None:
+    whole, _ = in_processes(2, _kept, str(tmp_path / "whole"), method, None, False)
+    for processes in (2, size):
+        path = str(tmp_path / f"{processes}")
+        in_processes(2, _kept, path, method, 2, False)
+        found = in_processes(processes, _kept, path, method, None, True)[0]
+        assert processes != 2 or _equal(found, whole)
+        torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
+
+
+def _trained(rank: int, size: int, port: int, folder: str) -> str:
+    """Run the command as torchrun starts it."""
+    import os
+
+    from typer.testing import CliRunner
+
+    from liftednet.command.app import app
+
+    torch.distributed.destroy_process_group()
+    os.environ.update(RANK=f"{rank}", WORLD_SIZE=f"{size}", MASTER_ADDR="127.0.0.1",
+                      MASTER_PORT=f"{port}")  # fmt: skip
+    options = ["--hidden", "4", "--sweeps", "1", "--batch-size", "500"]
+    place = ["--output", f"{folder}/{size}.safetensors"]
+    result = CliRunner().invoke(app, ["train", "digits", *options, *place])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_command_trains_under_torchrun(tmp_path: Any) -> None:
+    in_processes(1, _trained, 1, 0, str(tmp_path))
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    told, silent = in_processes(2, _trained, 2, port, str(tmp_path))
+    assert "saved to" in told and not silent
+    one, two = (load(tmp_path / f"{size}.safetensors").weights for size in (1, 2))
+    for a, b in zip(one, two, strict=True):
+        torch.testing.assert_close(a.matrix, b.matrix, atol=1e-4, rtol=1e-4)
+
+
+# What a client sends, where clients share no process group.
+
+
+def test_a_client_is_removed_by_subtraction_and_sums_are_all_that_is_sent() -> None:
+    """A ridge fit of the last layer from sums alone is the fit to the rows of those who remain."""
+    x, _ = _rows()
+    targets = x[:, :2].sin()
+    clients = [slice(0, 20), slice(20, 25), slice(25, 60)]
+    grams, crosses = zip(
+        *((Design(x[rows]).gram, Design(x[rows]).cross(targets[rows])) for rows in clients),
+        strict=True,
+    )
+    gram, cross = sum(grams) - grams[1], sum(crosses) - crosses[1]
+    ridge = torch.diag(torch.tensor([0.2] * 6 + [0.0], dtype=torch.float64))
+    found = torch.linalg.solve(gram + ridge, cross)
+    kept = [*range(20), *range(25, 60)]
+    penalty = SquaredFrobenius(0.1)
+    fit = WeightFit(joint(Identity()), Design(x[kept]), targets[kept], penalty)
+    torch.testing.assert_close(found, solve(fit).value.stacked(), atol=1e-10, rtol=1e-10)

@@ -1,0 +1,68 @@
+"""Runs a function in several processes of one gloo group over the loopback address."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import distributed, multiprocessing
+
+SECONDS = 60  # in which every process must answer
+
+
+def in_processes(size: int, work: Callable[..., Any], *given: Any) -> list[Any]:
+    """Return what work(rank, *given) returns in every process of a group of some size.
+
+    The processes are forked, so that nothing is imported again.
+    """
+    context = multiprocessing.get_context("fork")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    pipes = [context.Pipe(duplex=False) for _ in range(size)]
+    started = [
+        context.Process(target=_run, args=(rank, size, port, pipe[1], work, given), daemon=True)
+        for rank, pipe in enumerate(pipes)
+    ]
+    for process in started:
+        process.start()
+    for _, sends in pipes:
+        sends.close()
+    results = []
+    for receives, _ in pipes:
+        try:
+            results.append(pickle.loads(receives.recv_bytes()))
+        except EOFError:
+            results.append(None)
+    for process in started:
+        process.join()
+    failed = [result.text for result in results if isinstance(result, _Failed)]
+    if failed:  # where one fails, the others tell that it has ended
+        raise AssertionError(min(failed, key=lambda text: "ProcessError" in text))
+    return results
+
+
+class _Failed:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _run(rank: int, size: int, port: int, sends: Any, work: Any, given: Any) -> None:
+    torch.set_num_threads(1)
+    try:
+        distributed.init_process_group(
+            "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+            timeout=timedelta(seconds=SECONDS),
+        )  # fmt: skip
+        sends.send_bytes(pickle.dumps(work(rank, *given)))
+    except BaseException:
+        sends.send_bytes(pickle.dumps(_Failed(f"process {rank}:\n{traceback.format_exc()}")))
+    finally:
+        sends.close()
+        if distributed.is_initialized():
+            distributed.destroy_process_group()
