@@ -5,7 +5,7 @@ MNIST, 784-300-10, full-batch sweeps (joint and tight), minibatches of 1,000 and
 bytes are counted where they are handed to torch.distributed. Time is processor time, that of the
 slowest process: on a machine that does other work the waiting of processes for one another says
 nothing. Run it with `OMP_NUM_THREADS=1 python -m benchmarks.distributed`, four minutes; it writes
-benchmarks/results/distributed.md.
+benchmarks/results/distributed.part.md.
 """
 
 from __future__ import annotations
