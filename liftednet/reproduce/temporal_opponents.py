@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from liftednet import data
+from liftednet.activations import Tanh
+from liftednet.models import GaussNewton, LiftedRNN, Trace
 from liftednet.models.networks import EchoStateNetwork
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.tables import Table
@@ -15,6 +17,7 @@ from liftednet.reproduce.temporal_methods import HIDDEN, OMEGA, OPPONENTS, TASKS
 from liftednet.reproduce.temporal_tasks import TEST, Rates, TaskRun, cell_text, train_task
 
 RESERVOIR, SEQUENCES, RADII = 300, 5000, (0.8, 0.95, 1.1)
+FITTED = 1000  # sequences that Gauss-Newton steps are taken on
 COMPARED = ("temporal order, 2 symbols", "temporal order, 3 symbols")
 
 
@@ -31,6 +34,23 @@ class EchoTask:
 
     task: str
     radius: float
+    length: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class NewtonTask:
+    """A lifted network by Gauss-Newton steps on one fixed set of sequences.
+
+    Attributes:
+        task: a key of `TASKS`.
+        most: the most steps.
+        length: least length of a sequence.
+        seed: of the start and the sequences.
+    """
+
+    task: str
+    most: int
     length: int
     seed: int
 
@@ -58,7 +78,31 @@ def opponents_table(store: Path, rates: Rates, length: int, steps: int, seeds: i
         for radius in RADII
         for seed in range(seeds)
     ]
-    return _table(trained, run_all(store, fitted, fit_task, "echo-state networks"))
+    stepped = [NewtonTask(task, 30, length, seed) for task in COMPARED for seed in range(seeds)]
+    return _table(
+        trained,
+        run_all(store, stepped, newton_task, "Gauss-Newton"),
+        run_all(store, fitted, fit_task, "echo-state networks"),
+    )
+
+
+def newton_task(run: NewtonTask) -> Outcome:
+    """Take Gauss-Newton steps from an orthogonal start; return the share of right answers."""
+    task = TASKS[run.task]
+    model = LiftedRNN(
+        task.features, HIDDEN, task.outputs, Tanh(), rho=1e-3, start="orthogonal", seed=run.seed,
+        method=GaussNewton(most=run.most),
+    )  # fmt: skip
+    x, y, lengths = task.batch(FITTED, run.length, 3 * run.seed)
+    model.fit(x, y, lengths=lengths)
+    x, y, lengths = task.batch(TEST, run.length, 3 * run.seed + 2)
+    right = data.correct(model.forward(x, lengths=lengths), y)
+    return {"steps": len(_trace(model).steps), "test": float(right.double().mean())}
+
+
+def _trace(model: LiftedRNN) -> Trace:
+    assert model.trace is not None  # it has been fitted
+    return model.trace
 
 
 def fit_task(run: EchoTask) -> Outcome:
@@ -79,17 +123,20 @@ def fit_task(run: EchoTask) -> Outcome:
 
 def _table(
     trained: Sequence[Record[TaskRun]],
+    stepped: Sequence[Record[NewtonTask]],
     fitted: Sequence[Record[EchoTask]],
 ) -> Table:
     rows = []
     for task in COMPARED:
         cells = [_trained_cell(trained, task, method) for method in OPPONENTS]
-        rows.append([task, *cells, _fitted_cell(fitted, task)])
-    columns = ("task", *OPPONENTS)
+        rows.append([task, *cells, _stepped_cell(stepped, task), _fitted_cell(fitted, task)])
+    columns = ("task", *OPPONENTS, "Gauss-Newton")
     notes = (
         "Radius 1, the rates of clipped descent, otherwise as above. Omega (eq. 2.18) has weight "
         f"{OMEGA:g}. The context (eq. 2.15) is a fifth of {HIDDEN} units; gated feedback "
         f"(eq. 2.16) has two layers of {HIDDEN // 2}.",
+        f"Gauss-Newton: LiftedRNN of {HIDDEN} units from an orthogonal start, on {FITTED} "
+        f"sequences that stay: its steps, and the mean share of right answers on {TEST} others.",
         f"Echo-state networks of {RESERVOIR} units, a ridge readout fitted to {SEQUENCES} "
         f"sequences: mean share of right answers, the radius of the reservoir (in brackets) the "
         f"best of {', '.join(f'{radius:g}' for radius in RADII)} on {TEST} other sequences.",
@@ -100,6 +147,12 @@ def _table(
 def _trained_cell(trained: Sequence[Record[TaskRun]], task: str, method: str) -> str:
     wanted = (task, method)
     return cell_text([r.outcome for r in trained if (r.settings.task, r.settings.method) == wanted])
+
+
+def _stepped_cell(stepped: Sequence[Record[NewtonTask]], task: str) -> str:
+    own = [r.outcome for r in stepped if r.settings.task == task]
+    steps = statistics.median(outcome["steps"] for outcome in own)
+    return f"{steps:.0f} steps, {statistics.fmean(outcome['test'] for outcome in own):.2f}"
 
 
 def _fitted_cell(fitted: Sequence[Record[EchoTask]], task: str) -> str:
