@@ -27,7 +27,7 @@ from liftednet.validation import is_number, require_count
 from .described import checksum, differences
 from .run import Ending, Memory, OfSamples, Step, Trace
 
-_FORMAT, _VERSION = "liftednet checkpoint", "1"
+_FORMAT, _VERSION = "liftednet checkpoint", "2"
 _CACHE_LINE = 64  # bytes: where torch's memory begins
 Saved = tuple[Description, Mapping[str, Tensor]]
 _OF_BAD_VALUES = (LookupError, RecursionError, RuntimeError, TypeError, ValueError)

@@ -150,5 +150,5 @@ def simplex_rows(y, u, lam, settled, z):
         for lane in range(min(LANES, samples - first)):
             for i in range(outputs):
                 state = pre[i, lane]
-                z[first + lane, i] = max(state, smallest) if a[i, lane] > 0 else state
+                z[first + lane, i] = max(state, smallest) if y[first + lane, i] > 0 else state
     return most
