@@ -15,6 +15,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 README = HERE.parent / "README.md"
+_OF_ROWS = ("date", "load")
 PLACE = re.compile(r"(<!-- solvers -->\n).*?(<!-- /solvers -->)", re.DOTALL)
 
 
@@ -29,6 +30,7 @@ def line(problem: str, rows: list[dict[str, Any]]) -> str:
         f"{best['samples_per_second']:,.0f} ({best['residual']:.0e})",
         best["method"],
         f"{best['ratio']:.2g}" if best["ratio"] < 10 else f"{best['ratio']:,.0f}",
+        ours["measured"],
     )
     return f"| {' | '.join(cells)} |"
 
@@ -36,9 +38,10 @@ def line(problem: str, rows: list[dict[str, Any]]) -> str:
 def table(results: dict[str, Any]) -> str:
     """Return the table, and below it where and when it was measured."""
     grouped = groupby(results["rows"], key=lambda row: row["problem"])
-    head = "| problem | ours, samples/s (residual) | fastest other | which | ratio |"
-    measured = ", ".join(f"{name} {value}" for name, value in results["machine"].items())
-    lines = [head, "| --- | --- | --- | --- | --- |"]
+    head = "| problem | ours, samples/s (residual) | fastest other | which | ratio | measured |"
+    fixed = {name: value for name, value in results["machine"].items() if name not in _OF_ROWS}
+    measured = ", ".join(f"{name} {value}" for name, value in fixed.items())
+    lines = [head, "| --- | --- | --- | --- | --- | --- |"]
     lines += [line(problem, list(rows)) for problem, rows in grouped]
     return "\n".join(["", *lines, "", f"({measured}.)", ""])
 

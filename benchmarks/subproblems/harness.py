@@ -66,6 +66,7 @@ class Row:
     ratio: float
     residual: float
     peak_megabytes: float
+    measured: str = ""
 
 
 def loosest(
