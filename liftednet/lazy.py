@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["cvxpy", "pyplot"]
+__all__ = ["cvxpy", "pyplot", "sparse"]
 
 
 class LazyModule:
@@ -44,6 +44,8 @@ class LazyModule:
 if TYPE_CHECKING:
     import cvxpy as cvxpy
     from matplotlib import pyplot as pyplot
+    from scipy import sparse as sparse
 else:
     cvxpy = LazyModule("cvxpy", install="cvxpy")
     pyplot = LazyModule("matplotlib.pyplot", install="'liftednet[plots]'")
+    sparse = LazyModule("scipy.sparse", install="scipy")

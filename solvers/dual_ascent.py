@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
-from scipy.sparse.linalg import norm
 from torch import Tensor
 
 from liftednet.constraints.constraint import Array
+from liftednet.lazy import sparse
 from liftednet.problems import ConstrainedFit, Fit, OutputFit, StateFit
 from liftednet.solution import Solution, Status
 
@@ -80,7 +79,7 @@ class DualAscent(Solver[ConstrainedFit, Tensor, None]):
         fit, limits = problem.fit, problem.limits
         tolerance = self.tolerance or default_tolerance(fit.pre_activation.dtype)
         inner = _TILTED.best(fit)
-        norms = norm(limits.matrix, axis=1)
+        norms = np.sqrt(limits.matrix.multiply(limits.matrix).sum(axis=1)).A1
         matrix = sparse.csr_matrix(sparse.diags(1 / norms) @ limits.matrix)
         lower, upper = limits.lower / norms, limits.upper / norms
         step = fit.lam / (fit.divergence.smoothness * _squared_norm(matrix))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from liftednet.constraints.constraint import Array, Constraint, Limits, as_array
 from liftednet.errors import DataError
+from liftednet.lazy import sparse
 from liftednet.validation import integers
 
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
-from scipy.optimize import linprog
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.lazy import sparse
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint as Stated
@@ -194,6 +193,8 @@ def least_excess(matrix: Any, lower: Array, upper: Array) -> Array | None:
     above, below = np.isfinite(upper), np.isfinite(lower)
     sides = sparse.vstack([sparse.csr_matrix(matrix)[above], -sparse.csr_matrix(matrix)[below]])
     count, unknowns = sides.shape
+    from scipy.optimize import linprog
+
     found = linprog(
         np.concatenate([np.zeros(unknowns), np.ones(count)]),
         A_ub=sparse.hstack([sides, -sparse.eye(count)]),

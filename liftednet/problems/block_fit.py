@@ -355,7 +355,7 @@ class BlockFit(Fit[Any]):
             return None
         total = 0.0
         with processes.alone():  # a sum of the bounds of all bounds the whole
-            if self.like().numel() and self.links[0].target.numel():
+            if self.like().numel() and all(link.target.numel() for link in self.links):
                 total = sum(map(_curvature, self.links))
         if self._shared:
             total = processes.total_of(total)

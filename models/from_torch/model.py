@@ -117,8 +117,8 @@ class LiftedModule(Lifted):
     def _running(self) -> list[list[Tensor]]:
         return [ours.memory() for _, ours in self._reader.statistics]
 
-    def _data(self, X: Any, y: Any, *args: Any, **options: Any) -> Any:
-        return super()._data(self._floats(X), y, *args, **options)
+    def _checked_data(self, X: Any, *args: Any) -> Any:
+        return super()._checked_data(self._floats(X), *args)
 
     def _unlabeled(self, X: Any, lengths: Any) -> Any:
         return super()._unlabeled(self._floats(X), lengths)
@@ -238,7 +238,7 @@ class _Loader(DataLoader[Any]):
         self._inner, self._batch = inner, batch
         self._length, samples = _counted(inner, batch)
         self.__dict__["dataset"] = range(samples)
-        for name in ("batch_sampler", "generator"):  # whose order a checkpoint keeps
+        for name in ("batch_sampler", "generator", "sampler"):  # whose order a checkpoint keeps
             self.__dict__[name] = getattr(inner, name, None)
 
     def __len__(self) -> int:

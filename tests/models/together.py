@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import socket
+import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -33,14 +34,18 @@ def in_processes(size: int, work: Callable[..., Any], *given: Any) -> list[Any]:
         process.start()
     for _, sends in pipes:
         sends.close()
-    results = []
+    results, end = [], time.monotonic() + 2 * SECONDS
     for receives, _ in pipes:
         try:
-            results.append(pickle.loads(receives.recv_bytes()))
+            answered = receives.poll(max(0.0, end - time.monotonic()))
+            results.append(
+                pickle.loads(receives.recv_bytes()) if answered else _Failed("no answer")
+            )
         except EOFError:
             results.append(None)
     for process in started:
-        process.join()
+        process.join(1.0 if any(isinstance(x, _Failed) for x in results) else None)
+        process.kill()
     failed = [result.text for result in results if isinstance(result, _Failed)]
     if failed:  # where one fails, the others tell that it has ended
         raise AssertionError(min(failed, key=lambda text: "ProcessError" in text))
@@ -59,6 +64,7 @@ def _run(rank: int, size: int, port: int, sends: Any, work: Any, given: Any) -> 
             "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
             timeout=timedelta(seconds=SECONDS),
         )  # fmt: skip
+        distributed.barrier()  # all are connected before work may leave the group
         sends.send_bytes(pickle.dumps(work(rank, *given)))
     except BaseException:
         sends.send_bytes(pickle.dumps(_Failed(f"process {rank}:\n{traceback.format_exc()}")))

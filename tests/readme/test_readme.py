@@ -24,8 +24,8 @@ def after(tmp_path_factory):
     return names
 
 
-def test_there_are_five_blocks_of_one_screen() -> None:
-    assert len(BLOCKS) == 5
+def test_there_are_six_blocks_of_one_screen() -> None:
+    assert len(BLOCKS) == 6
     assert all(len(block.splitlines()) <= 20 for block in BLOCKS)
 
 

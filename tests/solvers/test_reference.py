@@ -122,7 +122,7 @@ def test_a_penalty_without_a_prox_is_certified_by_stationarity() -> None:
 
 def test_a_start_at_rest_is_kept_and_a_better_one_than_cvxpy_s_too() -> None:
     fit = state_fit(joint(activations.ReLU()), (joint(activations.ReLU()),), torch.float64)
-    exact = solve(fit)
+    exact = solve(fit, "dual")
     assert exact.residual <= 1e-10
     at_rest = solve(fit, "reference", start=exact.value)
     assert at_rest.iterations == 0
