@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftednet import Activation, SolverError, activations, losses
-from liftednet.models import Ending, FullBatch
+from liftednet.models import Ending, FullBatch, LiftedMLP
 from liftednet.models.block import Blocks
 from liftednet.solvers import Solver, named
 from tests.models.networks import fitted, full, labeled, targets_for
@@ -170,3 +170,20 @@ def test_an_interrupted_extrapolation_leaves_the_point_of_the_sweep(monkeypatch)
     model.fit(x, y)
     assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
     assert model.objective() == pytest.approx(model.trace.steps[-1].objective)
+
+
+def test_another_number_of_threads_ends_within_the_tolerance():
+    x, y = labeled(samples=200)
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 1):
+            torch.set_num_threads(count)
+            model = LiftedMLP((4, 30, 3), lam=0.1, rho=0.1, method=FullBatch(3))
+            found.append(model.fit(x.float(), y))
+    finally:
+        torch.set_num_threads(threads)
+    first, other, again = (model.objective() for model in found)
+    assert other == pytest.approx(first, rel=1e-5)
+    assert again == first
+    pairs = zip(found[0].weights, found[2].weights, strict=True)
+    assert all(torch.equal(a.matrix, b.matrix) for a, b in pairs)
