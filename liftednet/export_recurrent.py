@@ -130,17 +130,19 @@ class ExportedRNN(nn.Module):
             x: (samples, steps, features).
             lengths: (samples,) steps of each sequence; None: all have every step.
         """
-        if lengths is None:
-            lengths = torch.full((len(x),), x.shape[1])
+        samples, steps = x.shape[:2]  # no len(x): to torch.export it is a fixed number
         x = self.before(x)
         if isinstance(self.recurrence, nn.RNN):
             states = self._fast(self.recurrence, x, lengths)
         else:
-            states = self._cells(x, lengths.to(x.device))
+            given = torch.full((samples,), steps) if lengths is None else lengths
+            states = self._cells(x, given.to(x.device))
         return self.behind(self.readout(states))  # type: ignore[no-any-return]
 
-    def _fast(self, recurrence: nn.RNN, x: Tensor, lengths: Tensor) -> Tensor:
-        initial = torch.stack([h.expand(len(x), -1) for h in self.initial])
+    def _fast(self, recurrence: nn.RNN, x: Tensor, lengths: Tensor | None) -> Tensor:
+        initial = torch.stack([h.expand(x.shape[0], -1) for h in self.initial])
+        if lengths is None:
+            return recurrence(x, initial)[0]  # type: ignore[no-any-return]
         packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         states, _ = recurrence(packed, initial)
         return pad_packed_sequence(states, batch_first=True, total_length=x.shape[1])[0]
@@ -152,7 +154,7 @@ class ExportedRNN(nn.Module):
             assert isinstance(cell, ExportedCell)
             if parts and not cell.backward_in_time:  # a new layer begins
                 x, parts = torch.cat(parts, -1), []
-            parts.append(cell(x, initial.expand(len(x), -1), lengths))
+            parts.append(cell(x, initial.expand(x.shape[0], -1), lengths))
         return torch.cat(parts, -1)
 
 
@@ -160,7 +162,8 @@ def recurrent_to_torch(model: Recurrent) -> ExportedRNN:
     """Return a recurrent model as torch modules, trainable, in the model's precision.
 
     Its logits, through the loss's activation, equal the model's `forward` (Lifted Recurrent
-    Neural Networks, section 3).
+    Neural Networks, section 3). `torch.export.export` takes it for any number of samples, and for
+    the number of steps of the example.
 
     Args:
         model: a fitted model, such as `LiftedRNN`.

@@ -12,7 +12,7 @@ from liftednet import activations
 from liftednet.data import echo
 from liftednet.errors import DataError
 from liftednet.export_recurrent import initialize_rnn_, recurrent_to_torch
-from liftednet.models import LiftedRNN
+from liftednet.models import LiftedRNN, Minibatch
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -66,3 +66,15 @@ def test_a_users_own_rnn_takes_the_weights():
         initialize_rnn_(nn.RNN(3, 5, nonlinearity="relu"), readout, model)
     with pytest.raises(DataError, match="readout"):
         initialize_rnn_(recurrence, nn.Linear(4, 2), model)
+
+
+@pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
+def test_torch_exports_it_for_any_number_of_samples(activation, generator):
+    x = torch.randn(9, 4, 2, generator=generator, dtype=torch.float64)
+    model = LiftedRNN(2, 3, 2, activation, bidirectional=True, method=Minibatch(epochs=1))
+    network = recurrent_to_torch(model.fit(x, (x[..., 0] > 0).long()))
+    free = ({0: torch.export.Dim("samples")},)
+    program = torch.export.export(network, (x[:3],), dynamic_shapes=free)
+    torch.testing.assert_close(program.module()(x), network(x))
+    whole = torch.full((9,), 4)
+    torch.testing.assert_close(network(x), network(x, whole))
