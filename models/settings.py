@@ -110,6 +110,7 @@ class Settings:
             require_positive("proximity", self.proximity)
         require_flag("warm_start", self.warm_start)
         require_flag("refit_output", self.refit_output)
+        require_flag("standardize", self.standardize)
         require_seed(self.seed)
         require_device(self.device)
         _refuse_unknown("solver", self.solver)

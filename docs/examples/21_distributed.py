@@ -51,7 +51,8 @@ if "RANK" in os.environ:
 # This page starts them itself, and fits once more alone.
 with tempfile.TemporaryDirectory() as folder:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command = [*torchrun, "--nproc-per-node=2", __file__, folder]
+    here = globals().get("__file__", sys.argv[0])  # of a page, the second
+    command = [*torchrun, "--nproc-per-node=2", here, folder]
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     together = load(Path(folder, "model.safetensors"))
     objectives = json.loads(Path(folder, "objectives.json").read_text())

@@ -14,8 +14,8 @@ activation                Phi(v), summed over the units   dom Phi      phi(u)   
                           for every channel                            alpha <= 1
 `Clipped(lower, upper)`   v^2 / 2                         the box      u clipped to the box   1
 `Sign`                    0                               [-1, 1]      sign(u)                none
-`Quantized(levels,        v^2 / 2 at the levels, linear   [lower,      the nearest level      none
-lower, upper)`            between them                    upper]
+`Quantized`               v^2 / 2 at the levels, linear   [lower,      the nearest level      none
+                          between them                    upper]
 `Sigmoid`                 v log v + (1-v) log(1-v)        [0, 1]       1 / (1 + exp(-u))      1/4
 `Tanh`                    ((1-v) log(1-v)                 [-1, 1]      tanh(u)                1
                           + (1+v) log(1+v)) / 2

@@ -188,3 +188,8 @@ def test_a_model_without_data_says_that_it_has_weights():
 
 def test_a_model_without_hidden_layers_has_no_activations_to_name():
     assert "activations=[], loss=CrossEntropy()" in repr(LiftedMLP((4, 3)))
+
+
+def test_standardize_is_yes_or_no():
+    with pytest.raises(DataError, match="standardize must be True or False"):
+        LiftedMLP((4, 5, 3), standardize=torch.ones(4))
