@@ -61,7 +61,8 @@ def write(found: list[Row], where: dict[str, str]) -> None:
     measured = f"{where['date'][:10]}, load {where['load'].split()[0]}"
     found = [replace(row, measured=measured) for row in found]
     rows = [row for row in earlier() if row.problem != found[0].problem] + found
-    rows.sort(key=lambda row: (_lead(row.problem, rows), row.problem))
+    leads = {row.problem: _lead(row.problem, rows) for row in rows}
+    rows.sort(key=lambda row: (leads[row.problem], row.problem))
     document = {"machine": where, "rounds": ROUNDS, "rows": [asdict(row) for row in rows]}
     (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     fixed = ", ".join(f"{k}: {v}" for k, v in where.items() if k not in ("date", "load"))
