@@ -95,7 +95,7 @@ class HeldScores:
     @property
     def last(self) -> Parameter:
         """The weights of the last layer."""
-        assert self.term.argument.weights is not None  # asked for by `required`
+        assert self.term.argument.weights is not None  # `refuse_unmet` has asked for it
         return self.term.argument.weights
 
     def problem(self, blocks: Blocks) -> ConstrainedFit:
@@ -126,8 +126,8 @@ def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data
     if not require_constraints(constraints):
         return
     term = network.terms[0]
-    several = len(network.terms) > 1 or term.state is not None or term.argument.sequence
-    if several or term.argument.weights is None:
+    elsewhere = len(network.terms) > 1 or term.state is not None or term.argument.sequence
+    if elsewhere or term.argument.weights is None:
         raise DeclarationError(_NEEDS)
     refuse_contradictions(constraints, len(data), term.argument.units)
 

@@ -13,7 +13,7 @@ from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers import Parameter
 from liftednet.layers.expression import Expression, Input, arguments_of
-from liftednet.network import Network, parameters_of
+from liftednet.network import Network, State, parameters_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
 
@@ -22,7 +22,7 @@ from .forward_pass import Values, passed_forward, runs_alone
 
 AUTO = "auto"  # of deep networks orthogonal, then fitted to the first data
 
-DEEP = 5  # states one after another, from which the start is fitted
+DEEP = 5  # layers of states with weights, from which the start is fitted
 START_SAMPLES = 1000  # that a start is fitted to
 _RANGES = ((0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.5, 0.5), (1.0, 0.5))  # (mean, deviation)
 _BESIDE = 0.2  # sum of a column of small entries beside the identity, at most
@@ -129,12 +129,16 @@ def needs_fit(network: Network, penalties: Iterable[Penalty]) -> bool:
     That of a deep one is, unless weights have signs and activations leave what is positive as it
     is: then the identity, see `passing`, carries signals through any depth.
     """
-    if len(network.groups()) < DEEP:
+    if sum(any(map(_weighted, group)) for group in network.groups()) < DEEP:
         return False
     positive = torch.linspace(0.1, 3, 10).unsqueeze(1)
     states = (state for state in network.states if state.activation.per_unit)
     bent = any(bool((s.activation.forward(positive) != positive).any()) for s in states)
     return bent or not any(penalty.signed for penalty in penalties)
+
+
+def _weighted(state: State) -> bool:
+    return any(True for _ in parameters_of(state.argument))
 
 
 def draw_of(name: str, network: Network, penalties: Iterable[Penalty] = ()) -> Draw:
@@ -205,6 +209,8 @@ def linear_range(activation: Activation) -> tuple[float, float]:
     for tanh, (1, 0.5) for ReLU, whose units are then on for most samples. Signals and gradients
     pass many such layers. It is (0, 1) for activations that do not act unit by unit.
     """
+    if not activation.per_unit:
+        return _RANGES[0]
     normal = torch.special.ndtri((torch.arange(200, dtype=torch.float64) + 0.5) / 200)
     curved = []
     for mean, deviation in _RANGES:

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from liftednet.constraints.constraint import Array
-from liftednet.lazy import sparse
 from liftednet.problems import ConstrainedFit, Fit, OutputFit, StateFit
 from liftednet.solution import Solution, Status
 
@@ -79,9 +78,8 @@ class DualAscent(Solver[ConstrainedFit, Tensor, None]):
         fit, limits = problem.fit, problem.limits
         tolerance = self.tolerance or default_tolerance(fit.pre_activation.dtype)
         inner = _TILTED.best(fit)
-        norms = np.sqrt(limits.matrix.multiply(limits.matrix).sum(axis=1)).A1
-        matrix = sparse.csr_matrix(sparse.diags(1 / norms) @ limits.matrix)
-        lower, upper = limits.lower / norms, limits.upper / norms
+        norms, limits = limits.norms, limits.normed()
+        matrix, lower, upper = limits.matrix, limits.lower, limits.upper
         step = fit.lam / (fit.divergence.smoothness * _squared_norm(matrix))
         y, previous, ahead, value, prepared = *3 * (np.zeros(len(norms)),), start, None
         momentum, steps, residual = 1.0, 0, np.inf

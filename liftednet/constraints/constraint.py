@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,6 +57,18 @@ class Limits:
         at = self.matrix @ u.reshape(-1)
         found: Array = np.maximum(np.maximum(self.lower - at, at - self.upper), 0.0)
         return found
+
+    @cached_property
+    def norms(self) -> Array:
+        """(limits,) Euclidean norm of every row of A."""
+        found: Array = np.sqrt(self.matrix.multiply(self.matrix).sum(axis=1)).A1
+        return found
+
+    def normed(self) -> Limits:
+        """Return the same limits with rows of norm 1."""
+        matrix = sparse.csr_matrix(sparse.diags(1 / self.norms) @ self.matrix)
+        lower, upper = self.lower / self.norms, self.upper / self.norms
+        return replace(self, matrix=matrix, lower=lower, upper=upper)
 
     @property
     def equal(self) -> Array:

@@ -23,6 +23,7 @@ from liftednet.constraints.constraint import (
 from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
+from liftednet.lazy import sparse
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure
 from liftednet.problems.link import Link
@@ -292,7 +293,5 @@ def _sides(limits: Limits) -> tuple[Array, Array, Array]:
 
 
 def _none(samples: int, outputs: int) -> Limits:
-    from scipy import sparse
-
     matrix, ends = sparse.csr_matrix((0, samples * outputs)), np.zeros(0)
     return Limits(matrix, ends, ends, (0,))

@@ -19,6 +19,7 @@ from liftednet.losses import Loss
 from liftednet.samples import Weights
 
 from ..methods import Minibatch
+from ..starts import AUTO
 from .model import RATE, Batch, lift, pair_of
 from .recording import Call, record, tensors_in
 
@@ -36,9 +37,10 @@ def initialize_(
 ) -> nn.Module:
     """Give a torch network weights of lifted training, in place; the rest of it stays as it is.
 
-    Either the network is trained itself on data, as `lift` does it; or a fitted chain of dense
-    layers, such as a `LiftedMLP`, is written into its Linear layers in the order in which it runs
-    them. Where anything fails, or is interrupted, nothing has been written.
+    Either its matrices and kernels are drawn anew and the network is trained on data, as `lift`
+    does it, which goes on from the weights that are there; or a fitted chain of dense layers, such
+    as a `LiftedMLP`, is written into its Linear layers in the order in which it runs them. Where
+    anything fails, or is interrupted, nothing has been written.
 
     Args:
         module: the network.
@@ -48,7 +50,8 @@ def initialize_(
         passes: over the data.
         batch: makes (X, y) of what a DataLoader yields.
         progress: whether to show a progress bar.
-        settings: of `Lifted`, such as lam; `method` in place of `passes`.
+        settings: of `lift`, such as lam; `method` in place of `passes`, and start=None for one
+            that begins with the weights that are there.
 
     Returns:
         The module.
@@ -78,7 +81,10 @@ def initialize_(
         return _written(module, X)
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
-    settings = {"method": Minibatch(epochs=passes, rate=RATE), **settings}
+    settings = {"start": AUTO, **settings}
+    drawn = settings["start"] is not None
+    method = Minibatch(epochs=passes) if drawn else Minibatch(epochs=passes, rate=RATE)
+    settings = {"method": method, **settings}
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
     lifted.fit(X, y, batch=batch, progress=progress)
     if lifted.interrupted:

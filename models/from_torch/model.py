@@ -18,6 +18,8 @@ from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.export import modules_of, refuse_standardized
 from liftednet.layers import Expression, apply
+from liftednet.layers.convolution import Convolution
+from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import value_of
 from liftednet.layers.normalization import RunningStatistics
 from liftednet.layers.time import Steps
@@ -31,10 +33,12 @@ from ..data import ArrayLike, Lengths, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
 from ..run import Ending, Report, Step
+from ..starts import AUTO, needs_fit
 from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
 from .recording import record
 
 RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
+_DRAWN = (Dense, DenseAtPositions, Convolution)
 LAM = 1e3  # LeNet-5, 20,000 digits, two passes: .9824, at lam 10 .974
 
 Batch = Callable[[Any], tuple[Any, Any]]
@@ -52,12 +56,30 @@ class LiftedModule(Lifted):
     def __init__(self, module: nn.Module, reader: Reader, **settings: Any) -> None:
         """Take a network and what was read of it."""
         self.module, self._reader = module, reader
-        own = [_weights(pair.weight, pair.bias) for pair in self._pairs(reader)]
-        super().__init__(reader.network, **{"start": own, **settings})
+        if settings.get("start") is None:
+            settings["start"] = self._own(reader)
+        super().__init__(reader.network, **settings)
 
     @staticmethod
     def _pairs(reader: Reader) -> Iterator[Any]:
         return (reader.pairs[parameter] for parameter in reader.network.parameters)
+
+    @classmethod
+    def _own(cls, reader: Reader) -> list[Weights]:
+        return [_weights(pair.weight, pair.bias) for pair in cls._pairs(reader)]
+
+    def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
+        """Draw matrices and kernels; scales, embeddings and single parameters stay as they are."""
+        if start == AUTO and not needs_fit(self.network, self._all_penalties()):
+            start = "kaiming"  # data are as they are given, which the gains of "auto" are not for
+        layers = self._structure().layers
+        return [
+            new if all(isinstance(x.layer, _DRAWN) for x in layers[parameter]) else own
+            for parameter, new, own in zip(
+                self.network.parameters, super()._drawn(start, generator), self._own(self._reader),
+                strict=True,
+            )
+        ]  # fmt: skip
 
     def fit(
         self,
@@ -311,7 +333,7 @@ def lift(
         show: whether to print the summary.
         settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
             own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
-            given.
+            given. A start by name, such as "auto", draws matrices and kernels anew.
 
     Raises:
         DataError: the network cannot be read, and what stands in the way, with module and line.
@@ -404,7 +426,7 @@ def _require_equal(
     X = tuple(x.to(model.dtype) for x in example)
     data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
     parameters = model.network.parameters
-    weights = dict(zip(parameters, model._given_weights(), strict=True))
+    weights = dict(zip(parameters, model._own(model._reader), strict=True))
     structure, calls = model.structure, ", ".join(line.call for line in model.lines)
     with torch.no_grad():
         try:

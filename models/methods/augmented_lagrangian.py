@@ -12,7 +12,6 @@ from torch import Tensor
 from liftednet.constraints.constraint import Array, Limits
 from liftednet.errors import SolverError
 from liftednet.layers.expression import value_of
-from liftednet.lazy import sparse
 from liftednet.network import Term
 from liftednet.samples import Weights
 
@@ -58,11 +57,11 @@ class AugmentedLagrangian:
             for parameter, leaf in zip(parameters, self._leaves, strict=True)
             if self._structure.penalties[parameter].smooth
         ]
-        norms = np.sqrt(np.asarray(limits.matrix.multiply(limits.matrix).sum(1)).ravel())
-        self._matrix = sparse.csr_matrix(sparse.diags(1 / norms) @ limits.matrix)
-        room = np.minimum(_MET, (limits.upper - limits.lower) / norms / 4)
-        self._ends = limits.lower / norms + room, limits.upper / norms - room
-        self._prices = np.zeros(len(norms))
+        normed = limits.normed()
+        self._matrix = normed.matrix
+        room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
+        self._ends = normed.lower + room, normed.upper - room
+        self._prices = np.zeros(len(room))
         self._mu = term.weight * (term.pinned.divergence.smoothness or 1.0)
 
     @property

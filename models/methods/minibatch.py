@@ -17,7 +17,11 @@ from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Parameter, arguments_of, value_of
-from liftednet.layers.normalization import BatchNormalization, batch_statistics, running_statistics
+from liftednet.layers.normalization import (
+    RunningStatistics,
+    batch_statistics,
+    running_statistics,
+)
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -278,7 +282,6 @@ class BatchSteps:
             settings: how the metric is made.
             generator: of the first directions of the metric.
         """
-        _refuse_statistics_of_parts(structure)
         self.structure = structure
         self.weights = [_copied(layer) for layer in weights]
         self._settings = settings
@@ -288,6 +291,7 @@ class BatchSteps:
         ]
         self._layers = structure.layers
         self._statistics = running_statistics(x.layer for x in structure.network.layers())
+        _refuse_statistics_of_parts(self._statistics)
         self._taken, self.samples = 0, 0
 
     def snapshot(self) -> list[Weights]:
@@ -506,17 +510,14 @@ def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _refuse_statistics_of_parts(structure: Structure) -> None:
+def _refuse_statistics_of_parts(statistics: Sequence[RunningStatistics]) -> None:
     """Raise `DeclarationError` where several processes would normalize each its part of a batch."""
-    if processes.size() == 1:
-        return
-    for layer in (applied.layer for applied in structure.network.layers()):
-        if isinstance(layer, BatchNormalization) and layer.statistics.follows:
-            raise DeclarationError(
-                f"{layer} takes the statistics of a batch, of which each of the "
-                f"{processes.size()} processes has a part: put the network in eval mode, or "
-                "normalize by samples (LayerNorm, GroupNorm)."
-            )
+    if statistics and processes.size() > 1:
+        raise DeclarationError(
+            f"BatchNorm takes the statistics of a batch, of which each of the {processes.size()} "
+            "processes has a part: put the network in eval mode, or normalize by samples "
+            "(LayerNorm, GroupNorm)."
+        )
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,48 @@ def test_statistics_that_are_given_stay(generator) -> None:
     assert network[0][1].training
 
 
+def test_initialize_draws_matrices_and_kernels_and_nothing_else(generator) -> None:
+    x, y = torch.randint(11, (12, 6), generator=generator), torch.randint(11, (12, 6))
+    network = CASES["gpt"].make()
+    before = copy.deepcopy(network)
+    still = Minibatch(epochs=1, batch_size=12, rate=1e-20)
+    initialize_(network, x, y, loss=CrossEntropy(), method=still)
+    tables = [x.weight for x in before.modules() if isinstance(x, nn.Embedding)]
+    for old, new in zip(before.modules(), network.modules(), strict=True):
+        tied = isinstance(old, nn.Linear) and any(old.weight is table for table in tables)
+        if tied or isinstance(old, nn.LayerNorm | nn.Embedding):
+            torch.testing.assert_close(dict(new.named_parameters()), dict(old.named_parameters()))
+        elif isinstance(old, nn.Linear):
+            assert isinstance(new, nn.Linear)
+            assert not torch.allclose(old.weight, new.weight, atol=1e-3)
+    kept = copy.deepcopy(before)
+    initialize_(kept, x, y, loss=CrossEntropy(), method=still, start=None)
+    for name, old in before.state_dict().items():
+        torch.testing.assert_close(kept.state_dict()[name], old)
+
+
+def test_initialize_brings_deep_sigmoids_to_life(generator) -> None:
+    """From torch's own start the same training stays at chance."""
+    x, y = pictures(400, generator)
+    widths = [x[0].numel(), *8 * [20]]
+    layers = [(nn.Linear(a, b), nn.Sigmoid()) for a, b in pairwise(widths)]
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), *sum(layers, ()), nn.Linear(20, 5))
+    from_own = copy.deepcopy(network)
+    initialize_(network, x, y, loss=CrossEntropy(), passes=10)
+    initialize_(from_own, x, y, loss=CrossEntropy(), passes=10, start=None)
+    assert float((network(x).argmax(1) == y).double().mean()) > 0.9
+    assert float((from_own(x).argmax(1) == y).double().mean()) < 0.5
+
+
+def test_a_start_of_deep_attention_is_fitted(generator) -> None:
+    blocks = [nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True) for _ in range(3)]
+    network = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(40, 3))
+    x = torch.randn(30, 5, 8, generator=generator)
+    initialize_(network, x, torch.arange(30) % 3, loss=CrossEntropy(), method=FEW)
+    assert all(bool(x.isfinite().all()) for x in network.parameters())
+
+
 def test_frozen_parts_stay_frozen(generator) -> None:
     network, x = LeNet(), torch.rand(30, 1, 28, 28, generator=generator)
     for parameter in (*network.first.parameters(), network.dense.weight, network.out[0].bias):
