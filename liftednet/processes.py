@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -20,6 +20,61 @@ from torch import Tensor, distributed
 from liftednet.errors import DataError, LiftedError, ProcessError
 
 _TOGETHER: ContextVar[str | None] = ContextVar("the device of messages", default=None)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a process has handed to torch.distributed.
+
+    Attributes:
+        messages: calls in which every process takes part: a round from clients to a server and
+            back, where there is one.
+        bytes: of this process's tensors in them.
+    """
+
+    messages: int = 0
+    bytes: int = 0
+
+    def __sub__(self, before: Traffic) -> Traffic:
+        """Return what has been sent since."""
+        return Traffic(self.messages - before.messages, self.bytes - before.bytes)
+
+
+@dataclass
+class _Hands:
+    """What this process asks of all, and what any has asked, as sums have told that were sent."""
+
+    own: list[bool] = field(default_factory=lambda: [False, False])
+    seen: list[bool] = field(default_factory=lambda: [False, False])
+
+
+_SENT, _HANDS = [Traffic()], _Hands()
+
+
+def traffic() -> Traffic:
+    """Return what this process has sent since it began, in all fits together.
+
+    Example:
+        >>> from liftednet import data, processes
+        >>> from liftednet.models import LiftedMLP
+        >>> digits, before = data.digits(), processes.traffic()
+        >>> model = LiftedMLP((64, 10)).fit(digits.x_test, digits.y_test)
+        >>> processes.traffic() - before  # one process alone
+        Traffic(messages=0, bytes=0)
+    """
+    return _SENT[0]
+
+
+def ask(stop: bool, write: bool) -> None:
+    """Let the sums that this process sends from now on say what it asks of all."""
+    _HANDS.own = [stop, write]
+
+
+def asked() -> tuple[bool, bool]:
+    """Return what any of several has asked for since the last call: alike on all of them."""
+    stop, write = _HANDS.seen
+    _HANDS.seen = [False, False]
+    return stop, write
 
 
 def size() -> int:
@@ -94,8 +149,10 @@ def _several(device: str) -> bool:
 
 
 @contextmanager
-def _answered() -> Iterator[None]:
-    """Raise `ProcessError` where another process does not answer."""
+def _sending(tensor: Tensor) -> Iterator[None]:
+    """Count a message, and raise `ProcessError` where another process does not answer."""
+    sent = _SENT[0]
+    _SENT[0] = Traffic(sent.messages + 1, sent.bytes + tensor.numel() * tensor.element_size())
     try:
         yield
     except LiftedError:
@@ -118,11 +175,17 @@ def total(*parts: Tensor) -> tuple[Tensor, ...]:
     if size() == 1:
         return parts
     widest = max((part.dtype for part in parts), key=lambda dtype: torch.finfo(dtype).bits)
-    packed = torch.cat([part.detach().to(widest).flatten() for part in parts])
-    with _answered():
+    hands = parts[0].new_tensor(_HANDS.own, dtype=widest)
+    packed = torch.cat([*(part.detach().to(widest).flatten() for part in parts), hands])
+    with _sending(packed):
         distributed.all_reduce(packed)
-    found = packed.split([part.numel() for part in parts])
+    *found, hands = packed.split([*(part.numel() for part in parts), len(hands)])
+    _see(hands > 0)
     return tuple(x.view(part.shape).to(part) for x, part in zip(found, parts, strict=True))
+
+
+def _see(hands: Tensor) -> None:
+    _HANDS.seen = [x or y for x, y in zip(_HANDS.seen, hands.tolist(), strict=True)]
 
 
 def total_of(number: float) -> float:
@@ -136,10 +199,14 @@ def gathered(numbers: Sequence[float] | Tensor) -> Tensor:
     own = torch.as_tensor(numbers, dtype=torch.float64, device=device)
     if size() == 1:
         return own.unsqueeze(0)
+    shape = own.shape
+    own = torch.cat([own.flatten(), own.new_tensor(_HANDS.own)])
     found = [torch.empty_like(own) for _ in range(size())]
-    with _answered():
-        distributed.all_gather(found, own.contiguous())
-    return torch.stack(found)
+    with _sending(own):
+        distributed.all_gather(found, own)
+    rows = torch.stack(found)
+    _see((rows[:, -len(_HANDS.own) :] > 0).any(0))
+    return rows[:, : -len(_HANDS.own)].view(size(), *shape)
 
 
 def largest(numbers: Sequence[float] | Tensor) -> Tensor:
@@ -153,7 +220,7 @@ def joined(rows: Tensor, axis: int = 0) -> Tensor:
         return rows
     counts, padded = _padded(rows, axis)
     found = [torch.empty_like(padded) for _ in counts]
-    with _answered():
+    with _sending(padded):
         distributed.all_gather(found, padded)
     parts = [part[:count] for part, count in zip(found, counts, strict=True)]
     return torch.cat(parts).movedim(0, axis)
@@ -165,7 +232,7 @@ def collected(rows: Tensor, axis: int = 0) -> Tensor:
         return rows
     counts, padded = _padded(rows, axis)
     found = [torch.empty_like(padded) for _ in counts] if rank() == 0 else None
-    with _answered():
+    with _sending(padded):
         distributed.gather(padded, found)
     if found is None:
         return rows
@@ -185,7 +252,7 @@ def _padded(rows: Tensor, axis: int) -> tuple[list[int], Tensor]:
 def from_first(tensor: Tensor) -> Tensor:
     """Return the tensor of the first process, put into those of others, of its shape and type."""
     if size() > 1:
-        with _answered():
+        with _sending(tensor):
             distributed.broadcast(tensor, 0)
     return tensor
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Protocol
@@ -103,7 +103,7 @@ class ArrayBatches:
         if self.numbers is not None:
             order = self.numbers[order]
         for batch in order.tensor_split(len(self)):
-            yield self.data.take(self._share.own(batch))
+            yield replace(self.data.take(self._share.own(batch)), among=len(batch))
 
     def memory(self) -> list[Tensor]:
         """Return the state of the generator."""

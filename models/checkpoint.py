@@ -97,6 +97,8 @@ class Keeper:
         self._kept: tuple[Memory, int] | None = None
         self._terminated = self._stopped = False
         self._signal = int(signal.SIGTERM)
+        processes.ask(stop=False, write=False)
+        processes.asked()  # what was asked of a training before is forgotten
         if checkpoint is None:
             if resume:
                 raise DataError("resume=True needs the checkpoint to go on from.")
@@ -157,19 +159,24 @@ class Keeper:
             self._held = dict(memory), len(trace.steps)
         elif processes.size() == 1:
             return
-        stop, due = processes.largest([self._terminated, self._is_due(trace)]).tolist()
+        stop, waited = self._terminated, self._has_waited()
+        if processes.size() > 1:
+            stop, waited = processes.asked()
         if stop:
             self._stopped = True
             raise KeyboardInterrupt
-        if due:
+        if waited or self._is_due(trace):
             self._write(trace)
+        processes.ask(self._terminated, self._has_waited() and processes.rank() == 0)
+
+    def _has_waited(self) -> bool:
+        known = self._checkpoint
+        return known is not None and time.monotonic() - self._last >= known.seconds
 
     def _is_due(self, trace: Trace) -> bool:
-        if self._checkpoint is None:
-            return False
-        every, written = self._checkpoint.every, 0 if self._kept is None else self._kept[1]
-        waited = time.monotonic() - self._last >= self._checkpoint.seconds
-        return waited or (every is not None and len(trace.steps) - written >= every)
+        every = None if self._checkpoint is None else self._checkpoint.every
+        written = 0 if self._kept is None else self._kept[1]
+        return every is not None and len(trace.steps) - written >= every
 
     def close(self, trace: Trace) -> None:
         """Write what is held, unless it has been written.
@@ -185,7 +192,8 @@ class Keeper:
         """Let SIGTERM end what is inside as an interrupt does, and give it its due afterwards.
 
         In the main thread alone, where Python takes signals, and unless SIGTERM is ignored. Of
-        several processes each ends with the others, at the end of a step, after Ctrl-C, too.
+        several processes each ends with the others, after the step whose sums tell them, after
+        Ctrl-C, too.
         """
         before = signal.getsignal(signal.SIGTERM)
         main = threading.current_thread() is threading.main_thread()
@@ -215,6 +223,7 @@ class Keeper:
         if self._terminated and number == signal.SIGINT:  # the others do not answer
             raise KeyboardInterrupt
         self._terminated, self._signal = True, number
+        processes.ask(stop=True, write=False)
 
     def _write(self, trace: Trace) -> None:
         """Write what is held; a full disk is a warning, for training is worth more than a file."""

@@ -35,10 +35,12 @@ class Data:
         values: of inputs and labels: (samples, units), or (steps, samples, units) of sequences,
             zero beyond their lengths; the timeline, where there are sequences.
         last_only: the labels of sequences that have one answer, at the last step.
+        among: how many samples of all processes these are some of; None where nobody has counted.
     """
 
     values: Values
     last_only: frozenset[Label] = frozenset()
+    among: int | None = None
 
     def __len__(self) -> int:
         """Return the number of samples, or of sequences."""

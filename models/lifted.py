@@ -249,6 +249,7 @@ class Lifted(Predictor):
         before = steps.snapshot()
         share = processes.share_of(len(batch))
         weight = processes.total_of(batch.mass) / share.samples
+        batch = replace(batch, among=share.samples)
         with torch.no_grad():
             loss = steps.step(batch, settings.rate, parts.samples, weight)
         if not steps.finite():

@@ -32,6 +32,9 @@ class Step:
         seconds: since training began, without those between an interrupt and its resumption.
         validation: mean objective of a held-out sample after it, or None.
         whole: whether its sweep or epoch is finished with it.
+        messages: that this one of several processes has sent since training began, or since it
+            was resumed; each is a round in which all take part.
+        bytes: of its tensors in them.
 
     Example:
         >>> from liftednet import data
@@ -53,6 +56,8 @@ class Step:
     seconds: float = 0.0  # told by the runner
     validation: float | None = None
     whole: bool = True
+    messages: int = 0  # told by the runner, too
+    bytes: int = 0
 
 
 class Ending(Enum):
@@ -180,12 +185,16 @@ def run(
     """
     trace.most = rounds
     before = trace.steps[-1].seconds if trace.steps else 0.0
-    started = time.perf_counter() - before
+    started, sent = time.perf_counter() - before, processes.traffic()
     with keeper.guarding(), _reporting(trace, rounds, progress, on_step) as report, torch.no_grad():
         try:
             for step in _ended(trace, steps):
                 if step is not None:
-                    step = replace(step, seconds=time.perf_counter() - started)
+                    more = processes.traffic() - sent
+                    step = replace(
+                        step, seconds=time.perf_counter() - started, messages=more.messages,
+                        bytes=more.bytes,
+                    )  # fmt: skip
                     trace.steps.append(step)
                 keeper.rest(trace, memory)
                 if step is not None:

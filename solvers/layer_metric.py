@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.samples import Weights
 
@@ -86,41 +85,63 @@ class LayerMetric:
         """Go back to what `memory` has returned."""
         self._mean, self._vectors, self._values, self._variance, self._looks = memory
 
-    def look(self, inputs: Tensor, weights: Tensor | None = None) -> None:
-        """Update the statistics by a batch of inputs.
+    @property
+    def mean(self) -> Tensor:
+        """The running mean of the inputs, (inputs,), 0 without a bias."""
+        return self._mean
+
+    @property
+    def blind(self) -> bool:
+        """Whether it needs to `begin` before sums about a mean can be formed."""
+        return self._bias and not self._looks
+
+    def first_sums(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return how often inputs, (samples, inputs), count, and their sum."""
+        return _mass(inputs, weights), _counted(inputs, weights).sum(0)
+
+    def begin(self, mass: Tensor, total: Tensor) -> None:
+        """Take the mean of the first inputs from their sums."""
+        if mass > 0:
+            self._mean = total / mass
+
+    def sums(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Return what `look` needs of a batch, sums over samples about the mean so far.
 
         Args:
             inputs: (samples, inputs).
             weights: (samples,), how often each is there; None for 1.
+        """
+        self._mean, self._vectors, self._values, self._drawn = (
+            part.to(inputs) for part in (self._mean, self._vectors, self._values, self._drawn)
+        )
+        centered = self.centered(inputs)
+        counted = _counted(centered, weights)
+        moved = counted.T @ (centered @ self._vectors)
+        return _mass(inputs, weights), counted.sum(0), moved, (counted * centered).sum()
+
+    def look(self, mass: Tensor, total: Tensor, moved: Tensor, squares: Tensor) -> None:
+        """Update the statistics by the `sums` of a batch.
 
         Raises:
             SolverError: the squares of inputs overflow.
         """
-        samples = processes.total_of(len(inputs))
-        mass = samples if weights is None else processes.total_of(float(weights.sum()))
         if not mass > 0:
             return
-        self._mean, self._vectors, self._values, self._drawn = (
-            part.to(inputs) for part in (self._mean, self._vectors, self._values, self._drawn)
-        )
         looks = self._memory * self._looks + 1
         share = 1 / looks
-        counts = 1.0 if weights is None else (weights / (mass / samples)).unsqueeze(1)
-        mean = self._mean
-        if self._bias:
-            (total,) = processes.total((counts * inputs).sum(0))
-            mean = mean.lerp(total / samples, share)
-        centered = inputs - mean if self._bias else inputs
-        counted = counts * centered
-        moved, squares = processes.total(
-            counted.T @ (centered @ self._vectors), (counted * centered).sum()
-        )
-        spread = float(squares / (samples * inputs.shape[1]))
+        total, moved, squares = total / mass, moved / mass, squares / mass
+        if self._bias:  # the mean moves, and with it what the sums are about
+            shift = share * total
+            along = shift @ self._vectors
+            moved = moved - shift.outer(total @ self._vectors - along) - total.outer(along)
+            squares = squares - (2 - share) * share * total.dot(total)
+            self._mean = self._mean + shift
+        spread = float(squares / len(total))
         if not spread < math.inf:
             raise SolverError("the variance of a layer's inputs is not finite: scale X.")
-        self._mean, self._looks = mean, looks
+        self._looks = looks
         self._variance += share * (spread - self._variance)
-        mixed = (1 - share) * self._vectors * self._values + share * (moved / samples)
+        mixed = (1 - share) * self._vectors * self._values + share * moved
         found, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
         digits = max(len(found) * torch.finfo(found.dtype).eps, _NOISE)
@@ -136,6 +157,12 @@ class LayerMetric:
     def centered_gradient(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return a gradient of W as it is on centered inputs, (inputs, units)."""
         return weight if bias is None else weight.addr(self._mean.to(weight), bias, alpha=-1)
+
+    def about(self, mean: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return a gradient of W on inputs less another mean as it is on inputs less this one."""
+        if bias is None or mean is self._mean:
+            return weight
+        return weight.addr_((self._mean - mean).to(weight), bias, alpha=-1)
 
     def move(self, weight: Tensor, bias: Tensor | None) -> Move:
         """Return the gradient times the inverse metric.
@@ -175,3 +202,11 @@ class LayerMetric:
         if layer.bias is None:
             return Weights(matrix, None)
         return Weights(matrix, layer.bias - self._mean.to(matrix) @ (matrix - layer.matrix))
+
+
+def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:
+    return rows if weights is None else weights.unsqueeze(1) * rows
+
+
+def _mass(rows: Tensor, weights: Tensor | None) -> Tensor:
+    return rows.new_tensor(len(rows)) if weights is None else weights.sum()

@@ -337,15 +337,9 @@ class BatchSteps:
             SolverError: the loss is not finite; the weights are as they were.
         """
         loss, slopes, values = self._slopes(batch, weight)
-        loss = processes.total_of(loss)
-        if not loss < math.inf:
-            raise SolverError(
-                f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), or "
-                "scale the inputs."
-            )
-        self._look(values)
-        self.samples += self.met
-        counts = samples * weight
+        looks = self._looks(values, len(batch))
+        self._begin(looks)
+        counts, means = samples * weight, [metric.mean for metric in self._metrics]
         pulls = [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
         gradients = [
             found.gradient(metric, layer, pull / processes.size())
@@ -353,10 +347,24 @@ class BatchSteps:
                 self._metrics, slopes, self.weights, pulls, strict=True
             )
         ]
-        whole = iter(processes.total(*(x for pair in gradients for x in pair if x is not None)))
+        sent = [x for pair in gradients for x in pair if x is not None]
+        seen = [metric.sums(*rows) for metric, *rows in looks]
+        answered = processes.total(
+            sent[0].new_tensor(loss), *sent, *(part for parts in seen for part in parts)
+        )
+        loss, whole = loss if processes.size() == 1 else float(answered[0]), iter(answered[1:])
+        if not loss < math.inf:
+            raise SolverError(
+                f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), or "
+                "scale the inputs."
+            )
+        found = [(next(whole), None if bias is None else next(whole)) for _, bias in gradients]
+        for (metric, *_), parts in zip(looks, seen, strict=True):
+            metric.look(*(next(whole) for _ in parts))
+        self.samples += self.met
         moves = [
-            metric.move(next(whole), None if bias is None else next(whole))
-            for metric, (_, bias) in zip(self._metrics, gradients, strict=True)
+            metric.move(metric.about(mean, *pair), pair[1])
+            for metric, mean, pair in zip(self._metrics, means, found, strict=True)
         ]
         slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
         length = min(2 * loss / slope, rate)
@@ -416,12 +424,14 @@ class BatchSteps:
 
     def _rows(self, batch: Data) -> list[int]:
         """Return over how many rows the mean of every loss is taken, and keep the samples."""
-        rows = [len(batch)]
-        for term in self.structure.network.terms:
+        rows, terms = [len(batch)], self.structure.network.terms
+        for term in terms:
             y = batch.values[term.label]
             mask = counted(batch.values, batch.last_only, term.label, term.argument)
             rows.append(y[..., 0].numel() if mask is None else int(mask.sum()))
-        if processes.size() > 1:
+        if batch.among is not None and not any(term.argument.sequence for term in terms):
+            rows = [batch.among] * len(rows)
+        elif processes.size() > 1:
             rows = processes.gathered(rows).sum(0).long().tolist()
         self.met, *rows = rows
         return rows
@@ -476,28 +486,39 @@ class BatchSteps:
         rows = term.loss.output_values(y, states) + lam * divergence.values(states, u)
         return rows, lam * (divergence.link_gradient(u) - states)
 
-    def _look(self, values: Values) -> None:
+    def _looks(self, values: Values, samples: int) -> list[tuple[LayerMetric, Tensor, Any]]:
+        """Return the metrics whose turn it is, each with rows of inputs and what these weigh."""
         if self._taken % self._settings.refresh and self._taken >= _FIRST_LOOKS:
-            return
+            return []
+        found = []
         for parameter, metric in zip(self.structure.parameters, self._metrics, strict=True):
             layers = self._layers[parameter]  # a cell that is called step by step is several
-            seen = [self._seen(layer, values, _ROWS // len(layers)) for layer in layers]
+            seen = [self._seen(layer, values, samples, _ROWS // len(layers)) for layer in layers]
             if any(rows is None for rows, _ in seen):
                 continue
             inputs, weights = (
                 [x for x in part if x is not None] for part in zip(*seen, strict=True)
             )
-            metric.look(_joined(inputs), _joined(weights) if weights else None)
+            found.append((metric, _joined(inputs), _joined(weights) if weights else None))
+        return found
+
+    def _begin(self, looks: Sequence[tuple[LayerMetric, Tensor, Any]]) -> None:
+        """Tell metrics that have seen nothing where the inputs lie."""
+        blind = [(metric, metric.first_sums(*rows)) for metric, *rows in looks if metric.blind]
+        if blind:
+            whole = iter(processes.total(*(part for _, parts in blind for part in parts)))
+            for metric, _ in blind:
+                metric.begin(next(whole), next(whole))
 
     def _seen(
-        self, layer: Applied, values: Values, most: int
+        self, layer: Applied, values: Values, samples: int, most: int
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return rows that a layer multiplies by its weights, evenly taken, and what they weigh."""
         arguments = arguments_of(layer, values)
         inputs = layer.layer.inputs(arguments)
         if inputs is None:
             return None, None
-        rows = int(processes.total_of(len(inputs)))
+        rows = len(inputs) * self.met // max(1, samples)  # of all processes
         every = slice(None, None, max(1, -(-rows // max(1, most))))
         weights = row_weights(values, arguments[0])
         if weights is not None:  # a convolution has several rows for each

@@ -120,8 +120,9 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     parts = torch.randn(200, 2, generator=generator, dtype=torch.float64)
     x = parts * torch.tensor([5.0, 2.0]) @ basis[:2] + 1
     metric = LayerMetric(8, True, 2, damping, 0.0, generator)
+    metric.begin(*metric.first_sums(x))
     for _ in range(50):
-        metric.look(x)
+        metric.look(*metric.sums(x))
     centered = x - x.mean(0)
     variance, covariance = centered.square().mean(), centered.T @ centered / 200
     full = torch.zeros(9, 9, dtype=torch.float64)  # [W; b] -> centered inputs, then the metric
