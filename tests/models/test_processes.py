@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import DataError, Design, WeightFit, load, shard
+from liftednet import DataError, Design, WeightFit, load, processes, shard
 from liftednet.activations import Identity, Sigmoid, Tanh
 from liftednet.divergences import joint
 from liftednet.errors import LiftedError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1, SquaredFrobenius
+from liftednet.processes import Traffic
 from liftednet.solvers import base, solve
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
@@ -114,6 +115,32 @@ def _twice(rank: int, shares: tuple[int, ...]) -> bool:
 
 def test_two_runs_agree_bit_for_bit() -> None:
     assert all(in_processes(3, _twice, SHARES[3]))
+
+
+# What is sent.
+
+
+def _sent(rank: int, size: int) -> tuple[list[tuple[int, int]], Traffic]:
+    x, y = _rows()
+    rows, before = shard(len(x)), processes.traffic()
+    model = LiftedMLP((6, 5, 3), method=Minibatch(3, 20)).fit(x[rows], y[rows])
+    assert model.trace is not None
+    steps = [(step.messages, step.bytes) for step in model.trace.steps]
+    return steps, processes.traffic() - before
+
+
+def test_a_step_on_a_minibatch_is_one_message_of_all_weights() -> None:
+    (steps, whole), other = in_processes(2, _sent, 2)
+    assert (steps, whole) == other
+    messages, sizes = zip(*steps, strict=True)
+    assert messages == (1 + 3, 1 + 6, 1 + 9)  # where the inputs lie is asked once
+    weights = 6 * 5 + 5 + 5 * 3 + 3
+    looks = 2 + (6 + 5) + (6 * 1 + 5 * 1) + 2  # how many, sums, products, squares
+    plain, looking = 1 + weights + 2, 1 + weights + looks + 2  # the loss first, requests last
+    assert sizes[-1] - sizes[0] == 8 * (2 * looking + 4 * plain)  # five looks at the beginning
+    assert whole.messages > messages[-1]  # data and settings are compared before
+    [(alone, nothing)] = in_processes(1, _sent, 1)
+    assert alone == [(0, 0)] * 3 and nothing == Traffic()
 
 
 # Other ways to bring samples, and what is decided by them.
@@ -311,11 +338,11 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(
     tmp_path: Any, method: Any, size: int
 ) -> None:
     whole, _ = in_processes(2, _kept, str(tmp_path / "whole"), method, None, False)
-    for processes in (2, size):
-        path = str(tmp_path / f"{processes}")
+    for several in (2, size):
+        path = str(tmp_path / f"{several}")
         in_processes(2, _kept, path, method, 2, False)
-        found = in_processes(processes, _kept, path, method, None, True)[0]
-        assert processes != 2 or _equal(found, whole)
+        found = in_processes(several, _kept, path, method, None, True)[0]
+        assert several != 2 or _equal(found, whole)
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
 
 
