@@ -2,15 +2,16 @@
 
 6,000 digits of MNIST with 10 clients of one class each, or 100 of two, 784-50-10; and HAR by its
 persons, 180 features of a window, 180-50-6: of the 21 persons of the training part 17 are clients
-and 4, drawn by the seed, choose settings; the 9 of the test part are the test. For MNIST 2,000 other digits choose, and all 10,000 test digits are the test. A round is a message from
-all clients and its answer; ours are counted by `liftednet.processes` in two processes that have
-half of the clients each, an opponent's as its algorithm asks for them. Bytes are what one client
-sends. Ten and fifty rounds are tuned apart: of each method's grid the setting that is best on the
-held-out clients of seed 0; the table's seeds are others, and a setting at the end of its grid is
-marked. Whatever sends sums over samples alone does not depend on who has which, and is run once for
-the same digits. Run it with `OMP_NUM_THREADS=1 python -m benchmarks.federated [--minutes 4]`, in
-all a quarter of an hour; it stops after so many minutes and goes on from what is finished. Written
-to benchmarks/results/federated.md.
+and 4, drawn by the seed, choose settings; the 9 of the test part are the test. For MNIST 2,000
+other digits choose, and all 10,000 test digits are the test. A round is a message from all clients
+and its answer; ours are counted by `liftednet.processes` in two processes that have half of the
+clients each, an opponent's as its algorithm asks for them. Bytes are what one client sends. Ten and
+fifty rounds are tuned apart: of each method's grid the setting that is best on the held-out clients
+of seed 0; the table's seeds are others, and a setting at the end of its grid is marked. Whatever
+sends sums over samples alone does not depend on who has which, and is run once for the same digits.
+Run it with `OMP_NUM_THREADS=1 python -m benchmarks.federated [--minutes 4]`, in all a quarter of an
+hour; it stops after so many minutes and goes on from what is finished. Written to
+benchmarks/results/federated.md.
 """
 
 from __future__ import annotations
@@ -342,7 +343,7 @@ def main() -> None:
             if time.monotonic() < end:
                 run_all(store, [run], train, method)
         best = chosen(store, data, method, rounds)
-        for run in judged(data, method, rounds, best) if best is not None else ():
+        for run in [] if best is None else judged(data, method, rounds, best):
             if time.monotonic() < end:
                 run_all(store, [run], train, method)
     about = ", ".join(f"{name}: {value}" for name, value in machine().items())
