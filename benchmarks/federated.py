@@ -352,7 +352,7 @@ def main() -> None:
     RESULT.write_text(f"{first}\n{table(store)}\n", encoding="utf-8")
 
 
-NOTE = """`python -m benchmarks.federated`; its first lines say what is measured. Sorted by accuracy."""
+NOTE = "`python -m benchmarks.federated`, whose first lines say what is measured."
 
 
 if __name__ == "__main__":
