@@ -190,7 +190,7 @@ def grid(**values: list[Any]) -> list[dict[str, Any]]:
 OURS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "ours, minibatches": (
         _minibatch,
-        grid(rate=[3.0, 10.0, 30.0, 100.0], batches=[1, 3, 9], damping=[30.0]),
+        grid(rate=[3.0, 10.0, 30.0, 100.0, 300.0], batches=[1, 3, 9], damping=[30.0]),
     ),
     "ours, Gauss-Newton": (_newton, grid(rho=[0.1, 1.0, 10.0])),
     "ours, block descent": (
