@@ -56,7 +56,7 @@ def layers_of(network: nn.Module) -> list[Any]:
 
 
 @torch.no_grad()
-def kaiming(network: nn.Module, x: Tensor, y: Tensor) -> None:
+def kaiming(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     for layer in layers_of(network):
         nn.init.kaiming_normal_(layer.weight)
         nn.init.zeros_(layer.bias)
@@ -74,7 +74,7 @@ def orthogonal(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def unit_variance(network: nn.Module, x: Tensor, y: Tensor) -> None:
+def unit_variance(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     """Orthogonal layers, scaled one after another to outputs of variance 1 (LSUV)."""
 
     def scaled(layer: Any, _: Any, output: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def unit_variance(network: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 @torch.no_grad()
-def fitted_output(network: nn.Module, x: Tensor, y: Tensor) -> None:
+def fitted_output(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     last, features = layers_of(network)[-1], list[Tensor]()
     handle = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
     for part in x.split(1000):
@@ -103,23 +103,27 @@ def fitted_output(network: nn.Module, x: Tensor, y: Tensor) -> None:
     last.bias.copy_(found.bias)
 
 
-def lifted(network: nn.Module, x: Tensor, y: Tensor) -> None:
-    initialize_(network, x, y, loss=CrossEntropy(), passes=1)
+def lifted(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
+    initialize_(network, x, y, loss=CrossEntropy(), passes=1, seed=seed)
 
 
-def exact(network: nn.Module, x: Tensor, y: Tensor) -> None:
+def exact(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     with exact_gradients():
-        lifted(network, x, y)
+        lifted(network, x, y, seed)
 
 
-STARTS: dict[str, Callable[[nn.Module, Tensor, Tensor], None]] = {
-    "torch's own": lambda network, x, y: None,
+def adam_pass(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
+    adam(network, x, y)
+
+
+STARTS: dict[str, Callable[[nn.Module, Tensor, Tensor, int], None]] = {
+    "torch's own": lambda network, x, y, seed: None,
     "Kaiming": kaiming,
     "LSUV": unit_variance,
     "torch's own, fitted output": fitted_output,
     "lifted, one pass": lifted,
     "exact gradients, same step, one pass": exact,
-    "Adam, one pass": adam,
+    "Adam, one pass": adam_pass,
 }
 
 
@@ -128,7 +132,7 @@ def begin(name: str, start: str, seed: int) -> tuple[nn.Module, float]:
     """Return a network at a start, and the seconds that this took."""
     torch.manual_seed(seed)
     network, began = TASKS[name].build(), time.process_time()
-    STARTS[start](network, *TASKS[name].sets()["train"])
+    STARTS[start](network, *TASKS[name].sets()["train"], seed)
     return network, time.process_time() - began
 
 

@@ -81,10 +81,10 @@ def lenet() -> nn.Module:
 def five_layers() -> nn.Module:
     """Return three convolutions of 3 x 3 and two dense layers, as VGG has them."""
     return nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-        nn.Linear(1568, 100), nn.ReLU(), nn.Linear(100, 10),
+        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 10),
     )  # fmt: skip
 
 
