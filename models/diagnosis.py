@@ -20,6 +20,7 @@ from .data import Data
 from .forward_pass import Values
 
 _SAMPLES = 1_000  # that are looked at
+_ROWS = 250  # of states, to say which units do not move
 _GAIN = 0.01  # share of a constant prediction's loss that a fit must gain on it
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
@@ -119,6 +120,7 @@ def _unmoved(state: State, passed: Values) -> int:
     if state.sequence:
         longer = passed[TIME].longer(state.early)
         rows = rows[longer.valid]
+    rows = rows[:: -(-len(rows) // _ROWS) or 1]
     if processes.total_of(len(rows)) < 2:
         return 0
     found = spread(rows)
