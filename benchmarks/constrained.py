@@ -104,7 +104,7 @@ def sizes(run: Run) -> tuple[int, ...]:
 
 
 def lifted(run: Run, start: str | list[Weights] = "auto") -> LiftedMLP:
-    method = Minibatch(epochs=PASSES, batch_size=BATCH, rate=run.rate or 0.3)
+    method = Minibatch(epochs=PASSES, batch_size=BATCH, rate=run.rate)
     penalty = [SquaredFrobenius(1.0), *[Nonnegative(1.0)] * run.layers]
     return LiftedMLP(
         sizes(run), penalty=penalty, method=method, start=start, seed=run.seed, standardize=False
@@ -208,7 +208,7 @@ def nonnegative_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
         best = max(grid, key=lambda run: done[run]["held"])
         yield from (replace(best, seed=seed) for seed in SEEDS)
         if method == OURS:
-            default = Run("nonnegative", method, TUNED_AT, layers, "passing", 0.3)
+            default = Run("nonnegative", method, TUNED_AT, layers)
             yield from (replace(default, seed=seed) for seed in SEEDS)
 
 
@@ -331,7 +331,7 @@ def table(done: dict[Run, dict[str, float]]) -> str:
         best = max(grid, key=lambda run: grid[run]["held"])
         chosen = [(method, best)]
         if method == OURS:
-            chosen.append(("ours, no option", replace(best, start="passing", rate=0.3)))
+            chosen.append(("ours, no option", replace(best, start="passing", rate=None)))
         for name, at in chosen:
             seeds = [mine[r] for r in mine if r.seed != TUNED_AT and replace(r, seed=0) == at]
             if len(seeds) < len(SEEDS):
@@ -339,7 +339,7 @@ def table(done: dict[Run, dict[str, float]]) -> str:
             tests = [v["test"] for v in seeds]
             failed = fmean(v["test"] < FAILED for v in grid.values())
             lines.append(
-                f"| {layers} | {name} | {at.start}, {at.rate:g} | {fmean(tests):.4f} "
+                f"| {layers} | {name} | {at.start}, {at.rate or 'auto'} | {fmean(tests):.4f} "
                 f"| {min(tests):.4f} | {fmean(v['test'] for v in grid.values()):.3f} "
                 f"| {failed:.0%} | {max(v['violation'] for v in mine.values()):g} "
                 f"| {fmean(v['seconds'] for v in seeds):.1f} |"

@@ -49,7 +49,7 @@ from .standardization import (
     standardization_of,
     unpacked_standardization,
 )
-from .starts import AUTO, START_SAMPLES, fitted_start, given_weights
+from .starts import AUTO, START_SAMPLES, fitted_start, given_weights, thinned_start
 
 
 class Lifted(Predictor):
@@ -251,7 +251,7 @@ class Lifted(Predictor):
         weight = processes.total_of(batch.mass) / share.samples
         batch = replace(batch, among=share.samples)
         with torch.no_grad():
-            loss = steps.step(batch, settings.rate, parts.samples, weight)
+            loss = steps.step(batch, steps.rate, parts.samples, weight)
         if not steps.finite():
             steps.weights = before
             self._parts = None  # its running statistics are spoiled, too
@@ -465,10 +465,11 @@ class Lifted(Predictor):
         if not drawn and not (goes_on and self._known.standardization.moments):  # for raw data
             given = standardization.unfolded(self.network, given) or given
         weights = [layer.to(data.like) for layer in given]
-        if self.start == AUTO and not goes_on:
+        if not goes_on and (self.start == AUTO or not drawn):
             share = processes.share_of(len(data))
             some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))
-            weights = fitted_start(structure, weights, some.values)
+            to_data = fitted_start if drawn else thinned_start
+            weights = to_data(structure, weights, some.values)
         return self._feasible(weights)
 
     def _refit_outputs(self, data: Data) -> None:

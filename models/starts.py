@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from liftednet import processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError
+from liftednet.errors import DataError, FitWarning
 from liftednet.layers import Parameter
 from liftednet.layers.expression import Expression, Input, arguments_of
 from liftednet.network import Network, State, parameters_of
@@ -26,6 +27,7 @@ DEEP = 5  # layers of states with weights, from which the start is fitted
 START_SAMPLES = 1000  # that a start is fitted to
 _RANGES = ((0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.5, 0.5), (1.0, 0.5))  # (mean, deviation)
 _BESIDE = 0.2  # sum of a column of small entries beside the identity, at most
+_ALIKE = 1e-6  # share of the variance beside a line, on which no sample is known from another
 _CURVED = 0.015  # share of the variance that may not be linear
 
 Draw = Callable[[int, int, torch.Generator], Tensor]
@@ -250,6 +252,58 @@ def fitted_start(structure: Structure, weights: Sequence[Weights], values: Value
         if term.state is None:
             _bring(structure, term.argument, _RANGES[0], found)
     return [found[parameter] for parameter in structure.parameters]
+
+
+@torch.no_grad()
+def thinned_start(
+    structure: Structure, weights: Sequence[Weights], values: Values
+) -> list[Weights]:
+    """Return given weights, thinned where they tell no samples apart.
+
+    Sums of many positive terms are all alike: through layers of them signals end on a line, in the
+    digits of the type, and no step finds back. Then every unit of weights that have signs keeps its
+    largest weight alone, as one or minus one, see `passing`, and a `FitWarning` tells it.
+
+    Args:
+        structure: of the network.
+        weights: to begin with.
+        values: of the inputs of some samples, and the timeline where there are sequences.
+    """
+    first = weights_on_inputs(structure.network)
+    found = [
+        Weights(structure.penalties[p].project(_largest(layer.matrix)), layer.bias)
+        if structure.penalties[p].signed and p not in first
+        else layer
+        for p, layer in zip(structure.parameters, weights, strict=True)
+    ]
+    if all(a is b for a, b in zip(found, weights, strict=True)):
+        return found
+    before, after = (
+        _beside_a_line(structure, {**values, **dict(zip(structure.parameters, each, strict=True))})
+        for each in (weights, found)
+    )
+    if before > _ALIKE or after < math.sqrt(_ALIKE):
+        return list(weights)
+    if processes.rank() == 0:
+        text = (
+            "the start weights let samples through to the last layer on a line, "
+            f"{before:.0e} of the variance beside it: every unit of the layers whose weights have "
+            'signs keeps its largest weight alone. start="auto" begins near the identity.'
+        )
+        warnings.warn(text, FitWarning, stacklevel=4)
+    return found
+
+
+def _largest(matrix: Tensor) -> Tensor:
+    place = matrix.abs().argmax(0, keepdim=True)
+    return torch.zeros_like(matrix).scatter(0, place, matrix.gather(0, place).sign())
+
+
+def _beside_a_line(structure: Structure, values: Values) -> float:
+    """Return the share of the last states' variance that is not along one direction."""
+    rows = processes.joined(structure.passed(values)[structure.states[-1]].flatten(0, -2))
+    squares = torch.linalg.svdvals(rows.double() - rows.double().mean(0)).square()
+    return float(squares[1:].sum() / squares.sum().clamp(min=torch.finfo(squares.dtype).tiny))
 
 
 def _bring(

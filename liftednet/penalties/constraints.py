@@ -122,6 +122,15 @@ class FixedZeros(Constrained):
         """Return W with 0 in the chosen places."""
         return weight.masked_fill(self.where.to(weight.device) != 0, 0.0)
 
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return W whose units pass on their largest entry, from the next input that they may."""
+        inputs, kept = len(weight), self.project(weight)
+        sizes, places = weight.abs().max(0)
+        away = (torch.arange(inputs, device=weight.device)[:, None] - places) % inputs
+        barred = self.where.to(weight.device).expand_as(weight) != 0
+        place = away.masked_fill(barred, inputs).argmin(0, keepdim=True)
+        return self.project(kept.scatter(0, place, sizes[None]))
+
     def violation(self, weight: Tensor) -> float:
         """Return the largest entry in the chosen places."""
         return float((self.where.to(weight) * weight).double().abs().max())

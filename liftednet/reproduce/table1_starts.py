@@ -22,7 +22,7 @@ PAPER_BIAS = 0.1  # of every start but the lifted one (Table 1)
 SMOOTHING = 0.1  # of the labels that the lifted network is fitted to
 LAM = 10.0
 RHO = 1e-6
-RATE = Minibatch().rate
+RATE = 0.3
 _CONTROL_BATCH, _CONTROL_RATE = 100, 1e-3
 _HEAD_RHO = 1.0  # on the sum of the losses
 _HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)

@@ -38,6 +38,7 @@ from ..data import Data
 from ..forward_pass import Values, passed_forward
 from ..run import Ending, Memory, Step, Steps
 
+_RATE = 0.3
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
 _NEAR = 1e3  # lam from which targets are so near to the states that float64 tells them apart
@@ -55,7 +56,9 @@ class Minibatch:
         epochs: passes over the data; None for ten, or as many as make 500 steps.
         batch_size: samples of a batch (a DataLoader brings its own).
         rate: step of the weights in units of their metric; it falls linearly to zero. No step
-            is longer than 2 loss / slope, where a parabola with minimum 0 ends.
+            is longer than 2 loss / slope, where a parabola with minimum 0 ends. None for 0.3, or
+            where weights have signs for one over the number of layers of states: steps of layers
+            that cannot cancel add up.
         damping: how little the covariance of a layer's inputs is trusted.
         rank: eigenvectors of that covariance that are followed.
         refresh: batches from one look at the statistics to the next.
@@ -78,7 +81,7 @@ class Minibatch:
 
     epochs: int | None = None
     batch_size: int = 100
-    rate: float = 0.3
+    rate: float | None = None
     damping: float = 30.0
     rank: int = 16
     refresh: int = 20
@@ -91,7 +94,8 @@ class Minibatch:
         for name, least in counts.items():
             if getattr(self, name) is not None or name not in ("epochs", "patience"):
                 require_count(name, getattr(self, name), least)
-        require_positive("rate", self.rate)
+        if self.rate is not None:
+            require_positive("rate", self.rate)
         require_positive("damping", self.damping)
         if not is_number(self.validation) or not 0 <= self.validation < 1:
             raise DataError(f"validation must be a share in [0, 1), got {self.validation!r}.")
@@ -146,9 +150,9 @@ class Minibatch:
 
         while epoch < self.rounds(len(batches)) and not best.over:
             try:
-                pairs = zip(batches, self._rates(epoch, len(batches)), strict=False)
-                for batch, rate in islice(pairs, done, None):
-                    loss = moves.step(batch, rate, batches.samples, batches.weight)
+                pairs = zip(batches, self._shares(epoch, len(batches)), strict=False)
+                for batch, share in islice(pairs, done, None):
+                    loss = moves.step(batch, share * moves.rate, batches.samples, batches.weight)
                     total, seen, done = total + moves.met * loss, seen + moves.met, done + 1
                     remember()
                     yield None
@@ -174,9 +178,9 @@ class Minibatch:
         moves.weights = best.weights or moves.weights
         return Ending.STOPPED if best.over else Ending.BUDGET
 
-    def _rates(self, epoch: int, length: int) -> Iterator[float]:
+    def _shares(self, epoch: int, length: int) -> Iterator[float]:
         for number in range(epoch * length, (epoch + 1) * length):
-            yield self.rate * (1 - number / (self.rounds(length) * length))
+            yield 1 - number / (self.rounds(length) * length)
 
 
 class _Best:
@@ -261,6 +265,7 @@ class BatchSteps:
     Attributes:
         structure: of the network.
         weights: replaced by every step, and never changed in place.
+        rate: of the first step.
         samples: how many have been seen so far, those of all processes.
         met: samples of the last batch, likewise.
     """
@@ -285,6 +290,8 @@ class BatchSteps:
         self.structure = structure
         self.weights = [_copied(layer) for layer in weights]
         self._settings = settings
+        signed = any(penalty.signed for penalty in structure.penalties.values())
+        self.rate = settings.rate or (1 / max(1, len(structure.groups)) if signed else _RATE)
         self._metrics = [
             LayerMetric(p.shape[0], p.bias, settings.rank, settings.damping, _MEMORY, generator)
             for p in structure.parameters

@@ -15,6 +15,7 @@ from liftednet import DataError, DeclarationError, SolverError, activations, los
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.minibatch import BatchSteps, _Lifted
+from liftednet.penalties import Nonnegative
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
 from liftednet.solvers.layer_metric import LayerMetric
@@ -103,6 +104,14 @@ def test_a_small_step_lowers_the_loss_and_a_zero_rate_changes_nothing():
     )
     found = [first] + [steps.step(batch, 0.02, len(X)) for _ in range(20)]
     assert found == sorted(found, reverse=True)
+
+
+def test_steps_of_layers_with_signs_are_shorter_the_more_there_are():
+    def first(*sizes: int, **options) -> float:
+        return _steps(full(sizes, sweeps=1, **options).fit(X, Y)).rate
+
+    assert first(4, 6, 6, 3) == 0.3
+    assert [first(4, *hidden, 3, penalty=Nonnegative()) for hidden in ((6,), (6, 6))] == [1, 0.5]
 
 
 def test_no_step_is_longer_than_the_parabola_allows():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from liftednet import activations, losses
+from liftednet import FitWarning, Weights, activations, losses
 from liftednet.layers import convolution, dense
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.models.starts import fitted_start, linear_range
 from liftednet.network import Network
-from liftednet.penalties import Nonnegative
+from liftednet.penalties import Nonnegative, SquaredFrobenius
 
 DIGITS, LABELS = load_digits(return_X_y=True)
 X, Y = torch.tensor(DIGITS, dtype=torch.float32) / 16, torch.tensor(LABELS)
@@ -95,3 +97,23 @@ def test_the_default_start_serves_full_batches_and_a_warm_start_keeps_what_is_th
     network.method = STILL
     before = network.weights[0].matrix.clone()
     assert torch.allclose(network.fit(X, Y).weights[0].matrix, before, atol=1e-5)
+
+
+def test_a_given_start_of_many_positive_layers_is_thinned_until_samples_differ():
+    sizes, generator = (64, *[50] * 7, 10), torch.Generator().manual_seed(0)
+    start = [
+        Weights(torch.randn(a, b, generator=generator) * (2 / a) ** 0.5, torch.zeros(b))
+        for a, b in pairwise(sizes)
+    ]
+    start[1:] = [Weights(layer.matrix.abs(), layer.bias) for layer in start[1:]]
+    penalty = [SquaredFrobenius(0.1), *[Nonnegative()] * 7]
+    model = LiftedMLP(sizes, penalty=penalty, start=start, method=Minibatch(epochs=10))
+    with pytest.warns(FitWarning, match="largest weight alone"):
+        model.fit(X[:1200], Y[:1200])
+    assert float((model.predict(X[1200:]) == Y[1200:]).float().mean()) > 0.8
+    assert all(bool((layer.matrix >= 0).all()) for layer in model.weights[1:])
+
+    few = LiftedMLP((64, 50, 50, 10), penalty=penalty[:3], method=STILL, standardize=False)
+    few.start = [*start[:2], start[-1]]
+    few.fit(X, Y)  # here samples are told apart: the start stays as it was given
+    assert torch.allclose(few.weights[1].matrix, start[1].matrix, atol=1e-5)
