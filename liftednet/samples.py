@@ -235,12 +235,15 @@ class Design:
         for part, chunk in self._chunks():
             yield part, _with_ones(chunk) if self.bias else chunk
 
-    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+    def _chunks(self, beside: int = 0) -> Iterator[tuple[slice, Tensor]]:
         """Yield (rows, X - shift of these rows in float64): without the ones, a copy of X.
+
+        So few rows that what stands beside them, of as many columns, is no larger than they may be.
 
         A chunk that is made stands in one place with the next: it is good until that is asked for.
         """
-        step = max(1, min(self.samples, _CHUNK_ENTRIES // (self.features + 1)))
+        widest = max(self.features + 1, beside)
+        step = max(1, min(self.samples, _CHUNK_ENTRIES // widest))
         made = self.inputs.dtype is not torch.float64 or self.shift is not None
         buffer = self.inputs.new_empty(step if made else 0, self.features, dtype=torch.float64)
         for first in range(0, self.samples, step):
@@ -327,11 +330,13 @@ class Design:
 
     def _own_cross(self, targets: Tensor) -> Tensor:
         cross = self.inputs.new_zeros(targets.shape[1], self.features, dtype=torch.float64)
-        for part, chunk in self._chunks():
-            cross += self.weighed(targets[part].double(), part).T @ chunk
+        total = cross.new_zeros(len(cross))
+        for part, chunk in self._chunks(len(cross)):
+            rows = self.weighed(targets[part].double(), part)
+            cross += rows.T @ chunk
+            total += rows.sum(0)
         if not self.bias:
             return cross.T
-        total = self.weighed(targets, slice(None)).sum(0, dtype=torch.float64)
         return torch.cat([cross.T, total.unsqueeze(0)])
 
     def joined(self, value: Weights) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
@@ -54,7 +55,9 @@ def _from_numpy(name: str, value: object) -> Tensor:
         )
     native = np.ascontiguousarray(value).astype(value.dtype.newbyteorder("="), copy=False)
     try:
-        return torch.from_numpy(native)
+        with warnings.catch_warnings():  # of arrays that are only read, as here
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(native)
     except TypeError as error:
         raise DataError(f"{name} must hold numbers that torch has, got {value.dtype}.") from error
 

@@ -32,8 +32,9 @@ from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
 from liftednet.problems.block_fit import BlockFit, BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
-from liftednet.samples import Design, Weights, row_chunks
+from liftednet.samples import Design, Weights
 
+from .data import row_parts
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
 from .run import Memory, OfSamples
 
@@ -121,6 +122,8 @@ class Block:
         value: returns the current value of the block.
         assign: puts a new value in its place.
         by_sample: whether each of several processes has variables of its own in it.
+        parts: yields the same block for some samples at a time, whose values are put in place; None
+            where it is solved for all at once.
     """
 
     name: str
@@ -128,6 +131,7 @@ class Block:
     value: Callable[[], Any]
     assign: Callable[[Any], None]
     by_sample: bool = False
+    parts: Callable[[], Iterator[Block]] | None = None
 
 
 class Blocks:
@@ -138,6 +142,7 @@ class Blocks:
         values: of inputs, labels, states and weights, and the timeline.
         last_only: labels of sequences that have one answer, at the last step.
         proximity: weight of |W - previous W|_F^2 in a weight fit, or None.
+        stored: whether states stand in files, and change in place, some samples at a time.
     """
 
     def __init__(
@@ -146,9 +151,11 @@ class Blocks:
         values: Values,
         last_only: frozenset[Label] = frozenset(),
         proximity: float | None = None,
+        stored: bool = False,
     ) -> None:
         """Take data and weights; states that are not among the values come from a forward pass."""
         self.structure, self.last_only, self.proximity = structure, last_only, proximity
+        self.stored = stored
         self.values = dict(values)
         self._designs: dict[Parameter, Design] = {}
         if any(state not in values for state in structure.states):
@@ -242,15 +249,19 @@ class Blocks:
         return rows.sum()  # type: ignore[no-any-return]
 
     def _pieces(self) -> Iterator[Values]:
-        """Yield the values in float64, a chunk of samples at a time where there are no steps."""
-        weights = {x: _double(self.values[x]) for x in self.structure.parameters}
+        """Yield the values in float64, as `_some` does."""
+        for values in self._some():
+            yield {x: _double(v) for x, v in values.items()}
+
+    def _some(self) -> Iterator[Values]:
+        """Yield the values of some samples after others, of all at once where there are steps."""
+        weights = {x: self.values[x] for x in self.structure.parameters}
         rest = {x: v for x, v in self.values.items() if x not in weights}
         if TIME in rest:
-            yield {**weights, **{x: _double(v) for x, v in rest.items()}}
+            yield self.values
             return
-        widest = sum(v.shape[1:].numel() for v in rest.values())
-        for part in row_chunks(self.samples, widest, 4_000_000):
-            yield {**weights, **{x: v[part].double() for x, v in rest.items()}}
+        for part in row_parts(rest):
+            yield {**weights, **{x: v[part] for x, v in rest.items()}}
 
     @property
     def samples(self) -> int:
@@ -310,12 +321,13 @@ class Blocks:
         """Return |Z - forward pass| / |forward pass| for all states."""
         if not self.structure.states:
             return ()
-        exact = self.structure.passed(self.values)
-        norms = torch.stack([
-            torch.stack([(self.values[state] - exact[state]).norm(), exact[state].norm()]).double()
-            for state in self.structure.states
-        ])  # fmt: skip
-        off, whole = processes.gathered(norms).square().sum(0).sqrt().T
+        squares = torch.zeros(len(self.structure.states), 2, dtype=torch.float64)
+        for values in self._some():
+            exact = self.structure.passed(values)
+            for number, state in enumerate(self.structure.states):
+                ends = (values[state] - exact[state]).norm(), exact[state].norm()
+                squares[number] += torch.stack(ends).double().square().cpu()
+        off, whole = processes.gathered(squares).sum(0).sqrt().T
         least = torch.finfo(self.states[0].dtype).tiny
         return tuple((off / whole.clamp(min=least)).tolist())
 
@@ -332,13 +344,22 @@ class Blocks:
         return [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
 
     def _block(self, variable: Any, fit: Any) -> Block:
+        by_sample = isinstance(variable, State)
         return Block(
             variable.name,
             partial(fit, variable),
             partial(self.values.__getitem__, variable),
             partial(self.values.__setitem__, variable),
-            isinstance(variable, State),
+            by_sample,
+            partial(self._parts, variable) if self.stored and by_sample else None,
         )
+
+    def _parts(self, state: State) -> Iterator[Block]:
+        """Yield the block of states for some samples at a time."""
+        for values in self._some():
+            some = copy(self)
+            some.stored, some._designs, some.values = False, {}, dict(values)
+            yield replace(some._block(state, some.state_fit), assign=values[state].copy_)
 
     def state_fit(self, state: State) -> Fit[Any]:
         """Return the subproblem of states, all else fixed."""

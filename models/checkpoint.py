@@ -112,6 +112,11 @@ class Keeper:
                 self._saved = _read(self._path)
         self._last = time.monotonic()
 
+    def refuse(self, reason: str) -> None:
+        """Raise `DataError` where there is a file, for a reason."""
+        if self._checkpoint is not None:
+            raise DataError(f"there can be no checkpoint here: {reason}.")
+
     def begun(
         self, identity: Callable[[], Description], device: torch.device, samples: int
     ) -> tuple[Memory, Trace | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input
 from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
 from liftednet.network import Label, Network, Term
-from liftednet.samples import require_sample_weights
+from liftednet.samples import require_sample_weights, row_chunks
 from liftednet.validation import as_tensor, require_finite, require_float
 
 from .forward_pass import Values
@@ -24,6 +24,7 @@ from .forward_pass import Values
 ArrayLike = Tensor | np.ndarray[Any, Any]
 Lengths = ArrayLike | Sequence[int] | None
 _CACHE_LINE = 64  # bytes
+_ENTRIES = 4_000_000  # of all values, at a time
 Arrays = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
 
 
@@ -100,6 +101,13 @@ class Data:
         """A tensor whose type and device all have."""
         found: Tensor = next(x for x in self.values.values() if isinstance(x, Tensor))
         return found
+
+
+def row_parts(values: Values) -> Iterator[slice]:
+    """Yield slices of rows, so few of all values at a time that what is made of them is small."""
+    rows = len(next(iter(values.values())))
+    widest = sum(v.shape[1:].numel() for v in values.values())
+    return row_chunks(rows, max(widest, 1), _ENTRIES)
 
 
 def prepared(

@@ -28,7 +28,7 @@ from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
 from .checkpoint import Checkpoint, Keeper
 from .constrained import ConstraintReport, HeldScores, refuse_unmet
-from .data import ArrayLike, Arrays, Data, Lengths, prepared
+from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
 from .described import described_training
 from .diagnosis import scale_hint, warn_of
 from .methods import Method
@@ -50,6 +50,7 @@ from .standardization import (
     unpacked_standardization,
 )
 from .starts import AUTO, START_SAMPLES, fitted_start, given_weights, thinned_start
+from .store import Store
 
 
 class Lifted(Predictor):
@@ -330,8 +331,16 @@ class Lifted(Predictor):
     ) -> Data:
         standardization = self._standardization(data, self.warm_start)
         described = partial(described_training, self, structure, method, data)
-        data = standardization.of(data).aligned()
-        blocks = self._begun(structure, data, standardization, method)
+        if isinstance(method, FullBatch) and method.store is not None:
+            keeper.refuse("the states of a store change in place")
+            with processes.agreed():
+                store = Store(method.store)
+                data = store.standardized(standardization, data)
+            weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+            blocks = self._stored_blocks(structure, data, weights, store)
+        else:
+            data = standardization.of(data).aligned()
+            blocks = self._begun(structure, data, standardization, method)
         self._refuse_start(blocks)
         memory, begun = keeper.begun(described, data.like.device, len(data))
         if isinstance(method, GaussNewton):
@@ -379,6 +388,23 @@ class Lifted(Predictor):
         if known is not None:
             blocks.recall_states(known)
         return blocks
+
+    def _stored_blocks(
+        self, structure: Structure, data: Data, weights: Sequence[Weights], store: Store
+    ) -> Blocks:
+        """Return the blocks at a forward pass, whose states stand in files."""
+        kept, like = {}, data.like.dtype
+        with processes.agreed():
+            for state in structure.states:
+                kept[state] = store.empty((len(data), state.units), like)
+            for part in row_parts({**data.values, **kept}):
+                some = Data({x: v[part] for x, v in data.values.items()}, data.last_only)
+                passed = self._blocks_at(structure, some, weights)
+                for state, rows in kept.items():
+                    rows[part] = passed.values[state]
+        given = dict(zip(structure.parameters, weights, strict=True))
+        values = {**data.values, **given, **kept}
+        return Blocks(structure, values, data.last_only, self.proximity, stored=True)
 
     def _refuse_start(self, blocks: Blocks) -> None:
         """Refuse a start whose forward pass is of no use."""

@@ -25,6 +25,7 @@ from .over_time import Cyclic, RedBlack
 from .proximal import Proximal
 from .proximal_weights import ProximalWeights
 from .ridge import Ridge
+from .ridge_sums import RidgeSums
 
 if TYPE_CHECKING:
     from .reference import Reference
@@ -47,6 +48,7 @@ __all__ = [
     "RedBlack",
     "Reference",
     "Ridge",
+    "RidgeSums",
     "SimplexDual",
     "Solver",
     "TemporalSimplexDescent",

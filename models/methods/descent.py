@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from liftednet import processes
-from liftednet.errors import SolverError
+from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import SlopeFit, StatesOverTime
 from liftednet.solution import Solution, Status
@@ -58,6 +59,10 @@ class FullBatch:
         extrapolation: whether to go on along the last move where that is lower. With multipliers
             the objective changes between sweeps, and they have a safeguard of their own.
         learn_activations: whether the slopes of leaky ReLUs are fitted, too.
+        store: a folder for states, in files, and for what else has a row for every sample and is
+            made in training; None for memory. Fits are then solved some samples at a time, of
+            inputs that may be a `numpy.memmap`, and nothing is extrapolated. The files are gone
+            when the model is. See docs/distributed.md for the memory that is left to need.
 
     Raises:
         DataError: a number is out of its range.
@@ -76,6 +81,7 @@ class FullBatch:
     tolerance: float = 1e-4
     extrapolation: bool = True
     learn_activations: bool = False
+    store: str | Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
@@ -92,6 +98,13 @@ class FullBatch:
         """Raise `DeclarationError` where a network cannot be trained like this."""
         if self.learn_activations:
             refuse_fixed_activations(structure)
+        kept = multipliers or self.learn_activations or structure.network.steps is not None
+        sequences = any(state.sequence for state in structure.states)
+        if self.store is not None and (kept or sequences):
+            raise DeclarationError(
+                "a store is for networks without steps, multipliers and learned activations, whose "
+                "states can be solved for some samples at a time: store=None keeps all in memory."
+            )
 
     def steps(self, blocks: Blocks, solvers: Solvers, memory: Memory | None = None) -> Steps:
         """Descend, and yield what every block update did.
@@ -143,7 +156,8 @@ class FullBatch:
         return Ending.BUDGET
 
     def _extrapolates(self, blocks: Blocks) -> bool:
-        return self.extrapolation and not isinstance(blocks, MultiplierBlocks)
+        apart = isinstance(blocks, MultiplierBlocks) or blocks.stored
+        return self.extrapolation and not apart
 
     def _sweep(self, blocks: Blocks) -> list[Block]:
         learned = learned_blocks(blocks) if self.learn_activations else []
@@ -207,6 +221,8 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
     Raises:
         SolverError: the solution is not finite, or a rise is more than rounding.
     """
+    if block.parts is not None:
+        return _update_parts(block.name, block.parts(), solvers, sweep, objective)
     problem, value = block.problem(), block.value()
     before = problem.measure(value)
     solution = _solved(block, problem, value, solvers)
@@ -226,6 +242,20 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
         sweep, block.name, objective - decrease, decrease, before.residual,
         solution.iterations, solution.solver,
     )  # fmt: skip
+
+
+def _update_parts(
+    name: str, parts: Iterable[Block], solvers: Solvers, sweep: int, objective: float
+) -> Step:
+    """Update a block for some samples after others, and say what that did together."""
+    decrease, worst, most, solver = 0.0, 0.0, 0, "none"
+    with processes.agreed():
+        for part in parts:
+            step = _update(part, solvers, sweep, 0.0)
+            decrease, worst = decrease + step.decrease, max(worst, step.residual)
+            most, solver = max(most, step.iterations), step.solver
+    decrease, worst = processes.total_of(decrease), float(processes.largest([worst]))
+    return Step(sweep, name, objective - decrease, decrease, worst, most, solver)
 
 
 def _solved(block: Block, problem: Any, value: Any, solvers: Solvers) -> Solution[Any]:
@@ -288,4 +318,9 @@ def largest_residual(blocks: Blocks) -> float:
 
 def _residuals(blocks: Blocks) -> Iterator[float]:
     for block in blocks.sweep():
-        yield block.problem().measure(block.value()).residual
+        if block.parts is None:
+            yield block.problem().measure(block.value()).residual
+            continue
+        with processes.agreed():
+            own = [part.problem().measure(part.value()).residual for part in block.parts()]
+        yield float(processes.largest([max(own, default=0.0)]))

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from liftednet import DataError, Design, WeightFit, load, processes, shard
 from liftednet.activations import Identity, Sigmoid, Tanh
 from liftednet.divergences import joint
-from liftednet.errors import LiftedError
+from liftednet.errors import LiftedError, SolverError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.processes import Traffic
-from liftednet.solvers import base, solve
+from liftednet.solvers import RidgeSums, base, solve
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
 
@@ -379,19 +380,32 @@ def test_the_command_trains_under_torchrun(tmp_path: Any) -> None:
 # What a client sends, where clients share no process group.
 
 
-def test_a_client_is_removed_by_subtraction_and_sums_are_all_that_is_sent() -> None:
-    """A ridge fit of the last layer from sums alone is the fit to the rows of those who remain."""
+def test_a_client_is_removed_by_subtraction() -> None:
+    """The fit from sums alone, one client's taken off, is the fit to the rows of the others."""
     x, _ = _rows()
     targets = x[:, :2].sin()
-    clients = [slice(0, 20), slice(20, 25), slice(25, 60)]
-    grams, crosses = zip(
-        *((Design(x[rows]).gram, Design(x[rows]).cross(targets[rows])) for rows in clients),
-        strict=True,
-    )
-    gram, cross = sum(grams) - grams[1], sum(crosses) - crosses[1]
-    ridge = torch.diag(torch.tensor([0.2] * 6 + [0.0], dtype=torch.float64))
-    found = torch.linalg.solve(gram + ridge, cross)
+    clients = [
+        RidgeSums.of(x[rows], targets[rows]) for rows in map(slice, (0, 20, 25), (20, 25, 60))
+    ]
+    first, removed, last = clients
+    found = (first + removed + last - removed).solved(0.1)
     kept = [*range(20), *range(25, 60)]
-    penalty = SquaredFrobenius(0.1)
-    fit = WeightFit(joint(Identity()), Design(x[kept]), targets[kept], penalty)
-    torch.testing.assert_close(found, solve(fit).value.stacked(), atol=1e-10, rtol=1e-10)
+    fit = WeightFit(joint(Identity()), Design(x[kept]), targets[kept], SquaredFrobenius(0.1))
+    torch.testing.assert_close(found.stacked(), solve(fit).value.stacked(), atol=1e-10, rtol=1e-10)
+    independent = Ridge(0.2).fit(x[kept], targets[kept])
+    torch.testing.assert_close(
+        found.matrix, torch.tensor(independent.coef_.T), atol=1e-9, rtol=1e-9
+    )
+
+
+def test_sums_that_are_no_part_of_others_are_refused() -> None:
+    x, _ = _rows()
+    whole, more = RidgeSums.of(x[:20], x[:20, :2]), RidgeSums.of(10 * x[20:30], x[20:30, :2])
+    with pytest.raises(SolverError, match="no part of it"):
+        (whole - more).solved(0.1)
+    with pytest.raises(DataError, match="these are the sums over 0"):
+        (whole - whole).solved(0.1)
+    with pytest.raises(DataError, match="not those of one layer"):
+        whole + RidgeSums.of(x[:20, :3], x[:20, :2])
+    with pytest.raises(DataError, match=r"targets V must have shape \(20, 2\)"):
+        RidgeSums.of(x[:20], x[:19, :2])
