@@ -215,7 +215,7 @@ OTHERS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     ),
     "Gauss-Newton-CG on sums": (
         gauss_newton,
-        grid(damping=[0.003, 0.01, 0.03, 0.1, 0.3], products=[2, 4, 8]),
+        grid(damping=[0.003, 0.03, 0.3], products=[2, 4, 8]),
     ),
     "head, as many features": (head, grid(scale=[0.3, 1.0, 3.0], ridge=[1e-4, 1e-3, 1e-2])),
     "head, 2,000 features": (head, grid(scale=[0.3, 1.0, 3.0], ridge=[1e-4, 1e-3, 1e-2])),
@@ -338,7 +338,7 @@ def main() -> None:
     given = parser.parse_args()
     end, store = time.monotonic() + 60 * given.minutes, RESULT.with_suffix(".jsonl")
     names = [list(DATA)[number] for number in given.data]
-    for data, rounds, method in itertools.product(names, BUDGETS[::-1], given.methods):
+    for rounds, data, method in itertools.product(BUDGETS[::-1], names, given.methods):
         for run in tuning(data, method, rounds):
             if time.monotonic() < end:
                 run_all(store, [run], train, method)
