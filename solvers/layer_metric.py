@@ -58,6 +58,7 @@ class LayerMetric:
         damping: float,
         memory: float,
         generator: torch.Generator,
+        variance: float = 1.0,
     ) -> None:
         """Begin with random directions.
 
@@ -68,6 +69,7 @@ class LayerMetric:
             damping: s; a larger one trusts the covariance less.
             memory: share that the past keeps at every look, in [0, 1).
             generator: of the directions.
+            variance: v as long as no inputs have been seen.
         """
         kept = min(rank, inputs // 4)
         self._bias, self._damping, self._memory = bias, damping, memory
@@ -75,7 +77,7 @@ class LayerMetric:
         self._drawn = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
         self._vectors = self._drawn
         self._values = torch.zeros(kept)
-        self._variance, self._looks = 0.0, 0.0
+        self._variance, self._looks, self._unseen = 0.0, 0.0, variance
 
     def memory(self) -> list[Any]:
         """Return the running statistics, which no look changes in place."""
@@ -188,7 +190,7 @@ class LayerMetric:
 
     def _least_variance(self, like: Tensor) -> float:
         if not self._looks:  # of a layer that does not show its inputs
-            return 1.0
+            return self._unseen
         return max(self._variance, float(torch.finfo(like.dtype).tiny))
 
     @property

@@ -98,6 +98,11 @@ class Layer(ABC):
         """
         return None
 
+    @property
+    def variance(self) -> float:
+        """Mean square of what a weight is multiplied by, where `inputs` does not tell."""
+        return 1.0
+
 
 def require_layer(layer: object) -> None:
     """Raise `DeclarationError` unless it is a layer, an object and no class."""

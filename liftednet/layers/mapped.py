@@ -98,9 +98,16 @@ class Held(Layer):
 
     Attributes:
         sizes: of the weights as torch has them.
+        by_position: whether the last axis is added to one position each, as learned places are.
     """
 
     sizes: Shape
+    by_position: bool = False
+
+    @property
+    def variance(self) -> float:
+        """Share of the positions that an entry is added to."""
+        return 1 / max(1, prod(self.sizes[:-1])) if self.by_position else 1.0
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return the sizes."""
@@ -139,6 +146,11 @@ class Embedding(Layer):
     sizes: tuple[int, int]
     padding: int | None = None
     affine = False
+
+    @property
+    def variance(self) -> float:
+        """Share of the numbers that ask for an entry, were all as frequent."""
+        return 1 / self.sizes[0]
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return (numbers, features)."""

@@ -106,6 +106,7 @@ class Reader:
         modules: paths of the innermost modules that ran.
         samples: of the example.
         activated: whether the network ends with the activation that the loss has inside.
+        by_position: parameters, by their ids, each row of which is added to one position.
     """
 
     network: Network = field(default_factory=Network)
@@ -115,6 +116,7 @@ class Reader:
     modules: list[str] = field(default_factory=list)
     samples: int = 0
     activated: bool = False
+    by_position: set[int] = field(default_factory=set)
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     _layouts: dict[int, list[Layout]] = field(default_factory=dict)
@@ -260,7 +262,7 @@ class Reader:
     def held(self, parameter: nn.Parameter) -> Seen:
         """Return a trained parameter by itself, the same for every sample."""
         sizes = tuple(parameter.shape)
-        layer = Held(sizes)
+        layer = Held(sizes, id(parameter) in self.by_position)
         expression = self._weighted(layer, self.network.inputs[0], Pair(parameter, None))
         return Seen(expression, Layout(sizes, None))
 

@@ -207,6 +207,8 @@ def _embedding(reader: Reader, call: Call) -> Any:
         padding = None if padding is None or padding < 0 else padding
         found = reader.weighted(lambda _: Embedding(sizes, padding), x.expression, table, None)
     if found is None:
+        if x is None:  # places, the same for every sample
+            reader.by_position.add(id(table))
         return _affine(reader, call)
     reader.tell(call, LAYER, f"embedding {tuple(table.shape)}")
     return Seen(found[0], reader.layouts(call)[0])
@@ -301,6 +303,7 @@ def _sum(reader: Reader, call: Call) -> Any:
         return Seen(apply(Sum(), reader.shaped(x), second), x.layout)
     if x is not None and is_number(other):
         return Seen(apply(Scaled(1.0, scale * other), x.expression), x.layout)
+    reader.by_position.update(id(x) for x in (one, other) if reader.trains(x))
     return _affine(reader, call)
 
 

@@ -293,7 +293,15 @@ class BatchSteps:
         signed = any(penalty.signed for penalty in structure.penalties.values())
         self.rate = settings.rate or (1 / max(1, len(structure.groups)) if signed else _RATE)
         self._metrics = [
-            LayerMetric(p.shape[0], p.bias, settings.rank, settings.damping, _MEMORY, generator)
+            LayerMetric(
+                p.shape[0],
+                p.bias,
+                settings.rank,
+                settings.damping,
+                _MEMORY,
+                generator,
+                max(x.layer.variance for x in structure.layers[p]),
+            )
             for p in structure.parameters
         ]
         self._layers = structure.layers

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -181,6 +182,35 @@ def test_initialize_brings_deep_sigmoids_to_life(generator) -> None:
     initialize_(from_own, x, y, loss=CrossEntropy(), passes=10, start=None)
     assert float((network(x).argmax(1) == y).double().mean()) > 0.9
     assert float((from_own(x).argmax(1) == y).double().mean()) < 0.5
+
+
+class Tokens(nn.Module):
+    """The mean of embedded words, or of pixels to which learned places are added."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.words = words
+        self.table = nn.Embedding(words or 64, 16)
+        self.pixel, self.hidden, self.out = nn.Linear(1, 16), nn.Linear(16, 50), nn.Linear(50, 10)
+
+    def forward(self, x: Tensor) -> Any:
+        if self.words:
+            embedded = self.table(x)
+            return self.out(torch.relu(self.hidden(embedded.mean(1))))
+        embedded = self.pixel(x.unsqueeze(-1)) + self.table(torch.arange(64))
+        return self.out(torch.relu(self.hidden(embedded)).mean(1))
+
+
+@pytest.mark.parametrize(("words", "least"), [(64 * 17, 0.95), (0, 0.88)])
+def test_entries_that_few_rows_ask_for_move_as_far_as_others(words, least) -> None:
+    """An entry of a table sees a small share of the rows; Adam has 1.0 and .96 at its best rate."""
+    digits, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(digits), torch.tensor(labels)
+    x = x.long() + 17 * torch.arange(64) if words else x.float() / 16
+    torch.manual_seed(0)
+    network = Tokens(words)
+    initialize_(network, x, y, loss=CrossEntropy(), passes=8)
+    assert float((network(x).argmax(1) == y).double().mean()) > least
 
 
 def test_a_start_of_deep_attention_is_fitted(generator) -> None:
