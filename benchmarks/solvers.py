@@ -1,6 +1,6 @@
 """Fit solvers against what a user would pick instead, on the same data to one residual.
 
-Run it with `python -m benchmarks.solvers [outputs|weights|states|tight-states ...] [--quick]`; the
+Run it with `python -m benchmarks.solvers [outputs|weights|narrow-states|... ...] [--quick]`; the
 data folder of MNIST stands in LIFTEDNET_DATA. Without --quick the table and the figures are written
 to benchmarks/results/solvers.md and solvers.json.
 """
@@ -27,7 +27,10 @@ RESULTS = Path(__file__).parent / "results"
 PROBLEMS = {
     "outputs": outputs.comparisons,
     "weights": weights.comparisons,
-    "states": states.comparisons,
+    "narrow-states": states.narrow,
+    "wide-states": states.wide,
+    "large-states": states.large,
+    "boxes": states.boxes,
     "tight-states": tight_states.comparisons,
 }
 ROUNDS = 3

@@ -121,27 +121,23 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
         self, rows: DualRows, start: Tensor | None, goal: float, rough: float
     ) -> tuple[Tensor, int]:
         """Return the states of these samples, and the steps taken."""
-        exact = rows.to(torch.float64)
-        y, steps = self._begun(rows.to(torch.float32), exact, start, goal, rough)
+        exact, quick = rows.to(torch.float64), rows.to(torch.float32)
+        if start is None:
+            y, steps = self._led(quick, quick.multipliers(None), rough)
+        else:
+            y = exact.multipliers(start)
+            u = exact.pre_activation(y)
+            late = exact.violation(exact.gradient(y, u)) > goal
+            if not deferred.stays_on_device(late) and not bool(late.any()):
+                return exact.forward(u).to(rows.u), 0
+            near, steps = self._led(quick, y.float(), rough)
+            y = torch.where(late.unsqueeze(1), near.double(), y)
         batch, more = self._descend(exact, y.double(), goal)
         y, u = batch.results()
         if exact.activation.per_unit and not batch.all_solved:
             u, last = _finished(exact, y, u, goal)
             more += last
         return exact.forward(u).to(rows.u), steps + more
-
-    def _begun(
-        self, quick: DualRows, exact: DualRows, start: Tensor | None, goal: float, rough: float
-    ) -> tuple[Tensor, int]:
-        """Return the multipliers that float32 leads to, or those of a start that is good enough."""
-        if start is None:
-            return self._led(quick, quick.multipliers(None), rough)
-        y = exact.multipliers(start)
-        late = exact.violation(exact.gradient(y, exact.pre_activation(y))) > goal
-        if deferred.stays_on_device(late):
-            near, steps = self._led(quick, y.float(), rough)
-            return torch.where(late.unsqueeze(1), near.double(), y), steps
-        return self._led(quick, y.float(), rough) if bool(late.any()) else (y, 0)
 
     def _led(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
         batch, steps = self._descend(rows, y, goal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -78,7 +78,8 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
     """Solves a weight fit whose divergence is quadratic, exactly.
 
     (lam L [X, 1]'[X, 1] + 2 rho I) [W; b] = lam ([X, 1]'V - [X, 1]'1 c') + 2 rho [W_0; 0];
-    Lifted Neural Networks, section 6.1. With fewer samples than inputs in its dual form.
+    Lifted Neural Networks, section 6.1. With fewer samples than inputs in its dual form. Sums over
+    float32 samples are those of float32 products where the certificate allows it.
 
     Example:
         >>> import torch
@@ -105,20 +106,56 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
             return "it needs the penalty SquaredFrobenius"
         return None
 
-    def prepare(self, problem: WeightFit, previous: Factor | None = None) -> Factor:
+    def prepare(self, problem: WeightFit, previous: Factor | None = None) -> Factor | None:
         """Return the factor, the previous one as long as X, lam and rho do not change."""
-        return factor(problem.design.centered, *_system(problem), previous)
+        try:
+            return _factored(_rough(problem) or problem, previous)
+        except SolverError:  # which the rounding of sums may have made so
+            return _factored(problem, previous)
 
     def solve(
         self, problem: WeightFit, start: Weights | None = None, cache: Factor | None = None
     ) -> Solution[Weights]:
         """Return the exact minimizer; a start is not used."""
-        started = time.perf_counter()
-        system = self.prepare(problem, cache)
-        solved = _from_samples if problem.design.wide else _from_features
-        value = problem.design.centered.split(solved(problem, system))
+        started, rough = time.perf_counter(), _rough(problem)
+        if rough is not None:
+            try:
+                solution = self._solved(rough, cache, started)
+            except SolverError:  # the rounding of its sums made it so
+                solution = None
+            if solution is not None and solution.status is Status.SOLVED:
+                return solution
+        return self._solved(problem, cache, started)
+
+    def _solved(
+        self, problem: WeightFit, cache: Factor | None, started: float
+    ) -> Solution[Weights]:
+        system = _factored(problem, cache)
         tolerance = default_tolerance(problem.targets.dtype)
-        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+
+        def solution(stacked: Tensor) -> Solution[Weights]:
+            value = problem.design.centered.split(stacked)
+            return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+
+        if problem.design.wide:
+            return solution(_from_samples(problem, system))
+        stacked = system.solve(_right_side(problem))
+        found = solution(stacked)
+        if found.residual <= _ROUNDING:
+            return found
+        refined = _refined(problem, system, stacked)
+        return found if refined is stacked else solution(refined)
+
+
+def _rough(problem: WeightFit) -> WeightFit | None:
+    """Return the fit by sums of float32 products, or None where there are none to be had."""
+    if problem.design.inputs.dtype is torch.float64 or problem.design.wide:
+        return None
+    return replace(problem, design=problem.design.rough)
+
+
+def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
+    return factor(problem.design.centered, *_system(problem), previous)
 
 
 def _system(problem: WeightFit) -> tuple[float, float]:
@@ -128,10 +165,9 @@ def _system(problem: WeightFit) -> tuple[float, float]:
     return problem.lam * smoothness, problem.penalty.rho
 
 
-def _from_features(problem: WeightFit, system: Factor) -> Tensor:
-    """Return [W; b], refined once where conditioning has cost digits."""
+def _refined(problem: WeightFit, system: Factor, value: Tensor) -> Tensor:
+    """Return [W; b] refined once where conditioning has cost digits, else as it is."""
     right, design = _right_side(problem), problem.design.centered
-    value = system.solve(right)
     curvature, rho = _system(problem)
     left = torch.addmm(right, design.gram, value, alpha=-curvature)
     left[: design.features] -= 2 * rho * value[: design.features]

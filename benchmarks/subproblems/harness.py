@@ -29,12 +29,14 @@ class Method:
         run: solves; returns the value that `Comparison.judge` takes.
         samples: how many samples a run solves; slow methods get fewer.
         ours: whether it is a solver of liftednet.
+        forks: whether a forked process, in which memory is measured, can run it.
     """
 
     name: str
     run: Callable[[], Any]
     samples: int
     ours: bool = False
+    forks: bool = True
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _row(
         rate,
         base / rate,
         residual,
-        peak_megabytes(method.run) if median(times) < _SLOW else float("nan"),
+        peak_megabytes(method.run) if method.forks and median(times) < _SLOW else float("nan"),
     )
 
 

@@ -108,8 +108,8 @@ def _solve(lower, right, size):
 
 
 @njit(cache=True, fastmath=True)
-def coordinate_descent(hessian, linear, goal, z):
-    """Nonnegative least squares by coordinate descent, row by row, until no step is left."""
+def coordinate_descent(hessian, linear, goal, upper, z):
+    """Least squares from 0 to upper by coordinate descent, row by row, until no step is left."""
     samples, units = linear.shape
     gradient = np.empty(units, linear.dtype)
     for n in range(samples):
@@ -122,7 +122,7 @@ def coordinate_descent(hessian, linear, goal, z):
         for _ in range(5_000):
             worst = 0.0
             for i in range(units):
-                to = max(z[n, i] - gradient[i] / hessian[i, i], 0)
+                to = min(max(z[n, i] - gradient[i] / hessian[i, i], 0), upper)
                 change = to - z[n, i]
                 if change != 0:
                     z[n, i] = to

@@ -1,10 +1,14 @@
-"""State fits of a ReLU layer below a joint link: nonnegative least squares, one shared matrix."""
+"""State fits below a joint link: least squares in a box, most often z >= 0, one shared matrix.
+
+Rows of JAX and DAQP appear where these are installed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import cvxpy as cp
@@ -18,10 +22,10 @@ from torch import Tensor
 from benchmarks.subproblems.harness import Comparison, Method, loosest
 from benchmarks.subproblems.opponents import block_pivoting, coordinate_descent, dual_newton
 from benchmarks.subproblems.trained import trained
-from liftednet.activations import Identity, ReLU
+from liftednet.activations import Clipped, Identity, ReLU
 from liftednet.divergences import joint
 from liftednet.problems import Link, StateFit
-from liftednet.solvers import CompiledNewton, Dual, Proximal
+from liftednet.solvers import CompiledNewton, Dual, Proximal, Solver, choose
 
 TOLERANCE = 1e-6
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -29,7 +33,10 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Case:
-    """min over z >= 0 of |z - u|^2 / 2 + ratio |z W + c - v|^2 / 2, for every row of u and v."""
+    """min over 0 <= z <= upper of |z - u|^2 / 2 + ratio |z W + c - v|^2 / 2, for rows of u and v.
+
+    Methods begin at `start`, (samples, units), where it is given.
+    """
 
     name: str
     weight: Tensor
@@ -37,12 +44,22 @@ class Case:
     u: Tensor
     v: Tensor
     ratio: float
+    upper: float = np.inf
+    start: Tensor | None = None
 
     def problem(self, samples: int, dtype: torch.dtype = torch.float64) -> StateFit:
         """Return the fit of the first samples."""
         parts = (self.weight, self.bias, self.v[:samples], self.u[:samples])
         weight, bias, v, u = (part.to(dtype) for part in parts)
-        return StateFit(joint(ReLU()), u, (Link(joint(Identity()), weight, bias, v, self.ratio),))
+        activation = ReLU() if self.upper == np.inf else Clipped(0.0, self.upper)
+        link = Link(joint(Identity()), weight, bias, v, self.ratio)
+        return StateFit(joint(activation), u, (link,))
+
+    def begin(self, samples: int, dtype: type[np.floating[Any]]) -> np.ndarray[Any, Any]:
+        """Return where to begin, (samples, units), 0 where nothing is known."""
+        if self.start is None:
+            return np.zeros((samples, len(self.weight)), dtype)
+        return self.start[:samples].numpy().astype(dtype)
 
     def stacked(self) -> tuple[Array, Callable[[int], Array]]:
         """Return M and r(i) of min |M z - r(i)|."""
@@ -80,65 +97,100 @@ def from_training(units: int, above: int, ratio: float) -> Case:
     return Case(name, net.weight, net.bias, net.inner, net.outer, ratio)
 
 
+def nearly(case: Case) -> Case:
+    """Return the case with a start: the solution for pre-activations that differ by a thousandth.
+
+    So begins a sweep after the first.
+    """
+    noise = torch.randn(
+        case.u.shape, generator=torch.Generator().manual_seed(1), dtype=case.u.dtype
+    )
+    before = replace(case, u=case.u + 1e-3 * noise).problem(len(case.u))
+    return replace(
+        case, name=f"{case.name}, start nearly optimal", start=Dual().solve(before).value
+    )
+
+
 def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
     units, above = case.weight.shape
     problem = case.problem(samples)
     single = case.problem(samples, torch.float32)
-    newton, dual, proximal = CompiledNewton(TOLERANCE), Dual(TOLERANCE), Proximal(TOLERANCE)
-    compiled = [
-        Method("liftednet compiled-newton", lambda: newton.solve(problem).value, samples, True),
-        Method(
-            "liftednet compiled-newton, float32 to 1e-5",
-            lambda: CompiledNewton().solve(single).value,
-            samples,
-            True,
-        ),
-    ]
-    fast = [
-        *(compiled if newton.obstacle(problem) is None else []),
-        Method("liftednet dual", lambda: dual.solve(problem).value, samples, True),
-        *(
-            [Method("liftednet proximal", lambda: proximal.solve(problem).value, samples, True)]
-            if slow
-            else []
-        ),
-        Method(
-            "liftednet dual, float32 to 1e-5", lambda: Dual().solve(single).value, samples, True
-        ),
-    ]
+    start = None if case.start is None else case.start[:samples]
+
+    def method(solver: Solver[Any, Any, Any], problem: StateFit, name: str = "") -> Method:
+        begin = None if start is None else start.to(problem.pre_activation)
+        run = lambda: solver.solve(problem, begin).value  # noqa: E731
+        return Method(f"liftednet {solver.name}{name}", run, samples, True)
+
+    def ours() -> Iterator[Method]:
+        solvers = [
+            CompiledNewton(TOLERANCE),
+            Dual(TOLERANCE),
+            *([Proximal(TOLERANCE)] if slow else []),
+        ]
+        solvers = [solver for solver in solvers if solver.obstacle(problem) is None]
+        solvers.sort(key=lambda solver: solver.name != choose(problem).name)
+        yield from (method(solver, problem) for solver in solvers)
+        for solver in (CompiledNewton(), Dual()):
+            if solver.obstacle(single) is None:
+                yield method(solver, single, ", float32 to 1e-5")
 
     def judge(value: Tensor) -> float:
         return case.problem(len(value)).measure(value).residual
 
+    kind = "nonnegative states" if case.upper == np.inf else f"states from 0 to {case.upper:g}"
     return Comparison(
-        f"nonnegative states, {units} below {above}, {samples:,} samples, {case.name}",
+        f"{kind}, {units} below {above}, {samples:,} samples, {case.name}",
         [
-            *fast,
-            *_compiled(case, samples),
+            *ours(),
+            *_compiled(case, samples, judge),
             *(_alternatives(case, slow, blocks, judge) if slow else ()),
         ],
         judge,
     )
 
 
-def _compiled(case: Case, samples: int) -> Iterator[Method]:
-    """Yield what a few dozen lines of Numba or torch do, each where it is not hopeless."""
+def _compiled(case: Case, samples: int, judge: Callable[[Tensor], float]) -> Iterator[Method]:
+    """Yield what a few dozen lines of Numba, JAX or torch do, each where it is not hopeless."""
     units, above = case.weight.shape
-    hard = case.name.startswith("condition 10000")
-    if units <= 100:
+    hard, box = case.name.startswith("condition 10000"), case.upper < np.inf
+    if units <= 100 and not box:
         yield Method("Numba block pivoting", lambda: _pivoting(case, samples), samples)
     if not hard and units <= 300:
         few = samples if units <= 100 else min(samples, 200)
-        yield Method("Numba coordinate descent, then pivoting", lambda: _both(case, few), few)
-    if above <= 30:
+        name = "Numba coordinate descent" + ("" if box else ", then pivoting")
+        yield Method(name, lambda: _both(case, few), few)
+    if above <= 30 and not box and case.start is None:
         goal = 1e-9 if hard else 1e-7
         parts = case.weight, case.u[:samples], (case.v - case.bias)[:samples]
         yield Method("dual Newton in torch", lambda: dual_newton(*parts, goal), samples)
+    if find_spec("jax") is not None and not hard:
+        for dtype in (np.float32, np.float64):
+            name = f"accelerated gradient in JAX, {np.dtype(dtype)}"
+            run = loosest(partial(_in_jax, case, samples, dtype), judge)
+            yield Method(name, run, samples, forks=False)
+
+
+def _in_jax(
+    case: Case, samples: int, dtype: type[np.floating[Any]], tolerance: float
+) -> Callable[[], Tensor]:
+    from benchmarks.subproblems.jitted import accelerated
+
+    def run() -> Tensor:
+        hessian, linear = case.quadratic()
+        ends = np.linalg.eigvalsh(hessian)[[0, -1]]
+        right, z = linear[:samples].astype(dtype), case.begin(samples, dtype)
+        goal = tolerance * max(1.0, np.abs(linear).max())
+        return torch.from_numpy(
+            accelerated(hessian.astype(dtype), right, z, ends, case.upper, goal)
+        )
+
+    return run
 
 
 def _pivoting(case: Case, samples: int) -> Tensor:
     hessian, linear = case.quadratic()
-    z = np.zeros((samples, len(hessian)))
+    z = case.begin(samples, np.float64)
     block_pivoting(hessian, linear[:samples], z)
     return torch.from_numpy(z)
 
@@ -146,8 +198,13 @@ def _pivoting(case: Case, samples: int) -> Tensor:
 def _both(case: Case, samples: int) -> Tensor:
     hessian, linear = case.quadratic()
     single, right = hessian.astype(np.float32), linear[:samples].astype(np.float32)
-    near = np.zeros_like(right)
-    coordinate_descent(single, right, np.float32(1e-4 * max(1.0, np.abs(right).max())), near)
+    near, size = case.begin(samples, np.float32), max(1.0, np.abs(right).max())
+    ends = np.float32(1e-4 * size), np.float32(case.upper)
+    if case.upper < np.inf:
+        near = near.astype(np.float64)
+        coordinate_descent(hessian, linear[:samples], 1e-8 * size, case.upper, near)
+        return torch.from_numpy(near)
+    coordinate_descent(single, right, *ends, near)
     z = near.astype(np.float64)
     block_pivoting(hessian, linear[:samples], z)
     return torch.from_numpy(z)
@@ -158,15 +215,34 @@ def _alternatives(
 ) -> Iterator[Method]:
     matrix, right = case.stacked()
     few = max(2, slow // 10)
-    yield Method("scipy nnls", lambda: _rows(nnls(matrix, right(i))[0] for i in range(slow)), slow)
+    if find_spec("daqp") is not None:
+        yield Method("DAQP", lambda: _daqp(case, slow), slow)
+    if case.upper == np.inf:
+        run = lambda: _rows(nnls(matrix, right(i))[0] for i in range(slow))  # noqa: E731
+        yield Method("scipy nnls", run, slow)
     yield Method("scipy lsq_linear", loosest(partial(_bounded, case, few), judge), few)
     yield Method("OSQP, factored once", loosest(partial(_osqp, case, slow), judge), slow)
-    if len(case.weight) < 1_000:
+    if len(case.weight) < 1_000 and case.upper == np.inf:
         yield Method("CVXPY re-solved, OSQP", loosest(partial(_resolved, case, few), judge), few)
     if blocks:
         for backend in ("OSQP", "CLARABEL", "SCS"):
             run = loosest(partial(_block, case, 10, backend), judge)
             yield Method(f"CVXPY block, {backend}", run, 10)
+
+
+def _daqp(case: Case, samples: int) -> Tensor:
+    import daqp
+
+    hessian, linear = case.quadratic()
+    units = len(hessian)
+    none, low = np.zeros((0, units)), np.zeros(units)
+    high, sense = np.full(units, min(case.upper, 1e30)), np.zeros(units, np.int32)
+
+    def one(i: int) -> Array:
+        found: Array = daqp.solve(hessian, -linear[i], none, high, low, sense)[0]
+        return found
+
+    return _rows(one(i) for i in range(samples))
 
 
 def _rows(rows: Iterator[Array]) -> Tensor:
@@ -177,7 +253,7 @@ def _bounded(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]
     matrix, right = case.stacked()
 
     def one(i: int) -> Array:
-        found: Array = lsq_linear(matrix, right(i), (0, np.inf), tol=tolerance).x
+        found: Array = lsq_linear(matrix, right(i), (0, case.upper), tol=tolerance).x
         return found
 
     return lambda: _rows(one(i) for i in range(samples))
@@ -192,7 +268,7 @@ def _osqp(case: Case, samples: int, tolerance: float) -> Callable[[], Tensor]:
         -linear[0],
         csc_matrix(np.eye(units)),
         np.zeros(units),
-        np.full(units, np.inf),
+        np.full(units, case.upper),
         verbose=False,
         eps_abs=tolerance,
         eps_rel=tolerance,
@@ -243,7 +319,8 @@ def _block(case: Case, samples: int, backend: str, tolerance: float) -> Callable
     return run
 
 
-def comparisons(quick: bool) -> Iterator[Comparison]:
+def narrow(quick: bool) -> Iterator[Comparison]:
+    """Yield fits below at most 32 units."""
     if quick:
         yield comparison(synthetic(50, 20, 3, 200), 200, 20, blocks=True)
         return
@@ -252,11 +329,35 @@ def comparisons(quick: bool) -> Iterator[Comparison]:
     yield comparison(synthetic(50, 20, 235, 20_000, shift=-1.8), 20_000, 0, blocks=False)
     yield comparison(synthetic(50, 20, 3, 4_000), 4_000, 0, blocks=False)
     yield comparison(synthetic(50, 20, 235, 4_000), 4_000, 0, blocks=False)
-    yield comparison(from_training(300, 100, 1.0), 1_000, 40, blocks=False)
-    yield comparison(synthetic(300, 100, 3, 1_000), 1_000, 40, blocks=False)
-    yield comparison(synthetic(300, 100, 235, 1_000), 1_000, 40, blocks=False)
-    yield comparison(from_training(300, 100, 100.0), 1_000, 40, blocks=False)
     yield comparison(synthetic(50, 20, 3, 1_000), 1_000, 100, blocks=True)
     yield comparison(synthetic(50, 20, 235, 1_000), 1_000, 100, blocks=False)
-    yield comparison(from_training(300, 100, 1.0), 60_000, 40, blocks=False)
-    yield comparison(synthetic(1_000, 300, 3, 1_000), 1_000, 4, blocks=False)
+
+
+def wide(quick: bool) -> Iterator[Comparison]:
+    """Yield fits below more."""
+    if quick:
+        yield comparison(synthetic(100, 40, 3, 200), 200, 0, blocks=False)
+        return
+    yield comparison(synthetic(300, 100, 3, 1_000), 1_000, 40, blocks=False)
+    few = synthetic(300, 100, 235, 1_000, shift=-0.9)
+    yield comparison(few, 1_000, 40, blocks=False)
+    yield comparison(nearly(few), 1_000, 0, blocks=False)
+    yield comparison(synthetic(300, 100, 235, 1_000), 1_000, 40, blocks=False)
+    yield comparison(from_training(300, 100, 1.0), 1_000, 40, blocks=False)
+    yield comparison(from_training(300, 100, 100.0), 1_000, 40, blocks=False)
+    yield comparison(synthetic(300, 300, 235, 500), 500, 0, blocks=False)
+    yield comparison(synthetic(1_000, 300, 1e4, 200), 200, 4, blocks=False)
+
+
+def large(quick: bool) -> Iterator[Comparison]:
+    """Yield fits that take minutes."""
+    if not quick:
+        yield comparison(from_training(300, 100, 1.0), 60_000, 40, blocks=False)
+        yield comparison(synthetic(1_000, 300, 3, 1_000), 1_000, 4, blocks=False)
+
+
+def boxes(quick: bool) -> Iterator[Comparison]:
+    """Yield fits with an upper bound."""
+    for units, above, condition in ((20, 5, 3.0),) if quick else ((50, 20, 235.0), (300, 100, 3.0)):
+        case = replace(synthetic(units, above, condition, 1_000), upper=0.5)
+        yield comparison(case, 1_000, 20, blocks=False)

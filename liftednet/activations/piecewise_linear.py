@@ -177,7 +177,7 @@ class LeakyReLU(Activation):
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return w / (1 + t) where w > 0, else w / (1 + t / alpha)."""
-        return torch.where(w > 0, w / (1 + t), w / (1 + t / self.alpha))
+        return torch.maximum(w / (1 + t), w / (1 + t / self.alpha))  # the faster, by far
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return (|max(v, 0)|^2 + |min(v, 0)|^2 / alpha) / 2 per sample, (samples,)."""

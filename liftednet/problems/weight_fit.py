@@ -19,7 +19,7 @@ from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure, require_bounded
 from liftednet.problems.link import Link
-from liftednet.samples import Design, Weights
+from liftednet.samples import Design, Weights, row_chunks
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
-_EPSILON = torch.finfo(torch.float64).eps
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
 
@@ -214,7 +213,8 @@ class WeightFit(Fit[Weights]):
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
         centered (without a bias, its part across the mean of X is judged by centered terms, too);
         what the rounding of b itself may bring to it does not count. It is at least the share of
-        the objective that rounding hides where pre-activations are huge.
+        the objective that rounding hides where pre-activations are huge. Sums of a `rough` design
+        add what their own rounding may hide.
         """
         stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
@@ -229,7 +229,9 @@ class WeightFit(Fit[Weights]):
             beyond = violation[-1].abs() - self._rounding(value.bias)
             violation[-1] = beyond.clamp(min=0)
         residual = torch.maximum((violation / scale).abs().max(), self._across_mean(violation))
-        hidden = _EPSILON * self.lam * (stacked * self.cross).abs().sum()
+        if not self.design.exact:
+            residual = residual + (self._unseen(stacked) / scale).max()
+        hidden = self.design.rounding * self.lam * (stacked * self.cross).abs().sum()
         size = self.lam * self.design.mass + objective.abs()
         residual = torch.maximum(residual, hidden / size)
         return Measure(float(objective), float(residual))
@@ -239,6 +241,24 @@ class WeightFit(Fit[Weights]):
         assert self.divergence.smoothness is not None  # measured only for smooth divergences
         steepest = self.lam * self.divergence.smoothness * self.design.mass
         return steepest * torch.finfo(bias.dtype).eps * bias.double().abs()
+
+    def _unseen(self, stacked: Tensor) -> Tensor:
+        """Return what the rounding of products may add to the gradient, (units,).
+
+        With d the lengths of the columns of [X, 1] it is 4 eps max d |d * w| for a column w of
+        [W; b], several times what is seen, and 4 eps max d |v| over the root of the number of
+        chunks that X'v is summed from.
+        """
+        assert self.divergence.smoothness is not None  # that of a quadratic divergence
+        design = self.design.centered
+        lengths = design.gram.diagonal().sqrt()
+        squares = stacked.new_zeros(self.units)
+        for part in row_chunks(design.samples, self.units):
+            squares += design.weighed(self.pulled[part].square(), part).sum(0)
+        chunks = squares.new_tensor(design.chunks(self.units))
+        squares, chunks = processes.total(squares, chunks)
+        found = self.divergence.smoothness * (lengths.unsqueeze(1) * stacked).norm(dim=0)
+        return 4 * self.lam * design.rounding * lengths.max() * (found + (squares / chunks).sqrt())
 
     def _across_mean(self, violation: Tensor) -> Tensor:
         """Return the violation across the mean input, over terms of inputs about their mean.
