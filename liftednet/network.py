@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from liftednet.layers.expression import (
 from liftednet.layers.layer import Shape, columns
 from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
-from liftednet.validation import is_integer, require_positive
+from liftednet.validation import is_integer, is_number, require_flag, require_positive
 
 Bounds = tuple[float, float]
 
@@ -173,18 +174,38 @@ class Network:
         self.states: list[State] = []
         self.terms: list[Term] = []
 
-    def input(self, *shape: int, sequence: bool = False) -> Input:
+    def input(
+        self,
+        *shape: int,
+        sequence: bool = False,
+        missing: bool = False,
+        noise: float | Sequence[float] = 0.0,
+    ) -> Input:
         """Declare data that come in.
 
         Args:
             shape: of a sample, or of a step of a sequence: features, or channels and positions.
             sequence: whether there are steps.
+            missing: whether entries may be missing, as NaN. They are states of their own then,
+                under a Gaussian prior that `fit` learns from what was seen: methods complete them.
+            noise: standard deviation of what is seen around what there is, in units of the data,
+                one number or one for each feature; the input is a state, too, where it is not 0.
 
         Raises:
-            DataError: a size is no positive integer.
+            DataError: a size is no positive integer, or the noise is negative or infinite.
+            DeclarationError: a sequence is to have missing or noisy entries.
+
+        Example:
+            >>> from liftednet import Network
+            >>> x = Network().input(3, missing=True, noise=[0.0, 0.1, 0.0])
+            >>> x.incomplete
+            True
         """
         _require_shape(shape)
-        found = Input(tuple(map(int, shape)), sequence)
+        require_flag("missing", missing)
+        found = Input(tuple(map(int, shape)), sequence, missing, _noise(noise, columns(shape)))
+        if sequence and found.incomplete:
+            raise DeclarationError("entries of sequences cannot be declared missing or noisy.")
         self.inputs.append(_named(found, "input", len(self.inputs)))
         return found
 
@@ -366,6 +387,18 @@ class Network:
     def arguments(self) -> list[Expression]:
         """The pre-activations of all states and losses."""
         return [x.argument for x in self.states] + [x.argument for x in self.terms]
+
+
+def _noise(given: Any, units: int) -> tuple[float, ...]:
+    """Return standard deviations, one or one for each unit."""
+    found: tuple[Any, ...] = tuple(given) if isinstance(given, Sequence) else (given,)
+    fits = len(found) in (1, units) and all(map(is_number, found))
+    if not fits or not all(0 <= x < math.inf for x in found):
+        raise DataError(
+            f"noise is a standard deviation, not negative, or one for each of {units} features; "
+            f"got {given!r}."
+        )
+    return tuple(map(float, found))
 
 
 def _check_layers(expression: Expression) -> None:

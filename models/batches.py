@@ -67,12 +67,15 @@ class ArrayBatches:
         size: samples of a batch, at most; all batches are equal but for one sample.
         generator: of the orders.
         numbers: of the samples in a pass, among those of all processes; None for every sample.
+        redrawn: the samples with new draws of what was not seen, for every pass; None where all
+            was seen.
     """
 
     data: Data
     size: int
     generator: torch.Generator
     numbers: Tensor | None = None
+    redrawn: Callable[[torch.Generator], Data] | None = None
 
     @property
     def samples(self) -> int:
@@ -102,8 +105,9 @@ class ArrayBatches:
         order = torch.randperm(self.samples, generator=self.generator)
         if self.numbers is not None:
             order = self.numbers[order]
+        data = self.data if self.redrawn is None else self.redrawn(self.generator)
         for batch in order.tensor_split(len(self)):
-            yield replace(self.data.take(self._share.own(batch)), among=len(batch))
+            yield replace(data.take(self._share.own(batch)), among=len(batch))
 
     def memory(self) -> list[Tensor]:
         """Return the state of the generator."""

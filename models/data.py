@@ -152,7 +152,10 @@ def prepared(
         values[TIME] = timeline
     for variable in given:
         if not variable.sequence or timeline is None:
-            require_finite("X", values[variable])
+            known = values[variable]
+            require_finite(
+                "X", known.masked_fill(known.isnan(), 0.0) if variable.missing else known
+            )
         values[variable] = values[variable].to(device=device, dtype=dtype)
     data = Data(values)
     if sample_weight is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from liftednet import processes, solvers
 from liftednet.layers import Expression
-from liftednet.layers.expression import TIME, Applied
+from liftednet.layers.expression import TIME, Applied, Input
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import Network
@@ -47,7 +47,7 @@ def described_network(network: Network) -> Description:
     for argument in network.arguments:
         _describe_layers(argument, names, layers)
     return {
-        "inputs": [{"shape": list(x.shape), "sequence": x.sequence} for x in network.inputs],
+        "inputs": [_described_input(x) for x in network.inputs],
         "weights": [_described_fields(x, ("shape", "bias", "penalty")) for x in network.parameters],
         "layers": layers,
         "states": [
@@ -61,6 +61,11 @@ def described_network(network: Network) -> Description:
             for term in network.terms
         ],
     }  # fmt: skip
+
+
+def _described_input(x: Input) -> Description:
+    found = {"shape": list(x.shape), "sequence": x.sequence}
+    return {**found, "missing": x.missing, "noise": list(x.noise)} if x.incomplete else found
 
 
 def described_training(

@@ -167,8 +167,11 @@ class _Feedforward(_Estimator):
         sizes = (self.n_features_in_, *hidden, outputs)
         with _refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)
-        given = {} if self.monotonic_cst is None else {"monotonic_cst": directions.tolist()}
+        given: dict[str, Any] = (
+            {} if self.monotonic_cst is None else {"monotonic_cst": directions.tolist()}
+        )
         activations = _activations(self.activation)
+        given.update(missing=self.missing, noise=self.noise)
         return LiftedMLP(sizes, activations, self._loss(), **given, **settings)
 
     @abstractmethod
@@ -185,7 +188,7 @@ class _Feedforward(_Estimator):
         with _refusals():
             found: tuple[Rows, Any] = validate_data(
                 self, X, y, dtype=_TYPES, multi_output=True, force_writeable=True, reset=reset,
-                y_numeric=isinstance(self, RegressorMixin),
+                y_numeric=isinstance(self, RegressorMixin), ensure_all_finite=self._finite,
             )  # fmt: skip
         return found
 
@@ -198,8 +201,21 @@ class _Feedforward(_Estimator):
         """
         self._require_fitted()
         with _refusals():
-            found: Rows = validate_data(self, X, dtype=_TYPES, force_writeable=True, reset=False)
+            found: Rows = validate_data(
+                self, X, dtype=_TYPES, force_writeable=True, reset=False,
+                ensure_all_finite=self._finite,
+            )  # fmt: skip
         return found
+
+    @property
+    def _finite(self) -> bool | str:
+        return "allow-nan" if self.missing else True
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn whether entries may be missing."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = bool(self.missing)
+        return tags
 
 
 class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
@@ -235,6 +251,8 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         monotonic_cst: as in scikit-learn's trees: of every feature 1, -1 or 0, where the
             probability of the second of two classes must not fall, not rise, or may do both; or
             these numbers by name of a data frame's columns.
+        missing: whether entries of X may be NaN: states of their own, see `Network.input`.
+        noise: standard deviation of X around what there is, see `Network.input`.
 
     Attributes:
         classes_: the labels, sorted.
@@ -277,6 +295,8 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         verbose: bool = False,
         device: str | None = None,
         monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
+        missing: bool = False,
+        noise: float | Sequence[float] = 0.0,
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
@@ -287,6 +307,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
+        self.missing, self.noise = missing, noise
 
     def fit(
         self,
@@ -429,6 +450,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         verbose: see `LiftedClassifier`.
         device: see `LiftedClassifier`.
         monotonic_cst: see `LiftedClassifier`; here of the outputs.
+        missing: see `LiftedClassifier`.
+        noise: see `LiftedClassifier`.
 
     Attributes:
         model_: the fitted `LiftedMLP`.
@@ -468,6 +491,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         verbose: bool = False,
         device: str | None = None,
         monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
+        missing: bool = False,
+        noise: float | Sequence[float] = 0.0,
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation, self.loss = hidden_layer_sizes, activation, loss
@@ -478,6 +503,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         self.n_iter_no_change = n_iter_no_change
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
+        self.missing, self.noise = missing, noise
 
     def fit(
         self,

@@ -31,6 +31,7 @@ from .constrained import ConstraintReport, HeldScores, refuse_unmet
 from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
 from .described import described_training
 from .diagnosis import scale_hint, warn_of
+from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
 from .methods import Method
 from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
 from .methods.descent import FullBatch, Solvers
@@ -236,6 +237,7 @@ class Lifted(Predictor):
 
     def _partially_fitted(self, X: Any, y: Any, lengths: Lengths, sample_weight: Any) -> Self:
         began = time.perf_counter()
+        refuse_incomplete(self.network, "partial_fit")
         structure, method = self.checked()
         settings = method if isinstance(method, Minibatch) else Minibatch()
         settings.refuse(structure, self.divergence == MULTIPLIERS)
@@ -329,9 +331,11 @@ class Lifted(Predictor):
         keeper: Keeper,
         told: Callable[..., None],
     ) -> Data:
-        standardization = self._standardization(data, self.warm_start)
+        completion = completion_of(self.network, data)
         described = partial(described_training, self, structure, method, data)
+        standardization = self._standardization(completion.spread(data), self.warm_start)
         if isinstance(method, FullBatch) and method.store is not None:
+            refuse_incomplete(self.network, "A store")
             keeper.refuse("the states of a store change in place")
             with processes.agreed():
                 store = Store(method.store)
@@ -339,7 +343,7 @@ class Lifted(Predictor):
             weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
             blocks = self._stored_blocks(structure, data, weights, store)
         else:
-            data = standardization.of(data).aligned()
+            data = standardization.of(completion.of(data)).aligned()
             blocks = self._begun(structure, data, standardization, method)
         self._refuse_start(blocks)
         memory, begun = keeper.begun(described, data.like.device, len(data))
@@ -352,7 +356,9 @@ class Lifted(Predictor):
         trace = begun or Trace(_finite(blocks.objective()))
 
         def keep() -> None:
-            self._fit = _fitted(blocks, data, trace, standardization)
+            self._fit = replace(
+                _fitted(blocks, data, trace, standardization), completion=completion
+            )
 
         with _hinting(data):
             told(trace, steps, memory, keep, rounds=method.rounds)
@@ -423,17 +429,21 @@ class Lifted(Predictor):
         if batches is None:
             data = self._data(*given)
             refuse_unmet(self.network, constraints, data)
-            standardization, raw = self._standardization(data, self.warm_start), data
-            data = standardization.of(data)
+            completion, raw = completion_of(self.network, data), data
+            standardization = self._standardization(completion.spread(raw), self.warm_start)
+            data = standardization.of(completion.of(raw))
             numbers, held = hold_out(data, method.validation, generator)
-            batches = ArrayBatches(data, method.batch_size, generator, numbers)
+            batches = ArrayBatches(
+                data, method.batch_size, generator, numbers,
+                partial(_redrawn, raw, completion, standardization) if completion.priors else None,
+            )  # fmt: skip
             first = data
             if held is not None:
                 validate = partial(self._mean_objective, structure, held)
         elif constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         else:
-            raw = batches.first()
+            raw, completion = batches.first(), WHOLE
             standardization = self._standardization(raw, self.warm_start)
             first = standardization.of(raw)
         weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
@@ -455,7 +465,7 @@ class Lifted(Predictor):
             found, last_only = tuple(moves.weights), first.last_only
             self._fit = Fitted(
                 structure, found, data, None, trace, last_only, standardization=standardization,
-                spread=processes.size() > 1,
+                spread=processes.size() > 1, completion=completion,
             )  # fmt: skip
 
         with _hinting(first):
@@ -473,6 +483,7 @@ class Lifted(Predictor):
             )
         if self.refit_output:
             raise DataError("refit_output needs all samples: give X and y as arrays.")
+        refuse_incomplete(self.network, "A DataLoader")
         return LoaderBatches(X, lambda a, b: self._checked_data(a, b, None, None, None, True))
 
     def _mean_objective(
@@ -576,6 +587,12 @@ def _fitted(blocks: Blocks, data: Data, trace: Trace, standardization: Standardi
         blocks.structure, tuple(blocks.weights), data, blocks, trace, data.last_only,
         standardization=standardization, spread=processes.size() > 1,
     )  # fmt: skip
+
+
+def _redrawn(
+    raw: Data, completion: Completion, standardization: Standardization, generator: torch.Generator
+) -> Data:
+    return standardization.of(completion.drawn(raw, generator))
 
 
 @contextmanager

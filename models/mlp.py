@@ -53,6 +53,8 @@ class LiftedMLP(Lifted):
         monotonic_cst: of every input 1 where outputs must not fall with it, -1 where they must not
             rise, 0 where they may do both; None for 0 (as in scikit-learn, see
             `monotone_penalties`). Of two classes, the probability of the second is meant.
+        missing: whether entries of X may be missing, as NaN, see `Network.input`.
+        noise: standard deviation of X around what there is, see `Network.input`.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -89,13 +91,16 @@ class LiftedMLP(Lifted):
         refit_output: bool = False,
         standardize: bool = True,
         monotonic_cst: Sequence[int] | None = None,
+        missing: bool = False,
+        noise: float | Sequence[float] = 0.0,
     ) -> None:
         """Check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
         self.loss = CrossEntropy() if loss is None else loss
         given = ReLU() if activations is None else activations
         self.monotonic_cst = monotonic_cst
-        network = feedforward(self.sizes, given, self.loss, bias)
+        self.missing, self.noise = missing, noise
+        network = feedforward(self.sizes, given, self.loss, bias, missing=missing, noise=noise)
         super().__init__(
             network, lam, rho, divergence, penalty=penalty, method=method, start=start,
             solver=solver, proximity=proximity, seed=seed, dtype=dtype, device=device,
@@ -126,6 +131,9 @@ def feedforward(
     activations: Activation | Sequence[Activation],
     loss: Loss,
     bias: bool | Sequence[bool] = True,
+    *,
+    missing: bool = False,
+    noise: float | Sequence[float] = 0.0,
 ) -> Network:
     """Return a chain of dense layers, Lifted Neural Networks, eq. (1).
 
@@ -138,7 +146,7 @@ def feedforward(
     if len(biases) != layers:
         raise DataError(f"bias needs one answer, or one for each of {layers}; got {bias!r}.")
     declared = _checked_activations(activations, layers - 1, loss)
-    x: Expression = network.input(sizes[0])
+    x: Expression = network.input(sizes[0], missing=missing, noise=noise)
     for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
         x = network.state(activation, dense(x, activation.pre_units(units), bias=biased))
     last = declared[layers - 1] if len(declared) == layers else None

@@ -27,6 +27,7 @@ from .constrained import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .described import described_data
 from .forward_pass import refuse_overflow
+from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, Solvers, largest_residual
 from .run import Memory, Trace
 from .settings import MULTIPLIERS, Settings
@@ -53,6 +54,7 @@ class Fitted:
         last_only: the labels of sequences that have one answer, at the last step.
         loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
         spread: whether the data are spread over several processes, of which this one has a part.
+        completion: the priors of inputs that are not seen as they are.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
         parts: of a model that was loaded, the memory of `partial_fit`.
@@ -69,6 +71,7 @@ class Fitted:
     report: ConstraintReport | None = None
     parts: Memory | None = None
     spread: bool = False
+    completion: Completion = WHOLE
 
     @cached_property
     def folded(self) -> list[Weights] | None:
@@ -242,7 +245,8 @@ class Predictor(Settings):
         """Return the output by the feedforward rule, (samples, outputs), or (samples, steps, ...).
 
         Lifted Neural Networks, eq. (1); this is what is exported. A tuple where there are several
-        losses. Sequences that were fitted with one answer have that of their last step.
+        losses. Sequences that were fitted with one answer have that of their last step. Inputs with
+        missing or noisy entries are `completed` before.
 
         Raises:
             DataError: X cannot be used, or the output overflows.
@@ -278,6 +282,30 @@ class Predictor(Settings):
             )
         return report
 
+    def completed(self, X: Arrays) -> Any:
+        """Return X with the most likely values where entries are missing or noisy, in units of X.
+
+        Inputs that are not declared so come back as they are; a tuple where there are several.
+
+        Raises:
+            DataError: X cannot be used.
+        """
+        like = self._known.weights[0].matrix
+        data = prepared(self.network, X, None, dtype=like.dtype, device=str(like.device))
+        values = self._completion.of(data).values
+        each = tuple(values[x].unflatten(-1, x.shape) for x in self.network.inputs)
+        return each[0] if len(each) == 1 else each
+
+    @property
+    def _completion(self) -> Completion:
+        found = self._known.completion
+        if any(x.incomplete and x not in found.priors for x in self.network.inputs):
+            raise errors.NotFittedError(
+                "these weights were given, and no prior of what is missing with them: call "
+                "fit(X, y)."
+            )
+        return found
+
     def _by_parameter(self) -> dict[Any, Weights]:
         fitted = self._known
         return dict(zip(fitted.structure.parameters, fitted.weights, strict=True))
@@ -285,7 +313,8 @@ class Predictor(Settings):
     def _unlabeled(self, X: Arrays, lengths: Lengths) -> Data:
         like = self._known.weights[0].matrix
         data = prepared(self.network, X, None, lengths, dtype=like.dtype, device=str(like.device))
-        return self._known.standardization.of(Data(data.values, self._known.last_only))
+        whole = self._completion.of(Data(data.values, self._known.last_only))
+        return self._known.standardization.of(whole)
 
     def _answers(
         self, values: Any, data: Data, structure: Structure, activated: bool = True

@@ -18,6 +18,7 @@ from liftednet.storage import Archive, Description, describe, read, rebuild, wri
 
 from .checkpoint import packed, unpacked
 from .described import KNOWN, described_network, differences
+from .incomplete import unpacked_completion
 from .lifted import Lifted
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
@@ -151,7 +152,7 @@ class Kind:
 
 def _mlp_arguments(model: LiftedMLP) -> Arguments:
     biases = [parameter.bias for parameter in model.network.parameters]
-    names = (*_SETTINGS, "monotonic_cst")
+    names = (*_SETTINGS, "monotonic_cst", "missing", "noise")
     return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, names)}
 
 
@@ -199,7 +200,10 @@ def _names() -> str:
 
 def _pack(model: Lifted, kind: Kind) -> Archive:
     constants = Tensors()
-    tensors = {**_pack_weights(model.weights), **model.standardization.packed(model.network)}
+    tensors = {
+        **_pack_weights(model.weights), **model.standardization.packed(model.network),
+        **model._known.completion.packed(model.network),
+    }  # fmt: skip
     states = model.network.states
     arguments = {
         name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
@@ -375,6 +379,7 @@ def _restore(model: Lifted, archive: Archive) -> None:
         loaded=loaded,
         parts=parts,
         standardization=unpacked_standardization(archive.tensors, network),
+        completion=unpacked_completion(archive.tensors, network),
     )
 
 

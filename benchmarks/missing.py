@@ -1,0 +1,222 @@
+"""Networks on data with holes: inputs as states against imputation before Adam and before ours.
+
+Of every feature three tenths or a half of the entries are missing at random, or three tenths, large
+ones rather (not at random). `missing=True` has no option set, and so has our network
+on imputed data; where rho is chosen, out of six on a held-out fifth. AdamW on the same network, for
+as many steps with a rate that falls to zero, has rate and decay chosen likewise, out of six pairs.
+Run it with `OMP_NUM_THREADS=1 python -m benchmarks.missing`; what is done is kept, and --minutes
+cuts it in pieces. Written to benchmarks/results/missing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn import datasets
+from sklearn.experimental import enable_iterative_imputer  # noqa: F401
+from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+from sklearn.metrics import accuracy_score, r2_score
+from sklearn.model_selection import train_test_split
+from torch import nn
+
+from benchmarks.solvers import machine
+from liftednet.models import LiftedClassifier, LiftedRegressor
+
+RESULT = Path(__file__).parent / "results" / "missing.md"
+RUNS = RESULT.with_suffix(".jsonl")
+SEEDS = range(5)
+HOLES = (("at random", 0.3), ("at random", 0.5), ("large ones", 0.3))
+RATES, DECAYS = (3e-4, 1e-3, 3e-3), (1e-2, 1.0)
+RHOS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
+STEPS, BATCH, HIDDEN, MOST = 500, 100, 100, 1_000
+Array = np.ndarray[Any, Any]
+Split = tuple[Array, Array, Array, Array]  # training and test inputs, training and test answers
+
+
+def tables() -> dict[str, tuple[Array, Array, bool]]:
+    friedman = datasets.make_friedman1(MOST, noise=1.0, random_state=0)
+    return {
+        "diabetes": (*datasets.load_diabetes(return_X_y=True), False),
+        "friedman 1": (*friedman, False),
+        "breast cancer": (*datasets.load_breast_cancer(return_X_y=True), True),
+        "digits": (*datasets.load_digits(return_X_y=True), True),
+    }
+
+
+def with_holes(x: Array, kind: str, share: float, generator: np.random.Generator) -> Array:
+    """Return x with NaN; where large ones are missing rather, by a logistic chance."""
+    chance = np.full(x.shape, share)
+    if kind == "large ones":
+        deviation = x.std(0)
+        away = (x - x.mean(0)) / np.where(deviation > 0, deviation, 1)
+        chance = 1 / (1 + np.exp(-2 * away))
+        chance = np.clip(chance * share / chance.mean(0), 0, 0.95)
+    return np.where(generator.random(x.shape) < chance, np.nan, x)
+
+
+def split(name: str, kind: str, share: float, seed: int) -> Split:
+    x, y, classes = tables()[name]
+    generator = np.random.default_rng(seed)
+    some = generator.permutation(len(x))[:MOST]
+    x, y = x[some], y[some]
+    gaps = with_holes(x, kind, share, generator)
+    parts = train_test_split(
+        gaps, y, test_size=0.3, random_state=seed, stratify=y if classes else None
+    )
+    seen = ~np.isnan(parts[0]).all(0)
+    return parts[0][:, seen], parts[1][:, seen], parts[2], parts[3]
+
+
+def imputers(features: int) -> dict[str, Any]:
+    wide = features > 50  # where all features would take minutes
+    return {
+        "mean": SimpleImputer(),
+        "mean, indicators": SimpleImputer(add_indicator=True),
+        "k nearest": KNNImputer(n_neighbors=10),
+        "iterative": IterativeImputer(
+            max_iter=3 if wide else 10, n_nearest_features=10 if wide else None, random_state=0
+        ),
+    }
+
+
+def standardized(x: Array, unseen: Array) -> tuple[Array, Array]:
+    center, deviation = x.mean(0), x.std(0)
+    deviation = np.where(deviation > 0, deviation, 1)
+    return (x - center) / deviation, (unseen - center) / deviation
+
+
+def adam(parts: Split, classes: bool, seed: int, rate: float, decay: float) -> float:
+    """Return the score of AdamW on standardized data."""
+    x, unseen, y, wanted = parts
+    x, unseen = standardized(x, unseen)
+    outputs = int(max(y.max(), wanted.max())) + 1 if classes else 1
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(x.shape[1], HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs))
+    rows = torch.tensor(x, dtype=torch.float32)
+    if classes:
+        target, loss = torch.tensor(y), nn.functional.cross_entropy
+    else:
+        center, deviation = y.mean(), y.std()
+        target = torch.tensor((y - center) / deviation, dtype=torch.float32)[:, None]
+        loss = nn.functional.mse_loss
+    optimizer = torch.optim.AdamW(network.parameters(), lr=rate, weight_decay=decay)
+    batches = [
+        b for _ in range(STEPS) for b in torch.randperm(len(x), generator=generator).split(BATCH)
+    ]
+    for number, batch in enumerate(batches[:STEPS]):
+        optimizer.param_groups[0]["lr"] = rate * (1 - number / STEPS)
+        optimizer.zero_grad()
+        loss(network(rows[batch]), target[batch]).backward()
+        optimizer.step()
+    with torch.no_grad():
+        found = network(torch.tensor(unseen, dtype=torch.float32)).numpy()
+    if classes:
+        return float(accuracy_score(wanted, found.argmax(1)))
+    return float(r2_score(wanted, center + deviation * found[:, 0]))
+
+
+Score = Callable[..., float]
+
+
+def tuned(
+    score: Score, tries: Sequence[dict[str, float]], parts: Split, classes: bool, seed: int
+) -> tuple[float, dict[str, float]]:
+    """Return the score with what is best on a fifth of the training samples, and what that is."""
+    x, _, y, _ = parts
+    held = train_test_split(x, y, test_size=0.2, random_state=seed, stratify=y if classes else None)
+    scores = [score(held, classes, seed, **one) for one in tries]
+    best = tries[int(np.argmax(scores))]
+    return score(parts, classes, seed, **best), best
+
+
+def lifted(parts: Split, classes: bool, seed: int, rho: float | None = None) -> float:
+    """Return the score of our network, to which NaN is missing."""
+    x, unseen, y, wanted = parts
+    kind = LiftedClassifier if classes else LiftedRegressor
+    model = kind((HIDDEN,), missing=bool(np.isnan(x).any()), rho=rho, random_state=seed)
+    return float(model.fit(x, y).score(unseen, wanted))
+
+
+def runs(name: str, kind: str, share: float, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield every method's score on one set with holes."""
+    parts, classes = split(name, kind, share, seed), tables()[name][2]
+    about = {"set": name, "kind": kind, "share": share, "seed": seed}
+    begun = time.process_time()
+
+    def row(method: str, score: float, **more: float) -> dict[str, Any]:
+        nonlocal begun
+        spent, begun = time.process_time() - begun, time.process_time()
+        return {**about, "method": method, "score": score, "seconds": spent, **more}
+
+    yield row("missing=True", lifted(parts, classes, seed))
+    score, chosen = tuned(lifted, [{"rho": rho} for rho in RHOS], parts, classes, seed)
+    yield row("missing=True, rho chosen", score, **chosen)
+    pairs = [{"rate": rate, "decay": decay} for rate, decay in product(RATES, DECAYS)]
+    for imputed, imputer in imputers(parts[0].shape[1]).items():
+        filled = (imputer.fit_transform(parts[0]), imputer.transform(parts[1]), *parts[2:])
+        yield row(f"{imputed}; ours", lifted(filled, classes, seed))
+        score, chosen = tuned(adam, pairs, filled, classes, seed)
+        yield row(f"{imputed}; AdamW", score, **chosen)
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Return a row for every set and kind of holes, a column for every method."""
+    methods = list(dict.fromkeys(x["method"] for x in records))
+    cells = list(dict.fromkeys((x["set"], x["kind"], x["share"]) for x in records))
+    lines = ["| set, missing | " + " | ".join(methods) + " |", "|" + " --- |" * (len(methods) + 1)]
+    for cell in cells:
+        found = {
+            method: [
+                x["score"] for x in records
+                if x["method"] == method and (x["set"], x["kind"], x["share"]) == cell
+            ]
+            for method in methods
+        }  # fmt: skip
+        best = max(map(fmean, found.values()))
+        shown = []
+        for scores in found.values():
+            text = f"{fmean(scores):.3f} ({min(scores):.3f})"
+            shown.append(f"**{text}**" if fmean(scores) == best else text)
+        name = f"{cell[0]}, {cell[2]:.0%} {cell[1]}"
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def main(minutes: float) -> None:
+    records = [json.loads(x) for x in RUNS.read_text().splitlines()] if RUNS.exists() else []
+    done = {(x["set"], x["kind"], x["share"], x["seed"]) for x in records}
+    begun = time.monotonic()
+    for seed, name, (kind, share) in product(SEEDS, tables(), HOLES):
+        if (name, kind, share, seed) in done or time.monotonic() - begun > 60 * minutes:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            records += runs(name, kind, share, seed)
+        RUNS.write_text("".join(json.dumps(x) + "\n" for x in records))
+    order = {name: number for number, name in enumerate(tables())}
+    records.sort(key=lambda x: (order[x["set"]], HOLES.index((x["kind"], x["share"]))))
+    seeds = sorted({x["seed"] for x in records})
+    RESULT.write_text(
+        "# Data with holes\n\n"
+        f"{(__doc__ or '').split('Run it with')[0].strip()}\n\n"
+        f"R2 of regressions, accuracy of classes, 30 % of the samples held out: mean over "
+        f"{len(seeds)} seeds of holes, split and start (and the worst). Bold is the best mean of a "
+        f"row.\n\n{table(records)}\n\n({machine()}.)\n"
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    main(parser.parse_args().minutes)

@@ -1,0 +1,163 @@
+"""A Gaussian of few factors, fitted to rows of which entries are missing or noisy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from liftednet.samples import row_chunks
+
+_SWEEPS = 40  # of expectation and maximization
+_PULL = 0.5  # of loadings to 0, in samples for each column
+_LEAST = 1e-4  # share of a column's variance that the factors cannot explain
+_SAME = 1e-24  # of a mean's square: a variance that is rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """x = mean + z F + e, seen as x + n: z ~ N(0, I), e ~ N(0, diag(own)), n ~ N(0, diag(noise)).
+
+    Factor analysis (Rubin and Thayer, EM Algorithms for ML Factor Analysis, 1982).
+
+    Attributes:
+        mean: (columns,), all in float64.
+        loadings: F, (rank, columns).
+        own: (columns,) not negative; 0, as F is, where a column does not vary.
+        noise: (columns,) not negative.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.solvers.factors import Factors
+        >>> two = Factors(torch.zeros(2), torch.ones(1, 2), torch.ones(2), torch.zeros(2))
+        >>> two.completed(torch.tensor([[1.0, torch.nan]]))  # of correlation 1/2
+        tensor([[1.0000, 0.5000]])
+    """
+
+    mean: Tensor
+    loadings: Tensor
+    own: Tensor
+    noise: Tensor
+
+    @property
+    def _total(self) -> Tensor:
+        """The variance of what is seen around the factors; 1 where there is none."""
+        total = self.own + self.noise
+        return total.where(total > 0, 1.0)
+
+    @property
+    def width(self) -> int:
+        """How many standard normal numbers make a draw."""
+        return sum(self.loadings.shape)
+
+    def completed(self, rows: Tensor, normal: Tensor | None = None) -> Tensor:
+        """Return x, given what is seen of it.
+
+        Its mean is the minimizer of a convex energy, |x - seen|^2 / (2 noise) over what is seen
+        minus the logarithm of the prior.
+
+        Args:
+            rows: (samples, columns), NaN where nothing is seen.
+            normal: standard normal numbers, (samples, width) or (1, width), which make a draw of
+                x; None for its mean.
+        """
+        if normal is not None:
+            normal = normal.to(self.mean).expand(len(rows), self.width)
+        found = torch.empty_like(rows)
+        for part in row_chunks(len(rows), len(self.loadings) ** 2 + rows.shape[1]):
+            some = None if normal is None else normal[part]
+            found[part] = self._completed(rows[part].to(self.mean), some).to(rows)
+        return found
+
+    def _completed(self, rows: Tensor, normal: Tensor | None) -> Tensor:
+        away = rows - self.mean
+        seen = away.isfinite()
+        away = away.where(seen, 0.0)
+        z, root = self.scores(seen, away)
+        trust = self.own / self._total * seen
+        if normal is None:
+            common, spread = z @ self.loadings, torch.zeros(())
+        else:
+            rank = len(self.loadings)
+            common = (z + (root @ normal[:, :rank, None])[..., 0]) @ self.loadings
+            spread = (self.own * (1 - trust)).sqrt() * normal[:, rank:]
+        exact = seen & (self.noise == 0)
+        return rows.where(exact, self.mean + common + trust * (away - common) + spread)
+
+    def scores(self, seen: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the mean of z, (samples, rank), and a root of its covariance."""
+        rank = len(self.loadings)
+        weighed = self.loadings / self._total
+        pairs = (weighed[:, None] * self.loadings).flatten(0, 1)
+        precision = (seen.to(pairs) @ pairs.T).unflatten(1, (rank, rank))
+        precision.diagonal(dim1=1, dim2=2).add_(1)
+        factor = torch.linalg.cholesky(precision)
+        z = torch.cholesky_solve((away @ weighed.T).unsqueeze(2), factor).squeeze(2)
+        eye = torch.eye(rank).to(pairs).expand_as(precision)
+        return z, torch.linalg.solve_triangular(factor.mT, eye, upper=True)
+
+
+def fit_factors(rows: Tensor, noise: Tensor, rank: int, weights: Tensor | None = None) -> Factors:
+    """Return the factors under which rows are likely, by expectation and maximization.
+
+    Loadings are pulled to 0 as if by samples that say so, which few rows need.
+
+    Args:
+        rows: (samples, columns), NaN where nothing is seen, and something seen in every column.
+        noise: (columns,) known variances of what is seen.
+        rank: of the factors.
+        weights: (samples,) how often each row counts; None for once.
+    """
+    rows, noise = rows.double(), noise.double()
+    seen = rows.isfinite()
+    counts = seen.double() if weights is None else seen * weights.double()[:, None]
+    data = _Rows(rows.nan_to_num(), seen, counts, counts.sum(0))
+    mean = (counts * data.rows).sum(0) / data.mass
+    away = counts.sqrt() * (data.rows - mean)
+    variance = away.square().sum(0) / data.mass
+    varies = variance > _SAME * mean.square()
+    unit = variance.sqrt().where(varies, torch.inf)
+    together = (away / unit).T @ (away / unit) / data.mass.max()
+    values, vectors = torch.linalg.eigh(together)
+    loadings = (vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()).T
+    loadings = loadings * unit.where(varies, 0.0)
+    least = _LEAST * variance * varies
+    found = Factors(mean, loadings, variance / 2 * varies, noise)
+    for _ in range(_SWEEPS):
+        found = _improved(found, data, least)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Rows, 0 where nothing is seen; where something is, and how often it counts."""
+
+    rows: Tensor
+    seen: Tensor
+    counts: Tensor
+    mass: Tensor
+
+
+def _improved(known: Factors, data: _Rows, least: Tensor) -> Factors:
+    """Return the regression of every column on the factors, where it is seen."""
+    rank, columns = known.loadings.shape
+    gram = data.counts.new_zeros(columns, (rank + 1) ** 2)
+    cross = data.counts.new_zeros(columns, rank + 1)
+    for part in row_chunks(len(data.rows), (rank + 1) ** 2):
+        seen, counts = data.seen[part], data.counts[part]
+        z, root = known.scores(seen, (data.rows[part] - known.mean).where(seen, 0.0))
+        z = torch.nn.functional.pad(z, (0, 1), value=1.0)
+        second = z[:, :, None] * z[:, None]
+        second[:, :rank, :rank] += root @ root.mT
+        gram += counts.T @ second.flatten(1)
+        cross += (counts * data.rows[part]).T @ z
+    systems = gram.unflatten(1, (rank + 1, rank + 1))
+    pulled = systems.clone()
+    pulled.diagonal(dim1=1, dim2=2)[:, :rank] += _PULL * columns
+    found = torch.linalg.solve(pulled, cross)
+    squares = (data.counts * data.rows.square()).sum(0) - 2 * (found * cross).sum(1)
+    squares += torch.einsum("pi,pij,pj->p", found, systems, found)
+    own = torch.maximum(squares / data.mass - known.noise, least) * (least > 0)
+    loadings = found[:, :rank].T * (least > 0)
+    return Factors(found[:, rank], loadings.contiguous(), own, known.noise)

@@ -1,0 +1,229 @@
+"""Missing and noisy entries of inputs, against conditional Gaussians and what they must leave."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from liftednet import load, save, to_torch
+from liftednet.activations import ReLU
+from liftednet.constraints import Budget
+from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.layers import dense
+from liftednet.losses import SquaredError
+from liftednet.models import (
+    FullBatch,
+    Lifted,
+    LiftedClassifier,
+    LiftedMLP,
+    LiftedRegressor,
+    Minibatch,
+    Network,
+)
+from liftednet.solvers.factors import Factors, fit_factors
+
+
+def drawn(seed: int = 0) -> Factors:
+    generator = torch.Generator().manual_seed(seed)
+    mean, own = torch.randn(5, generator=generator), torch.rand(5, generator=generator) + 0.1
+    loadings = torch.randn(2, 5, generator=generator)
+    noise = torch.tensor([0.0, 0.0, 0.3, 0.2, 0.0])
+    return Factors(*(x.double() for x in (mean, loadings, own, noise)))
+
+
+def conditional(known: Factors, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and covariance of x given what is seen, by the whole covariance."""
+    loadings, mean = known.loadings.numpy(), known.mean.numpy()
+    of_x = loadings.T @ loadings + np.diag(known.own.numpy())
+    seen = ~np.isnan(row)
+    of_seen = (of_x + np.diag(known.noise.numpy()))[np.ix_(seen, seen)]
+    gain = np.linalg.solve(of_seen, of_x[seen]).T
+    return mean + gain @ (row - mean)[seen], of_x - gain @ of_x[seen]
+
+
+def holes(rows: Tensor, share: float, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return rows.masked_fill(torch.rand(rows.shape, generator=generator) < share, torch.nan)
+
+
+def related(samples: int = 400) -> tuple[Tensor, Tensor]:
+    """Return six features of two causes, and a target of the first cause."""
+    generator = torch.Generator().manual_seed(1)
+    causes = torch.randn(samples, 2, generator=generator)
+    mixing = torch.tensor([[1.0, 1.0, -1.0, 0.0, 0.0, 0.5], [0.0, 0.3, 0.0, 1.0, -1.0, 0.5]])
+    rows = causes @ mixing + 0.3 * torch.randn(samples, 6, generator=generator)
+    return rows * torch.tensor([1.0, 10.0, 0.1, 1.0, 1.0, 1.0]) + 5, causes[:, :1].abs()
+
+
+def test_completion_is_the_conditional_mean() -> None:
+    known = drawn()
+    rows = torch.tensor(
+        [[0.3, torch.nan, 1.0, torch.nan, -1.0], [torch.nan] * 5, [0.1] * 5]
+    ).double()
+    for row, found in zip(rows, known.completed(rows), strict=True):
+        np.testing.assert_allclose(found, conditional(known, row.numpy())[0], atol=1e-12)
+
+
+def test_draws_have_the_conditional_covariance() -> None:
+    known, row = drawn(), torch.tensor([0.3, torch.nan, 1.0, torch.nan, -1.0]).double()
+    normal = torch.randn(100_000, known.width, generator=torch.Generator().manual_seed(0))
+    draws = known.completed(row.expand(len(normal), 5), normal.double()).numpy()
+    mean, covariance = conditional(known, row.numpy())
+    np.testing.assert_allclose(draws.mean(0), mean, atol=0.02)
+    np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.02)
+    assert (draws[:, 0] == float(row[0])).all()  # seen as it is
+
+
+def test_fit_finds_the_covariance_behind_holes_and_noise() -> None:
+    known = drawn()
+    normal = torch.randn(20_000, 12, generator=torch.Generator().manual_seed(0)).double()
+    rows = known.completed(torch.full((20_000, 5), torch.nan).double(), normal[:, :7])
+    seen = holes(rows + known.noise.sqrt() * normal[:, 7:], 0.3)
+    found = fit_factors(seen, known.noise, 2)
+    wanted = known.loadings.T @ known.loadings + torch.diag(known.own)
+    np.testing.assert_allclose(found.mean, known.mean, atol=0.05)
+    covariance = found.loadings.T @ found.loadings + torch.diag(found.own)
+    np.testing.assert_allclose(covariance, wanted, atol=0.15)
+
+
+def test_a_row_counts_as_often_as_its_weight() -> None:
+    rows = holes(related(60)[0], 0.3)
+    weights = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(0))
+    one = fit_factors(rows, torch.zeros(6), 3, weights)
+    other = fit_factors(rows.repeat_interleave(weights, 0), torch.zeros(6), 3)
+    torch.testing.assert_close(one.loadings.T @ one.loadings, other.loadings.T @ other.loadings)
+
+
+def test_a_column_that_does_not_vary_is_completed_by_its_value() -> None:
+    rows = torch.cat([related(60)[0], torch.full((60, 1), 3.0), torch.zeros(60, 1)], 1)
+    found = fit_factors(holes(rows, 0.3), torch.zeros(8), 7)
+    normal = torch.randn(60, found.width, generator=torch.Generator().manual_seed(0))
+    ends = found.completed(holes(rows, 0.3), normal.double())[:, 6:]
+    torch.testing.assert_close(ends, rows[:, 6:])
+    assert not ends[:, 1].any()
+
+
+def test_missing_entries_cost_less_than_their_means() -> None:
+    rows, target = related()
+    gaps = holes(rows, 0.4)
+    model = LiftedRegressor((30,), missing=True, random_state=0)
+    score = model.fit(gaps[:300].numpy(), target[:300, 0].numpy()).score(
+        gaps[300:].numpy(), target[300:, 0].numpy()
+    )
+    filled = gaps.where(~gaps.isnan(), gaps[:300].nanmean(0))
+    plain = LiftedRegressor((30,), random_state=0)
+    plain.fit(filled[:300].numpy(), target[:300, 0].numpy())
+    assert score > plain.score(filled[300:].numpy(), target[300:, 0].numpy()) + 0.1
+
+
+@pytest.mark.parametrize("method", [Minibatch(epochs=5), FullBatch(2), "gauss-newton"])
+def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None:
+    rows, target = related(120)
+    gaps = holes(rows, 0.3)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=method)  # type: ignore[arg-type]
+    answers = model.fit(gaps, target).forward(gaps)
+    assert answers.isfinite().all()
+    torch.testing.assert_close(answers[7:9], model.forward(gaps[7:9]), rtol=1e-4, atol=1e-5)
+    whole = model.completed(gaps)
+    assert whole[~gaps.isnan()].equal(gaps[~gaps.isnan()])
+
+
+def test_answers_are_those_of_the_completed_rows() -> None:
+    rows, target = related(200)
+    gaps = holes(rows, 0.3)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, noise=0.01).fit(gaps, target)
+    (prior,) = model._known.completion.priors.values()
+    unseen = gaps.new_full((200, 1), torch.nan)  # of the target
+    whole = prior.completed(torch.cat([gaps, unseen], 1))[:, :6]
+    torch.testing.assert_close(model.completed(gaps), whole)
+    exported = to_torch(model)
+    torch.testing.assert_close(model.forward(gaps), exported(whole), rtol=1e-3, atol=1e-4)
+
+
+def test_saved_models_complete_likewise(tmp_path: Path) -> None:
+    rows, target = related(120)
+    gaps = holes(rows, 0.3)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, noise=0.01).fit(gaps, target)
+    again = load(save(model, tmp_path / "model.safetensors"))
+    torch.testing.assert_close(again.forward(gaps), model.forward(gaps))
+    assert again.completed(gaps).equal(model.completed(gaps))
+
+
+def test_a_killed_training_draws_the_same(tmp_path: Path) -> None:
+    rows, target = related(120)
+    gaps, path = holes(rows, 0.3), tmp_path / "run.checkpoint"
+
+    def stop(*_: object) -> None:
+        raise InterruptedError
+
+    def model() -> LiftedMLP:
+        return LiftedMLP(
+            (6, 8, 1), loss=SquaredError(), missing=True, method=Minibatch(epochs=3, batch_size=50)
+        )
+
+    with pytest.raises(InterruptedError):
+        model().fit(gaps, target, checkpoint=path, on_step=stop)
+    resumed = model().fit(gaps, target, checkpoint=path, resume=True)
+    assert resumed.forward(gaps).equal(model().fit(gaps, target).forward(gaps))
+
+
+def test_classes_and_data_frames() -> None:
+    rows, target = related()
+    labels = np.where(target[:, 0].numpy() > 0.7, "far", "near")
+    model = LiftedClassifier((20,), missing=True, max_iter=30, random_state=0)
+    gaps = holes(rows, 0.3).numpy()
+    chances = model.fit(gaps, labels).predict_proba(gaps)
+    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
+    assert model.score(gaps, labels) > 0.75
+    assert model.__sklearn_tags__().input_tags.allow_nan
+    assert not LiftedClassifier().__sklearn_tags__().input_tags.allow_nan
+
+
+def test_images_and_two_inputs() -> None:
+    rows, target = related(100)
+    network = Network()
+    left, right = network.input(1, 2, 2, missing=True), network.input(2)
+    hidden = network.state(ReLU(), dense(left, 6) + dense(right, 6))
+    network.loss(SquaredError(), dense(hidden, 1))
+    image = holes(rows[:, :4], 0.3).view(-1, 1, 2, 2)
+    model = Lifted(network).fit((image, rows[:, 4:]), target)
+    assert model.forward((image, rows[:, 4:])).isfinite().all()
+    completed, same = model.completed((image, rows[:, 4:]))
+    assert completed.shape == image.shape and same.equal(rows[:, 4:])
+
+
+def test_constraints_hold_for_the_completed_rows() -> None:
+    rows, target = related(60)
+    gaps = holes(rows, 0.3)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, dtype=torch.float64)
+    half = float(target.mean() / 2)
+    model.fit(gaps.double(), target.double(), constraints=[Budget(half)])
+    assert max(model.constraint_report().violations) < 1e-8
+    assert float(model.forward(gaps).mean()) == pytest.approx(half, abs=1e-6)
+
+
+def test_refusals() -> None:
+    rows, target = related(40)
+    gaps = holes(rows, 0.3)
+    with pytest.raises(DataError, match="NaN"):
+        LiftedMLP((6, 4, 1), loss=SquaredError()).fit(gaps, target)
+    model = LiftedMLP((6, 4, 1), loss=SquaredError(), missing=True)
+    with pytest.raises(DataError, match="infinite"):
+        model.fit(gaps.nan_to_num(torch.inf), target)
+    with pytest.raises(DataError, match="feature 2"):
+        model.fit(gaps.index_fill(1, torch.tensor(2), torch.nan), target)
+    with pytest.raises(DeclarationError, match="partial_fit"):
+        model.partial_fit(gaps, target)
+    fitted = model.fit(gaps, target)
+    fitted.with_weights(fitted.weights)
+    with pytest.raises(NotFittedError, match="prior"):
+        fitted.forward(gaps)
+    for noise in (-1.0, [0.1, 0.2], "much"):
+        with pytest.raises(DataError, match="noise"):
+            Network().input(3, noise=noise)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="sequences"):
+        Network().input(3, sequence=True, missing=True)
