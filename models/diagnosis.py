@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from liftednet.errors import FitWarning
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
-from liftednet.samples import spread
+from liftednet.samples import row_chunks, spread
 
 from .block import Structure, counted, row_weights
 from .data import Data
@@ -21,9 +22,10 @@ from .forward_pass import Values
 
 _SAMPLES = 1_000  # that are looked at
 _ROWS = 250  # of states, to say which units do not move
-_GAIN = 0.01  # share of a constant prediction's loss that a fit must gain on it
+_GAIN, _DOUBT = 0.01, 0.05  # shares of a constant's loss that a fit must gain, even on noise
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
+_APART = 10.0  # times as far as all others: beside such rows, the others look alike
 
 
 def warn_of(structure: Structure, values: Values, data: Data) -> None:
@@ -38,7 +40,7 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     rows = torch.arange(0, share.samples, -(-share.samples // _SAMPLES))
     some = data.take(share.own(rows))
     passed = structure.passed({**some.values, **values})
-    texts = [*_useless(structure, some, passed), *_still(structure, passed)]
+    texts = [*_useless(structure, some, passed), *_still(structure, passed), *_apart(structure, data)]
     for text in texts if processes.rank() == 0 else ():
         warnings.warn(text, FitWarning, stacklevel=4)
 
@@ -80,7 +82,10 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
             found = float(shares @ values(y, processes.joined(passed[term.state])))
             guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
             constant = min(float(shares @ values(y, guess)) for guess in guesses)
-        if not found <= (1 - _GAIN) * constant and constant > 0:
+        # Where targets are noise, each of the last weights gains about the share of one answer.
+        free = 0 if term.argument.weights is None else math.prod(term.argument.weights.shape)
+        asked = min(max(_GAIN, free / len(y)), _DOUBT)
+        if not found <= (1 - asked) * constant and constant > 0:
             yield (
                 f"the network is no better than a constant prediction: on its training data its "
                 f"{type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
@@ -129,3 +134,36 @@ def _unmoved(state: State, passed: Values) -> int:
     if weights is not None and weights.matrix.shape[1] == len(still):
         still &= (weights.matrix != 0).any(0)  # without weights it has been left out by a penalty
     return int(still.sum())
+
+
+def _apart(structure: Structure, data: Data) -> Iterator[str]:
+    """Yield a text for every input of which some rows lie far from all others."""
+    for number, variable in enumerate(structure.network.inputs, start=1):
+        values = data.values[variable]
+        distances = _distances(values[data.values[TIME].valid] if variable.sequence else values)
+        upper = distances.sort().values[len(distances) // 2 :]  # fewer than half are far away
+        gaps = upper[1:] / upper[:-1] if bool((upper > 0).all()) else upper[:0]
+        if not bool((gaps >= _APART).any()):
+            continue
+        last = int(gaps.argmax())
+        far = distances > upper[last]
+        yield (
+            f"{int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
+            f"{int(far.nonzero()[0])}, lie {float(gaps[last]):.3g} times as far from the median as "
+            "any other, and beside them all others look alike: leave them out, clip them, or take "
+            "another scale, such as logarithms."
+        )
+
+
+def _distances(rows: Tensor) -> Tensor:
+    """Return how far the rows of all processes lie from their median, in units of the farthest."""
+    some = processes.joined(rows[:: max(1, -(-len(rows) // _SAMPLES))])
+    center, own = some.median(0).values, rows.new_zeros(rows.shape[1])
+    if len(rows):
+        own = torch.maximum(rows.amax(0) - center, center - rows.amin(0))
+    units = processes.largest(own).to(rows)
+    units = units.where(units > 0, 1.0)
+    found = rows.new_zeros(len(rows), dtype=torch.float64)
+    for part in row_chunks(*rows.shape):
+        found[part] = ((rows[part] - center) / units).double().square().mean(1)
+    return processes.joined(found).sqrt()

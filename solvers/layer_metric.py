@@ -166,14 +166,16 @@ class LayerMetric:
             return weight
         return weight.addr_((self._mean - mean).to(weight), bias, alpha=-1)
 
-    def move(self, weight: Tensor, bias: Tensor | None) -> Move:
+    def move(self, weight: Tensor, bias: Tensor | None, pull: float = 0.0) -> Move:
         """Return the gradient times the inverse metric.
 
         Args:
             weight: the gradient of W on centered inputs, (inputs, units); overwritten.
             bias: the gradient of b, (units,), or None.
+            pull: the curvature of a penalty whose gradient is in that of W. Inputs that vary less
+                do not make the step longer: it would be all penalty, and the bias stand still.
         """
-        variance = self._least_variance(weight)
+        variance = max(self._least_variance(weight), pull)
         fall = torch.dot(weight.flatten(), weight.flatten())
         if len(self._values):
             self._vectors, self._values = self._vectors.to(weight), self._values.to(weight)

@@ -378,8 +378,8 @@ class BatchSteps:
             metric.look(*(next(whole) for _ in parts))
         self.samples += self.met
         moves = [
-            metric.move(metric.about(mean, *pair), pair[1])
-            for metric, mean, pair in zip(self._metrics, means, found, strict=True)
+            metric.move(metric.about(mean, *pair), pair[1], pull)
+            for metric, mean, pair, pull in zip(self._metrics, means, found, pulls, strict=True)
         ]
         slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
         length = min(2 * loss / slope, rate)

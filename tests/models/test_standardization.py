@@ -214,3 +214,46 @@ def test_an_error_says_scale_where_scale_is_the_cause():
     )  # fmt: skip
     with pytest.raises(SolverError, match="scale of X"):
         model.fit(1e19 * x, y)
+
+
+@pytest.mark.parametrize("activation", [ReLU(), Tanh()])
+@pytest.mark.parametrize("hidden", [(20,), (20, 20, 20)])
+def test_features_that_say_nothing_leave_the_shares_of_the_classes(activation, hidden):
+    labels = torch.tensor([0] * 140 + [1] * 40 + [2] * 16 + [3] * 4)
+    x = torch.full((200, 3), 5.0, dtype=torch.float64)
+    with pytest.warns(FitWarning, match="constant prediction"):
+        model = LiftedMLP((3, *hidden, 4), activation).fit(x, labels)
+    shares = torch.bincount(labels).double() / 200
+    torch.testing.assert_close(model.forward(x), shares.expand(200, 4), atol=0.005, rtol=0)
+
+
+def test_a_gain_that_noise_gives_is_told():
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(0, 2, (300, 20, 1), generator=generator).double()
+    parity = bits[:, :, 0].sum(1).long() % 2
+    with pytest.warns(FitWarning, match="constant prediction"):
+        LiftedRNN(1, 10, 2, method=Minibatch(epochs=20)).fit(bits, parity)
+
+
+@pytest.mark.parametrize("factor", [1e2, 1e6])
+def test_rows_far_from_all_others_are_told(factor):
+    x, y = drawn(200)
+    x[[17, 90]] *= factor
+    with pytest.warns(FitWarning, match="2 of the 200 rows of input 1, the first of them row 17"):
+        LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK).fit(x, y)
+
+
+@pytest.mark.parametrize("kind", ["heavy tails", "mostly zeros", "a far class"])
+def test_rows_that_are_only_unlike_are_not_called_far(kind):
+    x, _ = drawn(300)
+    labels = (x[:, 2] > 0).long()
+    if kind == "heavy tails":
+        x = (2 * x).exp()
+    elif kind == "mostly zeros":
+        x = (x > 2).double()
+    else:
+        x[labels > 0] += 8
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LiftedMLP((4, 5, 2), method=QUICK).fit(x, labels)
+    assert not [one for one in caught if "as far" in str(one.message)]
