@@ -442,3 +442,22 @@ class DeclaredDivergence(DivergenceActivation):
     def pre_units(self, units: int) -> int:
         """Return block * units."""
         return self.block * units
+
+
+def require_torch(activation: Activation, units: int) -> None:
+    """Raise `DeclarationError` where a user's forward map is not one of torch."""
+    if type(activation).forward.__module__.split(".")[0] == "liftednet":
+        return
+    u = torch.zeros(2, activation.pre_units(units), dtype=torch.float64, requires_grad=True)
+    try:
+        with torch.enable_grad():
+            found: object = activation.forward(u)
+    except Exception as error:  # whatever a user's method may raise
+        raise DeclarationError(
+            f"`forward` of {activation!r} must take tensors, of which torch may ask for gradients, "
+            f"and raises {type(error).__name__}: {error} Write it in torch, not in NumPy."
+        ) from error
+    if not isinstance(found, Tensor):
+        raise DeclarationError(
+            f"`forward` of {activation!r} must return a tensor, and returns {type(found).__name__}."
+        )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from liftednet.activation import Activation
+from liftednet.activation import Activation, require_torch
 from liftednet.activations.bounded import Bounded
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.check import check_layer
@@ -234,7 +234,8 @@ class Network:
 
         Raises:
             DataError: the shapes do not meet, or lam is not positive.
-            DeclarationError: it is no activation, or both or none of argument and units are given.
+            DeclarationError: it is no activation, its forward map is not one of torch, or both or
+                none of argument and units are given.
         """
         if not isinstance(activation, Activation):
             raise DeclarationError(
@@ -252,6 +253,7 @@ class Network:
         else:
             shape = _state_shape(activation, as_expression(argument))
             found = State(activation, shape, argument.sequence, argument.early)
+        require_torch(activation, found.units)
         self.states.append(_named(found, "states", len(self.states)))
         found.lam = None if lam is None else require_positive("lam", lam)
         found.bounds = bounds

@@ -79,17 +79,19 @@ def refined(forward: Callable[[Tensor], Tensor]) -> tuple[Vector, Vector]:
     Smooth bends are resolved after some halvings; what never is, has a kink or a jump.
     """
     grid = _grid(forward)
-    cells, added = np.stack([grid[:-1], grid[1:]]), [np.zeros(0)]
+    ends = np.stack([grid, _values(forward, grid)])
+    low, high = ends[:, :-1], ends[:, 1:]  # u and phi(u) at both ends of the cells
+    added = [np.zeros(0)]
     for _ in range(_HALVINGS):
-        middle = cells.mean(0)
-        low, high = _values(forward, cells[0]), _values(forward, cells[1])
-        sag = np.abs(_values(forward, middle) - (low + high) / 2)
-        straight = _BEND * (cells[1] - cells[0]) * (1 + np.abs(high))
-        bent = 4 * sag > np.maximum(straight, _TURN * (high - low))
-        middle, cells = middle[bent], cells[:, bent]
-        added.append(middle)
-        cells = np.stack([np.append(cells[0], middle), np.append(middle, cells[1])])
-    own = np.unique(cells)
+        half = (low[0] + high[0]) / 2
+        middle = np.stack([half, _values(forward, half)])
+        sag = np.abs(middle[1] - (low[1] + high[1]) / 2)
+        straight = _BEND * (high[0] - low[0]) * (1 + np.abs(high[1]))
+        bent = 4 * sag > np.maximum(straight, _TURN * (high[1] - low[1]))
+        middle = middle[:, bent]
+        added.append(middle[0])
+        low, high = np.hstack([low[:, bent], middle]), np.hstack([middle, high[:, bent]])
+    own = np.unique([low[0], high[0]])
     return np.unique(np.concatenate([*added, own])), own
 
 

@@ -107,9 +107,12 @@ class PotentialActivation(Activation):
         """Return phi'(u) = 1 / Phi''(v) and phi''(u) = -Phi'''(v) / Phi''(v)^3 at v = phi(u)."""
         push, bend = self._derivatives(v)
         turn = grad(lambda x: self._bend(x).sum())(v)
-        rounding = 1e-7 * (1 + u.abs()) + 8 * torch.finfo(v.dtype).eps * v.abs() * bend.abs()
+        numbers = torch.finfo(v.dtype)
+        rounding = 1e-7 * (1 + u.abs()) + 8 * numbers.eps * v.abs() * bend.abs()
         inside = (v > self.lower) & (v < self.upper) & bend.isfinite() & (bend > 0)
         inside &= (push - u).abs() <= rounding
+        aside = (4 * numbers.eps * v.abs()).clamp(min=numbers.tiny)
+        inside &= self._slope(v + aside) - self._slope(v - aside) <= 2 * rounding  # at no kink
         rate = torch.where(inside, 1 / bend.where(inside, 1.0), 0.0)
         return rate, (-turn * rate**3).nan_to_num(0.0, 0.0, 0.0)
 

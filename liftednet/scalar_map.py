@@ -21,6 +21,7 @@ Map = Callable[[Tensor], Tensor]
 _STEEPEST = 1e6  # a slope beyond this counts as a jump
 _ROOT_STEPS = 200  # bisection of the widest float64 bracket; Newton needs about ten
 _PLAIN_STEPS = 45
+_JUMP = 0.999  # of f over a bracket is left where half of it is taken: f jumps inside
 
 
 def autograd_slope(forward: Map, x: Tensor) -> Tensor:
@@ -55,18 +56,22 @@ def increasing_root(
     """
     x = start.clamp(lower, upper)
     previous, eps = torch.full_like(x, torch.inf), torch.finfo(x.dtype).eps
+    below, above, rise = -previous, previous, previous  # f at both ends, and what lies between
     for _ in range(_ROOT_STEPS):
         f, slope = value_slope(x)
-        lower = torch.where(f <= 0, x, lower)
-        upper = torch.where(f >= 0, x, upper)
+        lower, below = torch.where(f <= 0, x, lower), torch.where(f <= 0, f, below)
+        upper, above = torch.where(f >= 0, x, upper), torch.where(f >= 0, f, above)
         newton = x - f / slope
+        settled = (newton - x).abs() <= 2 * eps * newton.abs()  # |f| is rounding
         poor = ~(newton > lower) | ~(newton < upper) | (f.abs() > previous / 2)
-        proposal = torch.where(poor, (lower + upper) / 2, newton)
-        proposal = torch.where(f == 0, x, proposal)
-        previous = f.abs()
+        proposal = torch.where(poor & ~settled, (lower + upper) / 2, newton.clamp(lower, upper))
+        # Where f jumps at 0, halves of the bracket have no end.
+        jumps = (above - below > _JUMP * rise) & (upper - lower <= eps) & (lower <= 0) & (upper >= 0)
+        proposal = torch.where(f == 0, x, proposal.masked_fill(jumps, 0.0))
+        previous, rise = f.abs(), above - below
         moved = (proposal - x).abs() > 2 * eps * proposal.abs().clamp(min=torch.finfo(x.dtype).tiny)
         x = proposal
-        if not bool(moved.any()):
+        if not bool((moved & ~jumps).any()):
             break
     return x
 

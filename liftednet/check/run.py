@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from liftednet.activation import Activation, DivergenceActivation
+from liftednet.activation import Activation, DivergenceActivation, require_torch
 from liftednet.check import forward, minimizer, proximal, types, values
 from liftednet.check.report import Check, FailedCheckError, Report
 from liftednet.check.subject import Subject
@@ -63,6 +63,7 @@ def check_activation(
 
 def _checks(activation: Activation, units: int, generator: torch.Generator) -> Iterator[Check]:
     alone = activation.per_unit and not isinstance(activation, DivergenceActivation)
+    require_torch(activation, units)
     subject = Subject(activation, 1 if alone else units, generator)
     for test in _tests(subject):
         yield _outcome(test, subject)

@@ -101,6 +101,10 @@ class GroupMeans(_Linear):
     Demographic parity of the scores: Agarwal et al., A Reductions Approach to Fair Classification
     (2018), section 2, with scores in place of decisions.
 
+    The distances of all groups, each times its size, sum to 0: at `within=0` one of the equations
+    follows from the others, and how groups share the price is not unique. The differences are of
+    prices divided by the sizes of their groups.
+
     Args:
         groups: (samples,) the integer group of every sample; a negative one is in none.
         within: of the mean of all, in units of the scores, 0 or more.

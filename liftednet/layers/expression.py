@@ -241,6 +241,10 @@ class Applied(Expression):
         """Name the layer and its arguments."""
         return f"{type(self.layer).__name__}({', '.join(map(str, self.arguments))})"
 
+    def __repr__(self) -> str:
+        """Name the layer, its arguments and its shape."""
+        return f"{self} of shape {self.shape}"
+
 
 def apply(
     layer: Layer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
 import pytest
 import torch
 
@@ -315,3 +316,45 @@ def test_a_domain_that_is_empty_and_an_expression_that_is_not_convex_are_refused
     flat = Activation.from_expression(lambda v: cp.sum(cp.abs(v)))
     with pytest.raises(SolverError, match="unbounded"):
         flat.forward(torch.full((2, 2), 3.0, dtype=torch.float64))
+
+
+class InNumPy(Activation):
+    lipschitz = 1.0
+
+    def __init__(self, forward):
+        self.map = forward
+
+    def forward(self, u):
+        return self.map(u)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda u: np.maximum(u, 0),
+        lambda u: torch.from_numpy(np.maximum(u.numpy(), 0)),
+        lambda u: np.tanh(u.detach().numpy()),
+    ],
+)
+@pytest.mark.parametrize("door", [check_activation, lambda a: LiftedMLP((3, 5, 2), a)])
+@pytest.mark.filterwarnings("error")
+def test_numpy_inside_forward_is_one_error(forward, door):
+    with pytest.raises(DeclarationError, match="NumPy|must return a tensor"):
+        door(InNumPy(forward))
+
+
+def test_a_potential_with_kinks_is_their_map_in_few_steps():
+    calls = []
+
+    def potential(v):
+        calls.append(len(v))
+        return v**2 / 2 + v.abs() + (v - 1).abs()
+
+    shrink, u = Activation.from_potential(potential), torch.linspace(-5, 5, 101).double()[:, None]
+    calls.clear()
+    found = shrink.forward(u)
+    assert len(calls) < 250  # of three derivatives each
+    expected = (u + 2).clamp(max=0) + u.clamp(0, 1) + (u - 3).clamp(min=0)
+    torch.testing.assert_close(found, expected)
+    still = ((u > -2) & (u < 0)) | ((u > 1) & (u < 3))
+    assert (shrink.slope(u)[still] == 0).all()

@@ -386,3 +386,9 @@ def test_numbers_may_stand_on_either_side():
         (np.float32(3) * x, 3 * value),
     ):
         torch.testing.assert_close(value_of(expression, {x: value}), wanted)
+
+
+def test_an_expression_is_shown_in_a_few_words():
+    network = Network()
+    state = network.state(Softmax(), layers.dense(network.input(6), 4))
+    assert repr(layers.dense(state, 3)) == "Dense(states 1) of shape (3,)"
