@@ -66,7 +66,9 @@ def increasing_root(
         poor = ~(newton > lower) | ~(newton < upper) | (f.abs() > previous / 2)
         proposal = torch.where(poor & ~settled, (lower + upper) / 2, newton.clamp(lower, upper))
         # Where f jumps at 0, halves of the bracket have no end.
-        jumps = (above - below > _JUMP * rise) & (upper - lower <= eps) & (lower <= 0) & (upper >= 0)
+        jumps = (
+            (above - below > _JUMP * rise) & (upper - lower <= eps) & (lower <= 0) & (upper >= 0)
+        )
         proposal = torch.where(f == 0, x, proposal.masked_fill(jumps, 0.0))
         previous, rise = f.abs(), above - below
         moved = (proposal - x).abs() > 2 * eps * proposal.abs().clamp(min=torch.finfo(x.dtype).tiny)

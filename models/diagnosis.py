@@ -19,12 +19,14 @@ from liftednet.samples import row_chunks, spread
 from .block import Structure, counted, row_weights
 from .data import Data
 from .forward_pass import Values
+from .standardization import Standardization
 
 _SAMPLES = 1_000  # that are looked at
 _ROWS = 250  # of states, to say which units do not move
 _GAIN, _DOUBT = 0.01, 0.05  # shares of a constant's loss that a fit must gain, even on noise
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
+_OTHER = 10.0  # times as wide, or deviations away: another scale
 _APART = 10.0  # times as far as all others: beside such rows, the others look alike
 
 
@@ -40,9 +42,32 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     rows = torch.arange(0, share.samples, -(-share.samples // _SAMPLES))
     some = data.take(share.own(rows))
     passed = structure.passed({**some.values, **values})
-    texts = [*_useless(structure, some, passed), *_still(structure, passed), *_apart(structure, data)]
+    texts = [
+        *_useless(structure, some, passed),
+        *_still(structure, passed),
+        *_apart(structure, data),
+    ]
     for text in texts if processes.rank() == 0 else ():
         warnings.warn(text, FitWarning, stacklevel=4)
+
+
+def warn_of_scales(before: Standardization, now: Standardization) -> None:
+    """Warn where a warm start meets data on another scale than that of its weights."""
+    for variable, old in before.moments.items():
+        new = now.moments[variable].to(old.scale)
+        wider = float((new.scale / old.scale).median())
+        away = float(((new.center - old.center).abs() / old.scale).median())
+        near = 1 / _OTHER < wider < _OTHER and away < _OTHER
+        if near or processes.rank() > 0:
+            continue
+        warnings.warn(
+            "warm_start goes on from weights for data of another scale: these "
+            f"{'X' if isinstance(variable, Input) else 'y'} deviate {wider:.3g} times as much, and "
+            f"lie {away:.3g} deviations away. Give them on the scale of before, or fit without "
+            "warm_start.",
+            FitWarning,
+            stacklevel=6,
+        )
 
 
 def scale_hint(data: Data) -> str:

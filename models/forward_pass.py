@@ -106,7 +106,8 @@ def recurrent_weight(factors: Sequence[Any]) -> Tensor | None:
 def _zeros(state: State, values: Values) -> Tensor:
     timeline = values[TIME].longer(state.early)
     like: Tensor = next(x for x in values.values() if isinstance(x, Tensor))
-    return like.new_zeros(timeline.steps, len(timeline.known), state.units)
+    # No len(known): to torch.export it is a fixed number.
+    return like.new_zeros(timeline.steps, timeline.known.shape[0], state.units)
 
 
 class _Steps:
@@ -160,7 +161,7 @@ class _Steps:
             (inside,) = expression.arguments
             if self._before is None:
                 return _zeros(self._group[0], self._values)[0].new_zeros(
-                    len(self._values[TIME].known), inside.units
+                    self._values[TIME].known.shape[0], inside.units
                 )
             if not inside.variables & set(self._group):
                 return self._of_all_steps(expression)[step]

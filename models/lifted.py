@@ -30,7 +30,7 @@ from .checkpoint import Checkpoint, Keeper
 from .constrained import ConstraintReport, HeldScores, refuse_unmet
 from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
 from .described import described_training
-from .diagnosis import scale_hint, warn_of
+from .diagnosis import scale_hint, warn_of, warn_of_scales
 from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
 from .methods import Method
 from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
@@ -367,6 +367,8 @@ class Lifted(Predictor):
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
         if goes_on and self._fit is not None and self._fit.standardization.moments:
+            if self.warm_start:
+                warn_of_scales(self._fit.standardization, standardization_of(self.network, data))
             return self._fit.standardization
         if not self.standardize:
             return RAW

@@ -62,7 +62,13 @@ class Table:
             found = self._array(names[0])
             if found.dtype.kind not in "biufUS":
                 raise DataError(f"{names[0]!r} of {self.source} must be labels or real numbers.")
-            return found.astype(str) if found.dtype.kind == "S" else found
+            labels: Values = found.astype(str) if found.dtype.kind == "S" else found
+            if labels.dtype.kind == "U" and (missing := np.flatnonzero(labels == "")).size:
+                raise DataError(
+                    f"{names[0]!r} of {self.source} has no value in row {missing[0] + 1}: fill it "
+                    "in, or leave the row out."
+                )
+            return labels
         return self.inputs(names)[0]
 
     def _array(self, name: str) -> Values:
@@ -76,9 +82,9 @@ class Table:
 def read_table(path: Path) -> Table:
     """Return what a csv, tsv, parquet or npz file holds.
 
-    A csv file begins with the names of its columns, with commas between them, or semicolons where
-    that line has no comma. Columns of integers and of real numbers are
-    read as such, others as text.
+    A csv file begins with the names of its columns, with commas between them, or semicolons or
+    tabs where that line has no comma. Columns of integers and of real numbers are read as such,
+    others as text.
 
     Raises:
         DataError: the file cannot be read, or is of another kind.
@@ -93,8 +99,8 @@ def _read_csv(path: Path) -> Arrays:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             first = file.readline()
-            semicolons = ";" in first and "," not in first
-            separator = "\t" if path.suffix == ".tsv" else ";" if semicolons else ","
+            marks = "\t" if path.suffix == ".tsv" else ",;\t"
+            separator = next((mark for mark in marks if mark in first), marks[0])
             file.seek(0)
             lines = [line for line in csv.reader(file, delimiter=separator, strict=True) if line]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -147,10 +153,12 @@ def _plain(values: Values) -> Values:
 def _real(name: str, values: Values) -> Values:
     if values.dtype.kind in "biuf":
         return values
-    held = ""
-    if values.dtype.kind in "US":
-        held = f"; row {_first_text(values) + 1} has {str(values.flat[_first_text(values)])!r}"
-    raise DataError(f"{name} must hold real numbers, got {values.dtype}{held}.")
+    if values.dtype.kind not in "US":
+        raise DataError(f"{name} must hold real numbers, got {values.dtype}.")
+    row = _first_text(values)
+    found = str(values.flat[row])
+    held = f"has {found!r}" if found.strip() else "has none: fill it in, or leave the row out"
+    raise DataError(f"{name} must hold real numbers, and row {row + 1} {held}.")
 
 
 def _first_text(values: Values) -> int:

@@ -17,6 +17,7 @@ def folder(tmp_path):
     (tmp_path / "trees.csv").write_text(ROWS)
     (tmp_path / "trees.tsv").write_text("\ufeff" + ROWS.replace(",", "\t"))
     (tmp_path / "semicolons.csv").write_text("\ufeff" + ROWS.replace(",", ";"))
+    (tmp_path / "tabs.csv").write_text(ROWS.replace(",", "\t"))
     np.savez(
         tmp_path / "trees.npz",
         X=np.array([[1.5, 2, 3], [-4, 50, 6]]),
@@ -26,7 +27,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["trees.csv", "trees.tsv", "semicolons.csv"])
+@pytest.mark.parametrize("name", ["trees.csv", "trees.tsv", "semicolons.csv", "tabs.csv"])
 def test_columns_have_the_types_of_their_values(folder, name):
     table = read_table(folder / name)
     kinds = {name: values.dtype.kind for name, values in table.columns.items()}
@@ -107,8 +108,14 @@ def test_columns_that_cannot_be_used_are_named(folder, ask, message):
 
 def test_the_first_value_that_is_no_number_is_told(tmp_path):
     (tmp_path / "gaps.csv").write_text("a,y\n1,0\n,1\n")
-    with pytest.raises(DataError, match="row 2 has ''"):
+    with pytest.raises(DataError, match="real numbers, and row 2 has none: fill it in"):
         read_table(tmp_path / "gaps.csv").inputs(["a"])
+
+
+def test_a_label_that_is_missing_is_told(tmp_path):
+    (tmp_path / "gaps.csv").write_text("a,y\n1,oak\n2,\n")
+    with pytest.raises(DataError, match="'y' of .* has no value in row 2"):
+        read_table(tmp_path / "gaps.csv").targets(["y"])
 
 
 def test_complex_numbers_are_no_targets(folder):

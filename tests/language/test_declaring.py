@@ -339,7 +339,7 @@ class InNumPy(Activation):
 @pytest.mark.parametrize("door", [check_activation, lambda a: LiftedMLP((3, 5, 2), a)])
 @pytest.mark.filterwarnings("error")
 def test_numpy_inside_forward_is_one_error(forward, door):
-    with pytest.raises(DeclarationError, match="NumPy|must return a tensor"):
+    with pytest.raises(DeclarationError, match=r"NumPy|must return a tensor"):
         door(InNumPy(forward))
 
 

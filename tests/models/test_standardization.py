@@ -99,7 +99,13 @@ def test_a_warm_start_keeps_its_scales():
     model = LiftedMLP((4, 8, 1), loss=SquaredError(), warm_start=True, method=QUICK).fit(x, y)
     before = model.predict(x)
     model.method = Minibatch(epochs=1, rate=1e-12)
-    torch.testing.assert_close(model.fit(50 * x, y).predict(x), before, rtol=1e-6, atol=1e-8)
+    with pytest.warns(FitWarning, match="these X deviate 50 times as much"):
+        model.fit(50 * x, y)
+    torch.testing.assert_close(model.predict(x), before, rtol=1e-6, atol=1e-8)
+    with pytest.warns(
+        FitWarning, match="these y deviate 1 times as much, and lie 7.*e.* deviations away"
+    ):
+        model.fit(x, y + 1e4)
 
 
 def test_a_constraint_that_folding_would_break_keeps_the_maps_as_layers(tmp_path):
