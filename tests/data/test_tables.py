@@ -114,7 +114,7 @@ def test_the_first_value_that_is_no_number_is_told(tmp_path):
 
 def test_a_label_that_is_missing_is_told(tmp_path):
     (tmp_path / "gaps.csv").write_text("a,y\n1,oak\n2,\n")
-    with pytest.raises(DataError, match="'y' of .* has no value in row 2"):
+    with pytest.raises(DataError, match=r"'y' of .* has no value in row 2"):
         read_table(tmp_path / "gaps.csv").targets(["y"])
 
 
