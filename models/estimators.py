@@ -171,7 +171,7 @@ class _Feedforward(_Estimator):
             {} if self.monotonic_cst is None else {"monotonic_cst": directions.tolist()}
         )
         activations = _activations(self.activation)
-        given.update(missing=self.missing, noise=self.noise)
+        given.update(missing=self.missing, noise=self.noise, lipschitz=self.lipschitz)
         return LiftedMLP(sizes, activations, self._loss(), **given, **settings)
 
     @abstractmethod
@@ -253,6 +253,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
             these numbers by name of a data frame's columns.
         missing: whether entries of X may be NaN: states of their own, see `Network.input`.
         noise: standard deviation of X around what there is, see `Network.input`.
+        lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
 
     Attributes:
         classes_: the labels, sorted.
@@ -297,6 +298,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
+        lipschitz: float | None = None,
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
@@ -307,7 +309,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
-        self.missing, self.noise = missing, noise
+        self.missing, self.noise, self.lipschitz = missing, noise, lipschitz
 
     def fit(
         self,
@@ -452,6 +454,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         monotonic_cst: see `LiftedClassifier`; here of the outputs.
         missing: see `LiftedClassifier`.
         noise: see `LiftedClassifier`.
+        lipschitz: see `LiftedClassifier`.
 
     Attributes:
         model_: the fitted `LiftedMLP`.
@@ -493,6 +496,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
+        lipschitz: float | None = None,
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation, self.loss = hidden_layer_sizes, activation, loss
@@ -503,7 +507,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         self.n_iter_no_change = n_iter_no_change
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
-        self.missing, self.noise = missing, noise
+        self.missing, self.noise, self.lipschitz = missing, noise, lipschitz
 
     def fit(
         self,

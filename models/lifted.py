@@ -41,7 +41,7 @@ from .methods.multipliers import MultiplierBlocks
 from .parts import Parts, recalled
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
-from .settings import MULTIPLIERS
+from .settings import MULTIPLIERS, feasible
 from .shares import refuse_shares, refuse_unlike
 from .standardization import (
     RAW,
@@ -332,8 +332,9 @@ class Lifted(Predictor):
         told: Callable[..., None],
     ) -> Data:
         completion = completion_of(self.network, data)
-        described = partial(described_training, self, structure, method, data)
         standardization = self._standardization(completion.spread(data), self.warm_start)
+        structure = self._structure_on(structure, standardization)
+        described = partial(described_training, self, structure, method, data)
         if isinstance(method, FullBatch) and method.store is not None:
             refuse_incomplete(self.network, "A store")
             keeper.refuse("the states of a store change in place")
@@ -377,6 +378,10 @@ class Lifted(Predictor):
         if isinstance(known, str) or found.unfolded(self.network, known) is not None:
             return found
         return RAW  # weights were given for raw data, and cannot be those for other
+
+    def _structure_on(self, structure: Structure, standardization: Standardization) -> Structure:
+        """Return the training problem on data that are standardized so."""
+        return structure
 
     def _suited(self, method: Method, X: Any) -> Method:
         """Return the method of a fit to these data."""
@@ -448,6 +453,7 @@ class Lifted(Predictor):
             raw, completion = batches.first(), WHOLE
             standardization = self._standardization(raw, self.warm_start)
             first = standardization.of(raw)
+        declared, structure = structure, self._structure_on(structure, standardization)
         weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
         moves = BatchSteps(structure, weights, method, generator)
         described = partial(
@@ -459,6 +465,7 @@ class Lifted(Predictor):
                 known = memory["standardization"]
                 standardization = unpacked_standardization(known, self.network)
                 first = standardization.of(raw)
+                moves.structure = structure = self._structure_on(declared, standardization)
             batches.standardization = standardization
         memory["standardization"] = standardization.packed(self.network)
         trace = begun or Trace(float("nan"))
@@ -509,7 +516,7 @@ class Lifted(Predictor):
             some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))
             to_data = fitted_start if drawn else thinned_start
             weights = to_data(structure, weights, some.values)
-        return self._feasible(weights)
+        return feasible(weights, structure.penalties.values())
 
     def _refit_outputs(self, data: Data) -> None:
         """Fit the weights of every loss once more, to the features of a forward pass."""

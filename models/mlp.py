@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +15,18 @@ from liftednet.layers import Expression, dense
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.network import Network
 from liftednet.penalties import Penalty
-from liftednet.validation import is_integer
+from liftednet.validation import is_integer, require_positive
 
+from .block import Structure
+from .data import Data
 from .lifted import Lifted
-from .methods import Method
+from .lipschitz import bounded, in_proportion, refuse_unbounded
+from .methods import GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver
 from .monotone import monotone_penalties
+from .parts import Parts
 from .settings import Penalties
+from .standardization import Standardization
 from .starts import Start
 
 
@@ -55,6 +61,9 @@ class LiftedMLP(Lifted):
             `monotone_penalties`). Of two classes, the probability of the second is meant.
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
         noise: standard deviation of X around what there is, see `Network.input`.
+        lipschitz: the most by which scores may differ, over the distance of their raw inputs, in
+            Euclidean norms; None for no bound. Every layer's spectral norm is held below its share
+            at every step, and inputs are standardized by one number together.
 
     Raises:
         DataError: sizes, lam, rho or another number cannot be used.
@@ -93,6 +102,7 @@ class LiftedMLP(Lifted):
         monotonic_cst: Sequence[int] | None = None,
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
+        lipschitz: float | None = None,
     ) -> None:
         """Check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
@@ -100,7 +110,10 @@ class LiftedMLP(Lifted):
         given = ReLU() if activations is None else activations
         self.monotonic_cst = monotonic_cst
         self.missing, self.noise = missing, noise
+        self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
         network = feedforward(self.sizes, given, self.loss, bias, missing=missing, noise=noise)
+        if lipschitz is not None:
+            refuse_unbounded(network)
         super().__init__(
             network, lam, rho, divergence, penalty=penalty, method=method, start=start,
             solver=solver, proximity=proximity, seed=seed, dtype=dtype, device=device,
@@ -115,6 +128,39 @@ class LiftedMLP(Lifted):
         signs = monotone_penalties(self.monotonic_cst, self.sizes, self.network)
         return [x if y is None else x + y for x, y in zip(given, signs, strict=True)]
 
+    def checked(self) -> tuple[Structure, Method]:
+        """Return the training problem and the method, see `Settings.checked`.
+
+        Raises:
+            DeclarationError: Gauss-Newton's steps are to be Lipschitz, too.
+        """
+        structure, method = super().checked()
+        if self.lipschitz is not None and isinstance(method, GaussNewton):
+            raise DeclarationError(
+                "Gauss-Newton takes squared norms alone, and lipschitz bounds spectral norms: use "
+                'method="minibatch" or "full".'
+            )
+        return structure, method
+
+    def _first_part(self, structure: Structure, settings: Minibatch, batch: Data) -> Parts:
+        if self.lipschitz is not None:
+            raise DeclarationError(
+                "lipschitz is a bound on raw data, whose scale partial_fit learns on the way: call "
+                "fit(X, y)."
+            )
+        return super()._first_part(structure, settings, batch)
+
+    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
+        found = super()._standardization(data, goes_on)
+        return found if self.lipschitz is None else in_proportion(found)
+
+    def _structure_on(self, structure: Structure, standardization: Standardization) -> Structure:
+        """Return the training problem, with bounds that make the network Lipschitz on raw data."""
+        if self.lipschitz is None:
+            return structure
+        penalties = bounded(structure.penalties, self.network, standardization, self.lipschitz)
+        return replace(structure, penalties=penalties)
+
     def _settings(self) -> dict[str, Any]:
         hidden = self.activations[: len(self.sizes) - 2]
         return {
@@ -122,6 +168,7 @@ class LiftedMLP(Lifted):
             "activations": list(hidden),
             "loss": self.loss,
             **({} if self.monotonic_cst is None else {"monotonic_cst": self.monotonic_cst}),
+            **({} if self.lipschitz is None else {"lipschitz": self.lipschitz}),
             **super()._settings(),
         }
 

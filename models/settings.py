@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -171,14 +171,7 @@ class Settings:
         if not isinstance(self.start, str):
             return given_weights(self.start, parameters)
         generator = torch.Generator().manual_seed(require_seed(self.seed))
-        return self._feasible(self._drawn(self.start, generator))
-
-    def _feasible(self, weights: Sequence[Weights]) -> list[Weights]:
-        """Return weights, each where its penalty allows it."""
-        return [
-            replace(layer, matrix=penalty.project(layer.matrix))
-            for layer, penalty in zip(weights, self._all_penalties(), strict=True)
-        ]
+        return feasible(self._drawn(self.start, generator), self._all_penalties())
 
     def _all_penalties(self) -> list[Penalty]:
         parameters = self.network.parameters
@@ -221,6 +214,14 @@ class Settings:
         if not isinstance(self.start, str):
             found["start"] = "given"
         return {name: value for name, value in found.items() if value is not None}
+
+
+def feasible(weights: Sequence[Weights], penalties: Iterable[Penalty]) -> list[Weights]:
+    """Return weights, each where its penalty allows it."""
+    return [
+        replace(layer, matrix=penalty.project(layer.matrix))
+        for layer, penalty in zip(weights, penalties, strict=True)
+    ]
 
 
 def each_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[float, ...]:

@@ -1,0 +1,131 @@
+"""Lipschitz bounds that are held, and the semidefinite one that is proved."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from liftednet import certify, load, save
+from liftednet.activations import LeakyReLU, Tanh
+from liftednet.errors import DeclarationError
+from liftednet.losses import SquaredError
+from liftednet.models import (
+    FullBatch,
+    Lifted,
+    LiftedClassifier,
+    LiftedMLP,
+    LiftedRegressor,
+    Minibatch,
+)
+from liftednet.models.semidefinite import Chain, semidefinite_lipschitz
+
+
+def steep(samples: int = 200) -> tuple[Tensor, Tensor]:
+    """Return features of unlike scales, and a target as steep as 30."""
+    rows = torch.rand(samples, 3, generator=torch.Generator().manual_seed(0))
+    rows = rows * torch.tensor([1.0, 10.0, 0.5]) + 4
+    return rows, 20 * (3 * rows[:, :1]).sin() + rows[:, 1:2]
+
+
+def steepest(model: Lifted, rows: Tensor) -> float:
+    """Return the largest quotient over pairs of rows."""
+    scores = model.scores(rows)
+    return float((torch.cdist(scores, scores) / torch.cdist(rows, rows).clamp(min=1e-3)).max())
+
+
+@pytest.mark.parametrize("method", [Minibatch(epochs=20), FullBatch(2)])
+def test_the_bound_is_held_on_raw_data_and_certified(method: Minibatch | FullBatch) -> None:
+    rows, target = steep()
+    sizes = (3, 12, 12, 1)
+    free = LiftedMLP(sizes, loss=SquaredError(), method=method).fit(rows, target)
+    assert certify(free).lipschitz > 4
+    held = LiftedMLP(sizes, loss=SquaredError(), method=method, lipschitz=4.0).fit(rows, target)
+    assert certify(held).lipschitz <= 4.0
+    assert 0.5 < steepest(held, rows) <= 4.0 + 1e-4
+
+
+def test_bounds_of_estimators_and_of_files(tmp_path: Path) -> None:
+    rows, target = steep(100)
+    x, y = rows.numpy(), target[:, 0].numpy()
+    regressor = LiftedRegressor((8,), "tanh", lipschitz=2.0, random_state=0, max_iter=5).fit(x, y)
+    assert certify(regressor.model_).lipschitz <= 2.0
+    again = load(save(regressor.model_, tmp_path / "model.safetensors"))
+    assert certify(again).lipschitz <= 2.0 and again.lipschitz == 2.0
+    classifier = LiftedClassifier((8,), lipschitz=0.5, random_state=0, max_iter=5)
+    assert steepest(classifier.fit(x, y > y.mean()).model_, rows) <= 0.5 + 1e-4
+
+
+def test_what_cannot_be_held_is_refused() -> None:
+    rows, target = steep(50)
+    with pytest.raises(DeclarationError, match="Gauss-Newton"):
+        LiftedMLP((3, 4, 1), loss=SquaredError(), lipschitz=1.0, method="gauss-newton")
+    with pytest.raises(DeclarationError, match="partial_fit"):
+        LiftedMLP((3, 4, 1), loss=SquaredError(), lipschitz=1.0).partial_fit(rows, target)
+
+
+def jacobians(chain: Chain, points: np.ndarray) -> float:
+    """Return the largest norm of a Jacobian of a ReLU network at points."""
+    largest = 0.0
+    for x in points:
+        jacobian = np.eye(len(x))
+        for weight in chain.weights[:-1]:
+            u = x @ weight
+            jacobian, x = (jacobian @ weight) * (u > 0), np.maximum(u, 0)
+        largest = max(largest, float(np.linalg.norm(jacobian @ chain.weights[-1], 2)))
+    return largest
+
+
+def drawn(sizes: tuple[int, ...], slope: tuple[float, float], seed: int = 0) -> Chain:
+    generator = np.random.default_rng(seed)
+    shapes = list(pairwise(sizes))
+    return Chain([generator.normal(size=shape) for shape in shapes], [slope] * (len(sizes) - 2))
+
+
+@pytest.mark.parametrize("sizes", [(3, 6, 1), (8, 5, 4, 2), (2, 6, 6, 1)])
+def test_the_semidefinite_bound_lies_between_jacobians_and_norms(sizes: tuple[int, ...]) -> None:
+    chain = drawn(sizes, (0.0, 1.0))
+    bound = semidefinite_lipschitz(chain)
+    points = np.random.default_rng(1).normal(size=(1_000, sizes[0]))
+    assert jacobians(chain, points) <= bound
+    assert bound < 0.95 * np.prod([np.linalg.norm(w, 2) for w in chain.weights])
+
+
+def test_one_layer_is_bounded_above_all_slopes_and_exactly_where_units_are_apart() -> None:
+    chain = drawn((3, 6, 1), (0.3, 1.0))
+    first, last = chain.weights
+    patterns = (np.linalg.norm(first @ (np.array(s)[:, None] * last), 2)
+                for s in product((0.3, 1.0), repeat=6))  # fmt: skip
+    largest = max(patterns)
+    assert largest <= semidefinite_lipschitz(chain) <= 1.2 * largest
+    apart = Chain([np.diag([1.0, 2.0, 3.0]), np.diag([3.0, 2.0, 0.5])], [(0.0, 1.0)])
+    assert semidefinite_lipschitz(apart) == pytest.approx(4.0, rel=1e-3)
+    linear = Chain(chain.weights, [(1.0, 1.0)])
+    assert semidefinite_lipschitz(linear) == pytest.approx(np.linalg.norm(first @ last, 2))
+
+
+def test_certificates_take_the_semidefinite_bound() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    loose, tight = certify(network).lipschitz, certify(network, semidefinite=True).lipschitz
+    x = torch.randn(500, 4, requires_grad=True)
+    (slopes,) = torch.autograd.grad(network(x).sum(), x)
+    assert float(slopes.norm(dim=1).max()) <= tight < 0.95 * loose
+    rows, target = steep(60)
+    for activation in (LeakyReLU(0.5), Tanh()):
+        model = LiftedMLP((3, 5, 1), activation, SquaredError(), method=Minibatch(epochs=5))
+        model.fit(rows, target)
+        found = certify(model, semidefinite=True).lipschitz
+        assert steepest(model, rows) <= found <= certify(model).lipschitz
+
+
+def test_the_semidefinite_bound_is_for_small_chains() -> None:
+    with pytest.raises(DeclarationError, match="small"):
+        certify(nn.Sequential(nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 1)), semidefinite=True)
+    images = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1))
+    with pytest.raises(DeclarationError, match="chain"):
+        certify(images, torch.zeros(2, 1, 4, 4), semidefinite=True)
