@@ -76,6 +76,12 @@ class PrimalRows:
         links = tuple(link.rows(keep) for link in self.links)
         return replace(self, pull=self.pull[keep], links=links)
 
+    def to(self, dtype: torch.dtype) -> PrimalRows | None:
+        """Return the problem in another precision, or None where links are not quadratic."""
+        if self.hessian is None:
+            return None
+        return replace(self, pull=self.pull.to(dtype), hessian=self.hessian.to(dtype))
+
     def gradient(self, states: Tensor) -> Tensor:
         """Return the gradient of all but Phi, (samples, units)."""
         if self.hessian is not None:

@@ -19,6 +19,7 @@ from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadra
 from .unfinished import Unfinished, unfinished
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
+_COARSE = 1e-6  # relative movement that float32 reaches without trouble
 _CHECK = 4  # steps between two looks at which samples are done
 
 
@@ -42,7 +43,8 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
 
     Z <- prox_{lam Phi / s}(Y - (gradient of the links at Y - lam U) / s) with s the smoothness of
     the links; Beck and Teboulle (2009), restarted as O'Donoghue and Candes (2015), each sample by
-    itself. Samples that are done leave the batch. Quadratic links are one matrix H.
+    itself. Samples that are done leave the batch. Quadratic links are one matrix H, for which
+    float32 leads and float64 finishes.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -102,10 +104,19 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         value = value if start is None else start.clone()
         steps = 0
         for part in device_chunks(problem.samples, problem.units, value.device):
-            rows = primal_rows(problem, shared, step, part)
-            value[part], used = self._descend(rows, value[part], 0.3 * tolerance)
-            steps = max(steps, used)
+            rows, goal = primal_rows(problem, shared, step, part), 0.3 * tolerance
+            start, led = self._led(rows, value[part], goal)
+            value[part], used = self._descend(rows, start, goal)
+            steps = max(steps, led + used)
         return judged(problem, value, steps, started, tolerance, self.name)
+
+    def _led(self, rows: PrimalRows, start: Tensor, goal: float) -> tuple[Tensor, int]:
+        """Return where float32 leads, and the steps taken; the start where there is none."""
+        quick = rows.to(torch.float32)
+        if quick is None or start.dtype is torch.float32:
+            return start, 0
+        near, steps = self._descend(quick, start.float(), max(goal, _COARSE))
+        return near.double(), steps
 
     def _descend(self, rows: PrimalRows, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
         """Return the states where their movement is within the tolerance, or no longer falls."""

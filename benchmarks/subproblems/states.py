@@ -123,13 +123,11 @@ def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
         return Method(f"liftednet {solver.name}{name}", run, samples, True)
 
     def ours() -> Iterator[Method]:
-        solvers = [
-            CompiledNewton(TOLERANCE),
-            Dual(TOLERANCE),
-            *([Proximal(TOLERANCE)] if slow else []),
-        ]
-        solvers = [solver for solver in solvers if solver.obstacle(problem) is None]
-        solvers.sort(key=lambda solver: solver.name != choose(problem).name)
+        chosen = choose(problem).name
+        solvers = [CompiledNewton(TOLERANCE), Dual(TOLERANCE), Proximal(TOLERANCE)]
+        serving = (s for s in solvers if s.obstacle(problem) is None)
+        solvers = [s for s in serving if slow or s.name in (chosen, Dual.name)]
+        solvers.sort(key=lambda solver: solver.name != chosen)
         yield from (method(solver, problem) for solver in solvers)
         for solver in (CompiledNewton(), Dual()):
             if solver.obstacle(single) is None:
