@@ -43,8 +43,8 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
 
     Z <- prox_{lam Phi / s}(Y - (gradient of the links at Y - lam U) / s) with s the smoothness of
     the links; Beck and Teboulle (2009), restarted as O'Donoghue and Candes (2015), each sample by
-    itself. Samples that are done leave the batch. Quadratic links are one matrix H, for which
-    float32 leads and float64 finishes.
+    itself. Samples that are done leave the batch. Quadratic links are one matrix H, for which,
+    without a start, float32 leads and float64 finishes.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -105,13 +105,15 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         steps = 0
         for part in device_chunks(problem.samples, problem.units, value.device):
             rows, goal = primal_rows(problem, shared, step, part), 0.3 * tolerance
-            start, led = self._led(rows, value[part], goal)
-            value[part], used = self._descend(rows, start, goal)
+            near, led = (
+                (value[part], 0) if start is not None else self._led(rows, value[part], goal)
+            )
+            value[part], used = self._descend(rows, near, goal)
             steps = max(steps, led + used)
         return judged(problem, value, steps, started, tolerance, self.name)
 
     def _led(self, rows: PrimalRows, start: Tensor, goal: float) -> tuple[Tensor, int]:
-        """Return where float32 leads, and the steps taken; the start where there is none."""
+        """Return where float32 leads from a start that nobody gave, and the steps taken."""
         quick = rows.to(torch.float32)
         if quick is None or start.dtype is torch.float32:
             return start, 0

@@ -24,9 +24,25 @@ from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design
 from liftednet.solvers import solve
 from liftednet.solvers.dual import Dual
-from liftednet.validation import require_device, require_float, require_positive, require_seed
+from liftednet.validation import (
+    require_device,
+    require_finite,
+    require_float,
+    require_positive,
+    require_seed,
+)
 
 U = torch.linspace(-1.0, 1.0, 12, dtype=torch.float64).reshape(4, 3)
+
+
+def test_numbers_that_are_finite_pass_though_their_sum_is_not() -> None:
+    huge = torch.full((2, 3), torch.finfo(torch.float32).max)
+    require_finite("X", huge)
+    for bad in (torch.inf, -torch.inf, torch.nan):
+        with pytest.raises(DataError, match=r"X has 1 entries .* index \(1, 2\)"):
+            huge_with = huge.clone()
+            huge_with[1, 2] = bad
+            require_finite("X", huge_with)
 
 
 def untyped(value: Any) -> Any:
