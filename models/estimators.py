@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.utils import check_array, check_random_state, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
 
-from liftednet import errors
+from liftednet import errors, processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, LiftedError
@@ -116,6 +117,20 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self._keep(model)
         return self
 
+    def _together(self) -> AbstractContextManager[None]:
+        """Let checks be those of all processes, each of which has some of the samples."""
+        return processes.together(self.device or "cpu")
+
+    def _classes(self, labels: Rows) -> Rows:
+        """Return the labels of all processes, sorted; see `_classes`."""
+        with self._together():
+            if processes.size() == 1:
+                return _classes(labels)
+            own = np.unique(labels)
+            found = [json.loads(text) for text in processes.texts(json.dumps(own.tolist()))]
+        every = [np.asarray(each).astype(own.dtype.kind) for each in found if each]
+        return _classes(np.concatenate(every))
+
     def _take_classes(self, classes: Rows) -> None:
         """Keep the labels, which a warm start cannot change."""
         if self.warm_start and self.__sklearn_is_fitted__():
@@ -185,7 +200,7 @@ class _Feedforward(_Estimator):
             DataError: they are not, or are not finite; a TypeError, too, where there are no
                 numbers.
         """
-        with _refusals():
+        with self._together(), processes.agreed(), _refusals():
             found: tuple[Rows, Any] = validate_data(
                 self, X, y, dtype=_TYPES, multi_output=True, force_writeable=True, reset=reset,
                 y_numeric=isinstance(self, RegressorMixin), ensure_all_finite=self._finite,
@@ -334,7 +349,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
         X, y = self._checked_pair(X, y)
         labels = self._labels(y)
         several = labels.ndim == 2
-        self._take_classes(np.arange(labels.shape[1]) if several else _classes(labels))
+        self._take_classes(np.arange(labels.shape[1]) if several else self._classes(labels))
         self._several = several
         return self._learn(X, self._target(labels), len(self.classes_),
             self._weighted(labels, sample_weight), constraints=constraints)  # fmt: skip
@@ -387,7 +402,7 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
 
     def _labels(self, y: Any) -> Rows:
         """Return labels (samples,), or (samples, labels) of 0 and 1."""
-        with _refusals():
+        with self._together(), processes.agreed(), _refusals():
             check_classification_targets(y)
             kind = type_of_target(y)
             if kind == "multilabel-indicator":
@@ -414,9 +429,26 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
     def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
         if self.class_weight is None:
             return sample_weight
-        with _refusals():
-            weights: Rows = compute_sample_weight(self.class_weight, labels)
+        with self._together():
+            if self.class_weight == "balanced" and processes.size() > 1:
+                weights = self._balanced(labels)
+            else:
+                with _refusals():
+                    weights = compute_sample_weight(self.class_weight, labels)
         return weights if sample_weight is None else weights * _numbers("weights", sample_weight)
+
+    def _balanced(self, labels: Rows) -> Rows:
+        """Return scikit-learn's balanced weights, of the counts of all processes."""
+        if self._several:
+            raise DataError(
+                f"balanced weights of several labels need all samples in one process, and "
+                f"{processes.size()} share them: give sample_weight."
+            )
+        numbers = _numbered(labels, self.classes_)
+        own = np.bincount(numbers, minlength=len(self.classes_))
+        counts = processes.gathered(own.tolist()).sum(0).numpy(force=True)
+        weights: Rows = counts.sum() / (len(counts) * counts)[numbers]
+        return weights
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several labels are possible."""
@@ -677,7 +709,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
             valid = np.arange(X.shape[1]) < lengths[:, None]
         with _refusals():
             check_classification_targets(labels[valid])
-        self._take_classes(_classes(labels[valid]))
+        self._take_classes(self._classes(labels[valid]))
         target = np.zeros(labels.shape, dtype=np.int64)
         target[valid] = _numbered(labels[valid], self.classes_)
         return self._learn(X, target, len(self.classes_), sample_weight, lengths)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
@@ -16,7 +18,14 @@ from liftednet import DataError, Design, WeightFit, load, processes, shard
 from liftednet.activations import Identity, Sigmoid, Tanh
 from liftednet.divergences import joint
 from liftednet.errors import LiftedError, SolverError
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import (
+    FullBatch,
+    GaussNewton,
+    LiftedClassifier,
+    LiftedMLP,
+    LiftedRNN,
+    Minibatch,
+)
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.processes import Traffic
 from liftednet.solvers import RidgeSums, base, solve
@@ -194,6 +203,28 @@ def test_a_distributed_sampler_divides_the_data_and_draws_every_pass_anew() -> N
     assert found[0] == found[1] and found[0][1] == 2
 
 
+def _classified(rank: int) -> tuple[list[str], Tensor, str]:
+    """Fit labels that stand in order, so that no process has all of them."""
+    x, y = _rows()
+    order = y.argsort(stable=True)
+    names = np.array(["one", "three", "two"])[y[order]]
+    rows = shard(len(x))
+    model = LiftedClassifier((5,), max_iter=3, class_weight="balanced", random_state=0)
+    model.fit(x[order][rows].numpy(), names[rows])
+    found = model.model_.weights[0].stacked()
+    own = rows if rank == 0 else slice(0, 0)
+    refused = _refusal(lambda: model.fit(x[own].numpy(), names[own]))
+    return model.classes_.tolist(), found, refused
+
+
+def test_classes_and_their_weights_are_those_of_all_processes() -> None:
+    [(classes, weights, _)] = in_processes(1, _classified)
+    for found in in_processes(2, _classified):
+        assert found[0] == classes == ["one", "three", "two"]
+        torch.testing.assert_close(found[1], weights, atol=1e-8, rtol=1e-8)
+        assert re.search(r"Found array with 0 sample\(s\)", found[2])
+
+
 # What is refused, on every process.
 
 
@@ -255,8 +286,6 @@ REFUSED = (
 
 
 def test_what_does_not_fit_together_is_refused_on_every_process() -> None:
-    import re
-
     found = in_processes(2, _refusals)
     for number, words in enumerate(REFUSED):
         for rank in range(2):
