@@ -21,7 +21,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,13 +97,12 @@ def _equal(rank: int, size: int, name: str) -> Any:
     return objectives, model.objective(), weights, last.messages, last.bytes
 
 
-def equality() -> list[str]:
-    lines = [
-        "| training | processes | steps' objectives | objective at the end | weights | twice the "
-        "same bits | messages | MB |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name in EQUAL:
+def equality(names: list[str]) -> dict[str, str]:
+    lines = {
+        "": "| training | processes | steps' objectives | objective at the end | weights | twice "
+        "the same bits | messages | MB |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+    }
+    for name in names:
         [one] = in_group(1, _equal, 1, name)
         for size in (2, 3, 4):
             found, again = (in_group(size, _equal, size, name)[0] for _ in range(2))
@@ -120,7 +119,7 @@ def equality() -> list[str]:
                 f"{found[4] / 1e6:.2f} |"
             )
             print(line, flush=True)
-            lines.append(line)
+            lines[f"{name}, {size}"] = line
     return lines
 
 
@@ -138,6 +137,7 @@ class Case:
     samples: int
     model: Callable[[], Lifted]
     squares: bool = False
+    smaller: Callable[[], Lifted] | None = None  # the same in batches of 250
 
 
 CASES = {
@@ -150,7 +150,9 @@ CASES = {
         squares=True,
     ),
     "epoch of minibatches of 1,000": Case(
-        60_000, lambda: LiftedMLP(UNITS, method=Minibatch(1, 1_000), start="kaiming")
+        60_000,
+        lambda: LiftedMLP(UNITS, method=Minibatch(1, 1_000), start="kaiming"),
+        smaller=lambda: LiftedMLP(UNITS, method=Minibatch(1, 250), start="kaiming"),
     ),
 }  # fmt: skip
 
@@ -177,12 +179,13 @@ def _timed(rank: int, case: Case, samples: int) -> tuple[float, float, int, int]
     return last.seconds, marks[-1] - began, last.messages, last.bytes
 
 
-def efficiency() -> list[str]:
-    lines = [
-        "| training | samples | one process, s | two, s | efficiency | messages | MB |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, case in CASES.items():
+def efficiency(names: list[str]) -> dict[str, str]:
+    lines = {
+        "": "| training | samples | one process, s | two, s | efficiency | messages | MB |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |"
+    }
+    for name in names:
+        case = CASES[name]
         least, sent = {1: math.inf, 2: math.inf}, (0.0, 0.0, 0, 0)
         for size in (1, 2) * 3:
             found = in_group(size, _timed, case, case.samples)
@@ -192,7 +195,7 @@ def efficiency() -> list[str]:
             f"{least[1] / (2 * least[2]):.2f} | {sent[2]:,} | {sent[3] / 1e6:.2f} |"
         )
         print(line, flush=True)
-        lines.append(line)
+        lines[name] = line
     return lines
 
 
@@ -213,67 +216,91 @@ def _reduced(rank: int) -> list[tuple[int, float]]:
     return found
 
 
-def constants() -> list[str]:
-    lines = []
+def constants(names: list[str]) -> dict[str, str]:
+    latency, bandwidth = _messages()
+    lines = {
+        "": f"A message takes {1e6 * latency:.0f} us times log2 of the processes; "
+        f"{bandwidth / 1e9:.2f} GB/s pass through each process (loopback, on two cores)."
+    }
+    for name in names:
+        lines[name] = "\n".join(_foretold(name, CASES[name], latency, bandwidth))
+        print(lines[name], flush=True)
+    return lines
+
+
+def _messages() -> tuple[float, float]:
+    """Return the latency of an all-reduce, in seconds, and bytes a second of each process."""
     latency, bandwidth = 0.0, math.inf
     for size in (2, 4):
         times = [max(x[1] for x in each) for each in zip(*in_group(size, _reduced), strict=True)]
         latency = max(latency, times[0] / math.log2(size))
-        moved = 2 * 8e6 * (size - 1) / size
-        bandwidth = min(bandwidth, moved / (times[-1] - times[0]))
+        bandwidth = min(bandwidth, 2 * 8e6 * (size - 1) / size / (times[-1] - times[0]))
+    return latency, bandwidth
+
+
+def _costs(case: Case) -> tuple[float, float]:
+    """Return processor time for a row, and what a sweep or a batch takes whatever its rows."""
+
+    def least(case: Case, samples: int) -> float:
+        return min(in_group(1, _timed, case, samples)[0][1] for _ in range(3))
+
+    if not case.smaller:
+        few, many = least(case, 2_000), least(case, 8_000)
+        row = (many - few) / 6_000
+        return row, max(few - 2_000 * row, 0.0)
+    many = least(replace(case, model=case.smaller), 8_000)  # in 32 batches
+    few = least(case, 8_000)  # in 8
+    batch = max(many - few, 0.0) / 24
+    return (few - 8 * batch) / 8_000, batch
+
+
+def _foretold(name: str, case: Case, latency: float, bandwidth: float) -> list[str]:
+    row, fixed = _costs(case)
+    what = "a batch" if case.smaller else "a sweep"
+    lines = [
+        f"**{name}**: {1e6 * row:.1f} us a sample, {1e3 * fixed:.1f} ms {what} whatever its rows.",
+        "",
+        "| processes | samples | processor s of the slowest, measured | foretold | ratio |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+
+    def seconds(samples: int, size: int, sent: tuple[float, ...]) -> tuple[float, float]:
+        """Return time, without that of waiting for messages, and bytes of a process."""
+        parts = samples / 1_000 if case.smaller else 1.0
+        more = samples / _CHECKED if case.smaller else 1.0  # so many times the messages
+        moved = 2 * more * sent[3] * (size - 1) / size
+        return parts * fixed + samples / size * row + moved / bandwidth, moved
+
+    for size in (1, 2, 4):
+        found = in_group(size, _timed, case, _CHECKED)
+        measured = max(x[1] for x in found)
+        guess, _ = seconds(_CHECKED, size, found[0])
+        lines.append(
+            f"| {size} | {_CHECKED:,} | {measured:.2f} | {guess:.2f} | {measured / guess:.2f} |"
+        )
+    sent = found[0]
     lines += [
-        f"A message takes {1e6 * latency:.0f} us times log2 of the processes; "
-        f"{bandwidth / 1e9:.2f} GB/s pass through each process (loopback, more processes than idle "
-        "cores).", "",
-        "| training | processes | samples | processor s, measured | foretold | ratio |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "", f"It sends {sent[2]:,} messages, {sent[3] / 1e6:.2f} MB. Foretold, in seconds (MB to "
+        "and from every process):", "",
+        "| samples | " + " | ".join(f"{n:,} processes" for n in _PROCESSES) + " |",
+        "| --- |" + " --- |" * len(_PROCESSES),
     ]  # fmt: skip
-    told = {}
-    for name, case in CASES.items():
-        spent = {}
-        for samples in (5_000, 20_000):
-            spent[samples] = min(in_group(1, _timed, case, samples)[0][1] for _ in range(2))
-        row = (spent[20_000] - spent[5_000]) / 15_000
-        fixed = max(spent[5_000] - 5_000 * row, 0.0)
-        for size in (1, 2, 4):
-            found = in_group(size, _timed, case, 40_000)
-            measured = max(x[1] for x in found)
-            guess = fixed + 40_000 / size * row + _sent(found[0], size, latency, bandwidth)
-            lines.append(
-                f"| {name} | {size} | 40,000 | {measured:.2f} | {guess:.2f} | "
-                f"{measured / guess:.2f} |"
-            )
-            print(lines[-1], flush=True)
-        told[name] = row, fixed, found[0]
-    for name, (row, fixed, sent) in told.items():
-        batches = "epoch" in name
-        lines += [
-            "", f"{name}: {1e6 * row:.1f} us a sample, {fixed:.2f} s whatever their number. "
-            f"Foretold, in seconds (MB to and from every process):", "",
-            "| samples | " + " | ".join(f"{n:,} processes" for n in _PROCESSES) + " |",
-            "| --- |" + " --- |" * len(_PROCESSES),
-        ]  # fmt: skip
-        for samples in (10**6, 10**8, 10**10):
-            cells = []
-            for size in _PROCESSES:
-                more = samples / 40_000 if batches else 1.0  # as many batches of 1,000 more
-                whole = sent[0], sent[1], sent[2] * more, sent[3] * more
-                seconds = fixed + samples / size * row + _sent(whole, size, latency, bandwidth)
-                traffic = 2 * whole[3] * (size - 1) / size / 1e6
-                cells.append(f"{seconds:,.0f} ({traffic:,.0f})")
-            lines.append(f"| 10^{round(math.log10(samples))} | " + " | ".join(cells) + " |")
-    return lines
+    for samples in (10**6, 10**8, 10**10):
+        cells = []
+        more = samples / _CHECKED if case.smaller else 1.0
+        for size in _PROCESSES:
+            spent, moved = seconds(samples, size, sent)
+            waited = more * sent[2] * latency * math.log2(size)
+            cells.append(f"{spent + waited:,.1f} ({moved / 1e6:,.0f})")
+        lines.append(f"| 10^{round(math.log10(samples))} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
 
 
+_CHECKED = 16_000
 _PROCESSES = (1, 10, 100, 1_000, 10_000)
 
 
-def _sent(run: tuple[float, float, float, float], size: int, latency: float, speed: float) -> float:
-    _, _, messages, sent = run
-    return messages * latency * math.log2(size) + 2 * sent * (size - 1) / size / speed
-
-
-PARTS: dict[str, tuple[str, Callable[[], list[str]]]] = {
+PARTS: dict[str, tuple[str, Callable[[list[str]], dict[str, str]]]] = {
     "equality": ("Is it the same fit?", equality),
     "efficiency": ("Two processes on two cores", efficiency),
     "constants": ("What more of both would cost", constants),
@@ -284,17 +311,23 @@ def main() -> None:
     """Measure one part, and write all that are known."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=list(PARTS))
-    part = parser.parse_args().part
+    parser.add_argument("names", nargs="*", help="some of the trainings; none for all")
+    given = parser.parse_args()
     torch.set_num_threads(1)
     store = RESULT.with_suffix(".json")
     known = json.loads(store.read_text("utf-8")) if store.exists() else {}
-    about = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    known[part] = [f"{about}, {os.getloadavg()[0]:.1f} before", "", *PARTS[part][1]()]
-    store.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    load, every = os.getloadavg()[0], list(EQUAL if given.part == "equality" else CASES)
+    for name in given.names or every:
+        found = known.setdefault(given.part, {})
+        found.update(PARTS[given.part][1]([name]))
+        about = ", ".join(f"{name}: {value}" for name, value in machine().items())
+        found["about"] = f"{about}, {load:.1f} before."
+        store.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     text = ["# Several processes", "", "`python -m benchmarks.distributed PART`", ""]
     for name, (title, _) in PARTS.items():
         if name in known:
-            text += [f"## {title}", "", *known[name], ""]
+            rows = dict(known[name])
+            text += [f"## {title}", "", rows.pop("about"), "", *rows.values(), ""]
     RESULT.write_text("\n".join(text), encoding="utf-8")
 
 
