@@ -356,9 +356,9 @@ def main() -> None:
     RESULT.write_text(f"{first}\n{table(store)}\n", encoding="utf-8")
 
 
-NOTE = """`python -m benchmarks.federated`, whose first lines say what is measured. A method whose grid
-is not finished has no row. Ours does not depend on who has which rows; a setting that the grid does
-not name is that of the library."""
+NOTE = """`python -m benchmarks.federated`, whose first lines say what is measured. A method whose
+grid is not finished has no row. Ours does not depend on who has which rows; a setting that the grid
+does not name is that of the library."""
 
 
 if __name__ == "__main__":
