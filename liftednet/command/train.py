@@ -116,7 +116,13 @@ def _run_train(order: Order, rank: int) -> None:
     if order.checkpoint is not None:
         kept = {"checkpoint": order.checkpoint, "resume": order.resume}
     rows = shard(len(halves.y_train))
-    model.fit(halves.x_train[rows], halves.y_train[rows], progress=True, **kept)
+    try:
+        model.fit(halves.x_train[rows], halves.y_train[rows], progress=True, **kept)
+    except KeyboardInterrupt:  # once it trains, it stops and returns
+        console.print(
+            f"interrupted before training: nothing is saved{_as_it_was(order)}", soft_wrap=True
+        )
+        raise typer.Exit(INTERRUPTED) from None
     assert model.trace is not None  # it has been fitted just now
     done = f"{model.trace.rounds} of {model.trace.most} {_NAMES[type(model.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED

@@ -77,6 +77,16 @@ def test_before_an_epoch_is_finished_nothing_is_replaced(here, monkeypatch):
     assert (here / "model.safetensors").read_bytes() == b"from before"
 
 
+def test_before_training_nothing_is_replaced(here, monkeypatch):
+    (here / "model.safetensors").write_bytes(b"from before")
+    monkeypatch.setattr(Lifted, "_data", interrupting(Lifted._data, 1))
+    result = train()
+    assert result.exit_code == 130
+    said = "interrupted before training: nothing is saved, and model.safetensors is as it was"
+    assert said in result.stdout
+    assert (here / "model.safetensors").read_bytes() == b"from before"
+
+
 def test_after_an_epoch_the_model_of_then_is_saved(here, monkeypatch):
     after_epochs(monkeypatch, 2)
     result = train("--sweeps", "7")
