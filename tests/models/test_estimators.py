@@ -33,7 +33,7 @@ QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "random_state": 0}
 LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
 
 
-# One of them has 15 samples with 30 features, on which the rate of 0.3 overshoots: from the tenth to
+# One of them has 15 samples of 30 features, on which the rate of 0.3 overshoots: from the tenth to
 # the fiftieth step it doubles any difference, so that the order of the samples, which is rounding,
 # grows to 1e-4 where 1e-7 is allowed. At a rate of 0.03, with tanh, or at lam 1 it does not grow.
 @parametrize_with_checks([LiftedClassifier(max_iter=20), LiftedRegressor(max_iter=20)])
