@@ -177,8 +177,9 @@ def _in_jax(
     def run() -> Tensor:
         hessian, linear = case.quadratic()
         weight = case.weight.numpy()
-        largest = np.linalg.eigvalsh(weight.T @ weight)[-1]
-        ends = np.array([1.0, 1.0 + case.ratio * largest])
+        least, largest = np.linalg.eigvalsh(weight.T @ weight)[[0, -1]]
+        least = least if weight.shape[1] >= weight.shape[0] else 0.0
+        ends = 1 + case.ratio * np.array([least, largest])
         right, z = linear[:samples].astype(dtype), case.begin(samples, dtype)
         goal = tolerance * max(1.0, np.abs(linear).max())
         return torch.from_numpy(
