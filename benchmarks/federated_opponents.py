@@ -225,9 +225,10 @@ def gauss_newton(
         sent += 1
         share = (after - value) / expected if expected else 0.0
         damping *= 1.5 if share < 0.25 else 2 / 3 if share > 0.75 else 1.0
-        if after < value:
+        lower = after < value
+        if lower:
             weights, value = reached, after
-        before = step
+        before = step if lower else [torch.zeros_like(part) for part in step]
         if sent >= rounds - 2:
             return _predicts(weights), _bytes(weights) * reals + 4.0 * (sent - reals)
 
