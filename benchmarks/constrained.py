@@ -1,9 +1,9 @@
 """Nonnegative and monotone networks: ours, exact gradients in the same step, Adam and AdamW.
 
 Run it with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.constrained`, half an hour
-of one core; `--minutes 3` stops after so many, and the next call goes on: runs that stand in
-benchmarks/results/constrained.jsonl are not repeated. With --quick it takes seconds and writes
-nothing.
+of one core; monotonicnetworks and geotorch must be on the path. `--minutes 3` stops after so many,
+and the next call goes on: runs that stand in benchmarks/results/constrained.jsonl are not repeated.
+With --quick it takes seconds and writes nothing.
 
 Nonnegative: 10,000 digits of MNIST, standardized, three passes over batches of 100, layers of 100,
 no weight negative after the first layer; 2,500 other digits choose start and rate (seed 0, the same
@@ -11,9 +11,13 @@ number of tries for each method), five seeds on 10,000 test digits tell. Opponen
 falls by a cosine to 0, and hold the constraint by clipping after each step (clip) or by W = V^2,
 softplus(V) or exp(V). Starts, for every method the same ones: passing (ours, "auto") and |Kaiming|.
 
+Orthogonal: three hidden layers of 100, the weights between them orthogonal, one start for all;
+Adam takes the polar factor after each step, or torch's or GeoTorch's (0.4.0) parametrization.
+
 Monotone: 70 % of diabetes, friedman1 and friedman2 to train on, two layers of 50, five splits; R2
 on the rest. Adam clips the same signs from the same start, its rate chosen on a fifth of the
-training samples of split 0.
+training samples of split 0. monotonicnetworks 1.5.1 (from PyPI, with its sorting units and a start
+of its own) is trained by the same Adam, at two bounds of its slopes as well.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from liftednet.data import mnist
 from liftednet.errors import SolverError
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, Minibatch, certify
-from liftednet.penalties import Nonnegative, SquaredFrobenius
+from liftednet.penalties import Nonnegative, Orthogonal, SquaredFrobenius
 from liftednet.problems import Weights
 from liftednet.reproduce.exact import exact_gradients
 
@@ -51,6 +55,8 @@ STARTS = ("passing", "|Kaiming|")
 RATES = {"ours": (0.03, 0.1, 0.3, 1.0, 3.0), "Adam": (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)}
 OURS, EXACT = "ours", "ours, exact gradients"
 ADAM = ("Adam, clip", "AdamW, clip", "Adam, square", "Adam, softplus", "Adam, exp")
+ORTHOGONAL = ("Adam, polar factor", "Adam, torch", "Adam, GeoTorch")
+PACKAGE, NO_OPTION = "monotonicnetworks", "ours, no option"
 SEEDS, TUNED_AT, FAILED = (1, 2, 3, 4, 5), 0, 0.8
 DIRECTIONS = {
     "diabetes": [0, 0, 1, 1, 0, 0, 0, 0, 1, 0],
@@ -147,26 +153,43 @@ def by_adam(run: Run) -> tuple[Callable[[Tensor], Tensor], Pairs]:
     (first, *rest), (x, y) = first_weights(run), digits()[0][0]
     rest = [(TO[kind](w.clamp(min=0.0 if kind == "clip" else 1e-6)), b) for w, b in rest]
     raw = [(w.requires_grad_(), b.requires_grad_()) for w, b in [first, *rest]]
+
+    def scores(rows: Tensor) -> Tensor:
+        return forward([raw[0], *((FROM[kind](v), b) for v, b in raw[1:])])(rows)
+
+    def clip() -> None:
+        for v, _ in raw[1:] if kind == "clip" else ():
+            v.clamp_(min=0)
+
+    passes_of_adam(run, [p for pair in raw for p in pair], scores, x, y, clip)
+    with torch.no_grad():
+        found = [raw[0], *((FROM[kind](v), b) for v, b in raw[1:])]
+        return forward(found), found
+
+
+def passes_of_adam(
+    run: Run,
+    parameters: list[Tensor],
+    scores: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    after: Callable[[], None],
+    passes: int = PASSES,
+) -> None:
     generator = torch.Generator().manual_seed(run.seed)
     optimizer_of = torch.optim.AdamW if run.method.startswith("AdamW") else torch.optim.Adam
-    optimizer = optimizer_of([p for pair in raw for p in pair], lr=run.rate)
-    steps = PASSES * -(-len(x) // BATCH)
+    optimizer = optimizer_of(parameters, lr=run.rate)
+    steps = passes * -(-len(x) // BATCH)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    for _ in range(PASSES):
+    for _ in range(passes):
         for rows in torch.randperm(len(x), generator=generator).split(BATCH):
-            layers = [raw[0], *((FROM[kind](v), b) for v, b in raw[1:])]
-            loss = nn.functional.cross_entropy(forward(layers)(x[rows]), y[rows])
+            loss = nn.functional.cross_entropy(scores(x[rows]), y[rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             falling.step()
-            if kind == "clip":
-                with torch.no_grad():
-                    for v, _ in raw[1:]:
-                        v.clamp_(min=0)
-    with torch.no_grad():
-        found = [raw[0], *((FROM[kind](v), b) for v, b in raw[1:])]
-        return forward(found), found
+            with torch.no_grad():
+                after()
 
 
 def forward(layers: Pairs) -> Callable[[Tensor], Tensor]:
@@ -212,6 +235,106 @@ def nonnegative_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
             yield from (replace(default, seed=seed) for seed in SEEDS)
 
 
+def all_digits(run: Run) -> dict[str, float]:
+    """60,000 digits as they are, ten passes; ours with no option but the penalty."""
+    data = mnist()
+    x, x_test = data.x_train.flatten(1), data.x_test.flatten(1)
+    began = time.process_time()
+    penalty = [SquaredFrobenius(1.0), *[Nonnegative(1.0)] * run.layers]
+    model = LiftedMLP(sizes(run), penalty=penalty, seed=run.seed)
+    if run.method == NO_OPTION:
+        layers = [(w.matrix, w.bias) for w in model.fit(x, data.y_train).weights]
+    else:
+        middle, scale = x.mean(0), x.std()
+        x, x_test = (x - middle) / scale, (x_test - middle) / scale
+        layers = [(w.matrix.requires_grad_(), w.bias.requires_grad_())
+                  for w in model._first_weights()]  # fmt: skip
+
+        def clip() -> None:
+            for w, _ in layers[1:]:
+                w.clamp_(min=0)
+
+        passes_of_adam(
+            run, [p for pair in layers for p in pair], forward(layers), x, data.y_train, clip, 10
+        )
+    seconds = time.process_time() - began
+    with torch.no_grad():
+        right = float((forward(layers)(x_test).argmax(1) == data.y_test).double().mean())
+    lowest = min(float(w.detach().min()) for w, _ in layers[1:])
+    return {"test": right, "violation": max(0.0, -lowest), "seconds": seconds}
+
+
+def all_digits_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+    for seed, layers in product(SEEDS[:3], DEPTHS[2:]):
+        yield Run("all digits", NO_OPTION, seed, layers)
+        yield from (Run("all digits", "Adam, clip", seed, layers, rate=r) for r in (3e-3, 1e-2))
+
+
+# Orthogonal layers.
+
+
+def orthogonal(run: Run) -> dict[str, float]:
+    """Three hidden layers, the weights between them orthogonal."""
+    (train, (x, y)), (x_test, y_test) = digits()
+    free, held = SquaredFrobenius(1.0), Orthogonal()
+    model = LiftedMLP(
+        sizes(run), penalty=[free, *[held] * (run.layers - 1), free], seed=run.seed,
+        method=Minibatch(epochs=PASSES, batch_size=BATCH, rate=run.rate), standardize=False,
+    )  # fmt: skip
+    start = model._first_weights()
+    began = time.process_time()
+    if run.method in (OURS, NO_OPTION):
+        layers = [(w.matrix, w.bias) for w in model.fit(*train).weights]
+        scores = forward(layers)
+    else:
+        network, after = orthogonal_network(run, start)
+        passes_of_adam(run, list(network.parameters()), network, *train, after)
+        layers = [(p.weight.detach().T, p.bias) for p in network if isinstance(p, nn.Linear)]
+        scores = network
+    seconds = time.process_time() - began
+    with torch.no_grad():
+        right = (float((scores(a).argmax(1) == b).double().mean())
+                 for a, b in ((x, y), (x_test, y_test)))  # fmt: skip
+        found = dict(zip(("held", "test"), right, strict=True))
+    violation = max(held.violation(w) for w, _ in layers[1:-1])
+    return {**found, "violation": violation, "seconds": seconds}
+
+
+def orthogonal_network(run: Run, start: list[Weights]) -> tuple[nn.Sequential, Callable[[], None]]:
+    """Return the network of torch, and what follows a step."""
+    parts: list[nn.Module] = []
+    for layer in start:
+        linear = nn.Linear(*layer.matrix.shape)
+        linear.load_state_dict({"weight": layer.matrix.T, "bias": layer.bias})
+        parts += [linear, nn.ReLU()]
+    network = nn.Sequential(*parts[:-1])
+    between = [part for part in parts if isinstance(part, nn.Linear)][1:-1]
+    for part in between if run.method == "Adam, torch" else ():
+        nn.utils.parametrizations.orthogonal(part)
+    if run.method == "Adam, GeoTorch":
+        import geotorch
+
+        for part, layer in zip(between, start[1:-1], strict=True):
+            geotorch.orthogonal(part, "weight")
+            part.weight = layer.matrix.T
+
+    def nearest() -> None:
+        for part in between:
+            part.weight.copy_(Orthogonal().project(part.weight))
+
+    return network, nearest if run.method == "Adam, polar factor" else lambda: None
+
+
+def orthogonal_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+    yield from (Run("orthogonal", NO_OPTION, seed, 3) for seed in SEEDS)
+    for method in (OURS, *ORTHOGONAL):
+        rates = RATES["ours" if method == OURS else "Adam"]
+        grid = [Run("orthogonal", method, TUNED_AT, 3, rate=rate) for rate in rates]
+        yield from grid
+        best = max(grid, key=lambda run: done[run]["held"])
+        yield from (replace(best, seed=seed) for seed in SEEDS)
+
+
 # Monotone regressions.
 
 
@@ -242,11 +365,12 @@ def regressed(run: Run) -> dict[str, float]:
     if run.method == "HistGradientBoosting, monotone":
         boosted = HistGradientBoostingRegressor(monotonic_cst=DIRECTIONS[run.task]).fit(x, y)
         return {"test": boosted.score(x_test, y_test), "seconds": time.process_time() - began}
-    if run.method.startswith("Adam"):
+    if run.method in (PACKAGE, "Adam, clip", "Adam, free"):
         held_out = run.seed == TUNED_AT
         if held_out:
             x, x_test, y, y_test = train_test_split(x, y, test_size=0.2, random_state=0)
-        predicted, violation = clipped_by_adam(run, x, y, x_test)
+        by = by_monotonic_networks if run.method == PACKAGE else clipped_by_adam
+        predicted, violation = by(run, x, y, x_test)
         seconds = time.process_time() - began
         return {"test": r2_score(y_test, predicted), "violation": violation, "seconds": seconds}
     model = regression(run, run.method == OURS).fit(x, y[:, None])
@@ -271,34 +395,83 @@ def clipped_by_adam(
     raw = [(w.matrix.clone(), w.bias.clone()) for w in model._first_weights()]
     layers = [(w.requires_grad_(), b.requires_grad_()) for w, b in raw]
     penalties = [model.structure.penalties[p] for p in model.network.parameters]
+
+    def clip() -> None:
+        for (w, _), penalty in zip(layers, penalties, strict=True):
+            w.copy_(penalty.project(w))
+
+    after = (lambda: None) if run.method == "Adam, free" else clip
+    found = by_steps_of_adam(
+        run, [p for pair in layers for p in pair], forward(layers), x, y, x_test, after
+    )
+    missed = max(p.violation(w) for (w, _), p in zip(layers, penalties, strict=True))
+    return found, missed
+
+
+def by_monotonic_networks(
+    run: Run, x: np.ndarray, y: np.ndarray, x_test: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """Return predictions of a Lipschitz Monotonic Network (Kitouni, Nolte, Williams, 2023)."""
+    import monotonicnetworks as package
+
+    torch.manual_seed(run.seed)
+    bound = float(run.start.split()[1])  # of the slopes in each input
+    sizes = (x.shape[1], *HIDDEN, 1)
+    parts: list[nn.Module] = []
+    for number, (inputs, units) in enumerate(pairwise(sizes)):
+        kind = "inf" if number else "one-inf"
+        share = bound ** (1 / (len(sizes) - 1))
+        parts.append(package.LipschitzLinear(inputs, units, lipschitz_const=share, kind=kind))
+        parts.append(package.GroupSort(units // 2) if units > 1 else nn.Identity())
+    network = package.MonotonicWrapper(nn.Sequential(*parts), bound, DIRECTIONS[run.task])
+    weights = list(network.parameters())
+
+    def scores(rows: Tensor) -> Tensor:
+        found: Tensor = network(rows)
+        return found
+
+    return by_steps_of_adam(run, weights, scores, x, y, x_test, lambda: None), 0.0
+
+
+def by_steps_of_adam(
+    run: Run,
+    parameters: list[Tensor],
+    scores: Callable[[Tensor], Tensor],
+    x: np.ndarray,
+    y: np.ndarray,
+    x_test: np.ndarray,
+    after: Callable[[], None],
+) -> np.ndarray:
+    """Return predictions after steps of Adam, each followed by another one's."""
     center, scale, middle, size = x.mean(0), x.std(0), y.mean(), y.std()
     given, wanted = torch.from_numpy((x - center) / scale), torch.from_numpy((y - middle) / size)
     generator = torch.Generator().manual_seed(run.seed)
-    optimizer = torch.optim.Adam([p for pair in layers for p in pair], lr=run.rate)
+    optimizer = torch.optim.Adam(parameters, lr=run.rate)
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, ADAM_STEPS)
     for _ in range(ADAM_STEPS):
         rows = torch.randint(len(given), (BATCH,), generator=generator)
-        loss = nn.functional.mse_loss(forward(layers)(given[rows])[:, 0], wanted[rows])
+        loss = nn.functional.mse_loss(scores(given[rows])[:, 0], wanted[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         falling.step()
-        if run.method != "Adam, free":
-            with torch.no_grad():
-                for (w, _), penalty in zip(layers, penalties, strict=True):
-                    w.copy_(penalty.project(w))
+        with torch.no_grad():
+            after()
     with torch.no_grad():
-        found = forward(layers)(torch.from_numpy((x_test - center) / scale))[:, 0].numpy()
-        missed = max(p.violation(w) for (w, _), p in zip(layers, penalties, strict=True))
-    return found * size + middle, missed
+        found: np.ndarray = scores(torch.from_numpy((x_test - center) / scale))[:, 0].numpy()
+    return found * size + middle
 
 
 def regression_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
     for task in DIRECTIONS:
         for method in (OURS, "ours, free", "HistGradientBoosting, monotone"):
             yield from (Run(task, method, seed) for seed in SEEDS)
-        for method in ("Adam, clip", "Adam, free"):
-            grid = [Run(task, method, TUNED_AT, rate=rate) for rate in RATES["Adam"]]
+        for method in ("Adam, clip", "Adam, free", PACKAGE):
+            starts = ("bound 1", "bound 3") if method == PACKAGE else ("passing",)
+            grid = [
+                Run(task, method, TUNED_AT, start=start, rate=rate)
+                for start, rate in product(starts, RATES["Adam"])
+            ]
             yield from grid
             best = max(grid, key=lambda run: done[run]["test"])
             yield from (replace(best, seed=seed) for seed in SEEDS)
@@ -308,7 +481,8 @@ def regression_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
 
 
 def measured(run: Run) -> dict[str, float]:
-    return nonnegative(run) if run.task == "nonnegative" else regressed(run)
+    tasks = {"nonnegative": nonnegative, "orthogonal": orthogonal, "all digits": all_digits}
+    return tasks.get(run.task, regressed)(run)
 
 
 def table(done: dict[Run, dict[str, float]]) -> str:
@@ -331,7 +505,7 @@ def table(done: dict[Run, dict[str, float]]) -> str:
         best = max(grid, key=lambda run: grid[run]["held"])
         chosen = [(method, best)]
         if method == OURS:
-            chosen.append(("ours, no option", replace(best, start="passing", rate=None)))
+            chosen.append((NO_OPTION, replace(best, start="passing", rate=None)))
         for name, at in chosen:
             seeds = [mine[r] for r in mine if r.seed != TUNED_AT and replace(r, seed=0) == at]
             if len(seeds) < len(SEEDS):
@@ -344,6 +518,39 @@ def table(done: dict[Run, dict[str, float]]) -> str:
                 f"| {failed:.0%} | {max(v['violation'] for v in mine.values()):g} "
                 f"| {fmean(v['seconds'] for v in seeds):.1f} |"
             )
+    lines += [
+        "", "Nonnegative after the first layer, all 60,000 digits, ten passes; Adam from the same "
+        "start at two rates, of which neither is chosen.", "",
+        "| hidden layers | method | test, mean | worst | seeds | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    every: dict[tuple[int, str], list[dict[str, float]]] = {}
+    for run, found in done.items():
+        if run.task == "all digits":
+            name = f"{run.method}, {run.rate:g}" if run.rate else run.method
+            every.setdefault((run.layers, name), []).append(found)
+    for (layers, name), seeds in sorted(every.items()):
+        lines.append(
+            f"| {layers} | {name} | {fmean(v['test'] for v in seeds):.4f} "
+            f"| {min(v['test'] for v in seeds):.4f} | {len(seeds)} "
+            f"| {fmean(v['seconds'] for v in seeds):.0f} |"
+        )
+    lines += [
+        "", "Orthogonal weights between three hidden layers, the same digits and passes; torch is "
+        "`torch.nn.utils.parametrizations.orthogonal`.", "",
+        "| method | rate | test, mean | worst | largest violation | seconds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for method in (NO_OPTION, OURS, *ORTHOGONAL):
+        seeds = {r: v for r, v in done.items() if (r.task, r.method) == ("orthogonal", method)}
+        seeds = {r: v for r, v in seeds.items() if r.seed != TUNED_AT}
+        rates = {run.rate or "auto" for run in seeds}
+        found = list(seeds.values())
+        lines.append(
+            f"| {method} | {', '.join(map(str, rates))} | {fmean(v['test'] for v in found):.4f} "
+            f"| {min(v['test'] for v in found):.4f} | {max(v['violation'] for v in found):.1g} "
+            f"| {fmean(v['seconds'] for v in found):.1f} |"
+        )
     lines += [
         "", "Monotone regressions, two layers of 50, R2 on 30 % of the samples, five splits.", "",
         "| data | method | mean | worst | largest violation | certified | seconds |",
@@ -377,7 +584,7 @@ def main() -> None:
     if file.exists():
         for line in map(json.loads, file.read_text().splitlines()):
             done[Run(**line["run"])] = line["found"]
-    for runs in (regression_runs, nonnegative_runs):
+    for runs in (regression_runs, nonnegative_runs, orthogonal_runs, all_digits_runs):
         for run in runs(done):
             if run in done:
                 continue

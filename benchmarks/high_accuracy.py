@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import scipy.optimize
@@ -185,24 +186,25 @@ def run(name: str, method: str, seed: int) -> None:
 
 
 def table() -> str:
+    """Return medians and worst errors over the seeds that every method has run."""
     runs = [json.loads(line) for line in RUNS.read_text(encoding="utf-8").splitlines()]
-    titles = list(dict.fromkeys(title for title, _ in METHODS.values()))
+    found = {(x["function"], x["seed"], x["method"]): x["error"] for x in runs}
+    titles = [title for title, _ in METHODS.values()]
     lines = [
-        f"| function | seed | {' | '.join(titles)} | best other / ours |",
+        f"| function | seeds | {' | '.join(titles)} | best other / ours, median (least) |",
         "| --- | ---: |" + " ---: |" * (len(titles) + 1),
     ]
     for name in FUNCTIONS:
-        for seed in sorted({x["seed"] for x in runs if x["function"] == name}):
-            found: dict[str, float] = {}
-            for x in runs:
-                if (x["function"], x["seed"]) == (name, seed):
-                    title = METHODS[x["method"]][0]
-                    found[title] = min(x["error"], found.get(title, math.inf))
-            cells = [f"{found[title]:.2e}" if title in found else "" for title in titles]
-            best = min(found[title] for title in titles[1:] if title in found)
-            lines.append(
-                f"| {name} | {seed} | {' | '.join(cells)} | {best / found[titles[0]]:.1f} |"
-            )
+        seeds = sorted({seed for function, seed, _ in found if function == name})
+        seeds = [seed for seed in seeds if all((name, seed, m) in found for m in METHODS)]
+        errors = {m: [found[name, seed, m] for seed in seeds] for m in METHODS}
+        cells = [f"{median(each):.2e} (worst {max(each):.2e})" for each in errors.values()]
+        ours, *others = errors.values()
+        ratios = [min(each) / mine for mine, *each in zip(ours, *others, strict=True)]
+        lines.append(
+            f"| {name} | {len(seeds)} | {' | '.join(cells)} "
+            f"| {median(ratios):.1f} ({min(ratios):.1f}) |"
+        )
     return "\n".join(lines)
 
 

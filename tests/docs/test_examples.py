@@ -63,7 +63,18 @@ def cited() -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize("figure, files", cited())
+def rows() -> list[tuple[str, list[str]]]:
+    """Return each figure of the table of when to lift, and the files that its row cites."""
+    page = (DOCS / "when_to_lift.md").read_text("utf-8")
+    found = []
+    for row in re.findall(r"^\|.*\|$", page, re.MULTILINE):
+        files = re.findall(r"\{download\}`[^<]*<\.\./([^>]+)>`", row)
+        said = re.sub(r"\{download\}`[^`]*`", "", row)
+        found += [(figure, files) for figure in re.findall(r"-?\d*\.\d+(?:e-\d+)?", said)]
+    return found
+
+
+@pytest.mark.parametrize("figure, files", [*cited(), *rows()])
 def test_a_figure_stands_in_a_file_that_is_cited_beside_it(figure, files) -> None:
     texts = [(DOCS.parent / file).read_text("utf-8") for file in files]
     assert any(figure in text for text in texts), f"{figure} is in none of {files}"
