@@ -64,12 +64,12 @@ def cited() -> list[tuple[str, list[str]]]:
 
 
 def rows() -> list[tuple[str, list[str]]]:
-    """Return each figure of the table of when to lift, and the files that its row cites."""
+    """Return the figures of both sides in the table of when to lift, and the files of their row."""
     page = (DOCS / "when_to_lift.md").read_text("utf-8")
     found = []
     for row in re.findall(r"^\|.*\|$", page, re.MULTILINE):
         files = re.findall(r"\{download\}`[^<]*<\.\./([^>]+)>`", row)
-        said = re.sub(r"\{download\}`[^`]*`", "", row)
+        said = "|".join(row.split(" | ")[1:3])  # the next column has differences
         found += [(figure, files) for figure in re.findall(r"-?\d*\.\d+(?:e-\d+)?", said)]
     return found
 
