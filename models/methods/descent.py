@@ -88,6 +88,8 @@ class FullBatch:
         require_count("sweeps", self.sweeps, 1)
         require_count("state_passes", self.state_passes, 1)
         require_positive("tolerance", self.tolerance)
+        if self.store is not None:  # a name, which files of models can hold
+            object.__setattr__(self, "store", str(self.store))
 
     @property
     def rounds(self) -> int:

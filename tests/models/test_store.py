@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import DataError, DeclarationError, shard
+from liftednet import DataError, DeclarationError, load, save, shard
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, LiftedMLP, data
 from tests.models.registry import GRAPHS
@@ -108,6 +108,15 @@ def test_several_processes_have_stores_of_their_own(tmp_path: Path) -> None:
     [one] = in_processes(1, _shared, str(tmp_path))
     for found in in_processes(2, _shared, str(tmp_path)):
         torch.testing.assert_close(found, one, atol=1e-6, rtol=1e-6)
+
+
+def test_a_model_with_a_store_is_kept_in_a_file(tmp_path: Path) -> None:
+    x, y = _regression()
+    model = LiftedMLP((6, 4, 2), loss=SquaredError(), method=FullBatch(1, store=tmp_path))
+    save(model.fit(x, y), tmp_path / "model.safetensors")
+    again = load(tmp_path / "model.safetensors")
+    assert again.method == FullBatch(1, store=str(tmp_path))
+    torch.testing.assert_close(again.scores(x), model.scores(x))
 
 
 def test_what_a_store_cannot_hold_is_refused(tmp_path: Path) -> None:
