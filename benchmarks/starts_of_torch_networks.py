@@ -98,7 +98,7 @@ def fitted_output(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     for part in x.split(1000):
         network(part)
     handle.remove()
-    found = fitted_head(torch.cat(features), y, 10, 1.0, HEAD)
+    found = fitted_head(torch.cat(features), y, last.out_features, 1.0, HEAD)
     last.weight.copy_(found.matrix.T)
     last.bias.copy_(found.bias)
 
