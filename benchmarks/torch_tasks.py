@@ -148,19 +148,15 @@ TASKS = {
 }
 
 
-def adam(
-    network: nn.Module, x: Tensor, y: Tensor, rate: float = 2e-3, epochs: int = 1,
-    decay: float = 0.0, smoothing: float = 0.0,
-) -> None:  # fmt: skip
-    """Train by AdamW, in an order that torch's generator gives, the rate falling to zero."""
-    optimizer = torch.optim.AdamW(network.parameters(), rate, weight_decay=decay, fused=True)
+def adam(network: nn.Module, x: Tensor, y: Tensor, rate: float = 2e-3, epochs: int = 1) -> None:
+    """Train in an order that torch's generator gives, the rate falling to zero."""
+    optimizer = torch.optim.Adam(network.parameters(), rate, fused=True)
     steps = epochs * -(-len(x) // BATCH)
     falling = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
-    loss = nn.CrossEntropyLoss(label_smoothing=smoothing)
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(BATCH):
             optimizer.zero_grad()
-            loss(network(x[rows]), y[rows]).backward()
+            nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
             optimizer.step()
             falling.step()
 
