@@ -446,7 +446,8 @@ class DeclaredDivergence(DivergenceActivation):
 
 def require_torch(activation: Activation, units: int) -> None:
     """Raise `DeclarationError` where a user's forward map is not one of torch."""
-    if type(activation).forward.__module__.split(".")[0] == "liftednet":
+    module = type(activation).forward.__module__ or ""  # None of what `exec` has made
+    if module.split(".")[0] == "liftednet":
         return
     u = torch.zeros(2, activation.pre_units(units), dtype=torch.float64, requires_grad=True)
     try:
