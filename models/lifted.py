@@ -368,9 +368,10 @@ class Lifted(Predictor):
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
         if goes_on and self._fit is not None and self._fit.standardization.moments:
+            before = self._known.standardization
             if self.warm_start:
-                warn_of_scales(self._fit.standardization, standardization_of(self.network, data))
-            return self._fit.standardization
+                warn_of_scales(before, standardization_of(self.network, data))
+            return before
         if not self.standardize:
             return RAW
         found = standardization_of(self.network, data)
