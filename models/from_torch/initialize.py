@@ -81,10 +81,8 @@ def initialize_(
         return _written(module, X)
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
-    settings = {"start": AUTO, **settings}
-    drawn = settings["start"] is not None
-    method = Minibatch(epochs=passes) if drawn else Minibatch(epochs=passes, rate=RATE)
-    settings = {"method": method, **settings}
+    rate = RATE if settings.get("start", AUTO) is None else None
+    settings = {"start": AUTO, "method": Minibatch(epochs=passes, rate=rate), **settings}
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
     lifted.fit(X, y, batch=batch, progress=progress)
     if lifted.interrupted:
