@@ -209,12 +209,13 @@ def main(minutes: float) -> None:
     order = {name: number for number, name in enumerate(tables())}
     records.sort(key=lambda x: (order[x["set"]], HOLES.index((x["kind"], x["share"]))))
     seeds = sorted({x["seed"] for x in records})
+    where = ", ".join(f"{name} {value}" for name, value in machine().items())
     RESULT.write_text(
         "# Data with holes\n\n"
         f"{(__doc__ or '').split('Run it with')[0].strip()}\n\n"
         f"R2 of regressions, accuracy of classes, 30 % of the samples held out: mean over "
         f"{len(seeds)} seeds of holes, split and start (and the worst). Bold is the best mean of a "
-        f"row.\n\n{table(records)}\n\n({machine()}.)\n"
+        f"row.\n\n{table(records)}\n\n({where}.)\n"
     )
 
 

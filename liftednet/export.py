@@ -30,6 +30,7 @@ from liftednet.layers.dense import Dense
 from liftednet.layers.expression import TIME, Applied, Input, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
+from liftednet.network import ends_of
 from liftednet.samples import Weights
 
 __all__ = [
@@ -282,9 +283,13 @@ class ExportedGraph(nn.Module):
         """
         network = self._structure.network
         rows = [_rows(variable, x) for variable, x in zip(network.inputs, inputs, strict=True)]
+        ends = network.ends(dict(zip(network.inputs, rows, strict=True)))
         if self._standardized:
             rows = [before(x) for before, x in zip(self.before, rows, strict=True)]
-        values: dict[Any, Any] = dict(zip(network.inputs, rows, strict=True))
+            for term, behind in zip(network.terms, self.behind, strict=True):
+                if (x := ends_of(term.argument)) is not None and isinstance(behind, Affine):
+                    ends[x] = x.on(ends[x], behind.shift, behind.scale[:1])
+        values: dict[Any, Any] = {**dict(zip(network.inputs, rows, strict=True)), **ends}
         sequences = [values[x] for x in network.inputs if x.sequence]
         if sequences:
             values[TIME] = _timeline(sequences[0], lengths)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from liftednet.activation import Activation, require_torch
 from liftednet.activations.bounded import Bounded
+from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.check import check_layer
 from liftednet.layers.expression import (
@@ -17,9 +20,11 @@ from liftednet.layers.expression import (
     Input,
     Parameter,
     Variable,
+    apply,
     as_expression,
 )
 from liftednet.layers.layer import Shape, columns
+from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
 from liftednet.validation import is_integer, is_number, require_flag, require_positive
@@ -267,6 +272,7 @@ class Network:
         weight: float = 1.0,
         activation: Activation | None = None,
         lam: float | None = None,
+        within: Sequence[Constraint] = (),
     ) -> Expression:
         """Declare a loss on pre-activations, and return what the network answers with.
 
@@ -277,10 +283,30 @@ class Network:
             activation: gives the output states of their own (Lifted Neural Networks, eq. (14)),
                 which losses that are not pinned have by themselves.
             lam: weight of the divergence of output states; None for that of the model.
+            within: `Bounds` and `Linear` of `liftednet.constraints`, which the answers meet at
+                every input, in units of the targets: the last layer projects U on them, in training
+                and in the network that is exported. Such a network is trained on minibatches.
 
         Raises:
-            DataError: weight or lam is not positive.
-            DeclarationError: it is no loss, or cannot be paired with the activation.
+            DataError: weight or lam is not positive, or a constraint does not fit the outputs.
+            DeclarationError: it is no loss, cannot be paired with the activation, or answers with
+                something else than U where U is to be within constraints.
+
+        Example:
+            >>> import torch
+            >>> from liftednet import Network
+            >>> from liftednet.constraints import Bounds, Linear
+            >>> from liftednet.layers import dense
+            >>> from liftednet.losses import SquaredError
+            >>> from liftednet.models import Lifted
+            >>> network = Network()
+            >>> total = Linear([1, 1], equal=0, inputs=[-1, 0])  # outputs sum to the first input
+            >>> scores = dense(network.input(2), 2)
+            >>> _ = network.loss(SquaredError(), scores, within=[total, Bounds(lower=0)])
+            >>> x = torch.rand(50, 2, dtype=torch.float64)
+            >>> found = Lifted(network).fit(x, x[:, :1] * x).predict(x + 1)
+            >>> bool((found.sum(1) - x[:, 0] - 1).abs().max() < 1e-9), bool(found.min() > -1e-9)
+            (True, True)
         """
         if not isinstance(loss, Loss):
             raise DeclarationError(
@@ -290,6 +316,8 @@ class Network:
         label = _named(Label(), "y", len(self.terms))
         as_expression(argument)
         weight, state = require_positive("weight", weight), None
+        if len(within):
+            argument = self._projected(loss, argument, label, activation, within)
         if activation is not None or not isinstance(loss, PinnedLoss):
             if not isinstance(loss, OutputLoss):
                 raise DeclarationError(f"{loss!r} holds the outputs at the data: no output states.")
@@ -304,6 +332,39 @@ class Network:
             state = self.state(activation or loss.activation, argument, lam=lam)
         self.terms.append(Term(loss, argument, label, weight, state))
         return argument
+
+    def _projected(
+        self,
+        loss: Loss,
+        argument: Expression,
+        label: Label,
+        activation: Activation | None,
+        within: Sequence[Constraint],
+    ) -> Expression:
+        """Return U as the nearest points that meet constraints."""
+        pinned = isinstance(loss, PinnedLoss) and activation is None
+        if not (pinned and loss.equivariant) or argument.sequence:
+            raise DeclarationError(
+                "within= is for SquaredError on the last pre-activation, without sequences."
+            )
+        layer = projection(within, argument.units, sum(x.units for x in self.inputs))
+        seen = all(not (x.incomplete or x.sequence) for x in self.inputs)
+        if not seen and any(map(any, layer.of_inputs)):
+            raise DeclarationError(
+                "limits that depend on inputs need all of them as they are, without missing or "
+                "noisy entries and sequences."
+            )
+        return apply(layer, argument, Ends(layer, label))
+
+    def ends(self, inputs: Mapping[Input, Tensor]) -> dict[Ends, Tensor]:
+        """Return the ends of the limits that losses are within, at raw inputs."""
+        rows = [inputs[x].nan_to_num() for x in self.inputs]
+        return {ends: ends.of(rows) for ends in self.limited}
+
+    @property
+    def limited(self) -> list[Ends]:
+        """The ends of the limits of every loss that is within some."""
+        return [ends for term in self.terms if (ends := ends_of(term.argument)) is not None]
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -401,6 +462,14 @@ def _noise(given: Any, units: int) -> tuple[float, ...]:
             f"got {given!r}."
         )
     return tuple(map(float, found))
+
+
+def ends_of(argument: Expression) -> Ends | None:
+    """Return the ends of the limits that a loss's argument is within; None where there are none."""
+    if isinstance(argument, Applied) and isinstance(argument.layer, Projection):
+        found: Ends = argument.arguments[1]
+        return found
+    return None
 
 
 def _check_layers(expression: Expression) -> None:

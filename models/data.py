@@ -157,6 +157,7 @@ def prepared(
                 "X", known.masked_fill(known.isnan(), 0.0) if variable.missing else known
             )
         values[variable] = values[variable].to(device=device, dtype=dtype)
+    values.update(network.ends(values))
     data = Data(values)
     if sample_weight is not None:
         weights = as_tensor("sample_weight", sample_weight).to(device=device, dtype=dtype)

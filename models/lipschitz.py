@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import Input, Parameter
@@ -32,11 +31,7 @@ def in_proportion(standardization: Standardization) -> Standardization:
     Distances between raw samples then are those between standardized ones, times that scale.
     """
     moments = {
-        variable: replace(
-            found, scale=found.scale.square().mean().sqrt().expand_as(found.scale).clone()
-        )
-        if isinstance(variable, Input)
-        else found
+        variable: found.in_proportion if isinstance(variable, Input) else found
         for variable, found in standardization.moments.items()
     }
     return Standardization(moments)

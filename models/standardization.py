@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,8 +21,9 @@ from liftednet.activations import Identity
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Applied, Expression, Input, Parameter
 from liftednet.layers.join import Concatenation
+from liftednet.layers.projection import Ends
 from liftednet.layers.time import Turn
-from liftednet.network import Label, Network, State, Term
+from liftednet.network import Label, Network, State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Spread, Weights, spread
 
@@ -57,6 +59,12 @@ class Moments:
         """Return values scale + center, (..., units)."""
         return torch.addcmul(self.center, values, self.scale)
 
+    @property
+    def in_proportion(self) -> Moments:
+        """The moments with one scale for all units."""
+        one = self.scale.square().mean().sqrt()
+        return replace(self, scale=one.expand_as(self.scale).clone())
+
     def to(self, like: Tensor) -> Moments:
         """Return the moments in the type and on the device of a tensor."""
         return Moments(self.center.to(like), self.scale.to(like))
@@ -80,6 +88,10 @@ class Standardization:
         for variable, moments in self.moments.items():
             if variable in values:
                 values[variable] = moments.to(values[variable]).of(values[variable])
+        for ends in [x for x in values if isinstance(x, Ends)]:
+            label: Any = ends.label
+            if (known := self.moments.get(label)) is not None:
+                values[ends] = ends.on(values[ends], known.center, known.scale[:1])
         timeline = values.get(TIME)
         if timeline is not None and not timeline.full:
             ended = ~timeline.valid.unsqueeze(-1)
@@ -249,6 +261,9 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
             moments[name] = _of_inputs(found, name.units // name.shape[0], like)
         else:
             moments[name] = _of_targets(found, like)
+    for term in network.terms:  # a nearest point is one in any unit, but not in several
+        if ends_of(term.argument) is not None and term.label in moments:
+            moments[term.label] = moments[term.label].in_proportion
     return Standardization(moments)
 
 

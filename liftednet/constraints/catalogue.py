@@ -48,15 +48,21 @@ class Bounds(_Linear):
         each = sparse.identity(samples * outputs, format="csr")
         return Limits(each, lower, upper, shape)
 
+    def each(self, outputs: int) -> Limits:
+        """Return one limit for each output."""
+        return self.limits(1, outputs)
+
 
 class Linear(_Linear):
-    """l <= U C <= h within every sample, as of a total or an order of outputs; prices (samples, k).
+    """l <= U C + X M <= h within every sample, as of a total or an order; prices (samples, k).
 
     Args:
         coefficients: C, (outputs,) or (outputs, k).
         lower: l, a number, or (samples,) where k is 1, or (samples, k); None for none.
         upper: h, likewise.
         equal: both of them.
+        inputs: M, (features,) or (features, k), for a relation to raw inputs, which a network holds
+            that is declared with `within=`; None for 0.
 
     Raises:
         DataError: they are no finite numbers, there are none, or one lies above the other.
@@ -70,7 +76,13 @@ class Linear(_Linear):
     """
 
     def __init__(
-        self, coefficients: Any, lower: Any = None, upper: Any = None, equal: Any = None
+        self,
+        coefficients: Any,
+        lower: Any = None,
+        upper: Any = None,
+        equal: Any = None,
+        *,
+        inputs: Any = None,
     ) -> None:
         """Keep coefficients and ends."""
         given = as_array("the coefficients of Linear", coefficients)
@@ -81,9 +93,24 @@ class Linear(_Linear):
                 f"the k all zero; got shape {given.shape}."
             )
         self.lower, self.upper = _ends("Linear", lower, upper, equal)
+        self.inputs = None if inputs is None else as_array("the inputs of Linear", inputs)
+        if self.inputs is not None and self.inputs.ndim == 1:
+            self.inputs = self.inputs[:, None]
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return k limits for each sample."""
+        if self.inputs is not None:
+            raise DataError(
+                "Linear with inputs is held at every input by within=, as in "
+                "network.loss(..., within=[...]): scores alone do not tell it."
+            )
+        return self._limits(samples, outputs)
+
+    def each(self, outputs: int) -> Limits:
+        """Return k limits, those of X M = 0."""
+        return self._limits(1, outputs)
+
+    def _limits(self, samples: int, outputs: int) -> Limits:
         rows, count = self.coefficients.shape
         if rows != outputs:
             raise DataError(

@@ -107,6 +107,14 @@ class Constraint(ABC):
             DataError: it does not fit scores of this shape.
         """
 
+    def each(self, outputs: int) -> Limits:
+        """Return the limits on the scores of one sample, (1, outputs).
+
+        Raises:
+            DataError: it speaks of several samples, or does not fit the outputs.
+        """
+        raise DataError(f"{self!r} is not one on each sample by itself, as Bounds and Linear are.")
+
     def stated(self, u: Expression) -> list[Stated]:
         """Return a constraint that is known to CVXPY alone, for U (samples, outputs)."""
         raise DeclarationError(f"{self!r} is stated by its limits.")

@@ -65,7 +65,11 @@ class Parameter(Variable):
         self.shape, self.bias, self.penalty = shape, bias, penalty
 
 
-class _Time(Variable):
+class Context(Variable):
+    """What is known of samples beside their inputs, such as the timeline."""
+
+
+class _Time(Context):
     """The timeline of the sequences."""
 
     name = "timeline"
@@ -274,7 +278,7 @@ def apply(
         >>> apply(Reversed(), Network().input(4)).shape
         (4,)
     """
-    given = [as_expression(x) for x in arguments if x is not TIME]
+    given = [as_expression(x) for x in arguments if not isinstance(x, Context)]
     _refuse_others(layer, given, penalty, weights)
     _refuse_shared(layer, given)
     if len({(x.sequence, x.early) for x in given}) > 1:

@@ -187,7 +187,8 @@ class _Function:
         self._structure = blocks.structure
         self._parameters = blocks.structure.parameters
         self._likes = blocks.weights
-        self._inputs = [x for x in blocks.network.inputs if x in blocks.values]
+        known: list[Any] = [*blocks.network.inputs, *blocks.network.limited]
+        self._inputs = [x for x in known if x in blocks.values]
         self._timeline: Timeline | None = blocks.values.get(TIME)
         values = [blocks.values[x] for x in self._inputs]
         self.data = tuple(

@@ -1,0 +1,123 @@
+"""A last layer that projects on a polyhedron: limits that scores meet at every input."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.constraints import Constraint, Linear
+from liftednet.constraints.constraint import refuse_contradictions, require_constraints
+from liftednet.errors import DataError
+from liftednet.layers.expression import Context, Variable
+from liftednet.layers.layer import Arguments, Layer, Shape
+from liftednet.polyhedron import nearest_in_polyhedron
+from liftednet.samples import Weights
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Projection(Layer):
+    """v = argmin |v - u|^2 subject to l <= v C + x M <= h, x the raw inputs of the sample.
+
+    It is not affine, and so for minibatches alone.
+
+    Attributes:
+        of_outputs: C', (limits, outputs).
+        of_inputs: M', (limits, features of all inputs side by side).
+        lower: l, (limits,), None where there is none.
+        upper: h, likewise.
+    """
+
+    of_outputs: Rows
+    of_inputs: Rows
+    lower: tuple[float | None, ...]
+    upper: tuple[float | None, ...]
+    affine = False
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of u."""
+        return shapes[0]
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the nearest points, (samples, outputs), of u and of the ends."""
+        u, ends = arguments
+        rows = torch.tensor(self.of_outputs, dtype=torch.float64, device=u.device)
+        return nearest_in_polyhedron(rows, u, *ends.chunk(2, dim=-1))
+
+
+class Ends(Context):
+    """l - x M and h - x M of every sample, side by side, (samples, 2 limits).
+
+    Attributes:
+        layer: whose ends they are.
+        label: the targets in whose units they are.
+    """
+
+    name = "the ends of limits"
+    sequence = False
+
+    def __init__(self, layer: Projection, label: Variable) -> None:
+        """Keep both."""
+        self.layer, self.label = layer, label
+
+    def of(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Return the ends at raw inputs, each (samples, features)."""
+        x = torch.cat(list(inputs), dim=-1).double()
+        moved = x @ torch.tensor(self.layer.of_inputs, dtype=torch.float64, device=x.device).T
+        none = {"lower": -torch.inf, "upper": torch.inf}
+        both = [
+            [none[name] if end is None else end for end in getattr(self.layer, name)]
+            for name in none
+        ]
+        ends = torch.tensor(both, dtype=torch.float64, device=x.device)
+        return torch.cat([end - moved for end in ends], dim=-1)
+
+    def on(self, ends: Tensor, center: Tensor, scale: Tensor) -> Tensor:
+        """Return the ends for v where v scale + center meets them; scale is one number, (1,)."""
+        rows = torch.tensor(self.layer.of_outputs, dtype=torch.float64, device=ends.device)
+        return (ends - (rows @ center.double()).repeat(2)) / scale.double()
+
+
+def projection(constraints: Sequence[Constraint], outputs: int, features: int) -> Projection:
+    """Return the layer that holds constraints within a sample.
+
+    Args:
+        constraints: `Bounds` and `Linear`.
+        outputs: units of the scores.
+        features: of all inputs.
+
+    Raises:
+        DataError: one does not fit, or they contradict each other at every input.
+        DeclarationError: one is no constraint.
+    """
+    rows: list[tuple[float, ...]] = []
+    moves: list[tuple[float, ...]] = []
+    low: list[float] = []
+    high: list[float] = []
+    for one in require_constraints(constraints):
+        limits = one.each(outputs)
+        count = len(limits.lower)
+        given = getattr(one, "inputs", None)
+        moved = np.zeros((features, count)) if given is None else given
+        if moved.shape != (features, count):
+            raise DataError(
+                f"the inputs of {one!r} must have the shape {(features, count)}, for {features} "
+                f"features and {count} limits; got {moved.shape}."
+            )
+        rows += map(tuple, limits.matrix.toarray().tolist())
+        moves += map(tuple, moved.T.tolist())
+        low += limits.lower.tolist()
+        high += limits.upper.tolist()
+    refuse_contradictions(
+        [x for x in constraints if not (isinstance(x, Linear) and x.inputs is not None)], 1, outputs
+    )
+
+    def told(ends: list[float]) -> tuple[float | None, ...]:
+        return tuple(end if np.isfinite(end) else None for end in ends)
+
+    return Projection(tuple(rows), tuple(moves), told(low), told(high))
