@@ -139,7 +139,7 @@ class Keeper:
             for where, was, given in differences(known, self._identity):
                 raise DataError(
                     f"{self._path} is the checkpoint of another training: {where} is {given}, and "
-                    f"was {was}. Without resume=True it is replaced."
+                    f"was {was}. A run that does not resume replaces it."
                 )
         saved, self._saved = _of_first(self._saved), None
         if saved is None:
@@ -301,7 +301,7 @@ def _read(path: Path) -> tuple[Description, Mapping[str, Tensor]]:
     except (SafetensorError, *_OF_BAD_VALUES) as error:
         raise DataError(f"{path} is no whole safetensors file: {error}.") from error
     if metadata.get("format") != _FORMAT:
-        raise DataError(f"{path} is no checkpoint of liftednet, and resume=True needs one.")
+        raise DataError(f"{path} is no checkpoint of liftednet, and to resume needs one.")
     if metadata.get("version") != _VERSION:
         raise DataError(
             f"{path} has version {metadata.get('version')} of checkpoints, and this liftednet "

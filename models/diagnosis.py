@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -14,10 +14,11 @@ from liftednet.errors import FitWarning
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
-from liftednet.samples import row_chunks, spread
+from liftednet.samples import spread
 
 from .block import Structure, counted, row_weights
 from .data import Data
+from .far_rows import gaps_of
 from .forward_pass import Values
 from .standardization import Standardization
 
@@ -27,7 +28,6 @@ _GAIN, _DOUBT = 0.01, 0.05  # shares of a constant's loss that a fit must gain, 
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OTHER = 10.0  # times as wide, or deviations away: another scale
-_APART = 10.0  # times as far as all others: beside such rows, the others look alike
 
 
 def warn_of(structure: Structure, values: Values, data: Data) -> None:
@@ -47,8 +47,18 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
         *_still(structure, passed),
         *_apart(structure, data),
     ]
+    _told(texts, 5)
+
+
+def warn_of_far_rows(structure: Structure, data: Data) -> None:
+    """Warn where some entries of a feature lie far from all others."""
+    _told([*_apart(structure, data)], 6)
+
+
+def _told(texts: Sequence[str], stacklevel: int) -> None:
+    """Warn of all that every process has found, once."""
     for text in texts if processes.rank() == 0 else ():
-        warnings.warn(text, FitWarning, stacklevel=4)
+        warnings.warn(text, FitWarning, stacklevel=stacklevel)
 
 
 def warn_of_scales(before: Standardization, now: Standardization) -> None:
@@ -104,7 +114,16 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
         else:
             assert isinstance(term.loss, OutputLoss)  # it has output states
             values = term.loss.output_values
-            found = float(shares @ values(y, processes.joined(passed[term.state])))
+            own = values(y, processes.joined(passed[term.state]))
+            infinite = own == math.inf  # a few answers that the simplex leaves out are no failure
+            if float(shares[infinite].sum()) > _DOUBT:
+                yield (
+                    f"{int(infinite.sum())} of the {len(own)} training samples that were looked at "
+                    f"have an infinite {type(term.loss).__name__}: the network gives their class "
+                    "the probability 0. Take CrossEntropy, which never does, or train longer."
+                )
+                continue
+            found = float(shares @ own.where(~infinite, 0.0))
             guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
             constant = min(float(shares @ values(y, guess)) for guess in guesses)
         # Where targets are noise, each of the last weights gains about the share of one answer.
@@ -162,33 +181,19 @@ def _unmoved(state: State, passed: Values) -> int:
 
 
 def _apart(structure: Structure, data: Data) -> Iterator[str]:
-    """Yield a text for every input of which some rows lie far from all others."""
+    """Yield a text for every input some of whose features have entries far from all others."""
     for number, variable in enumerate(structure.network.inputs, start=1):
         values = data.values[variable]
-        distances = _distances(values[data.values[TIME].valid] if variable.sequence else values)
-        upper = distances.sort().values[len(distances) // 2 :]  # fewer than half are far away
-        gaps = upper[1:] / upper[:-1] if bool((upper > 0).all()) else upper[:0]
-        if not bool((gaps >= _APART).any()):
+        rows = values[data.values[TIME].valid] if variable.sequence else values
+        gaps = gaps_of(rows)
+        if not len(gaps.features):
             continue
-        last = int(gaps.argmax())
-        far = distances > upper[last]
+        far = processes.joined(gaps.far(rows))
+        widest = int(gaps.times.argmax())
         yield (
-            f"{int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
-            f"{int(far.nonzero()[0])}, lie {float(gaps[last]):.3g} times as far from the median as "
-            "any other, and beside them all others look alike: leave them out, clip them, or take "
-            "another scale, such as logarithms."
+            f"in {int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
+            f"{int(far.nonzero()[0])}, a feature lies far from all others (feature "
+            f"{int(gaps.features[widest])} {float(gaps.times[widest]):.3g} times as far from its "
+            "median as in any other row), which look alike beside it: leave them out, clip them, "
+            "say that they are missing, or take another scale, such as logarithms."
         )
-
-
-def _distances(rows: Tensor) -> Tensor:
-    """Return how far the rows of all processes lie from their median, in units of the farthest."""
-    some = processes.joined(rows[:: max(1, -(-len(rows) // _SAMPLES))])
-    center, own = some.median(0).values, rows.new_zeros(rows.shape[1])
-    if len(rows):
-        own = torch.maximum(rows.amax(0) - center, center - rows.amin(0))
-    units = processes.largest(own).to(rows)
-    units = units.where(units > 0, 1.0)
-    found = rows.new_zeros(len(rows), dtype=torch.float64)
-    for part in row_chunks(*rows.shape):
-        found[part] = ((rows[part] - center) / units).double().square().mean(1)
-    return processes.joined(found).sqrt()

@@ -30,7 +30,7 @@ from .checkpoint import Checkpoint, Keeper
 from .constrained import ConstraintReport, HeldScores, refuse_unmet
 from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
 from .described import described_training
-from .diagnosis import scale_hint, warn_of, warn_of_scales
+from .diagnosis import scale_hint, warn_of, warn_of_far_rows, warn_of_scales
 from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
 from .methods import Method
 from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
@@ -169,7 +169,8 @@ class Lifted(Predictor):
 
         Warns:
             FitWarning: the fit is no better than a constant prediction, or most units of a layer
-                answer the same to every sample.
+                answer the same to every sample, or some entries of a feature lie so far from all
+                others that these look alike.
         """
         with processes.together(self.device):
             with processes.agreed():
@@ -248,6 +249,8 @@ class Lifted(Predictor):
             parts = self._first_part(structure, settings, batch)
         else:
             parts = parts.seeing(self.network, batch)
+        if parts.spreads is not None:  # which the scales follow
+            warn_of_far_rows(structure, batch)
         steps, batch = parts.steps, parts.standardization.of(batch)
         before = steps.snapshot()
         share = processes.share_of(len(batch))

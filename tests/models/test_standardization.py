@@ -11,7 +11,7 @@ from liftednet import initialize_, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.layers import convolution, dense
-from liftednet.losses import CrossEntropy, Quantile, SquaredError
+from liftednet.losses import CrossEntropy, Quantile, SimplexCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.models.storage import load, save
 from liftednet.network import Network
@@ -241,6 +241,14 @@ def test_a_gain_that_noise_gives_is_told():
         LiftedRNN(1, 10, 2, method=Minibatch(epochs=20)).fit(bits, parity)
 
 
+def test_classes_without_probability_are_told():
+    x, _ = drawn()
+    wrong = [Weights(torch.zeros(4, 2), torch.tensor([9.0, -9.0]))]
+    model = LiftedMLP((4, 2), loss=SimplexCrossEntropy(), start=wrong, rho=1e9, method=QUICK)
+    with pytest.warns(FitWarning, match="40 of the 120 .* infinite SimplexCrossEntropy"):
+        model.fit(x, (torch.arange(120) % 3 == 0).long())
+
+
 @pytest.mark.parametrize("factor", [1e2, 1e6])
 def test_rows_far_from_all_others_are_told(factor):
     x, y = drawn(200)
@@ -249,7 +257,18 @@ def test_rows_far_from_all_others_are_told(factor):
         LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK).fit(x, y)
 
 
-@pytest.mark.parametrize("kind", ["heavy tails", "mostly zeros", "a far class"])
+def test_one_entry_that_stands_for_a_missing_one_is_told():
+    x, y = drawn(200)
+    x[[20, 90], 2] = -9999.0
+    model = LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK)
+    with pytest.warns(FitWarning, match="2 of the 200 rows .* first of them row 20.*feature 2 "):
+        model.fit(x, y)
+    parts = LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK)
+    with pytest.warns(FitWarning, match="1 of the 50 rows .* row 20"):
+        parts.partial_fit(x[:50], y[:50])
+
+
+@pytest.mark.parametrize("kind", ["heavy tails", "mostly zeros", "few counts", "a far class"])
 def test_rows_that_are_only_unlike_are_not_called_far(kind):
     x, _ = drawn(300)
     labels = (x[:, 2] > 0).long()
@@ -257,9 +276,11 @@ def test_rows_that_are_only_unlike_are_not_called_far(kind):
         x = (2 * x).exp()
     elif kind == "mostly zeros":
         x = (x > 2).double()
+    elif kind == "few counts":
+        x = (x > 1.5) * (3 * x).round()
     else:
         x[labels > 0] += 8
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         LiftedMLP((4, 5, 2), method=QUICK).fit(x, labels)
-    assert not [one for one in caught if "as far" in str(one.message)]
+    assert not [one for one in caught if "lies far" in str(one.message)]
