@@ -8,16 +8,19 @@ process for itself, from the same numbers, and so alike. Outside of it nothing i
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
 
-from liftednet.errors import DataError, LiftedError, ProcessError
+from liftednet.errors import DataError, FitWarning, LiftedError, ProcessError
 
 _TOGETHER: ContextVar[str | None] = ContextVar("the device of messages", default=None)
 
@@ -49,6 +52,21 @@ class _Hands:
 
 
 _SENT, _HANDS = [Traffic()], _Hands()
+_INSIDE = ("liftednet", "torch", "contextlib", "sklearn")  # a warning points at whom they serve
+
+
+def warn(text: str, category: type[Warning] = FitWarning) -> None:
+    """Warn from the first process, at the line of the user's that has asked for the work."""
+    if rank() > 0:
+        return
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and _package(frame.f_globals) in _INSIDE:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _package(names: dict[str, Any]) -> str:
+    return str(names.get("__name__", "")).partition(".")[0]
 
 
 def traffic() -> Traffic:

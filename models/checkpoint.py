@@ -7,7 +7,6 @@ import math
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -253,11 +252,10 @@ class Keeper:
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or "memory has run out"
             kept = "the last one stands" if self._path.exists() else "there is none yet"
-            warnings.warn(
+            processes.warn(
                 f"the checkpoint cannot be written to {self._path}: {reason}. Training goes on, "
                 f"and {kept}.",
                 RuntimeWarning,
-                stacklevel=2,
             )
         self._last = time.monotonic()
 

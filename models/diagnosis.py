@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import FitWarning
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
@@ -47,18 +45,14 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
         *_still(structure, passed),
         *_apart(structure, data),
     ]
-    _told(texts, 5)
+    for text in texts:
+        processes.warn(text)
 
 
 def warn_of_far_rows(structure: Structure, data: Data) -> None:
     """Warn where some entries of a feature lie far from all others."""
-    _told([*_apart(structure, data)], 6)
-
-
-def _told(texts: Sequence[str], stacklevel: int) -> None:
-    """Warn of all that every process has found, once."""
-    for text in texts if processes.rank() == 0 else ():
-        warnings.warn(text, FitWarning, stacklevel=stacklevel)
+    for text in [*_apart(structure, data)]:  # all of it, by every process
+        processes.warn(text)
 
 
 def warn_of_scales(before: Standardization, now: Standardization) -> None:
@@ -67,16 +61,13 @@ def warn_of_scales(before: Standardization, now: Standardization) -> None:
         new = now.moments[variable].to(old.scale)
         wider = float((new.scale / old.scale).median())
         away = float(((new.center - old.center).abs() / old.scale).median())
-        near = 1 / _OTHER < wider < _OTHER and away < _OTHER
-        if near or processes.rank() > 0:
+        if 1 / _OTHER < wider < _OTHER and away < _OTHER:
             continue
-        warnings.warn(
+        processes.warn(
             "warm_start goes on from weights for data of another scale: these "
             f"{'X' if isinstance(variable, Input) else 'y'} deviate {wider:.3g} times as much, and "
             f"lie {away:.3g} deviations away. Give them on the scale of before, or fit without "
-            "warm_start.",
-            FitWarning,
-            stacklevel=6,
+            "warm_start."
         )
 
 

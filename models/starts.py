@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from liftednet import processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError, FitWarning
+from liftednet.errors import DataError
 from liftednet.layers import Parameter
 from liftednet.layers.expression import Expression, Input, arguments_of
 from liftednet.network import Network, State, parameters_of
@@ -284,13 +283,11 @@ def thinned_start(
     )
     if before > _ALIKE or after < math.sqrt(_ALIKE):
         return list(weights)
-    if processes.rank() == 0:
-        text = (
-            "the start weights let samples through to the last layer on a line, "
-            f"{before:.0e} of the variance beside it: every unit of the layers whose weights have "
-            'signs keeps its largest weight alone. start="auto" begins near the identity.'
-        )
-        warnings.warn(text, FitWarning, stacklevel=4)
+    processes.warn(
+        "the start weights let samples through to the last layer on a line, "
+        f"{before:.0e} of the variance beside it: every unit of the layers whose weights have "
+        'signs keeps its largest weight alone. start="auto" begins near the identity.'
+    )
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError, FitWarning
+from liftednet.errors import DataError
 from liftednet.export import Feedforward, is_chain, refuse_standardized, require_model
 from liftednet.losses import Loss
 from liftednet.samples import Weights
@@ -187,11 +187,9 @@ def _warn_of_another(
     wanted = activation.forward(u)
     if v.shape != wanted.shape or not torch.allclose(v, wanted, rtol=1e-4, atol=1e-5):
         shown = " and ".join(call.name for call in above) or "nothing"
-        warnings.warn(
+        processes.warn(
             f"layer {number} is followed by {activation!r} in the model, and by {shown} in the "
-            "network: it computes something else, and is a start at best.",
-            FitWarning,
-            stacklevel=5,
+            "network: it computes something else, and is a start at best."
         )
 
 

@@ -5,9 +5,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from sklearn.pipeline import make_pipeline
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import initialize_, to_torch
+from liftednet import LiftedClassifier, initialize_, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import DataError, FitWarning, SolverError
 from liftednet.layers import convolution, dense
@@ -284,3 +285,14 @@ def test_rows_that_are_only_unlike_are_not_called_far(kind):
         warnings.simplefilter("always")
         LiftedMLP((4, 5, 2), method=QUICK).fit(x, labels)
     assert not [one for one in caught if "lies far" in str(one.message)]
+
+
+def test_a_warning_points_at_the_line_that_asked_for_the_fit():
+    x = np.ones((40, 2))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        LiftedMLP((2, 4, 2), method=QUICK).fit(x, np.arange(40) % 2)
+        make_pipeline(LiftedClassifier(max_iter=2)).fit(x, np.arange(40) % 2)
+    told = [one for one in caught if issubclass(one.category, FitWarning)]
+    assert len(told) > 2
+    assert {one.filename for one in told} == {__file__}
