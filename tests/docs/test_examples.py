@@ -51,6 +51,8 @@ def test_the_first_five_minutes_run(monkeypatch, tmp_path) -> None:
 def test_files_that_a_page_cites_are_there(page) -> None:
     for target in re.findall(r"[<(](\.\./(?!gallery/)[^>)]+)[>)]", page.read_text("utf-8")):
         assert (page.parent / target).exists(), target
+    outside = re.findall(r"\]\((?:\.\./)+(?:benchmarks|results)/[^)]*\)", page.read_text("utf-8"))
+    assert not outside, "the site has no page of it: write it as {download}"
 
 
 def cited() -> list[tuple[str, list[str]]]:
