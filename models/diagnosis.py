@@ -55,6 +55,11 @@ def warn_of_far_rows(structure: Structure, data: Data) -> None:
         processes.warn(text)
 
 
+def is_useless(structure: Structure, values: Values, data: Data) -> bool:
+    """Say whether weights are no better than a constant prediction; as in `warn_of`."""
+    return any([*_useless(structure, data, structure.passed({**data.values, **values}))])
+
+
 def warn_of_scales(before: Standardization, now: Standardization) -> None:
     """Warn where a warm start meets data on another scale than that of its weights."""
     for variable, old in before.moments.items():

@@ -35,6 +35,7 @@ from liftednet.validation import is_integer, require_flag, require_positive, req
 
 from .block import Blocks, Structure
 from .data import Data
+from .diagnosis import is_useless
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver
@@ -47,6 +48,7 @@ _EPOCHS = 30  # at least, of minibatches
 _MOST_WORK = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
 _MANY = 1000  # sequences, enough for minibatches
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # starts, and steps with each
+_LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
 Square = Callable[[int, float, torch.Generator], Tensor]
 RECURRENT_STARTS: dict[str, Square] = {
     "auto": lambda size, radius, _: 0.9 * radius * identity(size),
@@ -109,7 +111,8 @@ class LiftedRNN(Lifted):
         rho: weight of the squared Frobenius norms, one number or (recurrent, output).
         divergence: "tight" (zero at the forward pass) or "joint" (states convex over time).
         start: recurrent weights "identity", "orthogonal" or "gaussian", or all weights; "auto" for
-            the best of three after some steps of "gauss-newton", else 0.9 times the identity.
+            the best of three after some steps of "gauss-newton" (the identity, where none
+            has learned anything), else 0.9 times the identity.
         spectral_radius: largest absolute eigenvalue of the first recurrent weights.
         bidirectional: whether every layer also runs from the last step to the first.
         learn_initial_state: whether the states before the first step are learned, or 0.
@@ -231,17 +234,23 @@ class LiftedRNN(Lifted):
         again = self.warm_start and self.is_fitted
         if self.start != "auto" or again or not isinstance(method, GaussNewton):
             return super()._begun(structure, data, standardization, method)
-        generator, tried = torch.Generator().manual_seed(require_seed(self.seed)), []
+        generator = torch.Generator().manual_seed(require_seed(self.seed))
         brief = replace(method, most=min(method.most, _TRIAL))
-        for start in _TRIED:
+
+        def tried(start: str) -> Blocks:
             weights = [layer.to(data.like) for layer in self._drawn(start, generator)]
             blocks = self._blocks_at(structure, data, weights)
             self._refuse_start(blocks)
             blocks.pass_forward()
             with torch.no_grad():
                 deque(brief.steps(blocks), maxlen=0)
-            tried.append(blocks)
-        return min(tried, key=Blocks.objective)
+            return blocks
+
+        best = min(map(tried, _TRIED), key=Blocks.objective)
+        found = {parameter: best.values[parameter] for parameter in structure.parameters}
+        if is_useless(structure, found, data):
+            return tried(_LONGEST)
+        return best
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights, of (recurrent, output) where two are given."""

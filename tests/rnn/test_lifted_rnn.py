@@ -311,3 +311,10 @@ def test_for_a_large_lam_the_gradients_are_those_of_backpropagation_through_time
 def test_an_unknown_method_is_refused():
     with pytest.raises(DeclarationError, match="method"):
         small_model(method="all")
+
+
+def test_the_first_of_twenty_symbols_is_remembered_without_options():
+    symbols = torch.randint(3, (1200, 20), generator=torch.Generator().manual_seed(0))
+    x, first = nn.functional.one_hot(symbols, 3).double(), symbols[:, 0]
+    model = LiftedRNN(3, 10, 3).fit(x[:200], first[:200])
+    assert (model.predict(x[200:]) == first[200:]).double().mean() > 0.95
