@@ -26,21 +26,23 @@ from liftednet.models.methods.minibatch import BatchSteps
 
 RESULT = Path(__file__).parent / "results" / "training_steps.md"
 SAMPLES, INPUTS, CLASSES, RATE, ROUNDS, SECONDS = 5_000, 784, 10, 1e-3, 5, 0.5
+FOREVER = 1_000_000  # epochs
 
 
 def lifted(x: Tensor, y: Tensor, width: int, batch: int, rank: int) -> Iterator[None]:
     """Take a lifted step at every call."""
     model = LiftedMLP((INPUTS, width, CLASSES), seed=0)
     source = torch.Generator().manual_seed(0)
-    settings = Minibatch(batch_size=batch, rank=rank)
+    settings = Minibatch(epochs=FOREVER, batch_size=batch, rank=rank, rate=RATE)
     steps = BatchSteps(model.structure, model._first_weights(), settings, source)
     target = CrossEntropy().encode(y, CLASSES).to(x)
     batches = ArrayBatches(prepared(model.network, x, target), batch, source)
+    training = settings.steps(steps, batches, None)
     while True:
-        for one in batches:
-            with torch.no_grad():
-                steps.step(one, RATE, batches.samples)
-            yield
+        with torch.no_grad():
+            if next(training) is not None:  # the end of an epoch
+                continue
+        yield
 
 
 def adam(x: Tensor, y: Tensor, width: int, batch: int) -> Iterator[None]:

@@ -75,7 +75,8 @@ class Data:
                 taken[variable] = value.take(rows)
             else:
                 there = rows.to(value.device)
-                taken[variable] = value[:, there] if steps and value.ndim == 3 else value[there]
+                axis = int(steps and value.ndim == 3)
+                taken[variable] = value.index_select(axis, there)
         return Data(taken, self.last_only)
 
     def aligned(self) -> Data:

@@ -170,8 +170,8 @@ def run(
 
     A method is a generator of steps, and of None where it can rest between two parts of a step.
     It begins from its memory, where that is not empty, and brings it up to date before every
-    yield: from there it goes on as if nothing had happened. Tensors that have stood in a memory
-    are not changed in place.
+    yield: from there it goes on as if nothing had happened. Tensors that stand in a memory are not
+    changed in place.
 
     Args:
         trace: the history so far, added to.

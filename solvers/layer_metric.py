@@ -34,8 +34,9 @@ class Move:
     slope: float
 
     def taken(self, layer: Weights, length: float) -> Weights:
-        """Return weights moved by a length."""
-        matrix = torch.sub(layer.matrix, self.matrix, alpha=length * self.scale)
+        """Return weights moved by a length, in the memory of the direction."""
+        scale = length * self.scale
+        matrix = torch.sub(layer.matrix, self.matrix, alpha=scale, out=self.matrix)
         if layer.bias is None or self.bias is None:
             return Weights(matrix, layer.bias)
         return Weights(matrix, torch.sub(layer.bias, self.bias, alpha=length))

@@ -33,9 +33,8 @@ def project_simplex(u: Tensor) -> Tensor:
     return (shifted - threshold.gather(-1, support - 1)).clamp(min=0)
 
 
-def _off_simplex(v: Tensor) -> Tensor:
-    bad = (v < 0).any(-1) | ((v.sum(-1) - 1).abs() > SLACK)
-    return torch.where(bad, torch.inf, 0.0).to(v.dtype)
+def _where_sum_is_one(v: Tensor, values: Tensor) -> Tensor:
+    return values.masked_fill((v.sum(-1) - 1).abs() > SLACK, torch.inf)
 
 
 class _OnSimplex(Activation):
@@ -83,8 +82,7 @@ class Softmax(_OnSimplex):
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return sum of v log v per sample, (samples,), infinite off the simplex."""
-        inside = v.clamp(min=0)
-        return torch.xlogy(inside, inside).sum(-1) + _off_simplex(v)
+        return _where_sum_is_one(v, -torch.special.entr(v).sum(-1))
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return log sum exp(u) per sample, (samples,)."""
@@ -178,7 +176,8 @@ class SimplexProjection(_OnSimplex):
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return |v|^2 / 2 per sample, (samples,), infinite off the simplex."""
-        return v.square().sum(-1) / 2 + _off_simplex(v)
+        inside = (v.square().sum(-1) / 2).masked_fill((v < 0).any(-1), torch.inf)
+        return _where_sum_is_one(v, inside)
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""

@@ -152,10 +152,13 @@ class Minibatch:
             try:
                 pairs = zip(batches, self._shares(epoch, len(batches)), strict=False)
                 for batch, share in islice(pairs, done, None):
+                    before_it = moves.weights
                     loss = moves.step(batch, share * moves.rate, batches.samples, batches.weight)
                     total, seen, done = total + moves.met * loss, seen + moves.met, done + 1
                     remember()
                     yield None
+                    if before_it is not last:
+                        moves.reuse(before_it)
                 moves.require_finite()  # no loss has seen the last step
             except SolverError as error:
                 moves.weights = last
@@ -264,7 +267,7 @@ class BatchSteps:
 
     Attributes:
         structure: of the network.
-        weights: replaced by every step, and never changed in place.
+        weights: replaced by every step, and never changed in place but for those to `reuse`.
         rate: of the first step.
         samples: how many have been seen so far, those of all processes.
         met: samples of the last batch, likewise.
@@ -308,6 +311,7 @@ class BatchSteps:
         self._statistics = running_statistics(x.layer for x in structure.network.layers())
         _refuse_statistics_of_parts(self._statistics)
         self._taken, self.samples = 0, 0
+        self._spare: list[Tensor | None] = [None] * len(self.weights)
 
     def snapshot(self) -> list[Weights]:
         """Return the weights, which the next step replaces."""
@@ -323,11 +327,19 @@ class BatchSteps:
 
     def recall(self, memory: Memory) -> None:
         """Go back to what `memory` has returned."""
-        self.weights, (self._taken, self.samples) = memory["weights"], memory["taken"]
+        self.weights = [Weights(x.matrix.clone(), x.bias) for x in memory["weights"]]
+        self._taken, self.samples = memory["taken"]
         for metric, held in zip(self._metrics, memory["metrics"], strict=True):
             metric.recall(held)
         for known, numbers in zip(self._statistics, memory["statistics"], strict=True):
             known.recall(numbers)
+
+    def reuse(self, weights: Sequence[Weights]) -> None:
+        """Give the next step the memory of weights that nobody needs any more.
+
+        Memory that is new in every step costs more than what is written to it.
+        """
+        self._spare = [layer.matrix for layer in weights]
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""
@@ -356,10 +368,11 @@ class BatchSteps:
         self._begin(looks)
         counts, means = samples * weight, [metric.mean for metric in self._metrics]
         pulls = [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
+        spare, self._spare = self._spare, [None] * len(self.weights)
         gradients = [
-            found.gradient(metric, layer, pull / processes.size())
-            for metric, found, layer, pull in zip(
-                self._metrics, slopes, self.weights, pulls, strict=True
+            found.gradient(metric, layer, pull / processes.size(), memory)
+            for metric, found, layer, pull, memory in zip(
+                self._metrics, slopes, self.weights, pulls, spare, strict=True
             )
         ]
         sent = [x for pair in gradients for x in pair if x is not None]
@@ -413,18 +426,16 @@ class BatchSteps:
         values = passed_forward(self.structure.groups, given, activated, known)
         loss, tops, slopes = 0.0, [], []
         for term, count in zip(self.structure.network.terms, rows, strict=True):
-            value, u, slope = self._top(term, batch, values, known, count)
-            loss += value / weight
+            value, u, slope = self._top(term, batch, values, known, count * weight)
+            loss += value
             tops.append(u)
-            slopes.append(slope / weight)
+            slopes.append(slope)
         asked = [
             self._asked(parameter, leaf, values, known)
             for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
         ]
         parts = [part for one in asked for part in one.parts]
-        products = [(u * slope).sum() for u, slope in zip(tops, slopes, strict=True)]
-        total = sum(products[1:], products[0])
-        found = iter(torch.autograd.grad(total, parts, materialize_grads=True))
+        found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
         return loss, [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked], values
 
     def _asked(
@@ -466,11 +477,11 @@ class BatchSteps:
         return lifted
 
     def _top(
-        self, term: Term, batch: Data, values: Values, known: dict[int, Tensor], count: int
+        self, term: Term, batch: Data, values: Values, known: dict[int, Tensor], mass: float
     ) -> tuple[float, Tensor, Tensor]:
         """Return the mean loss, the last pre-activations, and their part of the mean gradient.
 
-        The means are over `count` rows, of which other processes may have some.
+        The means are over rows of so much weight, of which other processes may have some.
         """
         u, y = value_of(term.argument, values, known), batch.values[term.label]
         weights = row_weights(batch.values, y)
@@ -483,14 +494,15 @@ class BatchSteps:
         with torch.no_grad():
             if term.state is None:
                 divergence = term.pinned.divergence
-                rows = term.weight * divergence.values(y, u)
-                slope = term.weight * (divergence.link_gradient(u) - y)
+                rows, slope = divergence.values(y, u), divergence.link_gradient(u) - y
+                share = term.weight / mass
             else:
                 rows, slope = self._output(term, term.state, y, u)
+                share = 1 / mass
             if weights is not None:
                 weights = weights.flatten()
                 rows, slope = weights * rows, weights.unsqueeze(-1) * slope
-        return float(rows.sum()) / count, u, slope / count
+            return share * float(rows.sum()), u, slope.mul_(share)
 
     def _output(self, term: Term, state: State, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
@@ -572,14 +584,15 @@ class _Slope:
     parts: list[Tensor]
 
     def gradient(
-        self, metric: LayerMetric, layer: Weights, pull: float
+        self, metric: LayerMetric, layer: Weights, pull: float, memory: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the gradients of W, on centered inputs and with its pull, and of b."""
         if self.rows is None:
             matrix, bias = self.parts[0], self.parts[1] if len(self.parts) > 1 else None
             return metric.centered_gradient(matrix, bias).add_(layer.matrix, alpha=pull), bias
         slope = self.parts[0].flatten(0, -2)
-        matrix = torch.addmm(layer.matrix, metric.centered(self.rows).T, slope, beta=pull)
+        rows = metric.centered(self.rows).T
+        matrix = torch.addmm(layer.matrix, rows, slope, beta=pull, out=memory)
         return matrix, None if layer.bias is None else slope.sum(0)
 
 
