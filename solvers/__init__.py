@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .accelerated import Accelerated
 from .base import Solver
 from .choice import choose, finished, named, solve, solver_names
-from .compiled import CompiledNewton, CompiledSimplex
+from .compiled import CompiledDescent, CompiledNewton, CompiledSimplex
 from .differentiable import solve_differentiable
 from .dual import Dual
 from .dual_ascent import DualAscent
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Accelerated",
     "ClosedForm",
+    "CompiledDescent",
     "CompiledNewton",
     "CompiledSimplex",
     "Cyclic",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from .compiled import CompiledNewton
+from .compiled import CompiledDescent, CompiledNewton
 from .dual import Dual
 from .kernels import FusedStates
 from .newton_states import NewtonStates
 from .proximal import Proximal
 from .solver_table import SolverTable
 
-STATE_SOLVERS = SolverTable((FusedStates(), CompiledNewton(), Dual(), NewtonStates(), Proximal()))
+STATE_SOLVERS = SolverTable(
+    (FusedStates(), CompiledNewton(), CompiledDescent(), Dual(), NewtonStates(), Proximal())
+)

@@ -25,7 +25,7 @@ from benchmarks.subproblems.trained import trained
 from liftednet.activations import Clipped, Identity, ReLU
 from liftednet.divergences import joint
 from liftednet.problems import Link, StateFit
-from liftednet.solvers import CompiledNewton, Dual, Proximal, Solver, choose
+from liftednet.solvers import CompiledDescent, CompiledNewton, Dual, Proximal, Solver, choose
 
 TOLERANCE = 1e-6
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -124,12 +124,13 @@ def comparison(case: Case, samples: int, slow: int, blocks: bool) -> Comparison:
 
     def ours() -> Iterator[Method]:
         chosen = choose(problem).name
-        solvers = [CompiledNewton(TOLERANCE), Dual(TOLERANCE), Proximal(TOLERANCE)]
+        kinds = CompiledNewton, CompiledDescent, Dual, Proximal
+        solvers: list[Solver[Any, Any, Any]] = [kind(TOLERANCE) for kind in kinds]
         serving = (s for s in solvers if s.obstacle(problem) is None)
         solvers = [s for s in serving if slow or s.name in (chosen, Dual.name)]
         solvers.sort(key=lambda solver: solver.name != chosen)
         yield from (method(solver, problem) for solver in solvers)
-        for solver in (CompiledNewton(), Dual()):
+        for solver in (CompiledNewton(), CompiledDescent(), Dual()):
             if solver.obstacle(single) is None:
                 yield method(solver, single, ", float32 to 1e-5")
 

@@ -76,6 +76,8 @@ def measured_by_loop(problem: StateFit, value: Tensor) -> Measure | None:
         )
 
     links = tuple(LinkRows(*parts(link)) for link in problem.links)
+    low, high = (float(value.new_tensor(end)) for end in (line.low, line.high))  # as states have it
+    line = Ramp(line.alpha, low, high)
     u = problem.pre_activation.detach().contiguous().numpy()
     z, s = value.detach().contiguous().numpy(), problem.lam + problem.smoothness
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.optimize import nnls
 from torch import Tensor
 
 from liftednet import activations, compiled
@@ -14,7 +15,8 @@ from liftednet.activation import Activation
 from liftednet.activations.bounded import Bounded
 from liftednet.divergences import joint, within
 from liftednet.problems import Link, Measure, StateFit, ramps, state_fit
-from liftednet.solvers import CompiledNewton, solve
+from liftednet.solvers import CompiledDescent, CompiledNewton, choose, solve
+from liftednet.solvers.compiled import descent
 
 SAMPLES, UNITS = 37, 5  # two blocks and a part of one
 RAMPS: list[Activation] = [
@@ -58,6 +60,13 @@ def test_the_compiled_judge_is_that_of_torch(
     assert found.residual == pytest.approx(expected.residual, rel=1e-6)  # its scale is in float32
 
 
+def test_bounds_that_float32_rounds_are_kept_by_states_at_them() -> None:
+    problem = fit(activations.Clipped(-0.1, 0.3), torch.float32)
+    found, exact = solve(problem), solve(fit(activations.Clipped(-0.1, 0.3), torch.float64))
+    assert found.residual <= 1e-5
+    assert found.objective == pytest.approx(exact.objective, rel=1e-5)
+
+
 @pytest.mark.parametrize("activation", RAMPS[1:], ids=repr)
 def test_states_outside_the_domain_are_infinitely_bad(
     activation: Any, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +85,54 @@ def test_newton_steps_reach_what_the_dual_does(activation: Any) -> None:
     ours, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
     assert ours.residual <= 1e-8
     assert torch.allclose(ours.value, dual.value, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_descent_reaches_what_the_dual_does_from_any_start(
+    activation: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(descent, "_WORK", math.inf)
+    problem = fit(activation, dtype)
+    dual = solve(fit(activation, torch.float64), "dual").value.to(dtype)
+    for start in (None, dual, activation.forward(-3 * problem.pre_activation)):
+        ours = CompiledDescent().solve(problem, start)
+        assert ours.solver == "compiled-descent" and ours.residual <= ours.tolerance
+        assert torch.allclose(ours.value, dual, atol=1e-6 if dtype is torch.float64 else 1e-4)
+
+
+def _wide(
+    shift: float, spread: float, units: int = 60, dtype: torch.dtype = torch.float64
+) -> StateFit:
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(40, units, generator=generator, dtype=dtype) + shift
+    weight = torch.randn(units, 40, generator=generator, dtype=dtype) * torch.logspace(
+        spread, 0, 40, dtype=dtype
+    )
+    target = torch.randn(40, 40, generator=generator, dtype=dtype).relu()
+    link = Link(joint(activations.Identity()), weight, torch.zeros(40, dtype=dtype), target)
+    return StateFit(joint(activations.ReLU()), u, (link,))
+
+
+def test_few_positive_states_are_those_of_nonnegative_least_squares() -> None:
+    problem = _wide(-1.5, -1.0)
+    found = solve(problem)
+    assert found.solver == "compiled-descent"
+    (link,) = problem.links
+    matrix = torch.cat([torch.eye(problem.units, dtype=torch.float64), link.weight.T])
+    for n in range(problem.samples):
+        right = torch.cat([problem.pre_activation[n], link.target[n]])
+        expected = torch.from_numpy(nnls(matrix.numpy(), right.numpy())[0])
+        assert torch.allclose(found.value[n], expected, atol=1e-9)
+
+
+def test_what_descent_takes_long_for_is_left_to_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = _wide(0.5, 0.0)
+    monkeypatch.setattr(descent, "_WORK", 0.0)
+    assert choose(problem).name == "compiled-descent"
+    found, dual = solve(problem), solve(problem, "dual")
+    assert found.solver == "dual" and torch.equal(found.value, dual.value)
+    assert choose(_wide(-1.0, -1.0, units=600)).name == "dual"
 
 
 def test_bounds_of_a_fit_are_kept() -> None:
@@ -105,12 +162,16 @@ def test_many_columns_are_left_to_others() -> None:
 
 def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = fit(activations.ReLU(), torch.float64, 1_000)
-    alone = CompiledNewton().solve(problem)
+    monkeypatch.setattr(descent, "_WORK", math.inf)
+    solvers = CompiledNewton(), CompiledDescent()
+    alone = [solver.solve(problem) for solver in solvers]
     monkeypatch.setattr(compiled, "_ENTRIES", 500)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    together = CompiledNewton().solve(problem)
-    assert torch.allclose(together.value, alone.value, rtol=0, atol=1e-6)
-    assert together.objective == pytest.approx(alone.objective, rel=1e-12)
+    for solver, one in zip(solvers, alone, strict=True):
+        together = solver.solve(problem)
+        assert together.solver == one.solver
+        assert torch.allclose(together.value, one.value, rtol=0, atol=1e-6)
+        assert together.objective == pytest.approx(one.objective, rel=1e-12)
 
 
 def test_without_numba_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ SIZES = st.sampled_from([1, 2, 5, 9])
 SCALES = st.sampled_from([1e-8, 1e-4, 1.0, 1e4, 1e8])
 KINDS = st.sampled_from(["zero", "rank one", "tiny", "plain", "equal rows"])
 SEEDS = st.integers(0, 2**31 - 1)
-STATE_SOLVERS = ["compiled-newton", "dual", "proximal"]
+STATE_SOLVERS = ["compiled-newton", "compiled-descent", "dual", "proximal"]
 
 
 def draw(seed: int, *shape: int) -> Tensor:
