@@ -89,7 +89,7 @@ class ArrayBatches:
     @cached_property
     def weight(self) -> float:
         """The mean weight of a sample."""
-        weights = self.data.values.get(SAMPLE_WEIGHTS)
+        weights = self.data.raw.values.get(SAMPLE_WEIGHTS)
         if weights is None:
             return 1.0
         if self.numbers is not None:
@@ -269,8 +269,10 @@ def _joined(parts: Sequence[Data]) -> Data:
 
 def hold_out(
     data: Data, share: float, generator: torch.Generator
-) -> tuple[Tensor | None, Data | None]:
-    """Return the numbers of the samples to train on, None for all, and what is held out, if any.
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return the numbers of the samples to train on, None for all, and of those held out, if any.
+
+    The first are numbers among the samples of all processes, the others among those of this one.
 
     Raises:
         DataError: the share leaves no sample on one of the sides.
@@ -282,4 +284,4 @@ def hold_out(
     if not 0 < held < own.samples:
         raise DataError(f"a validation share of {share} holds out {held} of {own.samples} samples.")
     order = torch.randperm(own.samples, generator=generator)
-    return order[held:], data.take(own.own(order[:held]))
+    return order[held:], own.own(order[:held])

@@ -66,6 +66,11 @@ class Structure:
         """Return phi(u), within the bounds of the states."""
         return self.held(state).activation.forward(u)
 
+    def penalty(self, values: Values) -> float:
+        """Return the penalties on the weights, in float64."""
+        weights = ((x, values[x].matrix.double()) for x in self.parameters)
+        return sum(float(self.penalties[x].value(matrix)) for x, matrix in weights)
+
     def passed(self, values: Values, known: dict[int, Any] | None = None) -> Values:
         """Return the values with the states of a forward pass; `known` as in `value_of`."""
         return passed_forward(self.groups, values, self.activated, known)
@@ -205,12 +210,11 @@ class Blocks:
 
     def objective(self) -> float:
         """Return the joint objective at the current point, in float64."""
-        return self._penalty() + processes.total_of(sum(map(float, self._values())))
+        return self.structure.penalty(self.values) + processes.total_of(self.own_sum())
 
-    def _penalty(self) -> float:
-        penalties, values = self.structure.penalties, self.values
-        weights = ((x, values[x].matrix.double()) for x in self.structure.parameters)
-        return sum(float(penalties[x].value(matrix)) for x, matrix in weights)
+    def own_sum(self) -> float:
+        """Return what the samples of this process have in the objective."""
+        return sum(map(float, self._values()))
 
     def _values(self) -> Iterator[Tensor]:
         for piece in self._pieces():

@@ -55,6 +55,11 @@ class Data:
         weights = self.values.get(SAMPLE_WEIGHTS)
         return len(self) if weights is None else float(weights.sum())
 
+    @property
+    def raw(self) -> Data:
+        """The data before they are standardized, where that is done for some samples at a time."""
+        return self
+
     def equal(self, other: Data) -> bool:
         """Return whether other data have the same types and entries."""
         if set(self.values) != set(other.values):
@@ -78,6 +83,21 @@ class Data:
                 axis = int(steps and value.ndim == 3)
                 taken[variable] = value.index_select(axis, there)
         return Data(taken, self.last_only)
+
+    def parts(self, numbers: Tensor, made: int) -> Iterator[Data]:
+        """Yield the samples of some numbers, so few at a time that all of them are small.
+
+        Args:
+            numbers: (some,) int64.
+            made: entries that are made of every sample, at every step.
+        """
+        values = self.raw.values
+        timeline = values.get(TIME)
+        shapes = (v.shape for v in values.values() if isinstance(v, Tensor))
+        entries = made + sum(shape[-1] if len(shape) > 1 else 1 for shape in shapes)
+        entries *= 1 if timeline is None else timeline.steps
+        for part in row_chunks(len(numbers), entries, _ENTRIES):
+            yield self.take(numbers[part])
 
     def aligned(self) -> Data:
         """Return the data as torch lays tensors: a product rounds by where its factors begin."""

@@ -43,7 +43,7 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     texts = [
         *_useless(structure, some, passed),
         *_still(structure, passed),
-        *_apart(structure, data),
+        *_apart(structure, data.raw),  # ratios of distances are those of any scale
     ]
     for text in texts:
         processes.warn(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet import processes
@@ -442,7 +443,7 @@ class Lifted(Predictor):
             refuse_unmet(self.network, constraints, data)
             completion, raw = completion_of(self.network, data), data
             standardization = self._standardization(completion.spread(raw), self.warm_start)
-            data = standardization.of(completion.of(raw))
+            data = standardization.later(completion.of(raw))
             numbers, held = hold_out(data, method.validation, generator)
             batches = ArrayBatches(
                 data, method.batch_size, generator, numbers,
@@ -450,7 +451,7 @@ class Lifted(Predictor):
             )  # fmt: skip
             first = data
             if held is not None:
-                validate = partial(self._mean_objective, structure, held)
+                validate = partial(self._mean_objective, structure, data, held)
         elif constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         else:
@@ -500,10 +501,16 @@ class Lifted(Predictor):
         return LoaderBatches(X, lambda a, b: self._checked_data(a, b, None, None, None, True))
 
     def _mean_objective(
-        self, structure: Structure, data: Data, weights: Sequence[Weights]
+        self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
     ) -> float:
-        samples = processes.share_of(len(data)).samples
-        return self._blocks_at(structure, data, weights).objective() / samples
+        """Return the objective over some samples at their forward pass, some of them at a time."""
+        total, made = 0.0, sum(state.units for state in structure.states)
+        with processes.agreed():
+            for part in data.parts(numbers, made):
+                total += self._blocks_at(structure, part, weights).own_sum()
+        given = dict(zip(structure.parameters, weights, strict=True))
+        held = processes.total_of(len(numbers))
+        return (structure.penalty(given) + processes.total_of(total)) / held
 
     def _weights_to_begin_with(
         self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool

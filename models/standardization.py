@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from liftednet.samples import Spread, Weights, spread
 
 from .block import counted
 from .data import Data
+from .forward_pass import Values
 
 # Features whose ranges differ by less than this from the median's keep their proportions: a set in
 # one unit (pixels, counts of words, standard scores) says something by them.
@@ -99,6 +101,10 @@ class Standardization:
                 if variable in values and values[variable].ndim == 3:
                     values[variable] = values[variable].masked_fill(ended, 0.0)
         return replace(data, values=values)
+
+    def later(self, data: Data) -> Data:
+        """Return the same without a copy: samples are standardized as they are taken."""
+        return _Later(data, self) if self.moments else data
 
     def answer(self, term: Term, output: Tensor) -> Tensor:
         """Return an output of the network in units of the targets."""
@@ -193,6 +199,40 @@ class Standardization:
                 torch.cat([moments.scale for moments in known]),
             )
         return known[0] if isinstance(expression.layer, Turn) else None
+
+
+class _Later(Data):
+    """Data that are standardized as they are taken, and as a whole where all values are asked."""
+
+    _raw: Data
+    _standardization: Standardization
+
+    def __init__(self, raw: Data, standardization: Standardization) -> None:
+        self.__dict__.update(  # of a frozen dataclass, whose values are not yet known
+            _raw=raw, _standardization=standardization, last_only=raw.last_only, among=raw.among
+        )
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    @cached_property
+    def values(self) -> Values:
+        return self._standardization.of(self._raw).values
+
+    @property
+    def raw(self) -> Data:
+        return self._raw
+
+    @property
+    def mass(self) -> float:
+        return self._raw.mass
+
+    @property
+    def like(self) -> Tensor:
+        return self._raw.like
+
+    def take(self, rows: Tensor) -> Data:
+        return self._standardization.of(self._raw.take(rows))
 
 
 RAW = Standardization()

@@ -11,6 +11,8 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.problems import Link, StateFit
 
+from .dual import terms
+
 
 @dataclass(frozen=True)
 class LinkState:
@@ -59,6 +61,7 @@ class LinkRows:
         weight: [W_k], (units, columns).
         adjoint: its transpose, contiguous.
         u: U, (samples, units).
+        scale: the largest of 1 and the entries of U and V_k W_k' lam_k / lam, (samples,).
     """
 
     activation: Activation
@@ -67,11 +70,12 @@ class LinkRows:
     weight: Tensor
     adjoint: Tensor
     u: Tensor
+    scale: Tensor
 
     def rows(self, keep: Tensor) -> LinkRows:
         """Return some of the samples."""
         links = tuple(link.rows(keep) for link in self.links)
-        return replace(self, links=links, u=self.u[keep])
+        return replace(self, links=links, u=self.u[keep], scale=self.scale[keep])
 
     def seen(self, states: Tensor) -> Tensor:
         """Return Z W + C."""
@@ -128,7 +132,9 @@ def link_rows(problem: StateFit, part: slice) -> LinkRows:
     ratios = tuple(link.lam / problem.lam for link in problem.links)
     links = tuple(link.rows(part) for link in problem.links)
     u, adjoint = problem.pre_activation[part], weight.T.contiguous()
-    return LinkRows(problem.divergence.activation, links, ratios, weight, adjoint, u)
+    largest = [term.abs().amax(1) for term in terms(problem, part)]
+    scale = torch.stack(largest).amax(0).clamp(min=1.0)
+    return LinkRows(problem.divergence.activation, links, ratios, weight, adjoint, u, scale)
 
 
 def _root(link: Link, ratio: float, a: Tensor) -> Curvature:

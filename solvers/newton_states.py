@@ -18,7 +18,6 @@ from liftednet.solution import Solution
 from . import deferred
 from .base import Solver, default_tolerance, judged
 from .chunks import device_chunks
-from .dual import largest_term
 from .link_rows import LinkRows, LinkState, link_rows
 from .proximal import Proximal
 from .unfinished import Unfinished, unfinished
@@ -40,7 +39,8 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
     as units above. Its Jacobian is -(I + B J), B = W' phi' W and J the curvature of the links:
     conjugate gradients on I + J^(1/2) B J^(1/2), two products with W each. No prox is asked for.
     Samples that are done leave the batch; those whose steps no longer lower |F|, at kinks, are
-    left to proximal gradient steps.
+    left to proximal gradient steps. A sample is done by its own scale, and Newton's steps are its
+    own: what they come to does not depend on which samples are beside it.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -98,8 +98,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         value = value if start is None else start.clone()
         steps = 0
         for part in device_chunks(problem.samples, problem.units, value.device):
-            goal = 0.5 * tolerance * largest_term(problem, part)
-            batch, used = self._descend(link_rows(problem, part), value[part], goal)
+            batch, used = self._descend(link_rows(problem, part), value[part], 0.8 * tolerance)
             finish = partial(_finished, _of(problem, part), value[part].clone(), tolerance)
             value[part], more = batch.finish(batch.results()[0], finish)
             steps = max(steps, used + more)
@@ -110,7 +109,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         at, steps = rows.state(rows.seen(states)), 0
         batch = unfinished(rows, at, lambda at: (at.states,), share=1.0)
         while True:
-            late = batch.problem.violation(batch.at) > goal
+            late = batch.problem.violation(batch.at) > goal * batch.problem.scale
             if not batch.release(late, late) or steps == self.max_iterations:
                 return batch, steps
             steps += 1
@@ -158,6 +157,7 @@ def _direction(batch: _Batch) -> Tensor:
     for _ in range(_INNER):
         image = towards + curved.transposed(rows.through(at, curved.root(towards)))
         length = size / (towards * image).sum(1, keepdim=True).clamp(min=tiny)
+        length = length.where(size > goal, 0.0)  # others may go on
         x, residual = x + length * towards, residual - length * image
         following = residual.square().sum(1, keepdim=True)
         if not some.some(batch.others(following <= goal)):

@@ -185,13 +185,13 @@ def har(folder: str | Path | None = None) -> Classification:
     )
 
 
-def har_subjects(folder: str | Path | None = None) -> Tensor:
-    """Return who wore the phone in each training window of `har`.
+def har_subjects(folder: str | Path | None = None, *, test: bool = False) -> Tensor:
+    """Return who wore the phone in each training window of `har`, or each test window.
 
     Neighboring windows overlap by half, so a validation part is best made of whole persons.
 
     Returns:
-        (7352,) int64 numbers of persons.
+        (7352,) int64 numbers of persons, (2947,) of test windows.
 
     Raises:
         DataError: the data are found nowhere, cannot be read, or fail their checksum.
@@ -200,8 +200,10 @@ def har_subjects(folder: str | Path | None = None) -> Tensor:
         >>> from liftednet import data
         >>> data.har_subjects().unique().numel()  # persons in the training windows
         21
+        >>> data.har_subjects(test=True).unique().numel()
+        9
     """
-    return _labels(load(_HAR, folder)["subject_train"])
+    return _labels(load(_HAR, folder)[f"subject_{'test' if test else 'train'}"])
 
 
 def har2(

@@ -106,7 +106,7 @@ class MultiplierBlocks(Blocks):
         for edge in self.edges():
             if not isinstance(edge.target, State):
                 loss += float(self.edge_value(edge, passed))
-        return self._penalty() + processes.total_of(loss)
+        return self.structure.penalty(self.values) + processes.total_of(loss)
 
     def renewal(self, sweep: int) -> Step:
         """Keep the sweep or take it back, estimate the multipliers anew, and say what it did."""

@@ -14,10 +14,11 @@ from sklearn.linear_model import Ridge
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import DataError, Design, WeightFit, load, processes, shard
+from liftednet import DataError, Design, Link, StateFit, WeightFit, load, processes, shard
 from liftednet.activations import Identity, Sigmoid, Tanh
 from liftednet.divergences import joint
 from liftednet.errors import LiftedError, SolverError
+from liftednet.losses import CrossEntropy
 from liftednet.models import (
     FullBatch,
     GaussNewton,
@@ -28,7 +29,7 @@ from liftednet.models import (
 )
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.processes import Traffic
-from liftednet.solvers import RidgeSums, base, solve
+from liftednet.solvers import NewtonStates, RidgeSums, base, solve
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
 
@@ -110,6 +111,24 @@ def test_the_fit_of_several_processes_is_that_of_one(work: Callable[..., Any], s
 
 def _same_weights(found: Found, other: Found) -> bool:
     return all(a.equal(b) for a, b in zip(found[1], other[1], strict=True))
+
+
+def test_newton_steps_of_a_sample_are_its_own() -> None:
+    """So that states, solved to any tolerance, are the same however rows are divided."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    u, weight, loss = 3 * normal(40, 6), normal(6, 4), CrossEntropy()
+    v, solver = loss.encode(torch.arange(40) % 4, 4).double(), NewtonStates(tolerance=1e-2)
+
+    def states(rows: slice) -> Tensor:
+        link = Link(loss.divergence, weight, torch.zeros(4, dtype=torch.float64), v[rows], 5.0)
+        return solver.solve(StateFit(joint(Tanh()), u[rows], (link,))).value
+
+    whole = torch.cat([states(slice(first, first + 5)) for first in range(0, 40, 5)])
+    torch.testing.assert_close(states(slice(None)), whole, atol=1e-12, rtol=1e-12)
 
 
 def _twice(rank: int, shares: tuple[int, ...]) -> bool:
@@ -248,7 +267,6 @@ def _refusals(rank: int) -> list[str]:
         torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 3)
     )
     from liftednet import lift
-    from liftednet.losses import CrossEntropy
 
     lifted = lift(normalized.float(), own.float(), loss=CrossEntropy())
     return [

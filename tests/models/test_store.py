@@ -12,7 +12,7 @@ import torch
 
 from liftednet import DataError, DeclarationError, load, save, shard
 from liftednet.losses import SquaredError
-from liftednet.models import FullBatch, LiftedMLP, data
+from liftednet.models import FullBatch, LiftedMLP, Minibatch, data
 from tests.models.registry import GRAPHS
 from tests.models.together import in_processes
 
@@ -94,6 +94,35 @@ def test_states_need_no_memory(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     assert in_processes(1, _limited, str(tmp_path), str(tmp_path)) == ["fitted"]
     assert in_processes(1, _limited, str(tmp_path), None) != ["fitted"]
+
+
+def _held_out(rank: int, folder: str) -> str:
+    """Train on batches, a part held out, where there is memory for less than a copy of the rows."""
+    data._ENTRIES = 300_000
+    torch.set_num_threads(1)
+    x = np.load(f"{folder}/x.npy", mmap_mode="r")
+    labels = np.arange(len(x)) % 2
+    method = Minibatch(1, 500, validation=0.4)
+    LiftedMLP((400, 3, 2), method=method).fit(np.array(x[:50]), labels[:50])
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    limit = int(status.split("VmData:")[1].split()[0]) * 1024 + 40 * 2**20
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    model = LiftedMLP((400, 3, 2), method=method)
+    try:
+        model.fit(x, labels)
+    except (MemoryError, RuntimeError) as error:
+        return type(error).__name__
+    assert model.trace is not None and model.trace.steps[-1].validation is not None
+    return "fitted"
+
+
+def test_minibatches_and_validation_copy_nothing(tmp_path: Path) -> None:
+    """There are 80 MB of inputs, 32 of them held out, which are standardized."""
+    if not Path("/proc/self/status").exists():
+        pytest.skip("asks Linux what memory there is")
+    x = np.random.default_rng(0).normal(size=(50_000, 400)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    assert in_processes(1, _held_out, str(tmp_path)) == ["fitted"]
 
 
 def _shared(rank: int, folder: str) -> list[torch.Tensor]:
