@@ -12,6 +12,7 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 from torch import Tensor
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from liftednet import DataError, Design, Link, StateFit, WeightFit, load, processes, shard
@@ -20,6 +21,7 @@ from liftednet.divergences import joint
 from liftednet.errors import LiftedError, SolverError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
+    Checkpoint,
     FullBatch,
     GaussNewton,
     LiftedClassifier,
@@ -392,6 +394,44 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(
         found = in_processes(several, _kept, path, method, None, True)[0]
         assert several != 2 or _equal(found, whole)
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
+
+
+def _restarted(method: Any, path: str) -> tuple[Found, int]:
+    """Train as torchrun starts it, where one process dies the first time; count the last steps."""
+    import os
+
+    torch.set_num_threads(1)
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo")
+    rank, life = torch.distributed.get_rank(), os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    x, y = _rows(40)
+    rows, taken = shard(len(x)), list[int]()
+    model = LiftedMLP((6, 4, 3), method=method, seed=2)
+
+    def on_step(step: Any) -> None:
+        taken.append(step.sweep)
+        if rank == 1 and life == "0" and step.sweep == 2:
+            os._exit(1)
+
+    kept = Checkpoint(path, seconds=0.0, every=1)
+    model.fit(x[rows], y[rows], checkpoint=kept, resume=True, on_step=on_step)
+    return _found(model), taken[0]
+
+
+@pytest.mark.parametrize("method", [FullBatch(4, extrapolation=False), Minibatch(4, 10)])
+def test_elastic_restart_goes_on_from_the_checkpoint(
+    tmp_path: Any, method: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else the processes that are started again may find the addresses of those that are gone.
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    config = LaunchConfig(
+        1, 1, 2, run_id="dies once", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
+        max_restarts=1, monitor_interval=0.1, start_method="fork",
+    )  # fmt: skip
+    found = elastic_launch(config, _restarted)(method, str(tmp_path / "restarted"))
+    whole, first = in_processes(2, lambda _, *x: _restarted(*x), method, str(tmp_path / "whole"))[0]
+    assert first == 0 and all(begun >= 1 for _, begun in found.values())
+    assert _equal(found[0][0], whole) and _same_weights(found[0][0], found[1][0])
 
 
 def _trained(rank: int, size: int, port: int, folder: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 from tests.models.trajectories import CASES, RECORD, objectives
 
 WANTED = json.loads(RECORD.read_text(encoding="utf-8"))
-# Sweeps end at a residual, and one more or less there is 1e-9 of the objective three sweeps later.
-SWEPT = {"rnn joint, red-black": 1e-8}
+# Sweeps end at a residual, and one more or less there is 1e-9 of the objective three sweeps later;
+# states of multipliers at 1e-8, which leaves the record 5e-8 away from what 1e-13 gives.
+SWEPT = {"rnn joint, red-black": 1e-8, "mlp multipliers relu": 1e-8}
 
 
 def test_every_case_is_on_record():
