@@ -363,9 +363,9 @@ def main() -> None:
 
 NOTE = """`python -m benchmarks.federated`, whose first lines say what is measured. Ours does not
 depend on who has which rows; a setting that the grid does not name is that of the library. A head
-of 2,000 features takes one round, and as many bytes as ours in a hundred. Our Gauss-Newton steps are
-left out: conjugate gradients of the first alone take 45 messages, after which .52 of the digits are
-right (rho .001 to .1, seed 0)."""
+of 2,000 features takes one round, and as many bytes as ours in a hundred. Our Gauss-Newton steps
+are left out: conjugate gradients of the first alone take 45 messages, after which .52 of the digits
+are right (rho .001 to .1, seed 0)."""
 
 
 if __name__ == "__main__":
