@@ -148,7 +148,14 @@ TASKS = {
 }
 
 
-def adam(network: nn.Module, x: Tensor, y: Tensor, rate: float = 2e-3, epochs: int = 1) -> None:
+def adam(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    rate: float = 2e-3,
+    epochs: int = 1,
+    smoothing: float = 0.0,
+) -> None:
     """Train in an order that torch's generator gives, the rate falling to zero."""
     optimizer = torch.optim.Adam(network.parameters(), rate, fused=True)
     steps = epochs * -(-len(x) // BATCH)
@@ -156,7 +163,8 @@ def adam(network: nn.Module, x: Tensor, y: Tensor, rate: float = 2e-3, epochs: i
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(BATCH):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(network(x[rows]), y[rows]).backward()
+            loss = nn.functional.cross_entropy(network(x[rows]), y[rows], label_smoothing=smoothing)
+            loss.backward()
             optimizer.step()
             falling.step()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,28 @@ __all__ = [
 _STEPS = 4  # of the sequences that a declared layer is checked on
 
 
+class Cell(ABC):
+    """A recurrent layer of several states that can run over all steps at once.
+
+    Attributes:
+        states: of the layer.
+    """
+
+    states: tuple[State, ...]
+
+    @abstractmethod
+    def run(
+        self, values: Mapping[Any, Any], known: dict[int, Any], rules: Callable[[State], Any]
+    ) -> dict[State, Tensor]:
+        """Return the states of all steps, (steps, samples, units) each.
+
+        Args:
+            values: of inputs, weights, and the states before.
+            known: is given the values of the layers with weights that are made on the way, by id.
+            rules: how each of the states follows from its pre-activations.
+        """
+
+
 class State(Expression, Variable):
     """The states of one layer, a variable of the training problem.
 
@@ -50,6 +73,7 @@ class State(Expression, Variable):
         lam: weight of the divergence, or None for that of the model.
         bounds: (lowest, highest) value, or None.
         argument: U.
+        cell: the recurrent layer that it belongs to, where that can run over all steps at once.
 
     Example:
         >>> from liftednet import Network
@@ -70,6 +94,7 @@ class State(Expression, Variable):
         self.variables = frozenset({self})
         self.lam: float | None = None
         self.bounds: Bounds | None = None
+        self.cell: Cell | None = None
         self._argument: Expression | None = None
 
     @property

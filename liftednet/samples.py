@@ -119,9 +119,7 @@ class Weights:
         """Return the pre-activations X W + b, (..., units), of X (..., inputs)."""
         if self.bias is None:
             return inputs @ self.matrix
-        if inputs.ndim > 2:
-            return inputs @ self.matrix + self.bias
-        return torch.addmm(self.bias, inputs, self.matrix)
+        return torch.nn.functional.linear(inputs, self.matrix.T, self.bias)
 
     def stacked(self) -> Tensor:
         """Return [W; b], (inputs + 1, units), or W where there is no bias."""

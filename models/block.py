@@ -73,7 +73,8 @@ class Structure:
 
     def passed(self, values: Values, known: dict[int, Any] | None = None) -> Values:
         """Return the values with the states of a forward pass; `known` as in `value_of`."""
-        return passed_forward(self.groups, values, self.activated, known)
+        rules = None if torch.is_grad_enabled() else lambda state: self.held(state).activation
+        return passed_forward(self.groups, values, self.activated, known, rules)
 
     @cached_property
     def groups(self) -> list[list[State]]:

@@ -39,7 +39,8 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     share = processes.share_of(len(data))
     rows = torch.arange(0, share.samples, -(-share.samples // _SAMPLES))
     some = data.take(share.own(rows))
-    passed = structure.passed({**some.values, **values})
+    with torch.no_grad():
+        passed = structure.passed({**some.values, **values})
     texts = [
         *_useless(structure, some, passed),
         *_still(structure, passed),

@@ -14,6 +14,8 @@ from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import State
 
+from .cells import Rules
+
 Values = dict[Any, Any]  # of variables, by their identity
 Activate = Callable[[State, Tensor], Tensor]
 
@@ -23,6 +25,7 @@ def passed_forward(
     values: Mapping[Variable, Any],
     activate: Activate,
     known: dict[int, Any] | None = None,
+    rules: Rules | None = None,
 ) -> Values:
     """Return the values with the states of a forward pass; differentiable, nothing in place.
 
@@ -33,6 +36,8 @@ def passed_forward(
         values: of inputs and weights, and the timeline where there are sequences.
         activate: makes states of pre-activations.
         known: is given the values of layers, by id, that are made for all steps at once.
+        rules: in place of `activate` where a recurrent layer runs over all steps at once; None
+            where none does.
     """
     found = dict(values)
     known = {} if known is None else known
@@ -42,7 +47,7 @@ def passed_forward(
             u = value_of(state.argument, found, known)
             found[state] = counted_steps(state, activate(state, u), found)
         else:
-            for state, rows in _over_time(group, found, known, activate).items():
+            for state, rows in _over_time(group, found, known, activate, rules).items():
                 found[state] = rows
     return found
 
@@ -70,13 +75,20 @@ def counted_steps(state: Expression, rows: Tensor, values: Mapping[Variable, Any
 
 
 def _over_time(
-    group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate
+    group: Sequence[State],
+    values: Values,
+    known: dict[int, Any],
+    activate: Activate,
+    rules: Rules | None,
 ) -> dict[State, Tensor]:
-    fast = _driven(group, values, activate) if len(group) == 1 else None
-    states = [fast] if fast is not None else _Steps(group, values, known, activate).run()
-    return {
-        state: counted_steps(state, rows, values) for state, rows in zip(group, states, strict=True)
-    }
+    cell = group[0].cell
+    if rules is not None and cell is not None and set(cell.states) == set(group):
+        found = cell.run(values, known, rules)
+    else:
+        fast = _driven(group, values, activate) if len(group) == 1 else None
+        states = [fast] if fast is not None else _Steps(group, values, known, activate).run()
+        found = dict(zip(group, states, strict=True))
+    return {state: counted_steps(state, rows, values) for state, rows in found.items()}
 
 
 def _driven(group: Sequence[State], values: Values, activate: Activate) -> Tensor | None:

@@ -4,18 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest.mock import patch
 
+import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.models.data import Data
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.network import State
 
 
-def _activated(steps: BatchSteps, _: Data, counts: float, state: State, u: Tensor) -> Tensor:
-    """Return phi(u) with its derivative, in place of lifted targets."""
-    return steps.structure.activated(state, u)
+@dataclass(frozen=True)
+class _Backpropagated:
+    """phi(u) with its derivative, in place of lifted targets."""
+
+    activation: Activation
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return phi(u)."""
+        return self.activation.forward(u)
+
+    @torch.enable_grad()
+    def asked(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
+        """Return phi'(u) times the gradient."""
+        u = u.detach().requires_grad_()
+        return torch.autograd.grad(self.activation.forward(u), u, push)[0]
+
+
+def _rule(steps: BatchSteps, _: Data, counts: float, state: State) -> _Backpropagated:
+    return _Backpropagated(steps.structure.held(state).activation)
 
 
 @contextmanager
@@ -24,5 +43,5 @@ def exact_gradients() -> Iterator[None]:
 
     A huge lam does not do it: lam (phi(u) - phi(u - g / lam)) loses its digits in float32.
     """
-    with patch.object(BatchSteps, "_activated", _activated):
+    with patch.object(BatchSteps, "_rule", _rule):
         yield

@@ -9,11 +9,13 @@ from typing import Any
 from liftednet.activation import Activation
 from liftednet.activations import Identity, ReLU, Sigmoid, Tanh
 from liftednet.layers import Expression, apply, concatenate, delay, turn
+from liftednet.layers.expression import Applied
 from liftednet.layers.join import Part
 from liftednet.layers.mapped import Layout
 from liftednet.layers.time import AllSteps, Steps
 from liftednet.network import State
 
+from ..cells import GRU, LSTM, Gated
 from .reader import LAYER, Reader, Seen, reads
 from .recording import Call
 
@@ -46,6 +48,14 @@ class _Cell:
         bias = self.weights[2 + number] if len(self.weights) > 2 else None
         return self.reader.linear(Seen(x, Layout((1, x.units))), self.weights[number], bias)
 
+    def at_once(
+        self, kind: type[Gated], given: Expression, kept: Expression, *states: State
+    ) -> None:
+        """Let a layer of a sequence run over all its steps at once, unless its weights stand."""
+        if isinstance(kept, Applied) and kept.layer.plain and self.x.sequence:
+            for state in states:
+                state.cell = kind(given, kept, states)
+
 
 Kept = tuple[Expression, Expression]  # h, and c where there is one
 
@@ -56,11 +66,14 @@ def _lstm(cell: _Cell) -> Kept:
     gates, out = cell.state(Sigmoid(), 2), cell.state(Sigmoid())
     fresh, c = cell.state(Tanh()), cell.state(Identity())
     c.of(gates[units:] * cell.before(c, 1) + gates[:units] * fresh)
-    h = out * cell.reader.network.state(Tanh(), c)
-    u = cell.dense(cell.x, 0) + cell.dense(cell.before(h, 0), 1)
+    bent = cell.reader.network.state(Tanh(), c)
+    h = out * bent
+    given, kept = cell.dense(cell.x, 0), cell.dense(cell.before(h, 0), 1)
+    u = given + kept
     gates.of(u[: 2 * units])
     fresh.of(u[2 * units : 3 * units])
     out.of(u[3 * units :])
+    cell.at_once(LSTM, given, kept, gates, fresh, c, out, bent)
     return h, c
 
 
@@ -74,6 +87,7 @@ def _gru(cell: _Cell) -> Kept:
     fresh.of(given[2 * units :] + gates[:units] * kept[2 * units :])
     z = gates[units:]
     h.of(z * before + (1.0 - z) * fresh)
+    cell.at_once(GRU, given, kept, gates, fresh, h)
     return h, h
 
 

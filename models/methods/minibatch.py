@@ -16,7 +16,13 @@ from liftednet import processes
 from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.layers.expression import Applied, Parameter, arguments_of, value_of
+from liftednet.layers.expression import (
+    SAMPLE_WEIGHTS,
+    Applied,
+    Parameter,
+    arguments_of,
+    value_of,
+)
 from liftednet.layers.normalization import (
     RunningStatistics,
     batch_statistics,
@@ -34,6 +40,7 @@ from liftednet.validation import is_number, require_count, require_positive
 
 from ..batches import Batches
 from ..block import Structure, counted, row_weights
+from ..cells import Rule, Rules
 from ..data import Data
 from ..forward_pass import Values, passed_forward
 from ..run import Ending, Memory, Step, Steps
@@ -214,46 +221,63 @@ class _Best:
             self.weights, self._value, self._since = weights, value, 0
 
 
-class _Lifted(torch.autograd.Function):
-    """phi(u), whose states move to a target when a gradient comes back.
+@dataclass(frozen=True)
+class Targets:
+    """What a gradient that comes back to states asks of their pre-activations.
 
     The minimizer of lam D(v, u) + <g, v> is v = phi(u - g / lam), and lam (grad R(u) - v) is what
     its divergence then asks of u: for a large lam phi'(u) g, as in backpropagation.
+
+    Attributes:
+        divergence: gives R.
+        held: the same where the states stay between bounds.
+        lam: weight of the divergence.
+        weights: (samples,) of the samples, or None: a sample of weight w has w lam.
+        near: whether targets are so near to the states that only float64 tells them apart.
     """
 
+    divergence: Divergence
+    held: Divergence
+    lam: float
+    weights: Tensor | None = None
+    near: bool = False
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return phi(u), within the bounds."""
+        return self.held.activation.forward(u)
+
+    def asked(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
+        """Return lam (grad R(u) - phi(u - g / lam))."""
+        if self.weights is not None:  # a sample of weight 0 has no push
+            weights = self.weights.unsqueeze(-1)
+            push = push / weights.masked_fill(weights == 0, 1.0)
+        dtype = u.dtype
+        if self.near:  # their difference has no digits in float32
+            u, push = u.double(), push.double()
+            states = self.forward(u)
+        target = self.held.minimizer(torch.sub(u, push, alpha=1 / self.lam))
+        known = isinstance(self.divergence, Tight) and self.held is self.divergence
+        at = states if known else self.divergence.link_gradient(u)
+        asked = (self.lam * (at - target)).to(dtype)
+        return asked if self.weights is None else weights * asked
+
+
+class _Lifted(torch.autograd.Function):
+    """States that move to a target when a gradient comes back."""
+
     @staticmethod
-    def forward(
-        ctx: Any,
-        u: Tensor,
-        divergence: Divergence,
-        held: Divergence,
-        lam: float,
-        weights: Tensor | None,
-        near: bool,
-    ) -> Tensor:
-        """Return phi(u), of a divergence that may hold the states between bounds."""
-        states = held.activation.forward(u)
-        ctx.divergence, ctx.held, ctx.lam, ctx.weights = divergence, held, lam, weights
-        ctx.near = near
+    def forward(ctx: Any, u: Tensor, rule: Rule) -> Tensor:
+        """Return phi(u)."""
+        states = rule.forward(u)
+        ctx.rule = rule
         ctx.save_for_backward(u, states)
         return states
 
     @staticmethod
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None, None, None]:
-        """Return lam (grad R(u) - phi(u - g / lam)), where a sample of weight w has w lam."""
-        (push,), (u, states), divergence = pushes, ctx.saved_tensors, ctx.divergence
-        if ctx.weights is not None:  # a sample of weight 0 has no push
-            weights = ctx.weights.masked_fill(ctx.weights == 0, 1.0).unsqueeze(-1)
-            push = push / weights
-        dtype = u.dtype
-        if ctx.near:  # their difference has no digits in float32
-            u, push = u.double(), push.double()
-            states = ctx.held.activation.forward(u)
-        target = ctx.held.minimizer(torch.sub(u, push, alpha=1 / ctx.lam))
-        known = isinstance(divergence, Tight) and ctx.held is divergence
-        at = states if known else divergence.link_gradient(u)
-        asked = (ctx.lam * (at - target)).to(dtype)
-        return asked if ctx.weights is None else weights * asked, None, None, None, None, None
+    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None]:
+        """Return what the gradient asks of u."""
+        u, states = ctx.saved_tensors
+        return ctx.rule.asked(u, states, pushes[0]), None
 
 
 class BatchSteps:
@@ -422,8 +446,9 @@ class BatchSteps:
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
         rows = self._rows(batch)
-        activated = partial(self._activated, batch, max(rows) * weight)
-        values = passed_forward(self.structure.groups, given, activated, known)
+        rules = partial(self._rule, batch, max(rows) * weight)
+        activated = partial(self._activated, rules)
+        values = passed_forward(self.structure.groups, given, activated, known, rules)
         loss, tops, slopes = 0.0, [], []
         for term, count in zip(self.structure.network.terms, rows, strict=True):
             value, u, slope = self._top(term, batch, values, known, count * weight)
@@ -462,19 +487,21 @@ class BatchSteps:
         self.met, *rows = rows
         return rows
 
-    def _activated(self, batch: Data, counts: float, state: State, u: Tensor) -> Tensor:
+    def _activated(self, rules: Rules, state: State, u: Tensor) -> Tensor:
+        if isinstance(self.structure.held(state).activation, Identity):
+            return u  # what the divergence asks of u is then the gradient, whatever lam
+        lifted: Tensor = _Lifted.apply(u, rules(state))  # type: ignore[no-untyped-call]
+        return lifted
+
+    def _rule(self, batch: Data, counts: float, state: State) -> Rule:
         # The slopes that come back are those of a mean, and so lam is that of a mean, too.
         divergence, held = self.structure.divergences[state], self.structure.held(state)
-        lam = self.structure.lam[state] / counts
+        lam = self.structure.lam[state]
         if held.activation.margin is not None:  # no push moves a target across a jump
             divergence = held = Margin(held.activation)
-        if isinstance(held.activation, Identity):
-            return u  # what the divergence asks of u is then the gradient, whatever lam
-        lifted: Tensor = _Lifted.apply(  # type: ignore[no-untyped-call]
-            u, divergence, held, lam, row_weights(batch.values, u),
-            self.structure.lam[state] > _NEAR,
-        )  # fmt: skip
-        return lifted
+        return Targets(
+            divergence, held, lam / counts, batch.values.get(SAMPLE_WEIGHTS), lam > _NEAR
+        )
 
     def _top(
         self, term: Term, batch: Data, values: Values, known: dict[int, Tensor], mass: float

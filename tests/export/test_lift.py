@@ -432,8 +432,28 @@ def test_a_cell_that_is_called_step_by_step_trains_as_the_whole_layer(generator)
     assert runs[0][-1] < runs[0][0]
 
 
-def losses_of(lifted: LiftedModule, x: Tensor, y: Tensor) -> list[float]:
-    trace = lifted.fit(x, y).trace
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("lam", [3.0, 1e6])
+def test_gates_of_all_steps_at_once_train_as_step_by_step_ones(kind, lam, generator) -> None:
+    x, y = torch.randn(60, 7, 3, generator=generator).double(), torch.arange(60) % 4
+    shares = torch.rand(60, generator=generator).double()
+    torch.manual_seed(0)
+    network = Sequences(kind, num_layers=2, bidirectional=True).double()
+    method = Minibatch(epochs=2, rate=0.3, batch_size=20)
+    fast, slow = (
+        lift(network, x[:2], loss=CrossEntropy(), show=False, lam=lam, method=method)
+        for _ in range(2)
+    )
+    assert all(state.cell is not None for state in fast.network.states)
+    for state in slow.network.states:
+        state.cell = None
+    losses = [losses_of(one, x, y, sample_weight=shares) for one in (fast, slow)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-7)
+    torch.testing.assert_close(fast.forward(x), slow.forward(x), rtol=1e-7, atol=0)
+
+
+def losses_of(lifted: LiftedModule, x: Tensor, y: Tensor, **options: Any) -> list[float]:
+    trace = lifted.fit(x, y, **options).trace
     assert trace is not None
     return trace.losses
 

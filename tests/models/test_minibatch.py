@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import DataError, DeclarationError, SolverError, activations, losses
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
-from liftednet.models.methods.minibatch import BatchSteps, _Lifted
+from liftednet.models.methods.minibatch import BatchSteps, Targets, _Lifted
 from liftednet.penalties import Nonnegative
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
@@ -87,7 +87,7 @@ def test_the_moved_states_lower_their_state_fit(activation):
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
     divergence = network.structure.divergences[network.network.states[0]]
-    lifted = _Lifted.apply(u, divergence, divergence, lam, None, False)
+    lifted = _Lifted.apply(u, Targets(divergence, divergence, lam))
     above = network.weights[1].apply(lifted)
     torch.nn.functional.cross_entropy(above, Y, reduction="sum").backward()
     assert u.grad is not None
