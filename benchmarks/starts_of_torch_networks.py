@@ -26,8 +26,10 @@ from torch import Tensor, nn
 
 from benchmarks.solvers import machine
 from benchmarks.torch_tasks import TASKS, accuracy, adam
-from liftednet import initialize_
+from liftednet import initialize_, lift
+from liftednet.export import linear
 from liftednet.losses import CrossEntropy
+from liftednet.models import Minibatch
 from liftednet.reproduce.exact import exact_gradients
 from liftednet.reproduce.runs import Outcome, Record, run_all
 from liftednet.reproduce.starts import fitted_head
@@ -36,6 +38,7 @@ from liftednet.solvers import GeneralizedLinear
 
 RESULT = Path(__file__).parent / "results" / "starts_of_torch_networks.md"
 SEEDS, EPOCHS = (1, 2, 3, 4, 5), (0, 1, 2, 5)
+PULLS = (10.0, 1.0, 0.1, 0.01, 0.001)  # of a fitted output, chosen on a fifth of the samples
 HEAD = GeneralizedLinear(tolerance=1e-3, max_iterations=200)
 
 
@@ -91,25 +94,54 @@ def unit_variance(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
         handle.remove()
 
 
-@torch.no_grad()
 def fitted_output(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
+    fit_output(network, x, y, (1.0,))
+
+
+@torch.no_grad()
+def fit_output(network: nn.Module, x: Tensor, y: Tensor, pulls: Sequence[float] = PULLS) -> None:
     last, features = layers_of(network)[-1], list[Tensor]()
     handle = last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
     for part in x.split(1000):
         network(part)
     handle.remove()
-    found = fitted_head(torch.cat(features), y, last.out_features, 1.0, HEAD)
+    order = torch.randperm(len(x))
+    rows, labels = torch.cat(features)[order], y[order]
+    held = len(x) // 5
+
+    def right(pull: float) -> float:
+        found = fitted_head(rows[held:], labels[held:], last.out_features, pull, HEAD)
+        return accuracy(linear(found), rows[:held], labels[:held])
+
+    found = fitted_head(
+        rows,
+        labels,
+        last.out_features,
+        pulls[0] if len(pulls) == 1 else max(pulls, key=right),
+        HEAD,
+    )
     last.weight.copy_(found.matrix.T)
     last.bias.copy_(found.bias)
 
 
 def lifted(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
+    method = Minibatch(epochs=1)
+    options = {"start": "auto", "seed": seed, "method": method, "show": False}
+    lift(network, x[:2], loss=CrossEntropy(), **options).fit(x, y).write_()
+
+
+def initialized(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     initialize_(network, x, y, loss=CrossEntropy(), passes=1, seed=seed)
 
 
 def exact(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
     with exact_gradients():
         lifted(network, x, y, seed)
+
+
+def exact_initialized(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
+    with exact_gradients():
+        initialized(network, x, y, seed)
 
 
 def adam_pass(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
@@ -123,8 +155,13 @@ STARTS: dict[str, Callable[[nn.Module, Tensor, Tensor, int], None]] = {
     "torch's own, fitted output": fitted_output,
     "lifted, one pass": lifted,
     "exact gradients, same step, one pass": exact,
+    "lifted, one pass and the output fitted": initialized,
+    "exact gradients, same step, one pass and the output fitted": exact_initialized,
     "Adam, one pass": adam_pass,
+    "Kaiming, output fitted at the end": kaiming,
+    "LSUV, output fitted at the end": unit_variance,
 }
+FITTED = [name for name in STARTS if name.endswith("at the end")]  # after Adam
 
 
 @lru_cache(len(SEEDS) + 1)
@@ -146,6 +183,9 @@ def train(run: Run) -> Outcome:
     if run.epochs:
         adam(network, *sets["train"], run.rate, run.epochs)
     trained = time.process_time() - began
+    if run.start in FITTED:
+        fit_output(network, *sets["train"])
+        trained = time.process_time() - began
     found = accuracy(network, *sets["held" if run.trial else "test"])
     return {"accuracy": found, "made": made, "trained": trained}
 

@@ -21,6 +21,7 @@ from .forward_pass import Values
 from .standardization import Standardization
 
 _SAMPLES = 1_000  # that are looked at
+_SEQUENCES = 250  # likewise, of many steps each
 _ROWS = 250  # of states, to say which units do not move
 _GAIN, _DOUBT = 0.01, 0.05  # shares of a constant's loss that a fit must gain, even on noise
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
@@ -37,7 +38,8 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
         data: what the fit has seen, some of which is passed forward.
     """
     share = processes.share_of(len(data))
-    rows = torch.arange(0, share.samples, -(-share.samples // _SAMPLES))
+    most = _SEQUENCES if any(state.sequence for state in structure.states) else _SAMPLES
+    rows = torch.arange(0, share.samples, -(-share.samples // most))
     some = data.take(share.own(rows))
     with torch.no_grad():
         passed = structure.passed({**some.values, **values})

@@ -102,7 +102,8 @@ class Settings:
         if curved is not None:
             raise DeclarationError(
                 f"{curved.layer} is not affine in what it takes, and {type(method).__name__} needs "
-                "convex subproblems: minibatches and Gauss-Newton go through it by its derivative."
+                "convex subproblems: minibatches and Gauss-Newton go through it by its derivative "
+                '(method="minibatch" or "gauss-newton"); a BatchNorm in eval mode is affine.'
             )
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")

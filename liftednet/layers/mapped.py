@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional
 
+from liftednet.errors import DataError
 from liftednet.layers.layer import Arguments, Layer, Shape
 from liftednet.samples import Weights
 
@@ -165,5 +166,11 @@ class Embedding(Layer):
         assert weights is not None  # it has weights
         x: Tensor = arguments[0]
         numbers = x.detach().round().long()
-        found = functional.embedding(numbers, weights.matrix.T, self.padding)
+        try:
+            found = functional.embedding(numbers, weights.matrix.T, self.padding)
+        except IndexError as error:
+            raise DataError(
+                f"an embedding of {self.sizes[0]} entries takes whole numbers from 0 to "
+                f"{self.sizes[0] - 1}, got {int(numbers.min())} to {int(numbers.max())}."
+            ) from error
         return found.flatten(-2).reshape(*x.shape[:-1], x.shape[-1] * found.shape[-1])

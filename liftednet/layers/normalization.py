@@ -8,7 +8,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -143,9 +142,3 @@ class Scale(Layer):
         if weights.bias is not None:
             found = found + weights.bias.reshape(self.spread)
         return found.reshape(x.shape)
-
-
-def standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
-    """Return x less its mean over axes, by its deviation there; Ba, Kiros, Hinton, 2016."""
-    variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
-    return (x - mean) * torch.rsqrt(variance + eps)

@@ -21,7 +21,7 @@ from liftednet.samples import Weights
 from ..methods import Minibatch
 from ..starts import AUTO
 from .model import RATE, Batch, lift, pair_of
-from .recording import Call, record, tensors_in
+from .recording import Call, Recording, record, tensors_in
 
 
 def initialize_(
@@ -87,7 +87,7 @@ def initialize_(
     lifted.fit(X, y, batch=batch, progress=progress)
     if lifted.interrupted:
         raise KeyboardInterrupt("training was interrupted: the network is as it was.")
-    return lifted.write_()
+    return lifted.fit_output().write_()
 
 
 def _example(X: Any, batch: Batch | None) -> Any:
@@ -112,11 +112,13 @@ def _written(module: nn.Module, model: Feedforward) -> nn.Module:
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if any(is_lazy(part.weight) for part in linears):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
+    x = next(module.parameters(), given[0].matrix).new_zeros(2, len(given[0].matrix))
     try:
-        found = _chain(module, next(module.parameters(), given[0].matrix), len(given[0].matrix))
-    except (RuntimeError, TypeError) as error:  # of torch, on a shape
+        run = record(module, (x,), {})
+    except DataError:  # that names a module of the network: both shapes of weights tell more
         _require_fits([(x.weight, x.bias) for x in linears], given, names)
-        raise DataError(f"the network cannot run on the model's inputs: {error}") from error
+        raise
+    found = _chain(module, run, x)
     _require_fits([parts for parts, _ in found], given, names)
     _refuse_lost_ties([parts for parts, _ in found], given, names)
     for number, (_, above) in enumerate(found[:-1], start=1):
@@ -131,10 +133,8 @@ def _written(module: nn.Module, model: Feedforward) -> nn.Module:
 Parts = tuple[Any, Any]  # weight and bias of torch
 
 
-def _chain(module: nn.Module, like: Tensor, inputs: int) -> list[tuple[Parts, list[Call]]]:
+def _chain(module: nn.Module, run: Recording, x: Tensor) -> list[tuple[Parts, list[Call]]]:
     """Return the Linear layers in the order in which they run, each with the calls above it."""
-    x = like.new_zeros(2, inputs)
-    run = record(module, (x,), {})
     wanted, above = id(run.output), list[Call]()
     found: list[tuple[Parts, list[Call]]] = []
     for call in reversed(run.calls):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,12 +27,13 @@ from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import State
 from liftednet.samples import Weights
-from liftednet.validation import FLOATS
+from liftednet.validation import FLOATS, require_seed
 
 from ..checkpoint import Checkpoint
 from ..data import ArrayLike, Lengths, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
+from ..output import fitted_output
 from ..run import Ending, Report, Step
 from ..starts import AUTO, needs_fit
 from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
@@ -69,12 +71,14 @@ class LiftedModule(Lifted):
         return [_weights(pair.weight, pair.bias) for pair in cls._pairs(reader)]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        """Draw matrices and kernels; scales, embeddings and single parameters stay as they are."""
+        """Draw matrices and kernels; biases and all other parameters stay as they are."""
         if start == AUTO and not needs_fit(self.network, self._all_penalties()):
             start = "kaiming"  # data are as they are given, which the gains of "auto" are not for
         layers = self._structure().layers
         return [
-            new if all(isinstance(x.layer, _DRAWN) for x in layers[parameter]) else own
+            Weights(new.matrix, own.bias)
+            if all(isinstance(x.layer, _DRAWN) for x in layers[parameter])
+            else own
             for parameter, new, own in zip(
                 self.network.parameters, super()._drawn(start, generator), self._own(self._reader),
                 strict=True,
@@ -153,6 +157,15 @@ class LiftedModule(Lifted):
         if isinstance(X, tuple | list):
             return tuple(_as_floats(x, dtype) for x in X)
         return _as_floats(X, dtype)
+
+    def fit_output(self) -> Self:
+        """Fit the last layer once more to all samples of the last fit; see `fitted_output`."""
+        fitted = self._known
+        if fitted.data is not None:
+            generator = torch.Generator().manual_seed(require_seed(self.seed))
+            weights = fitted_output(fitted.structure, fitted.weights, fitted.data, generator)
+            self._fit = replace(fitted, weights=tuple(weights), blocks=None)
+        return self
 
     def write_(self) -> nn.Module:
         """Write weights and running statistics into the torch network, in place, and return it.

@@ -24,6 +24,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from liftednet.errors import DataError
+
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # of no user
 
 
@@ -76,14 +78,14 @@ class Recording:
 
 
 class _Recorder(TorchFunctionMode):
-    """Keeps the calls of torch functions, and where they stand."""
+    """Keeps the calls of torch functions, and where they stand: in modules, the innermost last."""
 
     def __init__(self, whole: Mapping[type[nn.Module], Any]) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.ran: dict[str, None] = {}
         self._whole = whole
-        self._stack: list[tuple[str, nn.Module]] = []
+        self.stack: list[tuple[str, nn.Module]] = []
         self._hidden = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -94,7 +96,7 @@ class _Recorder(TorchFunctionMode):
     def keep(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Keep a call whose result has tensors."""
         in_place = name == "__setitem__"
-        if self._hidden or not self._stack:
+        if self._hidden or not self.stack:
             return
         if not in_place and not any(True for _ in tensors_in(result)):
             return
@@ -105,14 +107,14 @@ class _Recorder(TorchFunctionMode):
                 tuple(args),
                 dict(kwargs),
                 result,
-                tuple(self._stack),
+                tuple(self.stack),
                 _line(),
             )
         )
 
     def enter(self, path: str, module: nn.Module) -> None:
         """Begin a module."""
-        self._stack.append((path, module))
+        self.stack.append((path, module))
         self._hidden += type(module) in self._whole
         if not any(True for _ in module.children()) or type(module) in self._whole:
             self.ran[path] = None
@@ -122,7 +124,7 @@ class _Recorder(TorchFunctionMode):
         if type(module) in self._whole:
             self._hidden -= 1
             self.keep(type(module).__name__, module, args, kwargs, result)
-        self._stack.pop()
+        self.stack.pop()
 
 
 @torch.no_grad()
@@ -135,6 +137,9 @@ def record(
         network: whose modes are what they were afterwards.
         example: its arguments.
         whole: classes of modules that are one call.
+
+    Raises:
+        DataError: the network cannot run on the example, and which of its modules cannot.
     """
     recorder = _Recorder(whole)
     with _evaluated(network), ExitStack() as hooks:
@@ -146,9 +151,25 @@ def record(
             )
             hooks.callback(module.register_forward_hook(recorder.leave, with_kwargs=True).remove)
         hooks.enter_context(_own_functions(recorder))
-        with recorder:
-            output = network(*example)
+        try:
+            with recorder:
+                output = network(*example)
+        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+            raise _cannot_run(recorder, network, example, error) from error
     return Recording(recorder.calls, output, list(recorder.ran))
+
+
+def _cannot_run(
+    recorder: _Recorder, network: nn.Module, example: tuple[Any, ...], error: Exception
+) -> DataError:
+    """Say which module was entered last, and what it is."""
+    path, module = recorder.stack[-1] if recorder.stack else ("", network)
+    whole = type(module).__name__ if any(True for _ in module.children()) else repr(module)
+    shapes = ", ".join(str(tuple(x.shape)) for x in tensors_in(example))
+    return DataError(
+        f"{type(network).__name__} cannot run on samples of shape {shapes}: its "
+        f"{f'module {path!r}, ' if path else 'forward, of '}{whole}, says: {error}"
+    )
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from liftednet.layers.convolution import Convolution
 from liftednet.layers.gated import Product
 from liftednet.layers.join import Concatenation, Scaled, Sum
 from liftednet.layers.mapped import Embedding, Layout
-from liftednet.layers.normalization import BatchNormalization, RunningStatistics, standardized
+from liftednet.layers.normalization import BatchNormalization, RunningStatistics
 from liftednet.layers.pooling import AveragePooling
 from liftednet.validation import is_number
 
@@ -256,15 +256,13 @@ def _layer_norm(reader: Reader, call: Call) -> Any:
     x, weight = reader.rows(tensor), argument(call, 2, "weight")
     if x is None or x.layout.shape[-len(shape) :] != shape:
         return None
-    axes = tuple(range(-len(shape), 0))
     if call.name == "rms_norm":
         bias, eps = None, argument(call, 3, "eps")
-        standard: Callable[..., Tensor] = partial(
-            functional.rms_norm, normalized_shape=list(shape), eps=eps
-        )
+        norm: Callable[..., Tensor] = functional.rms_norm
     else:
         bias, eps = argument(call, 3, "bias"), argument(call, 4, "eps", 1e-5)
-        standard = partial(standardized, axes=axes, eps=eps)
+        norm = functional.layer_norm
+    standard = partial(norm, normalized_shape=list(shape), eps=eps)
     found = reader.torch_map(standard, (x,), x.layout, call.name, affine=False)
     reader.tell(call, CURVED, "standardized sample by sample, its scale and shift a layer")
     return Seen(reader.scaled(found, x.layout, shape, weight, bias), x.layout)

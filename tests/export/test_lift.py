@@ -408,6 +408,92 @@ def test_a_module_of_the_users_own_has_a_row(generator) -> None:
     torch.testing.assert_close(network(x).softmax(-1), lifted.forward(x))
 
 
+@pytest.mark.parametrize(
+    ("network", "shape", "message"),
+    [
+        (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), (6,),
+         r"shape \(2, 6\).*'0', Linear\(in_features=4"),
+        (nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 3)), (1, 6, 6),
+         r"'3', Linear\(in_features=18"),
+        (Sequences(nn.GRU), (7, 5), r"'recurrent', GRU\(3, 5.*Expected 3, got 5"),
+        (nn.Sequential(nn.Unflatten(1, (2, 3)), Sequences()), (5,), "'0', Unflatten"),
+    ],
+    ids=["features", "pixels", "steps of other features", "reshape"],
+)  # fmt: skip
+def test_samples_that_the_network_cannot_take_name_its_module(network, shape, message) -> None:
+    before = copy.deepcopy(network.state_dict())
+    x, y = torch.rand(30, *shape), torch.arange(30) % 3
+    with pytest.raises(DataError, match=message):
+        initialize_(network, x, y, loss=CrossEntropy())
+    assert all(torch.equal(network.state_dict()[name], value) for name, value in before.items())
+
+
+def test_numbers_beyond_a_table_are_told() -> None:
+    network = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 3))
+    x = torch.zeros(30, 3, dtype=torch.long)
+    x[20, 1] = 7  # the example does not show it
+    with pytest.raises(DataError, match=r"of 5 entries .* from 0 to 4, got 0 to 7"):
+        initialize_(network, x, torch.arange(30) % 3, loss=CrossEntropy())
+
+
+class Times(nn.Module):
+    """A network whose inputs or outputs are of another scale than its weights."""
+
+    def __init__(self, below: float, above: float) -> None:
+        super().__init__()
+        self.below, self.above = below, above
+        self.body = nn.Sequential(nn.Linear(64, 30), nn.ReLU(), nn.Linear(30, 10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x * self.below) * self.above
+        return out
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("scales", [(1, 1e6), (1, 1e-8), (1e8, 1), (1e-8, 1), (1e8, 1e8)])
+def test_a_network_of_a_huge_function_is_refused_or_right_or_told(scales, standardize) -> None:
+    x, y = map(torch.from_numpy, load_digits(return_X_y=True))
+    network = Times(*scales)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        try:
+            initialize_(network, x, y, loss=CrossEntropy(), passes=3, standardize=standardize)
+        except (DataError, SolverError):
+            return
+    right = float((network(x.float()).argmax(1) == y).float().mean())
+    assert right > 0.8 or any("no better than a constant" in str(w.message) for w in caught)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_the_last_layer_is_fitted_at_the_end_of_an_initialization(kind, generator) -> None:
+    x, y = torch.randn(300, 7, 3, generator=generator), torch.arange(300) % 4
+    x += y[:, None, None] / 2
+    torch.manual_seed(0)
+    network = Sequences(kind)
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=Minibatch(2, 20)).fit(
+        x, y
+    )
+    features = network.recurrent
+    lifted.write_()
+    before = functional.cross_entropy(network.eval()(x), y)
+    lifted.fit_output().write_()
+    after = functional.cross_entropy(network(x), y)
+    assert features is network.recurrent
+    last = copy.deepcopy(network.out).double()  # torch's own optimizer finds little more
+    rows = network.recurrent(x)[0][:, -1].detach().double()
+    search = torch.optim.LBFGS(last.parameters(), max_iter=200, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        search.zero_grad()
+        loss = functional.cross_entropy(last(rows), y)
+        loss.backward()
+        return loss
+
+    search.step(closure)
+    least = float(closure())
+    assert least <= float(after) < least + 0.3 * (float(before) - least)
+
+
 class Last(nn.Module):
     def __init__(self, recurrence: nn.Module, units: int) -> None:
         super().__init__()
