@@ -383,8 +383,9 @@ class Network:
 
     def ends(self, inputs: Mapping[Input, Tensor]) -> dict[Ends, Tensor]:
         """Return the ends of the limits that losses are within, at raw inputs."""
-        rows = [inputs[x].nan_to_num() for x in self.inputs]
-        return {ends: ends.of(rows) for ends in self.limited}
+        limited = self.limited
+        rows = [inputs[x].nan_to_num() for x in self.inputs] if limited else []  # a copy
+        return {ends: ends.of(rows) for ends in limited}
 
     @property
     def limited(self) -> list[Ends]:
