@@ -1,7 +1,7 @@
-"""The README's table of solvers: the first of ours beside the fastest of the others.
+"""The README's table of solvers: where the first of ours is behind the fastest of the others.
 
 Run it with `python benchmarks/solvers_summary.py [--readme]` after `python -m benchmarks.solvers`;
-with --readme the table in README.md is replaced.
+with --readme the table in README.md is replaced, else all rows are printed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -19,39 +21,53 @@ _OF_ROWS = ("date", "load")
 PLACE = re.compile(r"(<!-- solvers -->\n).*?(<!-- /solvers -->)", re.DOTALL)
 
 
-def line(problem: str, rows: list[dict[str, Any]]) -> str:
-    """Return one row; a ratio above 1 means that ours is faster."""
-    ours = next(row for row in rows if row["method"].startswith("liftednet"))
-    others = [row for row in rows if not row["method"].startswith("liftednet")]
-    best = max(others, key=lambda row: float(row["samples_per_second"]))
+def pairs(results: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Yield each problem, ours, and the fastest other, whose ratio above 1 says that ours leads."""
+    for problem, group in groupby(results["rows"], key=lambda row: str(row["problem"])):
+        rows = list(group)
+        ours = next(row for row in rows if row["method"].startswith("liftednet"))
+        others = [row for row in rows if not row["method"].startswith("liftednet")]
+        yield problem, ours, max(others, key=lambda row: float(row["samples_per_second"]))
+
+
+def line(problem: str, ours: dict[str, Any], best: dict[str, Any]) -> str:
+    """Return one row."""
     cells = (
         problem,
         f"{ours['samples_per_second']:,.0f} ({ours['residual']:.0e})",
         f"{best['samples_per_second']:,.0f} ({best['residual']:.0e})",
         best["method"],
-        f"{best['ratio']:.2g}" if best["ratio"] < 10 else f"{best['ratio']:,.0f}",
+        _shown(best["ratio"]),
         ours["measured"],
     )
     return f"| {' | '.join(cells)} |"
 
 
-def table(results: dict[str, Any]) -> str:
-    """Return the table, and below it where and when it was measured."""
-    grouped = groupby(results["rows"], key=lambda row: row["problem"])
+def _shown(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def table(results: dict[str, Any], lost: bool) -> str:
+    """Return all rows, or those we lose and what the others are, and what has measured them."""
+    found = list(pairs(results))
     head = "| problem | ours, samples/s (residual) | fastest other | which | ratio | measured |"
+    lines = [head, "| --- | --- | --- | --- | --- | --- |"]
+    lines += [line(*each) for each in found if not lost or each[2]["ratio"] < 1]
     fixed = {name: value for name, value in results["machine"].items() if name not in _OF_ROWS}
     measured = ", ".join(f"{name} {value}" for name, value in fixed.items())
-    lines = [head, "| --- | --- | --- | --- | --- | --- |"]
-    lines += [line(problem, list(rows)) for problem, rows in grouped]
-    return "\n".join(["", *lines, "", f"({measured}.)", ""])
+    ahead = [best["ratio"] for _, _, best in found if best["ratio"] >= 1]
+    others = (
+        f"In {len(ahead)} of {len(found)} rows we lead, by {_shown(min(ahead))} to "
+        f"{_shown(max(ahead))} times, {_shown(median(ahead))} in the median. ({measured}.)"
+    )
+    return "\n".join(["", *lines, "", others, ""])
 
 
 def main(*options: str) -> None:
     found = json.loads((HERE / "results" / "solvers.json").read_text(encoding="utf-8"))
-    text = table(found)
-    print(text)
+    print(table(found, lost=False))
     if "--readme" in options:
-        before = README.read_text(encoding="utf-8")
+        before, text = README.read_text(encoding="utf-8"), table(found, lost=True)
         README.write_text(PLACE.sub(rf"\g<1>{text}\g<2>", before), encoding="utf-8")
 
 
