@@ -487,6 +487,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         missing: see `LiftedClassifier`.
         noise: see `LiftedClassifier`.
         lipschitz: see `LiftedClassifier`.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which outputs meet at every input.
 
     Attributes:
         model_: the fitted `LiftedMLP`.
@@ -529,6 +530,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
         lipschitz: float | None = None,
+        within: Sequence[Constraint] = (),
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation, self.loss = hidden_layer_sizes, activation, loss
@@ -539,7 +541,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         self.n_iter_no_change = n_iter_no_change
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
-        self.missing, self.noise, self.lipschitz = missing, noise, lipschitz
+        self.missing, self.noise, self.lipschitz, self.within = missing, noise, lipschitz, within
 
     def fit(
         self,
@@ -585,6 +587,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs])."""
         outputs = self._forward(self._checked(X))
         return outputs[:, 0] if self._one else outputs
+
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        return super()._model(outputs, {"within": self.within, **settings})
 
     def _loss(self) -> Loss:
         return SquaredError() if self.loss is None else self.loss

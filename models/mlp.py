@@ -10,6 +10,7 @@ import torch
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU
+from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
@@ -61,6 +62,8 @@ class LiftedMLP(Lifted):
             `monotone_penalties`). Of two classes, the probability of the second is meant.
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
         noise: standard deviation of X around what there is, see `Network.input`.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs meet
+            at every input, see `Network.loss`.
         lipschitz: the most by which scores may differ, over the distance of their raw inputs, in
             Euclidean norms; None for no bound. Every layer's spectral norm is held below its share
             at every step, and inputs are standardized by one number together.
@@ -103,15 +106,18 @@ class LiftedMLP(Lifted):
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
         lipschitz: float | None = None,
+        within: Sequence[Constraint] = (),
     ) -> None:
         """Check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
         self.loss = CrossEntropy() if loss is None else loss
         given = ReLU() if activations is None else activations
         self.monotonic_cst = monotonic_cst
-        self.missing, self.noise = missing, noise
+        self.missing, self.noise, self.within = missing, noise, tuple(within)
         self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
-        network = feedforward(self.sizes, given, self.loss, bias, missing=missing, noise=noise)
+        network = feedforward(
+            self.sizes, given, self.loss, bias, missing=missing, noise=noise, within=self.within
+        )
         if lipschitz is not None:
             refuse_unbounded(network)
         super().__init__(
@@ -169,6 +175,7 @@ class LiftedMLP(Lifted):
             "loss": self.loss,
             **({} if self.monotonic_cst is None else {"monotonic_cst": self.monotonic_cst}),
             **({} if self.lipschitz is None else {"lipschitz": self.lipschitz}),
+            **({"within": list(self.within)} if self.within else {}),
             **super()._settings(),
         }
 
@@ -181,6 +188,7 @@ def feedforward(
     *,
     missing: bool = False,
     noise: float | Sequence[float] = 0.0,
+    within: Sequence[Constraint] = (),
 ) -> Network:
     """Return a chain of dense layers, Lifted Neural Networks, eq. (1).
 
@@ -198,7 +206,7 @@ def feedforward(
         x = network.state(activation, dense(x, activation.pre_units(units), bias=biased))
     last = declared[layers - 1] if len(declared) == layers else None
     outputs = sizes[-1] if last is None else last.pre_units(sizes[-1])
-    network.loss(loss, dense(x, outputs, bias=biases[-1]), activation=last)
+    network.loss(loss, dense(x, outputs, bias=biases[-1]), activation=last, within=within)
     return network
 
 

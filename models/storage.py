@@ -152,7 +152,7 @@ class Kind:
 
 def _mlp_arguments(model: LiftedMLP) -> Arguments:
     biases = [parameter.bias for parameter in model.network.parameters]
-    names = (*_SETTINGS, "monotonic_cst", "missing", "noise", "lipschitz")
+    names = (*_SETTINGS, "monotonic_cst", "missing", "noise", "lipschitz", "within")
     return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, names)}
 
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 
-from liftednet import DataError, DeclarationError, Network, load, save, to_torch
+from liftednet import (
+    DataError,
+    DeclarationError,
+    LiftedRegressor,
+    Network,
+    load,
+    save,
+    to_torch,
+)
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
 from liftednet.layers import dense
@@ -71,6 +80,22 @@ def test_a_saved_network_is_within_the_same_limits(tmp_path) -> None:
     assert torch.equal(again.forward(OTHERS), model.forward(OTHERS))
     with pytest.raises(DataError, match="not the one that was saved"):
         load(path, network=network(Linear(np.ones(3), equal=1, inputs=[-300, 0, 0, 0])))
+
+
+def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None:
+    limits = [Linear(np.ones(3), equal=1), Bounds(lower=0)]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 4))
+    regressor = LiftedRegressor((10,), within=limits, max_iter=5, random_state=0)
+    regressor.fit(x, rng.dirichlet(np.ones(3), size=80))
+    found = clone(regressor).fit(x, rng.dirichlet(np.ones(3), size=80)).predict(30 * x)
+    np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-6)
+    assert found.min() > -1e-6
+    path = save(regressor.model_, tmp_path / "model.safetensors")
+    with pytest.raises(DataError, match="within"):
+        load(path)
+    again = load(path, within=limits)
+    np.testing.assert_array_equal(again.predict(30 * x), regressor.predict(30 * x))
 
 
 def test_limits_that_no_answer_meets_at_an_input_are_told() -> None:
