@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.divergences import Joint
 from liftednet.problems import Fit, WeightFit, Weights
+from liftednet.samples import largest_eigenvalue
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
@@ -25,8 +27,9 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
     """Solves a weight fit with any proximable penalty by accelerated proximal gradient.
 
     W <- prox_{pi / s}(W - gradient / s), s = lam L |[X, 1]|_2^2; Beck and Teboulle (2009),
-    restarted as O'Donoghue and Candes (2015). A quadratic divergence needs the Gram matrix alone.
-    Small fits that resist are finished by Newton steps.
+    restarted as O'Donoghue and Candes (2015). A quadratic divergence needs the Gram matrix alone,
+    and b, which has no penalty, is then at its minimum for every W: steps see the Gram matrix about
+    the mean of X. Small fits that resist are finished by Newton steps.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
@@ -79,7 +82,7 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int, bool]:
-        smoothness = problem.smoothness or 1.0
+        mean, steep, smoothness = _about_the_mean(problem)
         value, ahead, momentum = start, start, 1.0
         steps, best, since = 0, torch.inf, 0
         while steps < self.max_iterations and steps - since <= _PATIENCE:
@@ -87,6 +90,9 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             gradient, scale = problem.gradient(ahead)
             following = proximal(problem, ahead - gradient / smoothness, 1 / smoothness)
             moved, change = ahead - following, following - value
+            if mean is not None:
+                following[-1] = ahead[-1] - gradient[-1] / steep + mean @ moved[:-1]
+                change, moved[-1] = following - value, 0.0
             back = not problem.penalty.convex or bool((moved * change).sum() > 0)
             momentum = 1.0 if back else momentum
             larger = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
@@ -98,3 +104,15 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             if share < 0.9 * best:
                 best, since = share, steps
         return value, steps, False
+
+
+def _about_the_mean(problem: WeightFit) -> tuple[Tensor | None, float, float]:
+    """Return the mean of X where b follows W in closed form, and the smoothness in b and in W."""
+    whole, design = problem.smoothness or 1.0, problem.design.centered
+    if not design.bias or design.wide or not isinstance(problem.divergence, Joint):
+        return None, whole, whole
+    total, mass = design.gram[-1, :-1], design.gram[-1, -1]
+    about = largest_eigenvalue(design.gram[:-1, :-1] - total.outer(total / mass))
+    lam = problem.lam * problem.divergence.smoothness
+    least = torch.finfo(about.dtype).eps * whole
+    return total / mass, lam * float(mass), max(lam * float(about), least)

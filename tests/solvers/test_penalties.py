@@ -9,7 +9,7 @@ import cvxpy as cp
 import pytest
 import torch
 
-from liftednet import activations
+from liftednet import Design, WeightFit, activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import DeclarationError
 from liftednet.penalties import (
@@ -101,3 +101,17 @@ def test_a_penalty_declared_in_cvxpy_goes_to_the_reference() -> None:
     same = solve(replace(problem, penalty=Nonnegative() + L1(0.4)))
     assert summed.solver == "reference"
     assert summed.objective == pytest.approx(same.objective, rel=1e-6)
+
+
+@pytest.mark.parametrize("penalty", [Nonnegative(1.0), L1(2.0)], ids=repr)
+def test_the_mean_of_the_inputs_costs_no_steps(penalty: Any) -> None:
+    """Where there is a bias, inputs moved by twice their deviations are the same problem."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 20, generator=generator, dtype=torch.float64)
+    y = (x @ torch.randn(20, 5, generator=generator, dtype=torch.float64)).relu()
+    near, moved = (
+        solve(WeightFit(joint(activations.Identity()), Design(z), y, penalty)).require_solved()
+        for z in (x, x + 2)
+    )
+    assert torch.allclose(near.value.matrix, moved.value.matrix, atol=1e-6)
+    assert moved.iterations <= 1.2 * near.iterations
