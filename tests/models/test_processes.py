@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import DataError, Design, Link, StateFit, WeightFit, load, processes, shard
+from liftednet import DataError, Design, Link, StateFit, WeightFit, lift, load, processes, shard
 from liftednet.activations import Identity, Sigmoid, Tanh
 from liftednet.divergences import joint
 from liftednet.errors import LiftedError, SolverError
@@ -26,6 +26,7 @@ from liftednet.models import (
     GaussNewton,
     LiftedClassifier,
     LiftedMLP,
+    LiftedRegressor,
     LiftedRNN,
     Minibatch,
 )
@@ -246,6 +247,26 @@ def test_classes_and_their_weights_are_those_of_all_processes() -> None:
         assert re.search(r"Found array with 0 sample\(s\)", found[2])
 
 
+def _torch_and_sklearn(rank: int) -> list[Tensor]:
+    """Fit a torch module and an estimator of a regression that stops early."""
+    x, y = _rows()
+    rows = shard(len(x))
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    lift(module, x[rows], loss=CrossEntropy(), method=Minibatch(3, 20)).fit(x[rows], y[rows])
+    regressor = LiftedRegressor((5,), max_iter=3, early_stopping=True, random_state=0)
+    regressor.fit(x[rows].numpy(), x[rows, 0].sin().numpy())
+    found = [*module.parameters(), *(layer.stacked() for layer in regressor.model_.weights)]
+    return [tensor.detach() for tensor in found]
+
+
+def test_modules_of_torch_and_regressors_are_those_of_all_processes() -> None:
+    [one] = in_processes(1, _torch_and_sklearn)
+    first, other = in_processes(2, _torch_and_sklearn)
+    torch.testing.assert_close(first, one, atol=1e-8, rtol=1e-8)
+    assert all(a.equal(b) for a, b in zip(first, other, strict=True))
+
+
 # What is refused, on every process.
 
 
@@ -268,7 +289,6 @@ def _refusals(rank: int) -> list[str]:
     normalized = torch.nn.Sequential(
         torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 3)
     )
-    from liftednet import lift
 
     lifted = lift(normalized.float(), own.float(), loss=CrossEntropy())
     return [
