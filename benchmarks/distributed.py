@@ -2,6 +2,7 @@
 
     python -m benchmarks.distributed equality     # two minutes
     python -m benchmarks.distributed efficiency   # four minutes, on a machine with nothing else
+    python -m benchmarks.distributed processor    # half a minute, on any machine
     python -m benchmarks.distributed constants    # two minutes
 
 Processes of a gloo group over the loopback address, one thread each (OMP_NUM_THREADS=1). Equality:
@@ -199,6 +200,38 @@ def efficiency(names: list[str]) -> dict[str, str]:
     return lines
 
 
+# The same by processor time.
+
+
+def _spent(rank: int, samples: int, batch: int) -> float:
+    """Return the processor time of a batch of minibatch training, the first pass left out."""
+    found = mnist(FOLDER)
+    x, y = found.x_train[:samples], found.y_train[:samples]
+    rows, marks = shard(samples), list[float]()
+    model = LiftedMLP(UNITS, method=Minibatch(3, batch), start="kaiming")
+    model.fit(x[rows], y[rows], on_step=lambda step: marks.append(time.process_time()))
+    return (marks[-1] - marks[0]) / 2 / (samples / batch)
+
+
+def processor(names: list[str]) -> dict[str, str]:
+    lines = {
+        "": "A busy machine stretches wall time, and not this: milliseconds a batch, the least of "
+        "three runs.\n\n| samples of a batch | one process | one, half of the rows and batches of "
+        "half | two | efficiency |\n| --- | --- | --- | --- | --- |"
+    }
+    for batch in (1_000, 4_000):
+        least, samples = [math.inf] * 3, 3 * batch
+        for _ in range(3):
+            runs = ((1, samples, batch), (1, samples // 2, batch // 2), (2, samples, batch))
+            found = [max(in_group(size, _spent, *given)) for size, *given in runs]
+            least = [min(pair) for pair in zip(least, found, strict=True)]
+        one, half, two = (1e3 * x for x in least)
+        line = f"| {batch:,} | {one:.1f} | {half:.1f} | {two:.1f} | {one / (2 * two):.2f} |"
+        print(line, flush=True)
+        lines[f"{batch}"] = line
+    return lines
+
+
 # Constants.
 
 
@@ -303,6 +336,7 @@ _PROCESSES = (1, 10, 100, 1_000, 10_000)
 PARTS: dict[str, tuple[str, Callable[[list[str]], dict[str, str]]]] = {
     "equality": ("Is it the same fit?", equality),
     "efficiency": ("Two processes on two cores", efficiency),
+    "processor": ("Two processes by processor time", processor),
     "constants": ("What more of both would cost", constants),
 }
 
@@ -316,7 +350,8 @@ def main() -> None:
     torch.set_num_threads(1)
     store = RESULT.with_suffix(".json")
     known = json.loads(store.read_text("utf-8")) if store.exists() else {}
-    load, every = os.getloadavg()[0], list(EQUAL if given.part == "equality" else CASES)
+    load = os.getloadavg()[0]
+    every = {"equality": list(EQUAL), "processor": [""]}.get(given.part, list(CASES))
     for name in given.names or every:
         found = known.setdefault(given.part, {})
         found.update(PARTS[given.part][1]([name]))

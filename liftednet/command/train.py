@@ -14,6 +14,8 @@ import torch
 import typer
 from rich.console import Console
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from liftednet import data
 from liftednet.command.named import IMAGES, activation_from
@@ -91,7 +93,10 @@ def _process_group() -> Iterator[int]:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield 0
         return
-    distributed.init_process_group("gloo", timeout=_PATIENCE)
+    store, rank, size = next(rendezvous("env://", timeout=_PATIENCE))
+    # A store of its own for every start: torch's has the addresses of processes that are gone.
+    own = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    distributed.init_process_group("gloo", None, _PATIENCE, size, rank, own)
     try:
         yield distributed.get_rank()
     finally:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -353,6 +355,32 @@ def test_a_process_that_dies_ends_the_others_with_a_sentence() -> None:
     assert text.startswith("ProcessError: another process has ended") and done > 3
 
 
+def _silent(rank: int, port: int) -> str:
+    """Train in a group that waits for two seconds, where one process is busy for longer."""
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group(
+        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=2)
+    )
+    x, y = _rows()
+    rows = shard(len(x))
+    torch.distributed.barrier()
+    if rank == 1:
+        time.sleep(4)
+        return ""
+    return _refusal(lambda: LiftedMLP((6, 4, 3)).fit(x[rows], y[rows]))
+
+
+def test_a_process_that_does_not_answer_ends_the_others_in_time() -> None:
+    text, _ = in_processes(2, _silent, _free_port())
+    assert text.startswith("ProcessError: another process has ended, or has not answered within")
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
 def test_started_by_torchrun_without_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
@@ -474,10 +502,7 @@ def _trained(rank: int, size: int, port: int, folder: str) -> str:
 
 def test_the_command_trains_under_torchrun(tmp_path: Any) -> None:
     in_processes(1, _trained, 1, 0, str(tmp_path))
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    told, silent = in_processes(2, _trained, 2, port, str(tmp_path))
+    told, silent = in_processes(2, _trained, 2, _free_port(), str(tmp_path))
     assert "saved to" in told and not silent
     one, two = (load(tmp_path / f"{size}.safetensors").weights for size in (1, 2))
     for a, b in zip(one, two, strict=True):
