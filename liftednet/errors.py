@@ -43,7 +43,7 @@ class DataError(LiftedError, ValueError):
     """
 
 
-class DeclarationError(LiftedError):
+class DeclarationError(LiftedError, ValueError):
     """An activation, loss or penalty lacks or contradicts what is needed of it.
 
     Example:

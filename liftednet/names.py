@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from liftednet import activations, losses, penalties
 from liftednet.activation import Activation
-from liftednet.errors import DataError
+from liftednet.errors import DataError, LiftedError
 from liftednet.losses import Loss
 from liftednet.penalties import Penalty
 
@@ -79,7 +79,7 @@ def _made(kind: str, text: Any, known: Mapping[str, Callable[..., T]], example: 
     try:
         return make(*([float(number)] if number else []))
     except (TypeError, ValueError) as error:
-        if isinstance(error, DataError):
+        if isinstance(error, LiftedError):
             raise
         raise DataError(
             f"the {kind} {name.strip()!r} takes a number behind a colon where it has one, as in "

@@ -129,9 +129,10 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
         free = 0 if term.argument.weights is None else math.prod(term.argument.weights.shape)
         asked = min(max(_GAIN, free / len(y)), _DOUBT)
         if not found <= (1 - asked) * constant and constant > 0:
+            grade = "no" if found >= constant else "hardly"  # fits of noise are better, too
             yield (
-                f"the network is no better than a constant prediction: on its training data its "
-                f"{type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
+                f"the network is {grade} better than a constant prediction: on its training data "
+                f"its {type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
                 f"{constant:.4g}. Train longer, at another rate, from another start or with a "
                 f"smaller rho.{scale_hint(data)}"
             )

@@ -760,6 +760,11 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
         return LiftedRNN(self.n_features_in_, hidden, outputs, activation, **given)
 
     def _checked_sequences(self, X: Any) -> Rows:
+        if isinstance(X, list | tuple) and len({len(sequence) for sequence in X}) > 1:
+            raise DataError(
+                "sequences of different lengths are given as one array (samples, steps, features), "
+                "padded at their ends, and as lengths=."
+            )
         with _refusals():
             found: Rows = check_array(
                 X, dtype=_TYPES, ensure_2d=False, allow_nd=True, force_writeable=True
@@ -785,7 +790,11 @@ def _refusals() -> Iterator[None]:
     except TypeError as error:
         raise DataTypeError(str(error)) from error
     except ValueError as error:
-        raise DataError(str(error)) from error
+        # What follows names other estimators that take NaN; these do, too.
+        text, follows, _ = str(error).partition("does not accept missing values")
+        if follows:
+            text = f"{text.splitlines()[0]} Say missing=True where it is what was not seen."
+        raise DataError(text) from error
 
 
 def _activations(given: Names) -> Any:

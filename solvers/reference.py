@@ -200,7 +200,7 @@ def moreau_residual(formulation: Formulation) -> float:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a step that is off is a large residual
-            step.solve(solver=cp.CLARABEL, **_PRECISE["CLARABEL"], ignore_dpp=True)
+            step.solve(solver=cp.CLARABEL, **_PRECISE["CLARABEL"])
     except cp.error.SolverError:
         return np.inf
     if any(variable.value is None for variable in variables):

@@ -32,6 +32,10 @@ class _OneLineErrors(TyperGroup):
             _refuse(str(error), 1, error)
         except _UsageError as error:
             _refuse(error.format_message(), 2, error)
+        except BrokenPipeError:
+            raise  # who reads what is printed has seen enough
+        except OSError as error:  # a disk that is full, at whatever place
+            _refuse(f"{error}.", 1, error)
         except KeyboardInterrupt as error:
             _refuse("interrupted.", 130, error)
 

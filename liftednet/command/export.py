@@ -32,7 +32,7 @@ def run_export(path: Path, output: Path, activation: str | None, steps: int | No
     """
     if output.suffix not in _WRITERS:
         raise DataError(f"the file must be one of {', '.join(_WRITERS)}, got {str(output)!r}.")
-    require_place(output)
+    require_place(output, path)
     model = opened(path, activation).model
     recurrent = output.suffix != ".safetensors" and any(x.sequence for x in model.network.inputs)
     if recurrent and steps is None:

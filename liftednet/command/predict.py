@@ -25,7 +25,7 @@ def run_predict(
         LiftedError: the model or the data cannot be used.
     """
     if output is not None:
-        require_place(output)
+        require_place(output, path, data)
     saved = opened(path, activation)
     x = inputs_for(saved, data)
     if probabilities:

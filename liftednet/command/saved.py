@@ -83,7 +83,9 @@ def _inputs(saved: Saved, data: str) -> Values:
     if data in IMAGES:
         return IMAGES[data]().x_test.numpy()
     table = read_table(Path(data))
-    columns = saved.notes.columns if table.source.suffix != ".npz" else []
+    columns = saved.notes.columns
+    if table.source.suffix == ".npz" and not set(columns) <= set(table.columns):
+        columns = []  # of a table; its columns are those of X
     return table.inputs(columns or None, saved.notes.target)[0]
 
 
@@ -98,14 +100,23 @@ def targets_for(saved: Saved, data: str, names: Sequence[str]) -> Values:
     return read_table(Path(data)).targets(names or saved.notes.target)
 
 
-def require_place(path: Path) -> None:
+def require_place(path: Path, *others: Path | str | None) -> None:
     """Try whether a file can be written, before there is something to write.
 
+    Args:
+        path: of the file.
+        others: files that the command reads or writes, too.
+
     Raises:
-        DataError: its folder does not exist or cannot be written to, or it is a folder itself.
+        DataError: its folder does not exist or cannot be written to, it is a folder or a device
+            itself, or one of the others.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder: name a file in it.")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} cannot be written: it is there, and is no file.")
+    if any(path.resolve() == Path(other).resolve() for other in others if other is not None):
+        raise DataError(f"{path} has another use in this command, and would be lost: name another.")
     try:
         with TemporaryFile(dir=path.parent):
             return

@@ -106,9 +106,9 @@ def _process_group() -> Iterator[int]:
 def _run_train(order: Order, rank: int) -> None:
     console = Console(quiet=rank > 0)
     activation, loss = activation_from(order.activation), loss_named(order.loss)
-    for place in (order.output, order.checkpoint):
-        if place is not None:
-            require_place(place)
+    require_place(order.output, order.data, order.checkpoint)
+    if order.checkpoint is not None:
+        require_place(order.checkpoint, order.data)
     if order.resume and order.checkpoint is None:
         raise DataError("--resume goes on from a checkpoint: name its file by --checkpoint.")
     halves, notes, outputs = _samples(order, loss)
@@ -123,10 +123,8 @@ def _run_train(order: Order, rank: int) -> None:
     rows = shard(len(halves.y_train))
     try:
         model.fit(halves.x_train[rows], halves.y_train[rows], progress=True, **kept)
-    except KeyboardInterrupt:  # once it trains, it stops and returns
-        console.print(
-            f"interrupted before training: nothing is saved{_as_it_was(order)}", soft_wrap=True
-        )
+    except KeyboardInterrupt:  # before it trains, or again while it comes to its end
+        console.print(f"interrupted: nothing is saved{_as_it_was(order)}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     assert model.trace is not None  # it has been fitted just now
     done = f"{model.trace.rounds} of {model.trace.most} {_NAMES[type(model.method)]}"

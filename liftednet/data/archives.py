@@ -93,6 +93,11 @@ def read_npz(path: Path) -> Arrays:
             return {name: _native(name, opened[name]) for name in opened.files}
     except Exception as error:  # damage shows as whatever zipfile, zlib and numpy trip over
         reason = str(error) or type(error).__name__
+        if reason.startswith("Object arrays"):
+            reason = (
+                "it has an array of Python objects, which numpy pickles; save numbers or text, as "
+                "in y.astype('U')."
+            )
         raise DataError(f"{path} is not a readable npz file: {reason}") from error
 
 

@@ -49,8 +49,18 @@ class Table:
         found = [name for name in self.columns if name not in without] if names is None else names
         if not found:
             raise DataError(f"{self.source} has no columns beside {', '.join(without)}.")
+        if names is None and "" in found:
+            raise DataError(
+                f"{self.source} has a column without a name, as pandas writes the numbers of rows: "
+                "leave it out by index=False, give it a name, or choose columns."
+            )
         parts = [_real(f"the column {x!r} of {self.source}", self._array(x)) for x in found]
-        return np.stack(parts, axis=1).astype(np.float32), list(found)
+        if len({part.shape[:1] for part in parts}) > 1:
+            shapes = ", ".join(str(part.shape) for part in parts)
+            raise DataError(
+                f"{', '.join(found)} of {self.source} have other numbers of samples: {shapes}."
+            )
+        return np.column_stack(parts).astype(np.float32), list(found)
 
     def targets(self, names: Sequence[str]) -> Values:
         """Return y, (samples,) of one column, or real numbers (samples, outputs) of several.
@@ -157,7 +167,9 @@ def _real(name: str, values: Values) -> Values:
         raise DataError(f"{name} must hold real numbers, got {values.dtype}.")
     row = _first_text(values)
     found = str(values.flat[row])
-    held = f"has {found!r}" if found.strip() else "has none: fill it in, or leave the row out"
+    held = f"has {found!r}: make numbers of it, or choose other columns"
+    if not found.strip():
+        held = "has none: fill it in, or leave the row out"
     raise DataError(f"{name} must hold real numbers, and row {row + 1} {held}.")
 
 

@@ -49,7 +49,8 @@ def with_numbers(method: Method, rounds: int | None = None, **numbers: Any) -> M
     """
     if numbers and not isinstance(method, Minibatch):
         raise DataError(
-            f"{' and '.join(numbers)} are for method='minibatch', and the method is {method}."
+            f"{' and '.join(numbers)} {'are' if len(numbers) > 1 else 'is'} for "
+            f"method='minibatch', and the method is {method}."
         )
     if rounds is not None:
         numbers[ROUNDS[type(method)]] = rounds

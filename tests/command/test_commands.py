@@ -174,7 +174,7 @@ def test_train_takes_robust_losses_and_their_numbers(here, name, loss) -> None:
         (["data.npz", "--penalty", "l1:-1"], "positive"),
         (["data.npz", "--penalty", "l1:1", "--rho", "1"], "in place of --rho"),
         (["data.npz", "--solver", "magic"], "there is no solver 'magic'"),
-        (["data.npz", "--method", "full", "--batch-size", "5"], "batch_size are for"),
+        (["data.npz", "--method", "full", "--batch-size", "5"], "batch_size is for"),
         (["data.npz", "--resume"], "name its file by --checkpoint"),
         (["data.npz", "--output", "."], "is a folder"),
         (["data.npz", "--checkpoint", "nowhere/c"], "nowhere/c cannot be written"),

@@ -82,7 +82,7 @@ def test_before_training_nothing_is_replaced(here, monkeypatch):
     monkeypatch.setattr(Lifted, "_data", interrupting(Lifted._data, 1))
     result = train()
     assert result.exit_code == 130
-    said = "interrupted before training: nothing is saved, and model.safetensors is as it was"
+    said = "interrupted: nothing is saved, and model.safetensors is as it was"
     assert said in result.stdout
     assert (here / "model.safetensors").read_bytes() == b"from before"
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +111,23 @@ def test_predictions_are_written_to_a_file(here):
     assert (here / "p.csv").read_text() == done("predict", "iris.st", "iris.csv")
 
 
+def test_a_disk_that_fills_is_one_line(here, monkeypatch):
+    def full(*given: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(csv, "writer", full)
+    assert "No space left on device" in refused("predict", "iris.st", "iris.csv")
+
+
+def test_an_array_of_an_own_name_is_the_inputs_of_later_data_too(here):
+    np.savez("own.npz", features=X, kind=NAMES.astype(str), few=X[:3])
+    given = ["own.npz", "--columns", "features", "--target", "kind", "--sweeps", "60"]
+    done("train", *given, "--output", "own.st")
+    assert "0.9" in done("evaluate", "own.st", "own.npz")
+    given[2] = "features,few"
+    assert "other numbers of samples: (150, 4), (3, 4)" in refused("train", *given)
+
+
 def test_several_outputs_are_several_columns(here):
     head, *found = rows(done("predict", "both.st", "diabetes.npz"))
     assert head == ["both 1", "both 2"]
@@ -140,6 +159,13 @@ def test_evaluate_counts_right_answers(here):
         (["export", "iris.st", "iris.exe"], "must be one of .safetensors, .pt2, .onnx"),
         (["export", "iris.st", "nowhere/iris.pt2"], "cannot be written"),
         (["show", "iris.npz"], "no whole safetensors file"),
+        (["export", "both.safetensors", "./both.safetensors"], "would be lost"),
+        (["predict", "iris.st", "iris.csv", "--output", "iris.st"], "would be lost"),
+        (["predict", "iris.st", "iris.csv", "--output", "./iris.csv"], "would be lost"),
+        (["predict", "iris.st", "iris.csv", "--output", "/dev/null"], "is no file"),
+        (["train", *CLASSES.split(), "--checkpoint", "iris.st"], "would be lost"),
+        (["train", "iris.csv", "--target", "species", "--output", "iris.csv"], "would be lost"),
+        (["train", "iris.csv", "--target", "species", "--output", "/dev/null"], "is no file"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(here, arguments, message):

@@ -112,6 +112,20 @@ def test_the_first_value_that_is_no_number_is_told(tmp_path):
         read_table(tmp_path / "gaps.csv").inputs(["a"])
 
 
+def test_a_column_without_a_name_is_no_input_unless_it_is_chosen(tmp_path):
+    (tmp_path / "rows.csv").write_text(",a,y\n0,5,oak\n1,6,elm\n")
+    table = read_table(tmp_path / "rows.csv")
+    with pytest.raises(DataError, match="without a name, as pandas writes"):
+        table.inputs(without=["y"])
+    assert table.inputs(["", "a"])[0].tolist() == [[0, 5], [1, 6]]
+
+
+def test_pickled_labels_are_told(tmp_path):
+    np.savez(tmp_path / "labels.npz", X=np.ones((2, 1)), y=np.array(["oak", "elm"], dtype=object))
+    with pytest.raises(DataError, match=r"Python objects, .* as in y.astype\('U'\)"):
+        read_table(tmp_path / "labels.npz")
+
+
 def test_a_label_that_is_missing_is_told(tmp_path):
     (tmp_path / "gaps.csv").write_text("a,y\n1,oak\n2,\n")
     with pytest.raises(DataError, match=r"'y' of .* has no value in row 2"):

@@ -159,6 +159,8 @@ def test_training_stops_early():
     assert found.model_.method == Minibatch(200, validation=0.3, patience=3)
     with pytest.raises(DataError, match="validation and patience are for method='minibatch'"):
         LiftedClassifier(**settings, method="full").fit(X, noise)
+    with pytest.raises(DataError, match="batch_size is for method='minibatch'"):
+        LiftedClassifier(method="full", batch_size=5).fit(X, noise)
 
 
 @pytest.mark.parametrize("method", ["full", "gauss-newton", "minibatch", FullBatch(tolerance=1e-9)])
@@ -214,8 +216,12 @@ def test_errors_are_those_of_both_libraries():
     with pytest.raises(DataError, match="parse") as caught:
         LiftedClassifier().fit(csr_array(X), LABELS)
     assert isinstance(caught.value, TypeError)
-    with pytest.raises(DataError, match="NaN"):
+    with pytest.raises(DataError, match=r"contains NaN\. Say missing=True .* not seen\.$"):
         LiftedRegressor().fit(np.full((3, 1), np.nan), [1, 2, 3])
+    for wrong in ({"method": "magic"}, {"divergence": "far"}, {"activation": 3}, {"solver": "no"}):
+        with pytest.raises(LiftedError) as refused:
+            LiftedClassifier(**wrong).fit(X, LABELS)
+        assert isinstance(refused.value, ValueError)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +311,12 @@ def test_without_settings_the_sequence_estimator_is_the_model():
 def test_sequences_that_cannot_be_used_are_refused(x, y, message):
     with pytest.raises(DataError, match=message):
         clone(RECURRENT).fit(x, y)
+
+
+def test_sequences_of_different_lengths_are_told_how_to_be_given():
+    x, y, _ = sequences(samples=10)
+    with pytest.raises(DataError, match="padded at their ends, and as lengths="):
+        clone(RECURRENT).fit([one[: 3 + n % 3] for n, one in enumerate(x)], y)
 
 
 def test_a_sequence_estimator_knows_what_it_has_not_seen():
