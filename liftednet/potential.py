@@ -332,12 +332,19 @@ class StatedActivation(Activation):
         return [] if self._domain is None else self._domain(v)
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
-        """Return argmin_v t Phi(v) + |v - w|^2 / 2, (samples, units)."""
-        step = torch.as_tensor(t, dtype=torch.float64).flatten()
-        if len(step) == 1 and float(step) < 1:
-            return self._minimizer(w, float(step), torch.ones(len(w), 1))
-        share = (1 / step).expand(len(w)).unsqueeze(1)
-        return self._minimizer(w.double() * share.to(w.device), 1.0, share).to(w)
+        """Return argmin_v t Phi(v) + |v - w|^2 / 2, (samples, units).
+
+        Samples of each t are a problem of their own: CVXPY finds no digits of small terms beside
+        large ones.
+        """
+        steps = torch.as_tensor(t, dtype=torch.float64, device=w.device).flatten().expand(len(w))
+        found = torch.empty_like(w)
+        for step in steps.unique().tolist():
+            rows = steps == step
+            scale, share = (step, 1.0) if step < 1 else (1.0, 1 / step)
+            stiffness = torch.full((int(rows.sum()), 1), share)
+            found[rows] = self._minimizer(w[rows].double() * share, scale, stiffness).to(w)
+        return found
 
     def conjugate_value(self, u: Tensor) -> Tensor:
         """Return <u, v> - Phi(v) at v = phi(u) per sample, (samples,); its gradient is v."""

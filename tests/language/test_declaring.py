@@ -250,6 +250,15 @@ def test_what_a_potential_alone_declares_is_solved_and_certified(kind, generator
     assert all(solution.residual < 1e-7 for solution in stated)
 
 
+def test_the_prox_of_an_expression_keeps_its_digits_beside_other_steps(generator):
+    clipped = Activation.from_expression(
+        lambda v: cp.sum_squares(v) / 2, lambda v: [v >= -1, v <= 1], lipschitz=1.0
+    )
+    w = 2 * torch.randn(12, 3, dtype=torch.float64, generator=generator)
+    t = torch.tensor([1e-8, 1e-2, 1.0, 1e8], dtype=torch.float64).repeat(3).unsqueeze(1)
+    torch.testing.assert_close(clipped.prox(w, t), (w / (1 + t)).clamp(-1, 1), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("activation", [BY_POTENTIAL["ReLU"][0], stated_ball()], ids=repr)
 def test_what_a_potential_alone_declares_passes_the_check(activation):
     assert check_activation(activation, units=2).passed
