@@ -35,7 +35,7 @@ from liftednet.problems import OutputFit
 from liftednet.samples import Weights
 from liftednet.solvers import choose
 from liftednet.solvers.layer_metric import LayerMetric
-from liftednet.solvers.metric_prox import low_rank_prox
+from liftednet.solvers.metric_prox import one_step_prox
 from liftednet.validation import is_number, require_count, require_positive
 
 from ..batches import Batches
@@ -435,7 +435,7 @@ class BatchSteps:
         """Return the proximal step of a penalty in the metric, the mean pre-activation kept."""
         if _is_plain(penalty):
             return layer  # its gradient is part of the move
-        matrix = low_rank_prox(penalty, layer.matrix, metric.scaling, t)
+        matrix = one_step_prox(penalty, layer.matrix, metric.scaling, t)
         return metric.with_matrix(layer, matrix)
 
     @torch.enable_grad()

@@ -26,7 +26,7 @@ from liftednet.penalties import (
     SquaredFrobenius,
 )
 from liftednet.solvers import metric_prox
-from liftednet.solvers.metric_prox import LowRankMetric, low_rank_prox
+from liftednet.solvers.metric_prox import LowRankMetric, low_rank_prox, one_step_prox
 from tests.solvers import dense_prox as judge
 from tests.solvers.dense_prox import dense_prox
 
@@ -147,6 +147,18 @@ def test_the_domain_is_held_whatever_the_tolerance(tolerance: float) -> None:
     given = problem(30.0, torch.float32, inputs=80)
     found = low_rank_prox(Nonnegative(), given.weight, given.metric, given.t, tolerance=tolerance)
     assert bool((found >= 0).all()) and bool((found == 0).any())
+
+
+@pytest.mark.parametrize("penalty", [Nonnegative(), L1(0.5), L1(0.2) + Nonnegative(0.1)], ids=name)
+@pytest.mark.parametrize("largest", [2.0, 30.0, 1000.0])
+def test_one_step_is_in_the_domain_and_nearer_than_none(penalty: Penalty, largest: float) -> None:
+    given = problem(largest, inputs=80)
+    solution = low_rank_prox(penalty, given.weight, given.metric, given.t, tolerance=1e-10)
+    one = one_step_prox(penalty, given.weight, given.metric, given.t)
+    none = penalty.prox(given.weight, given.t / given.metric.scale)
+    assert penalty.holds(one)
+    assert float((one - solution).norm()) <= float((none - solution).norm())
+    assert largest < 30 or not torch.equal(one, none)
 
 
 def test_a_start_that_solves_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
