@@ -2,21 +2,27 @@
 
 Networks of digits train on 5,000 of MNIST, recurrent ones on 1,000 windows of HAR, in batches of
 100. A start is torch's own, Kaiming (orthogonal in recurrent layers), LSUV, torch's own with an
-output layer fitted by one convex problem, or what one pass makes of torch's own: of lifted training
-(`initialize_`), of the same step with exact gradients, or of Adam at rate 0.002. Then Adam trains
-for no, one, two or five epochs, its rate falling to zero; it is chosen for every start and number
-of epochs on as many other samples with one seed, by factors of 3 until the best is inside. Run it
-with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.starts_of_torch_networks`, an
-hour; finished runs are kept. Written to benchmarks/results/starts_of_torch_networks.md.
+output layer fitted by one convex problem, or what one pass makes: of lifted training from a start
+that is drawn anew, with an output layer fitted at the end (`initialize_`) or without, of the same
+step with exact gradients, or of Adam at rate 0.002 from torch's own. Then Adam trains for no, one,
+two or five epochs, its rate falling to zero; it is chosen for every start and number of epochs on
+as many other samples with one seed, by factors of 3 until the best is inside. "At the end" an
+output layer is fitted after these epochs, too, its pull chosen on a fifth of the samples. Run it
+with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.starts_of_torch_networks`, two
+hours; finished runs are kept, and with --written only what is there is shown. Written to
+benchmarks/results/starts_of_torch_networks.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -28,10 +34,11 @@ from benchmarks.solvers import machine
 from benchmarks.torch_tasks import TASKS, accuracy, adam
 from liftednet import initialize_, lift
 from liftednet.export import linear
+from liftednet.lazy import pyplot
 from liftednet.losses import CrossEntropy
 from liftednet.models import Minibatch
 from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.runs import Outcome, Record, finished, run_all
 from liftednet.reproduce.starts import fitted_head
 from liftednet.reproduce.tuning import tuned
 from liftednet.solvers import GeneralizedLinear
@@ -199,32 +206,96 @@ def cell(first: Run, outcomes: Callable[[Sequence[Run]], list[Record[Run]]]) -> 
     return [{**record.outcome, "rate": best.rate} for record in outcomes(runs)]
 
 
+Cells = dict[tuple[str, str, int], list[Outcome]]
+
+
+def first_rate(start: str) -> float:
+    """Return where the search for Adam's rate begins."""
+    return 1e-2 if "fitted" in start and "own" not in start else 1e-3
+
+
+def measured(outcomes: Callable[[Sequence[Run]], list[Record[Run]]]) -> Cells:
+    """Return the runs of all cells, or of those that are there."""
+    found: Cells = {}
+    for key in product(TASKS, STARTS, EPOCHS):
+        network, start, epochs = key
+        with suppress(LookupError):
+            found[key] = cell(Run(network, start, epochs, first_rate(start)), outcomes)
+    return found
+
+
+def stored(runs: Sequence[Run]) -> list[Record[Run]]:
+    """Return the records of runs that are all finished.
+
+    Raises:
+        LookupError: one is not.
+    """
+    records = finished(RESULT.with_suffix(".jsonl"), runs)
+    if len(records) < len(runs):
+        raise LookupError
+    return records
+
+
+def row(cells: Cells, network: str, start: str) -> str | None:
+    """Return a line of the table, None where nothing was measured."""
+    texts, seconds = [], ""
+    for epochs in EPOCHS:
+        found = cells.get((network, start, epochs))
+        if found is None:
+            texts.append("")
+            continue
+        own = [outcome["accuracy"] for outcome in found]
+        rate = f" ({found[0]['rate']:g})" if epochs else ""
+        texts.append(f"{fmean(own):.4f} ± {stdev(own):.4f}{rate}")
+        if epochs in (0, 1):
+            made, trained = (fmean(one[k] for one in found) for k in ("made", "trained"))
+            seconds = f"{made:.1f} + {trained:.1f}" if epochs else f"{made + trained:.1f}"
+    return f"| {network} | {start} | {' | '.join(texts)} | {seconds} |" if any(texts) else None
+
+
+def draw(cells: Cells) -> None:
+    """Draw accuracy against seconds, start and epochs together, a picture for each network."""
+    figure, axes = pyplot.subplots(2, 4, figsize=(18, 8))
+    for network, axis in zip(TASKS, axes.flat, strict=False):
+        for number, start in enumerate(STARTS):
+            found = [cells[key] for key in product([network], [start], EPOCHS) if key in cells]
+            if found:
+                spent = [fmean(o["made"] + o["trained"] for o in runs) for runs in found]
+                own = [[o["accuracy"] for o in runs] for runs in found]
+                axis.errorbar(
+                    spent, list(map(fmean, own)), list(map(stdev, own)), label=start, marker="o",
+                    capsize=2, color=f"C{number % 10}", linestyle="--" if number > 9 else "-",
+                    linewidth=2.5 if "lifted" in start else 1,
+                )  # fmt: skip
+        axis.set(title=network, xlabel="processor seconds, start and epochs", ylabel="accuracy")
+        axis.set_xscale("symlog", linthresh=0.1)
+        axis.grid(alpha=0.3)
+    axes.flat[-1].axis("off")
+    axes.flat[-1].legend(*axes.flat[0].get_legend_handles_labels(), loc="center", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(RESULT.with_suffix(".png"), dpi=60)
+
+
 def main() -> None:
-    """Run what is missing, and write the table."""
-    outcomes = partial(run_all, RESULT.with_suffix(".jsonl"), run=train)
-    measured = "; ".join(f"{name} {value}" for name, value in machine().items())
+    """Run what is missing, and write the table and its picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--written", action="store_true", help="run nothing, write what is there")
+    run = partial(run_all, RESULT.with_suffix(".jsonl"), run=train)
+    cells = measured(stored if parser.parse_args().written else run)
+    here = "; ".join(f"{name} {value}" for name, value in machine().items())
     heads = [f"{epochs} epochs (rate)" for epochs in EPOCHS]
     about = " ".join((__doc__ or "").split("\n\n")[1].split(" Run it with")[0].split())
     text = [
-        f"# A lifted start of torch networks\n\n{measured}\n\n{about} Test accuracy, mean ± "
-        "deviation of five seeds; processor seconds of the start and of an epoch after it.\n",
+        f"# A lifted start of torch networks\n\n{here}\n\n{about} Test accuracy, mean ± "
+        "deviation of five seeds; processor seconds of the start and of an epoch after it. What "
+        f"is empty was not run.\n\n![Accuracy against seconds]({RESULT.stem}.png)\n",
         f"| network | start | {' | '.join(heads)} | seconds |",
         "| --- | --- |" + " --- |" * len(heads) + " --- |",
     ]
-    for network in TASKS:
-        for start in STARTS:
-            cells, seconds = [], ""
-            for epochs in EPOCHS:
-                found = cell(Run(network, start, epochs, 1e-3), outcomes)
-                own = [outcome["accuracy"] for outcome in found]
-                rate = f" ({found[0]['rate']:g})" if epochs else ""
-                cells.append(f"{fmean(own):.4f} ± {stdev(own):.4f}{rate}")
-                if epochs == 1:
-                    made, trained = (fmean(one[k] for one in found) for k in ("made", "trained"))
-                    seconds = f"{made:.1f} + {trained:.1f}"
-            text.append(f"| {network} | {start} | {' | '.join(cells)} | {seconds} |")
-            print(text[-1], flush=True)
+    rows = [row(cells, network, start) for network, start in product(TASKS, STARTS)]
+    text += [line for line in rows if line is not None]
     RESULT.write_text("\n".join([*text, ""]), encoding="utf-8")
+    draw(cells)
 
 
 if __name__ == "__main__":

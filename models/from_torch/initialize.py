@@ -38,8 +38,9 @@ def initialize_(
     """Give a torch network weights of lifted training, in place; the rest of it stays as it is.
 
     Either its matrices and kernels are drawn anew and the network is trained on data, as `lift`
-    does it, which goes on from the weights that are there; or a fitted chain of dense layers, such
-    as a `LiftedMLP`, is written into its Linear layers in the order in which it runs them. Where
+    does it, which goes on from the weights that are there; then, for arrays, a last layer that is
+    dense is fitted to all samples by one convex problem. Or a fitted chain of dense layers, such as
+    a `LiftedMLP`, is written into its Linear layers in the order in which it runs them. Where
     anything fails, or is interrupted, nothing has been written.
 
     Args:

@@ -71,19 +71,24 @@ class LiftedModule(Lifted):
         return [_weights(pair.weight, pair.bias) for pair in cls._pairs(reader)]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        """Draw matrices and kernels; biases and all other parameters stay as they are."""
+        """Draw matrices and kernels; scales, embeddings and single parameters stay as they are.
+
+        So do biases of dense layers at positions: positions that hold nothing, such as rows of
+        background, would be zeros, which a LayerNorm behind them turns into steep slopes.
+        """
         if start == AUTO and not needs_fit(self.network, self._all_penalties()):
             start = "kaiming"  # data are as they are given, which the gains of "auto" are not for
         layers = self._structure().layers
-        return [
-            Weights(new.matrix, own.bias)
-            if all(isinstance(x.layer, _DRAWN) for x in layers[parameter])
-            else own
-            for parameter, new, own in zip(
-                self.network.parameters, super()._drawn(start, generator), self._own(self._reader),
-                strict=True,
-            )
-        ]  # fmt: skip
+        found = []
+        for parameter, new, own in zip(
+            self.network.parameters, super()._drawn(start, generator), self._own(self._reader),
+            strict=True,
+        ):  # fmt: skip
+            kinds = [type(x.layer) for x in layers[parameter]]
+            if not all(issubclass(kind, _DRAWN) for kind in kinds):
+                new = own
+            found.append(Weights(new.matrix, own.bias) if DenseAtPositions in kinds else new)
+        return found
 
     def fit(
         self,
