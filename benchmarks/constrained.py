@@ -474,8 +474,8 @@ def table(done: dict[Run, dict[str, float]]) -> str:
         "of five seeds at the start and rate that are best on 2,500 held-out digits; then the "
         f"whole grid of starts and rates at seed 0: the mean, and the share below {FAILED}. "
         "At six and eight layers |Kaiming| leads all digits onto a line; ours then keeps each "
-        "unit's largest weight alone, with a warning. Seconds are processor time of a machine "
-        "that did much other work, most while ours ran: those of two methods are not to be divided. "
+        "unit's largest weight alone, with a warning. Seconds are processor time of a machine that "
+        "did much other work, most while ours ran: those of two methods are not to be divided. "
         "`python -m benchmarks.constrained`.", "",
         "| hidden layers | method | start, rate | test, mean | worst | mean of the grid | failed "
         "| largest violation | seconds |",
