@@ -280,6 +280,8 @@ def _try_place(path: Path) -> None:
     """Raise `DataError` where no file can be made; what killed runs have left is removed."""
     if path.is_dir():
         raise DataError(f"the checkpoint {path} is a folder: name a file.")
+    if path.exists() and not path.is_file():  # a device would be replaced by a file
+        raise DataError(f"no checkpoint can be written to {path}: it is there, and is no file.")
     try:
         remove_unfinished(path)
         Path(unfinished(path)).unlink()

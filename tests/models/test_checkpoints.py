@@ -281,7 +281,9 @@ def test_the_place_is_tried_before_training(tmp_path):
     steps: list[Any] = []
     model = LiftedMLP((4, 8, 3), method=SHORT)
     (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
     for where, message in (
+        (tmp_path / "pipe", "is no file"),
         (tmp_path / "missing" / "training", "No such file or directory"),
         (tmp_path / "file" / "training", "Not a directory"),
         (tmp_path, "is a folder"),
