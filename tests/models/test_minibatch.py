@@ -306,6 +306,7 @@ def test_refitting_the_output_is_the_convex_problem_on_forward_features():
         ({"validation": "a"}, "validation"),
         ({"patience": 2}, "validation"),
         ({"patience": 0, "validation": 0.1}, "patience"),
+        ({"precision": "float16"}, "bfloat16"),
     ],
 )
 def test_numbers_out_of_range_are_refused(options, words):
@@ -346,5 +347,7 @@ def test_what_does_not_go_together_is_refused():
         LiftedMLP((4, 8, 3), method=SHORT).fit(DataLoader(TensorDataset(X.float()), batch_size=10))
     with pytest.raises(DataError, match=r"\(60, 3\)"):
         LiftedMLP((4, 8, 3)).partial_fit(X[:, :3], Y)
+    with pytest.raises(DataError, match="X is in float64"):
+        LiftedMLP((4, 8, 3), method=Minibatch(precision="bfloat16")).fit(X.double(), Y)
     with pytest.raises(DataError, match="holds out 0 of 2"):
         LiftedMLP((4, 3), method=Minibatch(validation=0.1)).fit(X[:2], Y[:2])
