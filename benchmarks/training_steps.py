@@ -10,8 +10,11 @@ benchmarks/results/training_steps.md.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
+from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -59,7 +62,7 @@ def adam(x: Tensor, y: Tensor, hidden: tuple[int, ...], batch: int, half: bool) 
     """Take a step of Adam at every call."""
     torch.manual_seed(0)
     sizes, layers = (INPUTS, *hidden, CLASSES), list[nn.Module]()
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     network, loss = nn.Sequential(*layers[:-1]), nn.CrossEntropyLoss()
     optimizer = torch.optim.Adam(network.parameters(), RATE, fused=True)
@@ -110,7 +113,8 @@ def line(hidden: tuple[int, ...], batch: int) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    lines = ["# A step of training beside Adam", "", f"{where}.", ""]
+    when = f"{date.today()}, load {os.getloadavg()[0]:.1f}"
+    lines = ["# A step of training beside Adam", "", f"{where}; {when}.", ""]
     lines += ["Milliseconds of processor time, and their ratio to Adam's with its spread:", ""]
     lines[-2] += " above 1 Adam is faster. In bfloat16 both have their products in it."
     lines += [
