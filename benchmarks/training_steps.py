@@ -10,10 +10,8 @@ benchmarks/results/training_steps.md.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -113,8 +111,7 @@ def line(hidden: tuple[int, ...], batch: int) -> str:
 def main() -> None:
     torch.set_num_threads(1)
     where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    when = f"{date.today()}, load {os.getloadavg()[0]:.1f}"
-    lines = ["# A step of training beside Adam", "", f"{where}; {when}.", ""]
+    lines = ["# A step of training beside Adam", "", f"{where}.", ""]
     lines += ["Milliseconds of processor time, and their ratio to Adam's with its spread:", ""]
     lines[-2] += " above 1 Adam is faster. In bfloat16 both have their products in it."
     lines += [

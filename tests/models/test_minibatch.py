@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, DeclarationError, SolverError, activations, losses
+from liftednet import DataError, DeclarationError, SolverError, activations, lift, losses
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.minibatch import BatchSteps, Targets, _Lifted
@@ -327,6 +328,33 @@ def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():
     model.fit(X, Y, on_step=keep)
     assert len(kept) == 6
     assert all(torch.equal(matrix, copy) for matrix, copy in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_gradients_of_recurrent_layers_are_nearly_those_of_products_in_float32(kind):
+    generator, found = torch.Generator().manual_seed(0), []
+    x = torch.randn(60, 6, 3, generator=generator)
+    y = (x[:, :, 0].sum(1) > 0).long()
+
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent, self.output = kind(3, 8, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.output(self.recurrent(x)[0][:, -1])
+
+    torch.manual_seed(0)
+    network = Last()
+    for precision in (None, "bfloat16"):
+        method = Minibatch(precision=precision)
+        model = lift(network, x[:2], loss=losses.CrossEntropy(), show=False, method=method)
+        weights = [layer.to(x) for layer in model._given_weights()]
+        steps = BatchSteps(model.checked()[0], weights, method, generator)
+        with torch.no_grad():
+            found.append([layer.matrix for layer in gradients(steps, model._data(x, y))])
+    for exact, near in zip(*found, strict=True):
+        assert 0 < float((near - exact).norm()) < 0.03 * float(exact.norm())
 
 
 def test_what_does_not_go_together_is_refused():
