@@ -64,6 +64,7 @@ class Activation:
 
     per_unit: bool = True
     margin: Activation | None = None  # a continuous map on the same domain, where phi jumps
+    accuracy: float = 0.0  # to which phi and prox are solved for, relative; 0 for rounding alone
 
     @staticmethod
     def from_function(forward: Map, lipschitz: float | None = None) -> Activation:

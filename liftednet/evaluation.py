@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 _QUADRATIC = {"eps_abs": 1e-10, "eps_rel": 1e-10, "max_iter": 20_000, "polishing": False}
+_ENDS = ("optimal", "infeasible", "unbounded")
 _CONIC = {"tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-11}
 
 
@@ -48,13 +49,15 @@ def stating(what: str) -> Iterator[None]:
 
 
 def solve_precisely(problem: cp.Problem) -> None:
-    """Solve a quadratic program by OSQP, any other problem by CLARABEL."""
+    """Solve a quadratic program by OSQP, any other problem, and what OSQP leaves, by CLARABEL."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the caller judges
         if problem.is_qp() and not problem.is_lp():
-            problem.solve(solver=cp.OSQP, **_QUADRATIC)
-        else:
-            problem.solve(solver=cp.CLARABEL, **_CONIC)
+            with suppress(cp.error.SolverError):
+                problem.solve(solver=cp.OSQP, warm_start=False, **_QUADRATIC)
+                if problem.status in _ENDS:
+                    return
+        problem.solve(solver=cp.CLARABEL, **_CONIC)
 
 
 def nearest(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -301,6 +302,7 @@ class StatedActivation(Activation):
     """
 
     per_unit = False
+    accuracy = 1e-5
 
     def __init__(
         self,
@@ -311,7 +313,7 @@ class StatedActivation(Activation):
         """Keep what was declared, which CVXPY sees when it is used."""
         self._expression, self._domain = expression, domain
         self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
-        self._solved = lru_cache(maxsize=4)(self._statement)
+        self._solved = lru_cache(maxsize=16)(self._statement)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u), (samples, units).
@@ -360,16 +362,34 @@ class StatedActivation(Activation):
         return f"from_expression({getattr(self._expression, '__name__', self._expression)})"
 
     def _minimizer(self, linear: Tensor, scale: float, stiffness: Tensor) -> Tensor:
-        """Return argmin_v scale Phi(v) - <linear, v> + stiffness |v|^2 / 2."""
+        """Return argmin_v scale Phi(v) - <linear, v> + stiffness |v|^2 / 2.
+
+        Samples of about one size are a problem together: beside large ones small ones lose digits.
+        """
+        sizes = linear.detach().double().abs().amax(1).clamp(min=1.0).log10().floor()
+        found = torch.empty_like(linear, dtype=torch.float64)
+        for size in sizes.unique().tolist():
+            rows = sizes == size
+            found[rows] = self._together(linear[rows], scale, stiffness[rows.cpu()]).to(found)
+        return found.to(linear)
+
+    def _together(self, linear: Tensor, scale: float, stiffness: Tensor) -> Tensor:
+        """Return the same, in one problem or, where CVXPY does not end that, in two."""
         with stating(f"the potential of {self!r}"):
             problem, v, factor, pull, share = self._solved(tuple(linear.shape))
             factor.value = scale
             pull.value = linear.detach().double().cpu().numpy()
             share.value = stiffness.double().cpu().numpy()
-            solve_precisely(problem)
+            alone, solved = len(linear) == 1, False
+            with nullcontext() if alone else suppress(cp.error.SolverError):
+                solve_precisely(problem)
+                solved = problem.status == cp.OPTIMAL
+        if not (solved or alone):
+            halves = zip(linear.chunk(2), stiffness.chunk(2), strict=True)
+            return torch.cat([self._together(u, scale, share) for u, share in halves])
         if v.value is None:
             raise SolverError(f"CVXPY finds no argmin of {self!r}: it is {problem.status}.")
-        return torch.from_numpy(v.value).to(linear)
+        return torch.from_numpy(v.value)
 
     def _statement(self, shape: tuple[int, int]) -> tuple[Any, ...]:
         v, pull = cp.Variable(shape), cp.Parameter(shape)

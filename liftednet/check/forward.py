@@ -91,7 +91,8 @@ def lipschitz(subject: Subject) -> Check:
         return Check(name, "the constant itself", torch.inf, 0.0, failure)
     left, right = _pairs(subject)
     change = (subject.activation.forward(right) - subject.activation.forward(left)).detach()
-    quotient = change.norm(dim=-1) / (right - left).norm(dim=-1)
+    rise = (change.norm(dim=-1) - subject.activation.accuracy).clamp(min=0)
+    quotient = rise / (right - left).norm(dim=-1)
 
     def tell(i: int) -> str:
         return (

@@ -10,7 +10,7 @@ from liftednet.activation import Activation, DivergenceActivation, require_torch
 from liftednet.check import forward, minimizer, proximal, types, values
 from liftednet.check.report import Check, FailedCheckError, Report
 from liftednet.check.subject import Subject
-from liftednet.errors import DeclarationError, LiftedError
+from liftednet.errors import DeclarationError, LiftedError, SolverError
 
 Test = Callable[[Subject], Check]
 
@@ -25,7 +25,8 @@ def check_activation(
     is nonnegative and zero at v = phi(u); prox, conjugate, slope, projection, Lipschitz constant,
     offset, excess and the values in torch agree with potential and forward, for |u| from 0.001 to
     1,000, t from 1e-8 to 1e8, in float32 and float64. A method that is neither declared nor derived
-    is not tested.
+    is not tested, and where CVXPY solves for all of them (`Activation.from_expression`), what is
+    tested is the expression: that it is convex, its argmin unique, and the Lipschitz constant right.
 
     Args:
         activation: the activation.
@@ -73,6 +74,8 @@ def _outcome(test: Test, subject: Subject) -> Check:
     """Return the check, which fails where a declared method raises an error of its own."""
     try:
         return test(subject)
+    except SolverError as error:
+        return Check("argmin: exists", "solved by CVXPY", torch.inf, 0.0, f"{error}")
     except LiftedError:
         raise
     except Exception as error:  # whatever a user's method may raise
@@ -83,6 +86,10 @@ def _outcome(test: Test, subject: Subject) -> Check:
 
 def _tests(subject: Subject) -> Iterator[Test]:
     """Yield the tests of what the activation declares or has derived, the simplest first."""
+    if subject.activation.accuracy > 0:  # its maps are CVXPY's own, and no witnesses
+        yield from (minimizer.convex_in_states, minimizer.unique, minimizer.argmin)
+        yield forward.lipschitz
+        return
     yield from (forward.finite, forward.separate)
     if subject.is_raw:
         yield from (minimizer.convex_in_states, minimizer.convex_in_pre_activations)

@@ -367,3 +367,42 @@ def test_a_potential_with_kinks_is_their_map_in_few_steps():
     torch.testing.assert_close(found, expected)
     still = ((u > -2) & (u < 0)) | ((u > 1) & (u < 3))
     assert (shrink.slope(u)[still] == 0).all()
+
+
+STATED = {
+    "entropy": (lambda v: -cp.sum(cp.entr(v)), lambda v: [cp.sum(v, axis=1) == 1]),
+    "binary entropy": (lambda v: -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v)), None),
+    "log": (lambda v: cp.sum_squares(v) / 2 - cp.sum(cp.log(v)), None),
+    "huber": (lambda v: cp.sum(cp.huber(v)) + cp.sum_squares(v) / 2, None),
+    "abs": (lambda v: cp.norm1(v) + cp.sum_squares(v) / 2, None),
+    "box": (lambda v: cp.sum_squares(v) / 2, lambda v: [v >= 0, v <= 1]),
+    "quartic": (lambda v: cp.sum(cp.power(v, 4)) / 4 + cp.sum_squares(v) / 2, None),
+    "exp": (lambda v: cp.sum(cp.exp(v)) + cp.sum_squares(v) / 2, None),
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_a_right_expression_of_any_cone_is_accepted(name):
+    assert check_activation(Activation.from_expression(*STATED[name], lipschitz=1.0)).passed
+
+
+@pytest.mark.parametrize(
+    ("expression", "lipschitz", "said"),
+    [
+        (cp.norm1, None, "no argmin .* unbounded"),
+        (lambda v: cp.sum_squares(cp.pos(v)), None, "no argmin .* unbounded"),
+        (lambda v: -cp.sum_squares(v), None, "does not follow DCP rules"),
+        (lambda v: cp.sum_squares(v) / 2, 0.9, "more than the constant 0.9"),
+    ],
+)
+def test_a_wrong_expression_is_refused(expression, lipschitz, said):
+    with pytest.raises(DeclarationError, match=said):
+        check_activation(Activation.from_expression(expression, lipschitz=lipschitz))
+
+
+def test_a_far_sample_leaves_no_trace_in_those_solved_after_it():
+    soft = Activation.from_expression(*STATED["abs"])
+    u = torch.tensor([[3.5, -1.7, 0.1]], dtype=torch.float64)
+    for far in (1.0, 1e6):
+        soft.forward(far * u)
+        torch.testing.assert_close(soft.forward(u), (u.abs() - 1).clamp(min=0) * u.sign() / 1)
