@@ -233,7 +233,39 @@ class _Feedforward(_Estimator):
         return tags
 
 
-class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
+class _Weighing(_Estimator):
+    """What classifiers share that count some classes more than others."""
+
+    class_weight: Mapping[Any, float] | str | None
+    classes_: Rows
+    _several = False
+
+    def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
+        if self.class_weight is None:
+            return sample_weight
+        with self._together():
+            if self.class_weight == "balanced" and processes.size() > 1:
+                weights = self._balanced(labels)
+            else:
+                with _refusals():
+                    weights = compute_sample_weight(self.class_weight, labels)
+        return weights if sample_weight is None else weights * _numbers("weights", sample_weight)
+
+    def _balanced(self, labels: Rows) -> Rows:
+        """Return scikit-learn's balanced weights, of the counts of all processes."""
+        if self._several:
+            raise DataError(
+                f"balanced weights of several labels need all samples in one process, and "
+                f"{processes.size()} share them: give sample_weight."
+            )
+        numbers = _numbered(labels, self.classes_)
+        own = np.bincount(numbers, minlength=len(self.classes_))
+        counts = processes.gathered(own.tolist()).sum(0).numpy(force=True)
+        weights: Rows = counts.sum() / (len(counts) * counts)[numbers]
+        return weights
+
+
+class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignore[misc]
     """A lifted feedforward network that predicts labels, with scikit-learn's conventions.
 
     min over W, b, X_1.. of cross-entropy + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l)
@@ -426,30 +458,6 @@ class LiftedClassifier(ClassifierMixin, _Feedforward):  # type: ignore[misc]
             return labels.astype(np.float64)
         return _numbered(labels, self.classes_)
 
-    def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
-        if self.class_weight is None:
-            return sample_weight
-        with self._together():
-            if self.class_weight == "balanced" and processes.size() > 1:
-                weights = self._balanced(labels)
-            else:
-                with _refusals():
-                    weights = compute_sample_weight(self.class_weight, labels)
-        return weights if sample_weight is None else weights * _numbers("weights", sample_weight)
-
-    def _balanced(self, labels: Rows) -> Rows:
-        """Return scikit-learn's balanced weights, of the counts of all processes."""
-        if self._several:
-            raise DataError(
-                f"balanced weights of several labels need all samples in one process, and "
-                f"{processes.size()} share them: give sample_weight."
-            )
-        numbers = _numbered(labels, self.classes_)
-        own = np.bincount(numbers, minlength=len(self.classes_))
-        counts = processes.gathered(own.tolist()).sum(0).numpy(force=True)
-        weights: Rows = counts.sum() / (len(counts) * counts)[numbers]
-        return weights
-
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several labels are possible."""
         tags = super().__sklearn_tags__()
@@ -601,7 +609,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         return tags
 
 
-class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
+class LiftedSequenceClassifier(ClassifierMixin, _Weighing):  # type: ignore[misc]
     """A lifted recurrent network that labels sequences, or their steps.
 
     Lifted Recurrent Neural Networks, section 4.1. X has three axes, and so stands beyond what
@@ -626,6 +634,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
         early_stopping: see `LiftedClassifier`.
         validation_fraction: see `LiftedClassifier`.
         n_iter_no_change: see `LiftedClassifier`.
+        class_weight: see `LiftedClassifier`; for one label a sequence.
         warm_start: see `LiftedClassifier`.
         random_state: see `LiftedClassifier`.
         verbose: see `LiftedClassifier`.
@@ -665,6 +674,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
+        class_weight: Mapping[Any, float] | str | None = None,
         warm_start: bool = False,
         random_state: Any = None,
         verbose: bool = False,
@@ -677,7 +687,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
         self.standardize, self.method, self.solver = standardize, method, solver
         self.max_iter, self.batch_size = max_iter, batch_size
         self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change = n_iter_no_change
+        self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device = verbose, device
 
@@ -715,9 +725,15 @@ class LiftedSequenceClassifier(ClassifierMixin, _Estimator):  # type: ignore[mis
         with _refusals():
             check_classification_targets(labels[valid])
         self._take_classes(self._classes(labels[valid]))
+        if labels.ndim == 2 and self.class_weight is not None:
+            raise DataError(
+                "class_weight counts sequences with one label each, and y has labels of steps: "
+                "give sample_weight."
+            )
+        weights = self._weighted(labels, sample_weight)
         target = np.zeros(labels.shape, dtype=np.int64)
         target[valid] = _numbered(labels[valid], self.classes_)
-        return self._learn(X, target, len(self.classes_), sample_weight, lengths)
+        return self._learn(X, target, len(self.classes_), weights, lengths)
 
     def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
         """Return probabilities, (samples, classes), or (samples, steps, classes)."""

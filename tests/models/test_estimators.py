@@ -283,6 +283,21 @@ def test_steps_are_labeled_and_what_lies_beyond_an_end_does_not_count():
     assert found.score(x, y, lengths=lengths) == 1.0
 
 
+def test_classes_of_sequences_can_count_more():
+    x, y, steps = sequences()
+    few = np.concatenate([np.flatnonzero(y == y[0])[:6], np.flatnonzero(y != y[0])])
+    x, y, steps = x[few], y[few], steps[few]
+    options: dict[str, Any] = {"hidden_layer_sizes": (4,), "random_state": 0, "max_iter": 3}
+    weights = compute_sample_weight("balanced", y)
+    by_hand = LiftedSequenceClassifier(**options).fit(x, y, sample_weight=weights)
+    found = LiftedSequenceClassifier(class_weight="balanced", **options).fit(x, y)
+    np.testing.assert_array_equal(found.predict_proba(x), by_hand.predict_proba(x))
+    assert not np.allclose(LiftedSequenceClassifier(**options).fit(x, y).predict_proba(x),
+                           found.predict_proba(x))  # fmt: skip
+    with pytest.raises(DataError, match="labels of steps"):
+        LiftedSequenceClassifier(class_weight="balanced", **options).fit(x, steps)
+
+
 def test_sequences_are_searched_and_validated():
     x, y, _ = sequences()
     search = GridSearchCV(RECURRENT, {"rho": [1e-2, 1e2]}, cv=2, error_score="raise")
