@@ -57,6 +57,8 @@ def fitted_output(
     cut = len(x) // _HELD
     best = given = values[last]
     least, unit = _loss(term, given, x[:cut], y[:cut]), float(x.square().sum() / x.shape[1])
+    if not unit > 0:  # features that are dead, which a fit warns of
+        return list(weights)
     pull, now = math.inf, given
     for share in _PULLS:
         now = _fitted(term, given, x[cut:], y[cut:], share * unit, now)

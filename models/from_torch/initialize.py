@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -45,7 +46,9 @@ def initialize_(
 
     Args:
         module: the network.
-        X: what the network takes, a DataLoader, or a fitted model.
+        X: what the network takes, on any scale; a DataLoader; or a fitted model. Bytes (uint8) are
+            divided by 255: give the network X / 255 afterwards, too, unless it takes bytes itself
+            (x.float() in its forward).
         y: as the loss takes it; None for a DataLoader or a model.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`.
         passes: over the data.
@@ -94,6 +97,8 @@ def initialize_(
 def _example(X: Any, batch: Batch | None) -> Any:
     if isinstance(X, DataLoader):
         X, _ = pair_of(next(iter(X), None), batch)
+    if not isinstance(X, Tensor | np.ndarray | tuple | list):
+        return X  # refused with words of its own
     return tuple(x[:2] for x in X) if isinstance(X, tuple | list) else X[:2]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.export import modules_of, refuse_standardized
-from liftednet.layers import Expression, apply
+from liftednet.layers import Expression, Input, apply
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import value_of
@@ -29,18 +32,21 @@ from liftednet.network import State
 from liftednet.samples import Weights
 from liftednet.validation import FLOATS, require_seed
 
+from ..block import Structure
 from ..checkpoint import Checkpoint
-from ..data import ArrayLike, Lengths, prepared
+from ..data import ArrayLike, Data, Lengths, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
 from ..output import fitted_output
 from ..run import Ending, Report, Step
-from ..starts import AUTO, needs_fit
+from ..standardization import Standardization
+from ..starts import AUTO, START_SAMPLES, needs_fit
 from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
 from .recording import record
 
 RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
 _DRAWN = (Dense, DenseAtPositions, Convolution)
+_USUAL = 0.1, 1.0  # root mean squares of data for which matrices are drawn as they are
 LAM = 1e3  # LeNet-5, 20,000 digits, two passes: .9824, at lam 10 .974
 
 Batch = Callable[[Any], tuple[Any, Any]]
@@ -55,9 +61,12 @@ class LiftedModule(Lifted):
         module: the torch network, which only `write_` changes.
     """
 
-    def __init__(self, module: nn.Module, reader: Reader, **settings: Any) -> None:
-        """Take a network and what was read of it."""
+    def __init__(
+        self, module: nn.Module, reader: Reader, *, takes_bytes: bool = False, **settings: Any
+    ) -> None:
+        """Take a network, what was read of it, and whether it takes bytes as they are."""
         self.module, self._reader = module, reader
+        self._takes_bytes = takes_bytes
         if settings.get("start") is None:
             settings["start"] = self._own(reader)
         super().__init__(reader.network, **settings)
@@ -90,6 +99,44 @@ class LiftedModule(Lifted):
             found.append(Weights(new.matrix, own.bias) if DenseAtPositions in kinds else new)
         return found
 
+    def _weights_to_begin_with(
+        self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
+    ) -> list[Weights]:
+        """Return the same, matrices and kernels that are drawn on data divided by the data's size.
+
+        The steps that follow are in the metric of the inputs: alike in any unit of the data.
+        """
+        weights = super()._weights_to_begin_with(structure, data, standardization, goes_on)
+        drawn = isinstance(self.start, str) and not (goes_on and self.is_fitted)
+        if not drawn or needs_fit(self.network, self._all_penalties()):  # fitted to data already
+            return weights
+        share = processes.share_of(len(data))
+        some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples)))).values
+        for number, parameter in enumerate(structure.parameters):
+            layer = structure.layers[parameter][0]
+            below = [x for x in layer.arguments if isinstance(x, Expression)]
+            on_data = all(isinstance(v, Input) for x in below for v in x.variables)
+            if on_data and isinstance(layer.layer, _DRAWN):
+                x = value_of(below[0], some).double()
+                sums = processes.gathered([float(x.square().sum()), x.numel()]).sum(0)
+                size = math.sqrt(float(sums[0] / sums[1])) or 1.0  # of zeros, such as first states
+                given = weights[number]
+                unit = size / min(max(size, _USUAL[0]), _USUAL[1])
+                weights[number] = Weights(given.matrix / unit, given.bias)
+        return weights
+
+    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
+        found = super()._standardization(data, goes_on)
+        own, penalties = self._first_weights(), self._structure().penalties
+        if found.moments and found.folded(self.network, own, penalties) is None:
+            raise DataError(
+                "standardize=True is for a network whose data meet dense layers with a bias, which "
+                "take the scales into their weights; another would have to be given standardized "
+                "data ever after. Standardize X before, or in the network's own forward, or leave "
+                "it: matrices and kernels that are drawn are for the scale of the data."
+            )
+        return found
+
     def fit(
         self,
         X: Any,
@@ -108,7 +155,8 @@ class LiftedModule(Lifted):
 
         Args:
             X: as the network takes it, a tuple where it takes several: (samples, ...), of any type
-                of numbers (pictures of uint8 become shares of 255); or a torch DataLoader.
+                of numbers; or a torch DataLoader. Bytes (uint8) are divided by 255, and the network
+                written back is one for X / 255, unless it takes bytes itself (x.float() in it).
             y: as the loss takes it.
             lengths: None: every sequence has the steps of the example.
             sample_weight: (samples,), as in `Lifted.fit`.
@@ -156,12 +204,12 @@ class LiftedModule(Lifted):
 
     def _floats(self, X: Any) -> Any:
         """Return X in the network's type."""
-        dtype = self.dtype or torch.float32
+        change = partial(_as_floats, dtype=self.dtype or torch.float32, raw=self._takes_bytes)
         if isinstance(X, Mapping):
-            return {name: _as_floats(x, dtype) for name, x in X.items()}
+            return {name: change(x) for name, x in X.items()}
         if isinstance(X, tuple | list):
-            return tuple(_as_floats(x, dtype) for x in X)
-        return _as_floats(X, dtype)
+            return tuple(map(change, X))
+        return change(X)
 
     def fit_output(self) -> Self:
         """Fit the last layer once more to all samples of the last fit; see `fitted_output`."""
@@ -318,13 +366,11 @@ def pair_of(item: Any, batch: Batch | None) -> tuple[Any, Any]:
     return item[0], item[1]
 
 
-def _as_floats(x: Any, dtype: torch.dtype) -> Any:
+def _as_floats(x: Any, dtype: torch.dtype, raw: bool) -> Any:
     found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     if not isinstance(found, Tensor):
         return x  # refused with words of its own
-    if found.dtype is torch.uint8:
-        return found.to(dtype) / 255
-    return found.to(dtype)
+    return found.to(dtype) / (255 if found.dtype is torch.uint8 and not raw else 1)
 
 
 def _weights(weight: Tensor, bias: Tensor | None) -> Weights:
@@ -345,7 +391,9 @@ def lift(
         network: any torch.nn.Module that returns one tensor, with parameters of one type and
             device; it only changes by `write_`. Dropout is off; batch normalization that is in
             train mode takes the statistics of batches, one in eval mode those that are given.
-        example: some samples of what the network takes, such as X[:2]; a tuple of several.
+        example: some samples of what the network takes, such as X[:2]; a tuple of several. Bytes
+            (uint8) are divided by 255 here and in `fit`, see there. An `if` on their values stays
+            as it is for them, with a warning.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
             an output (samples, steps, classes) for each step.
         show: whether to print the summary.
@@ -370,7 +418,9 @@ def lift(
     """
     like = _require_network(network)
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
-    given = tuple(_as_example(x, like) for x in given)
+    given = tuple(_as_samples(x, like) for x in given)
+    takes_bytes = _takes_bytes(network, given)
+    given = tuple(_as_example(x, like, takes_bytes) for x in given)
     reader = Reader()
     output = reader.read(network, given)
     term = _declare_loss(reader, output, loss)
@@ -379,7 +429,7 @@ def lift(
         "lam": LAM, "rho": 1e-3, "standardize": False,
     }  # fmt: skip
     settings = {**own, **settings}
-    model = LiftedModule(network, reader, **settings)
+    model = LiftedModule(network, reader, takes_bytes=takes_bytes, **settings)
     longer = tuple(torch.cat([x, x[:1]]) for x in given)
     for one in (given, longer):
         _require_equal(model, term, output, one)
@@ -407,14 +457,28 @@ def _require_network(network: object) -> Tensor:
     return trained[0]
 
 
-def _as_example(x: Any, like: Tensor) -> Tensor:
+def _as_samples(x: Any, like: Tensor) -> Tensor:
     found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
     if not isinstance(found, Tensor) or found.ndim == 0 or len(found) == 0:
         raise DataError(f"the example must hold samples, such as X[:2]; got {type(x).__name__}.")
-    if found.dtype is torch.uint8 or found.is_floating_point():
-        found = _as_floats(found, like.dtype)
     found = found.detach().to(like.device)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()
+
+
+def _takes_bytes(network: nn.Module, example: tuple[Tensor, ...]) -> bool:
+    """Say whether a network makes floats of bytes itself, on a scale of its own."""
+    if all(x.dtype is not torch.uint8 for x in example):
+        return False
+    try:
+        record(network, example, {})
+    except DataError:
+        return False
+    return True
+
+
+def _as_example(x: Tensor, like: Tensor, raw: bool) -> Tensor:
+    numbers = x.dtype is not torch.uint8 and not x.is_floating_point()
+    return x if numbers else _as_floats(x, like.dtype, raw)
 
 
 def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
@@ -443,30 +507,31 @@ def _require_equal(
     """Refuse a reading that does not compute what the network does."""
     X = tuple(x.to(model.dtype) for x in example)
     data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
-    parameters = model.network.parameters
-    weights = dict(zip(parameters, model._own(model._reader), strict=True))
-    structure, calls = model.structure, ", ".join(line.call for line in model.lines)
+    parameters, reader = model.network.parameters, model._reader
+    weights = dict(zip(parameters, model._own(reader), strict=True))
+    structure = model.structure
     with torch.no_grad():
         try:
-            found = value_of(term, structure.passed({**data.values, **weights}))
+            values = structure.passed({**data.values, **weights})
+            found = value_of(term, values)
         except RuntimeError as error:  # of torch, on a shape
             raise DataError(
                 f"a call keeps the number of samples of the example ({error}); the calls are "
-                f"{calls}."
+                f"{', '.join(line.call for line in model.lines)}."
             ) from error
         wanted = record(model.module, example, {}).output
         state = model.network.terms[0].activation
         if term.sequence:
             found = found.transpose(0, 1)
-        found = found.reshape(wanted.shape)
+        found, wanted = found.reshape(len(wanted), -1), wanted.reshape(len(wanted), -1)
         far = min(
-            float((found - wanted).abs().max()),
-            float((state.forward(found.flatten(1)) - wanted.flatten(1)).abs().max()),
+            float((found - wanted).abs().max()), float((state.forward(found) - wanted).abs().max())
         )
-    scale = float(wanted.abs().max().clamp(min=1.0))
-    if not far <= _TOLERANCES[wanted.dtype] * scale:
-        raise DataError(
-            f"the lifted network is off by {far:.3g} from the network's own output of size "
-            f"{scale:.3g}: a call depends on values by Python's if, draws random numbers, or keeps "
-            f"the number of samples; its calls are {calls}."
-        )
+        scale = float(wanted.abs().max().clamp(min=1.0))
+        if not far <= _TOLERANCES[wanted.dtype] * scale:
+            raise DataError(
+                f"the lifted network is off by {far:.3g} from the network's own output of size "
+                f"{scale:.3g}, first {reader.first_off(values, len(X[0]))}. There or before, it "
+                "makes a Python number of values or of the number of samples (keep it in a "
+                "tensor), draws random numbers, or changes a view in place (write x = x.relu())."
+            )

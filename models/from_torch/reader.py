@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Identity
 from liftednet.errors import DataError
 from liftednet.layers import Expression, Input, Parameter, apply
 from liftednet.layers.dense import Dense, DenseAtPositions
+from liftednet.layers.expression import value_of
 from liftednet.layers.join import Shaped
 from liftednet.layers.layer import Layer
 from liftednet.layers.mapped import Held, Layout, Mapped
 from liftednet.layers.normalization import RunningStatistics, Scale
 from liftednet.network import Network
 
-from .recording import Call, record, replaced, tensors_in
+from .recording import TAKEN, Call, record, replaced, tensors_in
 
 Row = Callable[["Reader", Call], Any]
 ROWS: dict[str | type[nn.Module], Row] = {}
@@ -119,6 +122,7 @@ class Reader:
     by_position: set[int] = field(default_factory=set)
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
+    _calls: list[tuple[Call, Call, list[Seen]]] = field(default_factory=list)
     _layouts: dict[int, list[Layout]] = field(default_factory=dict)
 
     def read(self, network: nn.Module, example: tuple[Tensor, ...]) -> Seen:
@@ -131,8 +135,14 @@ class Reader:
         whole = {key: row for key, row in ROWS.items() if isinstance(key, type)}
         longer = tuple(torch.cat([x, x[:1]]) for x in example)
         run, other = record(network, example, whole), record(network, longer, whole)
-        if [c.name for c in run.calls] != [c.name for c in other.calls]:
-            raise DataError("the network computes other things when the number of samples changes.")
+        for call, again in zip_longest(run.calls, other.calls):
+            if call is None or again is None or call.name != again.name:
+                stands = " and ".join(x.where if x else "nothing" for x in (call, again))
+                raise DataError(
+                    "the network computes other things when the samples change in number: "
+                    f"{stands}. A network is lifted whose calls are the same for any samples: "
+                    "write torch.where(condition, a, b) for an if on values."
+                )
         self.modules, self.samples = run.modules, len(example[0])
         for x, y in zip(example, longer, strict=True):
             layout = self._layout(x, y, "the example")
@@ -172,6 +182,9 @@ class Reader:
         return Layout((*sizes[:axis], 1, *sizes[axis + 1 :]), axis, factor)
 
     def _read(self, call: Call, again: Call) -> None:
+        if call.name in TAKEN and not call.versions:
+            self._warn_of_taken(call)
+            return
         if call.name in ("setitem", "index_put") and self.sees(call):
             raise DataError(
                 f"{call.where} assigns to a part of a tensor in place: build it by torch.cat or "
@@ -192,15 +205,46 @@ class Reader:
             self.tell(call, UNKNOWN if row is None else CURVED, "as it is")
         for tensor, seen in zip(tensors_in(call.result), _flat(found), strict=True):
             self._seen[id(tensor)] = seen
+        self._calls.append((call, again, _flat(found)))
+
+    def _warn_of_taken(self, call: Call) -> None:
+        """Say that what Python was told of the values of the example holds for all samples."""
+        if self.sees(call):
+            processes.warn(
+                f"{call.where} takes a value of the data for Python: an if, a count or a factor "
+                f"that depends on it stays for all samples as it is for the example, where it is "
+                f"{call.result}. Write torch.where(condition, a, b) for an if, and keep numbers in "
+                "tensors; where it only checks the data, nothing is lost."
+            )
+
+    def first_off(self, values: dict[Any, Any], samples: int) -> str:
+        """Name the first call whose value at a point is another than it was in its run."""
+        for *calls, seen in self._calls:
+            call = calls[samples > self.samples]
+            for tensor, version, x in zip(
+                tensors_in(call.result), call.versions, seen, strict=True
+            ):
+                known = set(x.expression.variables) <= set(values)
+                if x.layout.axis is None or tensor._version != version or not known:
+                    continue
+                wanted = x.layout.pack(tensor, samples)
+                found = value_of(x.expression, values).reshape(wanted.shape)
+                if not torch.allclose(found, wanted.to(found.dtype), rtol=1e-3, atol=1e-4):
+                    return f"at {call.where}"
+        return "in what it returns"
 
     def constant(self, tensor: Tensor, layout: Layout) -> Seen:
-        """Return what is the same for every sample, and was made for so many."""
-        row = layout.pack(tensor, self.samples)[0]
+        """Return what was made for so many samples: the same for each, or their numbers."""
+        rows = layout.pack(tensor, self.samples)
+        row, numbers = rows[0], torch.arange(self.samples, device=rows.device).to(rows)
+        counts = layout.units == 1 and rows[:, 0].equal(numbers)
         like = self.network.inputs[0]
         above = Layout((1, layout.units))
         layer = Mapped(
-            lambda x: row.to(x.device).expand(len(x), -1), (Layout((1, like.units)),), above,
-            "constant",
+            lambda x: torch.arange(len(x), device=x.device, dtype=x.dtype)[:, None]
+            if counts
+            else row.to(x.device).expand(len(x), -1),
+            (Layout((1, like.units)),), above, "constant",
         )  # fmt: skip
         return Seen(apply(layer, like), layout)
 
@@ -388,17 +432,24 @@ class Reader:
             by = {id(x): _as(x, y, in_place) for x, y in zip(tensors, given, strict=True)}
             args = replaced(call.args, lambda x: by[id(x)])
             result = call.function(*args, **replaced(options, lambda x: by[id(x)]))
-            return list(tensors_in(result))[number]
+            made = list(tensors_in(result))[number]
+            if repeated:
+                return layouts[number].pack(made, self.samples)[0].reshape(above[number].shape)
+            return made
 
+        layouts = self.layouts(call)
+        # Of parameters alone, once for every sample: a row for all.
+        repeated = not any(self.rows(x) for x in tensors)
+        above = [Layout(x.shape, None) if repeated else x for x in layouts]
         found = [
             Seen(
                 self.torch_map(
-                    lambda *given, n=number: function(n, *given), tensors, layout, call.name,
+                    lambda *given, n=number: function(n, *given), tensors, table, call.name,
                     linear=linear, affine=affine,
                 ),
                 layout,
             )
-            for number, layout in enumerate(self.layouts(call))
+            for number, (layout, table) in enumerate(zip(layouts, above, strict=True))
         ]  # fmt: skip
         return found
 

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 
 from liftednet.errors import DataError
 
+TAKEN = ("bool", "int", "float", "index", "item", "tolist")  # of a tensor, for Python
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # of no user
 
 
@@ -41,6 +42,7 @@ class Call:
         result: what it returned.
         modules: (path, module) of those that it stands in, the innermost last.
         line: file and line in the user's code.
+        versions: of the tensors in the result, which torch counts up where they change in place.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Call:
     result: Any
     modules: tuple[tuple[str, nn.Module], ...]
     line: str
+    versions: tuple[int, ...]
 
     @property
     def place(self) -> str:
@@ -94,11 +97,12 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def keep(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Keep a call whose result has tensors."""
-        in_place = name == "__setitem__"
+        """Keep a call whose result has tensors, or tells Python of values."""
+        kept = name == "__setitem__" or name.strip("_") in TAKEN
         if self._hidden or not self.stack:
             return
-        if not in_place and not any(True for _ in tensors_in(result)):
+        versions = tuple(x._version for x in tensors_in(result))
+        if not kept and not versions:
             return
         self.calls.append(
             Call(
@@ -109,6 +113,7 @@ class _Recorder(TorchFunctionMode):
                 result,
                 tuple(self.stack),
                 _line(),
+                versions,
             )
         )
 
@@ -154,7 +159,7 @@ def record(
         try:
             with recorder:
                 output = network(*example)
-        except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        except Exception as error:  # whatever a network of the user's says
             raise _cannot_run(recorder, network, example, error) from error
     return Recording(recorder.calls, output, list(recorder.ran))
 

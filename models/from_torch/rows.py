@@ -363,7 +363,7 @@ _MOVES = (
     "swapaxes", "swapdims", "unsqueeze", "squeeze", "contiguous", "clone", "to", "float",
     "double", "type", "type_as", "expand", "expand_as", "view_as", "reshape_as", "dropout",
     "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout", "split", "chunk", "unbind",
-    "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
+    "ravel", "tensor_split", "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
 )  # fmt: skip
 
 
@@ -455,7 +455,7 @@ _CURVED = (
     "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
     "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
     "glu", "hardswish", "weight_norm", "threshold", "softmin", "tanhshrink", "detach", "lerp",
-    "addmm",
+    "addmm", "maximum", "minimum", "erf", "log1p", "expm1", "prod", "topk", "sort", "nan_to_num",
 )  # fmt: skip
 
 

@@ -364,7 +364,7 @@ class Looks(nn.Linear):
         (Assigns(4, 3), r"setitem in the network \(test_lift.py:\d+\) assigns"),
         (Pair(4, 3), "returns one tensor of its inputs, and this returns tuple"),
         (Mixes(4, 3), r"matmul in the network \(test_lift.py:\d+\) mixes samples"),
-        (Looks(4, 3), "is off by .* keeps the number of samples"),
+        (Looks(4, 3), r"is off by .* first at mul in the network \(test_lift.py:\d+\)"),
         (nn.Linear(4, 3).half(), "all torch.float32 or all torch.float64"),
         (nn.Linear(4, 3).requires_grad_(False), "no parameter that is trained"),
         (nn.LazyLinear(3), "call the network once"),

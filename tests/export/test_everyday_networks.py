@@ -1,0 +1,193 @@
+"""Forward passes as users write them: read, trained, written back; or refused with their line."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from liftednet import data, initialize_, lift
+from liftednet.errors import DataError, FitWarning
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from liftednet.models import Minibatch
+from tests.export.everyday_networks import NETWORKS, Written
+
+few = pytest.mark.filterwarnings("ignore::liftednet.errors.FitWarning")  # of few steps
+
+
+@few
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_forward_pass_of_everyday_idioms_is_read_trained_and_written(name, generator, capsys):
+    shape, outputs, forward = NETWORKS[name]
+    torch.manual_seed(0)
+    network = Written(forward, max(1, outputs))
+    x = torch.rand(20, *shape, generator=generator)
+    y = torch.arange(20) % 3 if outputs > 1 else torch.rand(20, generator=generator)
+    loss: Loss = CrossEntropy() if outputs > 1 else SquaredError()
+    before, bits = network.eval()(x), copy.deepcopy(network.state_dict())
+    assert before.shape == ((20, outputs) if outputs else (20,))
+    lifted = lift(network, x[:2], loss=loss, method=Minibatch(epochs=2, batch_size=5, rate=0.1))
+    summary = capsys.readouterr().out
+    assert "modules read" in summary
+    assert "unknown" not in summary
+    lifted.write_()
+    assert all(value.equal(bits[key]) for key, value in network.state_dict().items())
+    lifted.fit(x, y).write_()
+    after = network(x)
+    assert after.shape == before.shape
+    assert after.isfinite().all()
+    assert not after.equal(before)
+    wanted = after.softmax(-1) if outputs > 1 else after.reshape(20, -1)
+    torch.testing.assert_close(lifted.forward(x), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", [BinaryCrossEntropy(), SquaredError()], ids=type)
+def test_one_number_a_sample_is_fitted_with_or_without_its_axis(loss, generator) -> None:
+    """Both networks have the same weights, and so the same fit."""
+    x = torch.randn(500, 6, generator=generator)
+    y = (x[:, 0] > 0).float() if isinstance(loss, BinaryCrossEntropy) else x[:, 0]
+    found = []
+    for forward in (
+        lambda s, x: s.single(s.one(x).relu()).squeeze(-1),
+        lambda s, x: s.single(s.one(x).relu()),
+    ):
+        torch.manual_seed(0)
+        network = initialize_(Written(forward), x, y, loss=loss, passes=20)
+        found.append(network(x).reshape(-1))
+    assert found[0].equal(found[1])
+    right = ((found[0] > 0) == (x[:, 0] > 0)).float().mean()
+    assert right > 0.9
+
+
+def branches(s: Any, x: Tensor) -> Any:
+    """Take one of two ways by the data."""
+    h = s.one(x)
+    if h.sum() > -1e9:
+        h = h.relu()
+    return s.three(h)
+
+
+def factor(s: Any, x: Tensor) -> Any:
+    """Make a number of Python of the data."""
+    h = s.one(x)
+    return s.three(h * float(h.abs().max() < 1e9))
+
+
+@pytest.mark.parametrize(("forward", "call"), [(branches, "bool"), (factor, "float")])
+def test_a_value_that_python_takes_of_the_data_is_told_with_its_line(forward, call) -> None:
+    with pytest.warns(FitWarning, match=rf"{call} in the network \(test_everyday.*py:\d+\) takes"):
+        lift(Written(forward), torch.rand(2, 6), loss=CrossEntropy(), show=False)
+
+
+def test_nothing_is_told_of_shapes_and_types() -> None:
+    def forward(s: Any, x: Tensor) -> Any:
+        assert x.ndim == 2
+        return s.three(s.one(x.float()).relu()) if x.shape[1] == 6 else x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lift(Written(forward), torch.rand(2, 6), loss=CrossEntropy(), show=False)
+
+
+def through_a_view(s: Any, x: Tensor) -> Any:
+    """Change a tensor in place by a view of it."""
+    x = s.one(x)
+    x.view(-1).relu_()
+    return s.three(x)
+
+
+def counted(s: Any, x: Tensor) -> Any:
+    """Go another way for another number of samples."""
+    return s.three(s.one(x).relu() if len(x) % 2 else s.one(x).tanh())
+
+
+def checked(s: Any, x: Tensor) -> Any:
+    """Fail by an assertion."""
+    assert x.shape[1] == 5, "five features"
+    return s.three(s.one(x))
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (through_a_view, r"first at linear in three \(test_everyday.*\).* changes a view in place"),
+        (counted, r"tanh in the network \(test_.*py:\d+\) and relu in .* torch.where"),
+        (checked, r"Written cannot run on samples of shape \(2, 6\): .* five features"),
+    ],
+)
+def test_what_is_not_read_is_refused_with_its_line(forward, message) -> None:
+    with pytest.raises(DataError, match=message):
+        lift(Written(forward), torch.rand(2, 6), loss=CrossEntropy(), show=False)
+
+
+def convolutional() -> nn.Module:
+    """Return a network whose first layer is a convolution."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 10)
+    )
+
+
+def dense(units: int = 64, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+    """Return a network of dense layers."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, units), activation(), nn.Linear(units, 10))
+
+
+def pictures() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return pictures between 0 and 1, and their labels, of training and of test."""
+    found = data.digits()
+    x, y, x_test, y_test = found.x_train, found.y_train, found.x_test, found.y_test
+    x, x_test = (v.float().reshape(-1, 1, 8, 8) for v in (x, x_test))
+    return x / x.max(), y, x_test / x.max(), y_test
+
+
+@few
+@pytest.mark.parametrize("make", [convolutional, dense, lambda: dense(64, nn.Sigmoid)])
+def test_an_initialization_is_as_good_on_any_scale_of_the_data(make) -> None:
+    """A network of x c with matrices W / c is that of x with W."""
+    x, y, x_test, y_test = pictures()
+    for scale in (240, 1e4, 0.01):
+        torch.manual_seed(0)
+        network = initialize_(make(), scale * x, y, loss=CrossEntropy(), passes=5)
+        assert (network(scale * x_test).argmax(1) == y_test).float().mean() > 0.94
+
+
+@few
+def test_data_so_small_that_the_penalty_outweighs_them_are_told() -> None:
+    x, y, *_ = pictures()
+    with pytest.warns(FitWarning, match="no better than a constant .* smaller rho"):
+        initialize_(dense(), 1e-3 * x, y, loss=CrossEntropy(), passes=5)
+
+
+def test_standardizing_what_no_layer_can_take_in_is_refused_before_work() -> None:
+    x, y, *_ = pictures()
+    network = convolutional()
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(DataError, match="data meet dense layers with a bias"):
+        initialize_(network, x, y, loss=CrossEntropy(), standardize=True)
+    assert all(value.equal(before[key]) for key, value in network.state_dict().items())
+
+
+class Bytes(nn.Module):
+    """A network that makes shares of 255 of bytes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = dense()
+
+    def forward(self, x: Tensor) -> Any:
+        return self.body(x.float() / 255)
+
+
+def test_bytes_are_divided_once_by_the_network_or_before_it() -> None:
+    x, y, x_test, y_test = pictures()
+    x, x_test = ((255 * v).byte() for v in (x, x_test))
+    torch.manual_seed(0)
+    itself = initialize_(Bytes(), x, y, loss=CrossEntropy(), passes=5)
+    before = initialize_(dense(), x, y, loss=CrossEntropy(), passes=5)
+    for outputs in (itself(x_test), before(x_test.float() / 255)):
+        assert (outputs.argmax(1) == y_test).float().mean() > 0.94
