@@ -127,8 +127,9 @@ class LiftedModule(Lifted):
 
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         found = super()._standardization(data, goes_on)
-        own, penalties = self._first_weights(), self._structure().penalties
-        if found.moments and found.folded(self.network, own, penalties) is None:
+        if not found.moments:
+            return found
+        if found.folded(self.network, self._first_weights(), self._structure().penalties) is None:
             raise DataError(
                 "standardize=True is for a network whose data meet dense layers with a bias, which "
                 "take the scales into their weights; another would have to be given standardized "
@@ -395,7 +396,8 @@ def lift(
             (uint8) are divided by 255 here and in `fit`, see there. An `if` on their values stays
             as it is for them, with a warning.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
-            an output (samples, steps, classes) for each step.
+            an output (samples, steps, classes) for each step. Of one number a sample, (samples,),
+            `predict` and `forward` make (samples, 1), as of any regression.
         show: whether to print the summary.
         settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
             own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
