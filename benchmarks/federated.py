@@ -365,8 +365,7 @@ NOTE = """`python -m benchmarks.federated`, whose first lines say what is measur
 depend on who has which rows; a setting that the grid does not name is that of the library. A head
 of 2,000 features takes one round, and as many bytes as ours in a hundred. Our Gauss-Newton steps
 are left out: conjugate gradients of the first alone take 45 messages, after which .52 of the digits
-are right (rho .001 to .1, seed 0). A method whose twelve settings are not finished has no row:
-averaging among 100 clients or of two classes, sums at ten rounds, and most of HAR are missing."""
+are right (rho .001 to .1, seed 0). A method whose twelve settings are not finished has no row."""
 
 
 if __name__ == "__main__":
