@@ -12,7 +12,6 @@ from contextlib import nullcontext, suppress
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -344,8 +343,7 @@ class StatedActivation(Activation):
         for step in steps.unique().tolist():
             rows = steps == step
             scale, share = (step, 1.0) if step < 1 else (1.0, 1 / step)
-            stiffness = torch.full((int(rows.sum()), 1), share)
-            found[rows] = self._minimizer(w[rows].double() * share, scale, stiffness).to(w)
+            found[rows] = self._minimizer(w[rows].double() * share, scale, share).to(w)
         return found
 
     def conjugate_value(self, u: Tensor) -> Tensor:
@@ -355,13 +353,13 @@ class StatedActivation(Activation):
 
     def argmax(self, u: Tensor) -> Tensor:
         """Return phi(u) without a derivative, (samples, units)."""
-        return self._minimizer(u, 1.0, torch.zeros(len(u), 1))
+        return self._minimizer(u, 1.0, 0.0)
 
     def __repr__(self) -> str:
         """Name the door and the expression."""
         return f"from_expression({getattr(self._expression, '__name__', self._expression)})"
 
-    def _minimizer(self, linear: Tensor, scale: float, stiffness: Tensor) -> Tensor:
+    def _minimizer(self, linear: Tensor, scale: float, stiffness: float) -> Tensor:
         """Return argmin_v scale Phi(v) - <linear, v> + stiffness |v|^2 / 2.
 
         Samples of about one size are a problem together: beside large ones small ones lose digits.
@@ -370,31 +368,31 @@ class StatedActivation(Activation):
         found = torch.empty_like(linear, dtype=torch.float64)
         for size in sizes.unique().tolist():
             rows = sizes == size
-            found[rows] = self._together(linear[rows], scale, stiffness[rows.cpu()]).to(found)
+            found[rows] = self._together(linear[rows], scale, stiffness).to(found)
         return found.to(linear)
 
-    def _together(self, linear: Tensor, scale: float, stiffness: Tensor) -> Tensor:
+    def _together(self, linear: Tensor, scale: float, stiffness: float) -> Tensor:
         """Return the same, in one problem or, where CVXPY does not end that, in two."""
         with stating(f"the potential of {self!r}"):
             problem, v, factor, pull, share = self._solved(tuple(linear.shape))
             factor.value = scale
             pull.value = linear.detach().double().cpu().numpy()
-            share.value = stiffness.double().cpu().numpy()
+            share.value = stiffness
             alone, solved = len(linear) == 1, False
             with nullcontext() if alone else suppress(cp.error.SolverError):
                 solve_precisely(problem)
                 solved = problem.status == cp.OPTIMAL
         if not (solved or alone):
-            halves = zip(linear.chunk(2), stiffness.chunk(2), strict=True)
-            return torch.cat([self._together(u, scale, share) for u, share in halves])
+            halves = [self._together(half, scale, stiffness) for half in linear.chunk(2)]
+            return torch.cat(halves)
         if v.value is None:
             raise SolverError(f"CVXPY finds no argmin of {self!r}: it is {problem.status}.")
         return torch.from_numpy(v.value)
 
     def _statement(self, shape: tuple[int, int]) -> tuple[Any, ...]:
         v, pull = cp.Variable(shape), cp.Parameter(shape)
-        factor, share = cp.Parameter(nonneg=True), cp.Parameter((shape[0], 1), nonneg=True)
-        square = cp.sum(cp.multiply(share @ np.ones((1, shape[1])), cp.square(v))) / 2
+        factor, share = cp.Parameter(nonneg=True), cp.Parameter(nonneg=True)
+        square = share * cp.sum_squares(v) / 2
         value = factor * self._expression(v) - cp.sum(cp.multiply(pull, v)) + square
         return cp.Problem(cp.Minimize(value), self.domain(v)), v, factor, pull, share
 

@@ -54,12 +54,11 @@ class Gated(Cell):
         assert self.kept.weights is not None  # a plain layer has some
         given, weights = value_of(self.given, values, known), values[self.kept.weights]
         of = [rules(state) for state in self.states]
-        if not torch.is_grad_enabled():
-            rows = [torch.stack(x) for x in zip(*self._forth(given, weights, of), strict=True)]
-            return dict(zip(self.states, rows, strict=True))
         with torch.no_grad():
             rows = [torch.stack(x) for x in zip(*self._forth(given, weights, of), strict=True)]
-            before = delayed(self._output(rows))
+        if not torch.is_grad_enabled():
+            return dict(zip(self.states, rows, strict=True))
+        before = delayed(self._output(rows))
         known[id(self.kept)] = kept = self.kept.layer.value([before], weights)
         found = _OverTime.apply(  # type: ignore[no-untyped-call]
             self, of, weights.matrix.detach(), given, kept, *rows

@@ -58,9 +58,9 @@ def warn_of_far_rows(structure: Structure, data: Data) -> None:
         processes.warn(text)
 
 
-def is_useless(structure: Structure, values: Values, data: Data) -> bool:
-    """Say whether weights are no better than a constant prediction; as in `warn_of`."""
-    return any([*_useless(structure, data, structure.passed({**data.values, **values}))])
+def is_useless(structure: Structure, data: Data, passed: Values) -> bool:
+    """Say whether a forward pass is no better than a constant prediction; as in `warn_of`."""
+    return any([*_useless(structure, data, passed)])  # all of it, by every process
 
 
 def warn_of_scales(before: Standardization, now: Standardization) -> None:

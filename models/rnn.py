@@ -247,10 +247,7 @@ class LiftedRNN(Lifted):
             return blocks
 
         best = min(map(tried, _TRIED), key=Blocks.objective)
-        found = {parameter: best.values[parameter] for parameter in structure.parameters}
-        if is_useless(structure, found, data):
-            return tried(_LONGEST)
-        return best
+        return tried(_LONGEST) if is_useless(structure, data, best.values) else best
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights, of (recurrent, output) where two are given."""

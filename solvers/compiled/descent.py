@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.compiled import in_threads
-from liftednet.problems import Fit, StateFit
-from liftednet.problems.ramps import ramp, unserved
+from liftednet.problems import StateFit
+from liftednet.problems.ramps import ramp
 from liftednet.solution import Solution, Status
 
-from ..base import Solver, default_tolerance, judged
-from ..chunks import device_chunks
+from ..base import default_tolerance, judged
 from ..dual import Dual, largest_term
 from ..dual_rows import SharedMap, TurnedMap, dual_rows
 from ..proximal import Proximal
 from ..solver_table import SolverTable
+from .ramps import OnRamps, chunks
 
 _UNITS = 500  # whose matrix in float32 a core's own cache holds
 _PROBED = 4  # samples that tell what the others will take
@@ -30,7 +29,7 @@ _PATIENCE = 3.0  # times that, once it has begun
 
 
 @dataclass(frozen=True)
-class CompiledDescent(Solver[StateFit, Tensor, SharedMap]):
+class CompiledDescent(OnRamps):
     """Solves a state fit below quadratic links exactly, where steps from unit to unit are few.
 
     Coordinate descent in float32 finds the pieces of phi on which the states are, and a Cholesky
@@ -54,23 +53,11 @@ class CompiledDescent(Solver[StateFit, Tensor, SharedMap]):
         tensor([[1.5000, 0.0000]])
     """
 
-    tolerance: float | None = None
     name: str = field(default="compiled-descent", init=False)
-
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit with quadratic links, a ramp, a CPU, and Numba."""
-        refused = Dual().obstacle(problem)
-        if refused is None and isinstance(problem, StateFit):
-            refused = unserved(problem)
-        return refused
 
     def suits(self, problem: StateFit) -> bool:
         """Say whether the units are so few that their matrix stays in a cache."""
         return problem.units <= _UNITS
-
-    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
-        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
-        return Dual().prepare(problem, previous)
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
@@ -114,12 +101,11 @@ class CompiledDescent(Solver[StateFit, Tensor, SharedMap]):
         value = problem.pre_activation.new_empty(samples, problem.units)
 
         def work(mine: slice) -> bool:
-            for part in device_chunks(mine.stop - mine.start, problem.units, value.device):
-                here = slice(mine.start + part.start, min(mine.start + part.stop, mine.stop))
-                found = solved(here, _PATIENCE * most)
+            for part in chunks(mine, problem.units):
+                found = solved(part, _PATIENCE * most)
                 if found is None:
                     return False
-                value[here] = found
+                value[part] = found
             return True
 
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,19 +11,19 @@ from torch import Tensor
 
 from liftednet.compiled import in_threads
 from liftednet.problems import Fit, StateFit
-from liftednet.problems.ramps import ramp, unserved
+from liftednet.problems.ramps import ramp
 from liftednet.solution import Solution, Status
 
-from ..base import Solver, default_tolerance, judged
-from ..chunks import device_chunks
+from ..base import default_tolerance, judged
 from ..dual import Dual, largest_term
 from ..dual_rows import SharedMap, TurnedMap, dual_rows
+from .ramps import OnRamps, chunks
 
 _MOST = 32  # columns of all links, whose products are as many as half their square
 
 
 @dataclass(frozen=True)
-class CompiledNewton(Solver[StateFit, Tensor, SharedMap]):
+class CompiledNewton(OnRamps):
     """Solves a state fit with few quadratic links exactly, samples in vector registers.
 
     Semismooth Newton steps on the dual of `Dual`, min |y + h|^2 / 2 + Phi*(U - y A'), for an
@@ -47,24 +46,17 @@ class CompiledNewton(Solver[StateFit, Tensor, SharedMap]):
         tensor([[1.5000, 0.0000]])
     """
 
-    tolerance: float | None = None
     name: str = field(default="compiled-newton", init=False)
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit with few quadratic links, a ramp, a CPU, and Numba."""
-        if not isinstance(problem, StateFit):
-            return Dual().obstacle(problem)
-        refused = Dual().obstacle(problem) or unserved(problem)
-        if refused is not None:
+        refused = super().obstacle(problem)
+        if refused is not None or not isinstance(problem, StateFit):
             return refused
         columns = sum(link.shape[1] for link in problem.links)
         if columns > _MOST:
             return f"it serves at most {_MOST} columns of all links, not {columns}"
         return None
-
-    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
-        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
-        return Dual().prepare(problem, previous)
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
@@ -81,7 +73,7 @@ class CompiledNewton(Solver[StateFit, Tensor, SharedMap]):
 
         def work(whole: slice) -> int:
             most = 0
-            for part in _chunks(whole, problem.units):
+            for part in chunks(whole, problem.units):
                 rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
                 y = rows.multipliers(None if start is None else start[part])
                 if start is None:
@@ -99,8 +91,3 @@ class CompiledNewton(Solver[StateFit, Tensor, SharedMap]):
         resisting = Dual(self.tolerance).solve(problem, start, shared)
         steps, seconds = steps + resisting.iterations, time.perf_counter() - started
         return replace(resisting, iterations=steps, seconds=seconds, solver=self.name)
-
-
-def _chunks(whole: slice, columns: int) -> Iterator[slice]:
-    for part in device_chunks(whole.stop - whole.start, columns, torch.device("cpu")):
-        yield slice(whole.start + part.start, min(whole.start + part.stop, whole.stop))
