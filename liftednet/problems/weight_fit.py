@@ -213,8 +213,8 @@ class WeightFit(Fit[Weights]):
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
         centered (without a bias, its part across the mean of X is judged by centered terms, too);
         what the rounding of b itself may bring to it does not count. It is at least the share of
-        the objective that rounding hides where pre-activations are huge. Sums of a `rough` design
-        add what their own rounding may hide.
+        the objective that rounding hides where pre-activations are huge, or loses where b is huge.
+        Sums of a `rough` design add what their own rounding may hide.
         """
         stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
@@ -225,22 +225,28 @@ class WeightFit(Fit[Weights]):
         objective = self.lam * link + self.penalty.value(weight)
         gradient, scale = self._gradient(slope)
         violation = self._stationarity(weight, gradient)
+        size = self.lam * self.design.mass + objective.abs()
+        lost = objective.new_zeros(())
         if value.bias is not None:
+            lost = violation[-1].square().sum() / (2 * self._steepest)
             beyond = violation[-1].abs() - self._rounding(value.bias)
             violation[-1] = beyond.clamp(min=0)
         residual = torch.maximum((violation / scale).abs().max(), self._across_mean(violation))
         if not self.design.exact:
             residual = residual + (self._unseen(stacked) / scale).max()
         hidden = self.design.rounding * self.lam * (stacked * self.cross).abs().sum()
-        size = self.lam * self.design.mass + objective.abs()
-        residual = torch.maximum(residual, hidden / size)
+        residual = torch.maximum(residual, torch.maximum(hidden, lost) / size)
         return Measure(float(objective), float(residual))
 
     def _rounding(self, bias: Tensor) -> Tensor:
         """Return what the rounding of b to its type may bring to the gradient in b, (units,)."""
+        return self._steepest * torch.finfo(bias.dtype).eps * bias.double().abs()
+
+    @property
+    def _steepest(self) -> float:
+        """A Lipschitz constant of the gradient in b."""
         assert self.divergence.smoothness is not None  # measured only for smooth divergences
-        steepest = self.lam * self.divergence.smoothness * self.design.mass
-        return steepest * torch.finfo(bias.dtype).eps * bias.double().abs()
+        return self.lam * self.divergence.smoothness * self.design.mass
 
     def _unseen(self, stacked: Tensor) -> Tensor:
         """Return what the rounding of products may add to the gradient, (units,).

@@ -10,7 +10,7 @@ from sklearn.linear_model import Ridge
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
-from liftednet.penalties import SquaredFrobenius
+from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.problems import Design, OutputFit, StatesOverTime, TimeLink, WeightFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
@@ -83,6 +83,20 @@ def test_float32_weights_are_certified_at_a_large_mean(mean):
     y = torch.randn(300, 2, generator=generator)
     problem = WeightFit(joint(activations.Identity()), Design(x), y, SquaredFrobenius(0.1))
     assert solve(problem).status is Status.SOLVED
+
+
+def test_a_bias_that_float32_cannot_hold_is_not_certified():
+    """Weights of 26,000 at a mean of 1e4 leave b, of 1.9e8, no digit below 16."""
+    first = [10000.0010, 10000.0088, 10000.0400, 9999.9355, 9999.9756, 10000.0078]
+    second = [10000.0039, 10000.0312, 10000.1465, 9999.7656, 9999.9131, 10000.0283]
+    x, y = torch.tensor([first, second]).T, torch.tensor([[-1.0, 3.5, -1.0, 44.6, 7.1, 46.2]]).T
+    problem = WeightFit(joint(activations.ELU()), Design(x), y, L1(0.15), 130.0)
+    exact = WeightFit(joint(activations.ELU()), Design(x.double()), y.double(), L1(0.15), 130.0)
+    solution, best = solve(problem), solve(exact)
+    assert best.status is Status.SOLVED
+    lost = (solution.objective - best.objective) / abs(best.objective)
+    assert solution.status is not Status.SOLVED or lost < 1e-4
+    assert solution.residual >= 0.5 * lost
 
 
 @pytest.mark.parametrize("lam", [1e-3, 1.0, 1e3])
