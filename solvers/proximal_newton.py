@@ -11,6 +11,7 @@ from .dense_newton import hessian
 
 _STEPS = 200
 _LEAST = 1e-12  # of the damping, below which there is none
+_ROUNDING = 1e-9  # of the objective, by which it may seem to rise
 _RAISED, _EASED = 10.0, 3.0  # the damping after a step that fails, and one that helps
 
 
@@ -18,8 +19,9 @@ def proximal_newton(problem: WeightFit, value: Tensor, goal: float) -> tuple[Ten
     """Return [W; b + shift W] after damped semismooth Newton steps, and how many.
 
     They look for the root of F(Y) = Y - prox_{pi / s}(Y - gradient / s), s the smoothness (Qi and
-    Sun, A nonsmooth version of Newton's method, 1993), damped until the objective or F falls: where
-    curvatures differ by powers of ten, first-order steps come to rest before it.
+    Sun, A nonsmooth version of Newton's method, 1993), damped until the objective falls, or F with
+    the objective level: where curvatures differ by powers of ten, first-order steps come to rest
+    before it.
     """
     at, mu = _Standing(problem, value), 0.0
     for steps in range(_STEPS):
@@ -27,7 +29,8 @@ def proximal_newton(problem: WeightFit, value: Tensor, goal: float) -> tuple[Ten
             return at.value, steps
         ahead = _Standing(problem, at.value + at.newton_direction(mu))
         trial = _Standing(problem, ahead.following)
-        if trial.total < at.total or trial.share < at.share / 2:
+        level = at.total + _ROUNDING * abs(at.total)
+        if trial.total < at.total or (trial.share < at.share / 2 and trial.total <= level):
             at, mu = trial, mu / _EASED if mu > _LEAST else 0.0
         else:
             mu = max(_RAISED * mu, _LEAST)

@@ -83,6 +83,9 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int, bool]:
         mean, steep, smoothness = _about_the_mean(problem)
+        if mean is not None:
+            start = start.clone()
+            start[-1] -= problem.gradient(start)[0][-1] / steep
         value, ahead, momentum = start, start, 1.0
         steps, best, since = 0, torch.inf, 0
         while steps < self.max_iterations and steps - since <= _PATIENCE:

@@ -106,6 +106,14 @@ class L1(Weighted):
         """Return sign(W) max(|W| - t rho, 0): W less its own part in [-t rho, t rho]."""
         return weight - weight.clamp(-t * self.rho, t * self.rho)
 
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+        """Return gradient + the part of s W - gradient in [-rho, rho].
+
+        The prox-gradient mapping, of which the rounding of a large W leaves nothing.
+        """
+        pull = (smoothness * weight - gradient).clamp(-self.rho, self.rho)
+        return gradient + pull
+
 
 @dataclass(frozen=True)
 class GroupLasso(Weighted):
@@ -195,6 +203,15 @@ class Nonnegative(Weighted):
         """Return max(W, 0) / (1 + 2 t rho)."""
         positive = weight.clamp(min=0)
         return positive / (1 + 2 * t * self.rho) if self.rho else positive
+
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+        """Return (gradient + 2 rho W) / (1 + 2 rho / s) where W > gradient / s, else s W.
+
+        The prox-gradient mapping, of which the rounding of a large W leaves nothing.
+        """
+        stiff = smoothness * weight
+        inner = (gradient + 2 * self.rho * weight) / (1 + 2 * self.rho / smoothness)
+        return torch.where(stiff > gradient, inner, stiff)
 
     def begin(self, weight: Tensor) -> Tensor:
         """Return |W|."""

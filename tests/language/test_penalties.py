@@ -279,6 +279,16 @@ def test_stationarity_is_zero_at_a_prox(penalty: Penalty, generator: torch.Gener
     assert float(penalty.stationarity(p, p - w, 2.0).abs().max()) < 1e-8
 
 
+@pytest.mark.parametrize("penalty", [L1(0.3), Nonnegative(), Nonnegative(0.3)], ids=repr)
+def test_stationarity_in_closed_form_is_the_prox_gradient_mapping(penalty, generator) -> None:
+    w, gradient = matrix(generator), matrix(generator)
+    expected = Penalty.stationarity(penalty, w, gradient, 1.7)
+    assert torch.allclose(penalty.stationarity(w, gradient, 1.7), expected, atol=1e-13)
+    far, none = torch.full((1, 1), 1e5, dtype=torch.float64), torch.zeros(1, 1)
+    slope = 0.3 if isinstance(penalty, L1) else 2 * penalty.rho * 1e5
+    assert float(penalty.stationarity(far, none.double(), 1e15)) == pytest.approx(slope)
+
+
 def test_a_sum_that_dykstra_takes_millions_of_rounds_for() -> None:
     """The nonnegative matrix meets the bound in few directions: found by hypothesis."""
     entries = [3.28125, 5.0, 0.0, 0.0, 0.0, 3.0, 4.125, 0.0, 1.0, 0.0, 4.75, 0.0]

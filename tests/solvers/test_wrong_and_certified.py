@@ -10,8 +10,8 @@ from sklearn.linear_model import Ridge
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
-from liftednet.penalties import L1, SquaredFrobenius
-from liftednet.problems import Design, OutputFit, StatesOverTime, TimeLink, WeightFit
+from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
+from liftednet.problems import Design, OutputFit, StatesOverTime, TimeLink, WeightFit, Weights
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from liftednet.solvers.forward_over_time import forward_states
@@ -97,6 +97,27 @@ def test_a_bias_that_float32_cannot_hold_is_not_certified():
     lost = (solution.objective - best.objective) / abs(best.objective)
     assert solution.status is not Status.SOLVED or lost < 1e-4
     assert solution.residual >= 0.5 * lost
+
+
+def test_weights_that_a_softmax_does_not_tell_apart_stay_small():
+    """What both columns gain alike the loss does not see, and a far mean hides what L1 says."""
+    x = torch.tensor([[10001.0, 9988.7], [9991.4, 10002.1]], dtype=torch.float64)
+    y, offset = torch.eye(2).double(), torch.tensor([[0.5, 0.8], [-0.1, 1.2]]).double()
+    divergence = tight(activations.Softmax())
+    problem = WeightFit(divergence, Design(x, bias=False), y, L1(0.3), 400.0, offset)
+    zero = problem.measure(problem.zeros())
+    far = Weights(torch.tensor([[-7e4, -7e4], [7e4, 7e4]], dtype=torch.float64), None)
+    assert solve(problem).objective < zero.objective / 100
+    assert problem.measure(far).residual > 1e-8
+
+
+def test_weights_that_begin_at_rest_leave_it_once_the_bias_has_moved():
+    x = torch.tensor([[-1.5], [0.0]], dtype=torch.float64)
+    y = torch.tensor([[-1.0], [0.9]], dtype=torch.float64)
+    problem = WeightFit(joint(activations.Arctan()), Design(x), y, Nonnegative(0.01), 22.0)
+    solution, reference = solve(problem), solve(problem, "reference")
+    assert solution.status is Status.SOLVED
+    assert solution.objective == pytest.approx(reference.objective, rel=1e-6)
 
 
 @pytest.mark.parametrize("lam", [1e-3, 1.0, 1e3])
