@@ -73,7 +73,8 @@ def accuracy_table(records: Records, extent: Extent) -> Table:
     columns = (
         "method",
         "paper %",
-        "test % (seeds)",
+        "after the last step % (seeds)",
+        "best over training, as the paper reports % (seeds)",
         "aim",
         "least",
         "most",
@@ -87,13 +88,15 @@ def accuracy_table(records: Records, extent: Extent) -> Table:
         "counted in gradients, so that K inner steps cost K; the rate falls linearly to 0.",
         *([] if noisy else [_AUGMENTED]),
         "The rate is the better of two after as many passes (seed 0) on the windows of every "
-        "third person in the training part; the test windows are read once a seed.",
+        "third person in the training part; it and all else was chosen without the test windows.",
         f"The LSTMs start with a forget bias of {FORGET_BIAS:g}; on HAR-2 also with sparse input "
         f"weights of deviation {INPUT_SCALE:g}, one a gate on average. The lifted start is "
         f"LiftedRNN (tight divergence, identity start) after one pass over {LIFTED_SAMPLES} "
         "windows; its seconds count.",
-        "The paper trains for hundreds of passes and reports the best test accuracy; here the "
-        "accuracy is the one after the last step. The aim is that of its own method's rows.",
+        "The paper trains for hundreds of passes and reports the best test accuracy of all. Here "
+        "that is the best of some ten looks, the last step among them: a choice by the test "
+        "windows, shown to compare. Aim (of its own method's rows), least and most are after the "
+        "last step.",
     )
     return Table("Noisy-HAR-2" if noisy else "HAR-2", columns, rows, notes)
 
@@ -106,6 +109,7 @@ def _row(own: Records, noisy: bool) -> list[str]:
         settings.method,
         "not in the paper" if printed is None else f"{printed[noisy]:.2f}",
         mean_and_spread(accuracies, 2) + (f", {diverged} diverged" if diverged else ""),
+        _best_over_training(own),
         _aim(settings.method, accuracies, noisy),
         f"{min(accuracies):.2f}",
         f"{max(accuracies):.2f}",
@@ -114,6 +118,12 @@ def _row(own: Records, noisy: bool) -> list[str]:
         f"{settings.angle:g}",
         f"{sum(record.seconds for record in own) / len(own):.0f}",
     ]
+
+
+def _best_over_training(own: Records) -> str:
+    kept = [record.outcome for record in own if "accuracies" in record.outcome]
+    best = [100 * max(*outcome["accuracies"], outcome["accuracy"]) for outcome in kept]
+    return mean_and_spread(best, 2) if best else "not kept"
 
 
 def _aim(method: str, accuracies: Sequence[float], noisy: bool) -> str:

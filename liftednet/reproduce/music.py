@@ -10,12 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from liftednet.activations import Tanh
 from liftednet.data import PianoRolls, Sequences, jsb_chorales, muse_data
 from liftednet.errors import DataError
-from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import BinaryCrossEntropy
-from liftednet.models import LiftedRNN, Minibatch
 from liftednet.models.networks import EchoStateNetwork, PlainRNN, SequenceModel
 from liftednet.reproduce.lanes import Lanes
 from liftednet.reproduce.runs import Outcome
@@ -23,7 +20,6 @@ from liftednet.starts import orthogonal
 
 NOTES, WINDOW, LANES, CLIP = 88, 100, 16, 1.0
 CHECKS = 30  # looks at the validation songs, at most
-LIFTED_WINDOWS, LIFTED_BATCH = 500, 25
 
 State = Any
 
@@ -43,7 +39,6 @@ class MusicRun:
         epochs: passes over the training songs.
         seed: of the start and the order of the windows.
         songs: training songs to use, or None for all.
-        lifted: whether the network starts from lifted weights.
     """
 
     rolls: str
@@ -54,7 +49,6 @@ class MusicRun:
     epochs: int
     seed: int
     songs: int | None = None
-    lifted: bool = False
 
 
 @dataclass(frozen=True)
@@ -171,34 +165,12 @@ def losses_of(outputs: Callable[[Tensor], Tensor], songs: Sequences) -> Loss:
 
 
 def _start_(model: SequenceModel, run: MusicRun, songs: Sequences) -> None:
-    if run.lifted:
-        _lift_(model, run, songs.windows(WINDOW))
-        return
     with torch.no_grad():  # from the notes' mean rates instead of from one half
         rate = songs.rows.double().mean(0).clamp(1e-4, 1)
         model.readout.bias.copy_(torch.logit(rate))
         if isinstance(model.recurrence, PlainRNN):
             source = torch.Generator().manual_seed(run.seed)
             model.recurrence.get_parameter("weight_hh_l0").copy_(orthogonal(run.hidden, source))
-
-
-def _lift_(model: SequenceModel, run: MusicRun, windows: Sequences) -> None:
-    """Fit a lifted network to some windows in one pass, and write its weights into the model."""
-    source = torch.Generator().manual_seed(run.seed)
-    batch = windows.batch(torch.randperm(len(windows), generator=source)[:LIFTED_WINDOWS])
-    lifted = LiftedRNN(
-        NOTES,
-        run.hidden,
-        NOTES,
-        activation=Tanh(),
-        loss=BinaryCrossEntropy(),
-        rho=0.1,
-        start="gaussian",
-        method=Minibatch(1, LIFTED_BATCH),
-        seed=run.seed,
-    ).fit(batch.x.double(), batch.y.double(), lengths=batch.lengths)
-    assert isinstance(model.recurrence, nn.RNN)
-    initialize_rnn_(model.recurrence, model.readout, lifted)
 
 
 def _muon(model: SequenceModel, rate: float, decay: float) -> list[torch.optim.Optimizer]:

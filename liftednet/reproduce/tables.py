@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import platform
+import re
 import statistics
 import subprocess
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ def write_report(
 ) -> Path:
     """Write README.md with all tables and pictures, and one CSV file for each table.
 
+    A table without rows leaves what an earlier report has of it.
+
     Args:
         folder: where to; made where it is missing.
         title: heading of the report.
@@ -60,17 +63,27 @@ def write_report(
         The path of README.md.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "README.md"
+    sections = _sections(path.read_text("utf-8")) if path.is_file() else {}
     for name, table in tables:
+        if not table.rows:
+            continue
+        sections[table.title] = table.markdown()
         with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(table.columns)
             writer.writerows(table.rows)
     parts = [f"# {title}", "", provenance(), "", *[f"{remark}\n" for remark in remarks]]
-    parts += [table.markdown() for _, table in tables]
+    parts += [sections[table.title] for _, table in tables if table.title in sections]
     parts += [f"![{picture.stem}]({picture.name})\n" for picture in pictures]
-    path = folder / "README.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
+
+
+def _sections(report: str) -> dict[str, str]:
+    """Return the tables of a report by their titles, as `Table.markdown` has them."""
+    found = re.finditer(r"^## (.*)\n(?:(?!## |!\[).*\n)*", report, re.MULTILINE)
+    return {section[1]: section[0].rstrip("\n") + "\n" for section in found}
 
 
 def provenance() -> str:

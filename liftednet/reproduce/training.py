@@ -78,8 +78,10 @@ class Training:
         budget: how long.
         seed: of the order of the batches, and of what changes them.
         augment: returns the inputs of a batch changed at random; None leaves them.
+        look: is called at every check, if given.
         losses: mean training loss since the last check, one for each check; NaN ends a run that
             diverged.
+        seen: what `look` returned.
     """
 
     model: SequenceModel
@@ -89,7 +91,9 @@ class Training:
     budget: Budget
     seed: int
     augment: Augment | None = None
+    look: Callable[[], float] | None = None
     losses: list[float] = field(default_factory=list)
+    seen: list[float] = field(default_factory=list)
 
     def run(self, sequences: Sequences) -> None:
         """Train on the sequences, whose targets belong to their last steps.
@@ -115,6 +119,8 @@ class Training:
             if step % every == 0:
                 self.losses.append(total / every)
                 total = 0.0
+                if self.look is not None:
+                    self.seen.append(self.look())
 
     def _batches(self, sequences: Sequences) -> Iterator[Batch]:
         source = torch.Generator().manual_seed(self.seed)

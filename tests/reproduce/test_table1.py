@@ -125,3 +125,7 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
     )
     partial = table1.report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
     assert "| SWIM |" in partial and "| LSUV |" not in partial
+    cells = (tmp_path / "best_rates_digits_300.csv").read_text()
+    (tmp_path / "best_rates.jsonl").unlink()
+    kept = table1.report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
+    assert kept == partial and cells == (tmp_path / "best_rates_digits_300.csv").read_text()
