@@ -50,9 +50,20 @@ class Gated(Cell):
     def run(
         self, values: Mapping[Variable, Any], known: dict[int, Any], rules: Rules
     ) -> dict[State, Tensor]:
-        """Return the states of all steps, differentiable in the weights and in what is given."""
+        """Return the states of all steps, differentiable in the weights and in what is given.
+
+        Products of a step are in the type of the weights, whatever others are in: what is asked is
+        lam (phi(u) - target) with u computed again, and lam times a rounding is no gradient.
+        """
         assert self.kept.weights is not None  # a plain layer has some
-        given, weights = value_of(self.given, values, known), values[self.kept.weights]
+        weights = values[self.kept.weights]
+        given = value_of(self.given, values, known).to(weights.matrix)
+        with torch.autocast(given.device.type, enabled=False):
+            return self._run(given, weights, known, rules)
+
+    def _run(
+        self, given: Tensor, weights: Weights, known: dict[int, Any], rules: Rules
+    ) -> dict[State, Tensor]:
         of = [rules(state) for state in self.states]
         with torch.no_grad():
             rows = [torch.stack(x) for x in zip(*self._forth(given, weights, of), strict=True)]

@@ -465,8 +465,7 @@ class BatchSteps:
         activated = partial(self._activated, batch.like, rules)
         terms = self.structure.network.terms
         with self._precision(batch.like):
-            quick = rules if self._settings.precision is None else None  # loops of one type
-            values = passed_forward(self.structure.groups, given, activated, known, quick)
+            values = passed_forward(self.structure.groups, given, activated, known, rules)
             outputs = [value_of(term.argument, values, known) for term in terms]
         loss, tops, slopes = 0.0, [], []
         for term, output, count in zip(terms, outputs, rows, strict=True):
