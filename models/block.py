@@ -523,11 +523,15 @@ class Blocks:
         penalty = self.structure.penalties[parameter]
         if self.proximity is None:
             return penalty
-        pull, before = self.proximity, self.values[parameter].matrix
-        if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
-            return penalty + SquaredFrobenius(pull, before)
-        total = penalty.rho + pull  # one square, up to a constant
-        return SquaredFrobenius(total, before * (pull / total))
+        return pulled(penalty, self.proximity, self.values[parameter].matrix)
+
+
+def pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
+    """Return a penalty + pull |W - before|_F^2, up to a constant."""
+    if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+        return penalty + SquaredFrobenius(pull, before)
+    total = penalty.rho + pull  # one square
+    return SquaredFrobenius(total, before * (pull / total))
 
 
 def remembered(point: Values) -> list[Any]:

@@ -17,12 +17,9 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
-from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.layers import Parameter
+from liftednet.errors import DataError, SolverError
 from liftednet.memory import telling_of_memory
-from liftednet.network import Term
 from liftednet.samples import Weights
-from liftednet.solvers import solve
 from liftednet.validation import require_seed
 
 from .batches import ArrayBatches, LoaderBatches, hold_out
@@ -39,6 +36,7 @@ from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
+from .output import refitted
 from .parts import Parts, recalled
 from .prediction import Fitted, Predictor
 from .run import Report, Step, Steps, Trace, run
@@ -85,8 +83,11 @@ class Lifted(Predictor):
         dtype: torch.float32 or torch.float64; None takes that of X.
         device: where the model lives, such as "cpu" or "cuda".
         warm_start: whether another `fit` goes on from the weights and states that are there.
-        refit_output: whether the weights of the last layer are fitted to the forward features at
-            the end.
+        refit_output: whether at the end the last layer, which must be dense, is fitted to the
+            forward features of all samples by one convex problem, min over W, b of the loss + the
+            penalty + pull |W - W_0|_F^2, W_0 from training; the pull is chosen on a fifth of the
+            samples. Where none is better there, as after many passes, which have seen that fifth,
+            or there are fewer than ten, W_0 stays.
         standardize: whether training sees inputs, and targets of regressions, on a common scale
             (see `standardization_of`); `weights` are those for raw data again, but where
             `standardization` keeps moments.
@@ -198,8 +199,8 @@ class Lifted(Predictor):
                 seen = self._fit_blocks(structure, method, data, keeper, told)
             if constraints:
                 self._hold(constraints, X, progress, on_step)
-            elif self.refit_output:
-                self._refit_outputs(self._on_data())
+            elif self.refit_output and not self.interrupted:
+                self._refit_outputs()
             self._parts = None
             warn_of(self._known.structure, self._by_parameter(), seen)
         return self
@@ -529,16 +530,13 @@ class Lifted(Predictor):
             weights = to_data(structure, weights, some.values)
         return feasible(weights, structure.penalties.values())
 
-    def _refit_outputs(self, data: Data) -> None:
-        """Fit the weights of every loss once more, to the features of a forward pass."""
-        fitted = self._known
-        blocks = self._blocks_at(fitted.structure, data, fitted.weights)
-        for term in self.network.terms:
-            last = _last_weights(term)
-            fit = blocks.weight_fit(last)
-            blocks.values[last] = solve(fit, self.solver, blocks.values[last]).value
-        weights = tuple(blocks.weights)
-        self._fit = replace(fitted, weights=weights, data=data, blocks=blocks)
+    def _refit_outputs(self) -> None:
+        """Fit the last layers once more, to the features of a forward pass."""
+        fitted, generator = self._known, torch.Generator().manual_seed(require_seed(self.seed))
+        weights = refitted(
+            fitted.structure, fitted.weights, self._on_data(), generator, self.solver
+        )
+        self._fit = replace(fitted, weights=tuple(weights), blocks=None)
 
     def _hold(
         self, constraints: Sequence[Constraint], X: Any, progress: bool, on_step: Report | None
@@ -624,9 +622,3 @@ def _hinting(data: Data) -> Iterator[None]:
         if hint := scale_hint(data):
             raise SolverError(f"{error}{hint}", error.solution) from error
         raise
-
-
-def _last_weights(term: Term) -> Parameter:
-    if term.argument.weights is None:
-        raise DeclarationError("refit_output needs a loss right on a layer with weights.")
-    return term.argument.weights

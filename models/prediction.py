@@ -29,7 +29,7 @@ from .described import described_data
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, Solvers, largest_residual
-from .run import Memory, Trace
+from .run import Ending, Memory, Trace
 from .settings import MULTIPLIERS, Settings
 from .standardization import RAW, Standardization
 from .stream import refuse_whole_sequences, streamed
@@ -129,6 +129,11 @@ class Predictor(Settings):
     def trace(self) -> Trace | None:
         """The history of the last fit."""
         return None if self._fit is None else self._fit.trace
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the last fit was interrupted."""
+        return self.trace is not None and self.trace.ending is Ending.INTERRUPTED
 
     @property
     def states(self) -> tuple[Tensor, ...]:

@@ -301,11 +301,6 @@ class LiftedRNN(Lifted):
         """Whether every layer also runs from the last step to the first."""
         return any(cell.backward for cell in self.layer_cells)
 
-    def refit_readout(self, X: Any, y: Any, *, lengths: Any = None) -> LiftedRNN:
-        """Fit the output weights once more, to the states of a forward pass; as in `fit`."""
-        self._refit_outputs(self._data(X, y, lengths))
-        return self
-
     @property
     def cells(self) -> tuple[CellWeights, ...]:
         """The weights of every cell in parts, layer by layer, forward before backward."""

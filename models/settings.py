@@ -30,6 +30,7 @@ from .methods import Method, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.minibatch import Minibatch
 from .methods.multipliers import refuse_unfit
+from .output import output_obstacle
 from .starts import (
     AUTO,
     Start,
@@ -116,8 +117,9 @@ class Settings:
         require_device(self.device)
         _refuse_unknown("solver", self.solver)
         _refuse_unknown("state_solver", self.state_solver)
-        if self.refit_output:
-            _refuse_output_states(self.network)
+        obstacle = output_obstacle(self.network) if self.refit_output else None
+        if obstacle is not None:
+            raise DeclarationError(f"refit_output needs {obstacle}.")
         self._first_weights()
         return structure, method
 
@@ -261,12 +263,3 @@ def _refuse_unknown(name: str, solver: object) -> None:
             f"there is no {name.replace('_', ' ')} {solver!r}; there are 'auto' and "
             f"{', '.join(solver_names())}."
         )
-
-
-def _refuse_output_states(network: Network) -> None:
-    for term in network.terms:
-        if term.state is not None:
-            raise DeclarationError(
-                "refit_output needs a loss on the last pre-activation, such as CrossEntropy; "
-                f"{type(term.loss).__name__} has output states here."
-            )

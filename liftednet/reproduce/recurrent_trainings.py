@@ -116,8 +116,6 @@ def lifted(
     for steps, passes in later:
         model = _fitted(row, train, steps, passes, {**options, "start": model.weights})
         curve += _after_sweeps(model)
-    if run.method == EXACT:
-        model.refit_readout(*train)
     return model, curve
 
 
@@ -168,7 +166,8 @@ def _options(row: Row, run: RecurrentRun) -> dict[str, Any]:
         named = dict(zip(("start", "rho"), _CHOSEN_TOGETHER[task], strict=True))
         return {**named, "method": "gauss-newton"}
     named = dict(zip(("start", "lam", "rho"), _CHOSEN[task], strict=True))
-    return {**_BLOCKS, **named, "state_solver": NewtonOverTime(1e-4, max_iterations=2)}
+    solvers = {"state_solver": NewtonOverTime(1e-4, max_iterations=2)}
+    return {**_BLOCKS, **named, **solvers, "refit_output": True}
 
 
 class Network(nn.Module):

@@ -20,6 +20,7 @@ from liftednet.losses import Loss
 from liftednet.samples import Weights
 
 from ..methods import Minibatch
+from ..output import output_obstacle
 from ..starts import AUTO
 from .model import RATE, Batch, lift, pair_of
 from .recording import Call, Recording, record, tensors_in
@@ -39,10 +40,13 @@ def initialize_(
     """Give a torch network weights of lifted training, in place; the rest of it stays as it is.
 
     Either its matrices and kernels are drawn anew and the network is trained on data, as `lift`
-    does it, which goes on from the weights that are there; then, for arrays, a last layer that is
-    dense is fitted to all samples by one convex problem. Or a fitted chain of dense layers, such as
-    a `LiftedMLP`, is written into its Linear layers in the order in which it runs them. Where
-    anything fails, or is interrupted, nothing has been written.
+    does it, which goes on from the weights that are there; then the last layer is fitted to all
+    samples by one convex problem, see `refit_output` of `Lifted`. It stays as trained for a
+    DataLoader, for a loss with states of its own, such as Huber, and where the network does not end
+    with one Linear, alone with its weights: with a convolution, one for every step, or two whose
+    outputs are added. Or a fitted chain of dense layers, such as a `LiftedMLP`, is written into its
+    Linear layers in the order in which it runs them. Where anything fails, or is interrupted,
+    nothing has been written.
 
     Args:
         module: the network.
@@ -54,8 +58,9 @@ def initialize_(
         passes: over the data.
         batch: makes (X, y) of what a DataLoader yields.
         progress: whether to show a progress bar.
-        settings: of `lift`, such as lam; `method` in place of `passes`, and start=None for one
-            that begins with the weights that are there.
+        settings: of `lift`, such as lam; `method` in place of `passes`, start=None for one that
+            begins with the weights that are there, refit_output=False for a last layer as trained,
+            refit_output=True for an error where it cannot be fitted.
 
     Returns:
         The module.
@@ -88,10 +93,12 @@ def initialize_(
     rate = RATE if settings.get("start", AUTO) is None else None
     settings = {"start": AUTO, "method": Minibatch(epochs=passes, rate=rate), **settings}
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
+    if "refit_output" not in settings and not isinstance(X, DataLoader):
+        lifted.refit_output = output_obstacle(lifted.network) is None
     lifted.fit(X, y, batch=batch, progress=progress)
     if lifted.interrupted:
         raise KeyboardInterrupt("training was interrupted: the network is as it was.")
-    return lifted.fit_output().write_()
+    return lifted.write_()
 
 
 def _example(X: Any, batch: Batch | None) -> Any:

@@ -6,7 +6,6 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -30,15 +29,14 @@ from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import State
 from liftednet.samples import Weights
-from liftednet.validation import FLOATS, require_seed
+from liftednet.validation import FLOATS
 
 from ..block import Structure
 from ..checkpoint import Checkpoint
 from ..data import ArrayLike, Data, Lengths, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
-from ..output import fitted_output
-from ..run import Ending, Report, Step
+from ..run import Report, Step
 from ..standardization import Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
 from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
@@ -212,15 +210,6 @@ class LiftedModule(Lifted):
             return tuple(map(change, X))
         return change(X)
 
-    def fit_output(self) -> Self:
-        """Fit the last layer once more to all samples of the last fit; see `fitted_output`."""
-        fitted = self._known
-        if fitted.data is not None:
-            generator = torch.Generator().manual_seed(require_seed(self.seed))
-            weights = fitted_output(fitted.structure, fitted.weights, fitted.data, generator)
-            self._fit = replace(fitted, weights=tuple(weights), blocks=None)
-        return self
-
     def write_(self) -> nn.Module:
         """Write weights and running statistics into the torch network, in place, and return it.
 
@@ -279,11 +268,6 @@ class LiftedModule(Lifted):
     def lines(self) -> list[Line]:
         """What became of each call."""
         return self._reader.lines
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the last fit was interrupted."""
-        return self.trace is not None and self.trace.ending is Ending.INTERRUPTED
 
     @property
     def share_read(self) -> float:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from liftednet import initialize_, lift, to_torch
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch, Trace
 from liftednet.models.from_torch import LiftedModule, reads
 from liftednet.models.from_torch.reader import ROWS, UNKNOWN, Seen
@@ -470,15 +470,14 @@ def test_the_last_layer_is_fitted_at_the_end_of_an_initialization(kind, generato
     x += y[:, None, None] / 2
     torch.manual_seed(0)
     network = Sequences(kind)
-    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=Minibatch(2, 20)).fit(
-        x, y
-    )
-    features = network.recurrent
-    lifted.write_()
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=Minibatch(2, 20))
+    lifted.fit(x, y).write_()
     before = functional.cross_entropy(network.eval()(x), y)
-    lifted.fit_output().write_()
+    features = copy.deepcopy(network.recurrent.state_dict())
+    lifted.refit_output = True
+    lifted.fit(x, y).write_()
     after = functional.cross_entropy(network(x), y)
-    assert features is network.recurrent
+    assert all(v.equal(features[name]) for name, v in network.recurrent.state_dict().items())
     last = copy.deepcopy(network.out).double()  # torch's own optimizer finds little more
     rows = network.recurrent(x)[0][:, -1].detach().double()
     search = torch.optim.LBFGS(last.parameters(), max_iter=200, line_search_fn="strong_wolfe")
@@ -492,6 +491,71 @@ def test_the_last_layer_is_fitted_at_the_end_of_an_initialization(kind, generato
     search.step(closure)
     least = float(closure())
     assert least <= float(after) < least + 0.3 * (float(before) - least)
+
+
+class Summed(nn.Module):
+    """Two layers whose outputs are added."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.deep = nn.Sequential(nn.Linear(6, 8), nn.Tanh()), nn.Linear(8, 3)
+        self.wide = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.deep(self.body(x)) + self.wide(x)
+        return out
+
+
+_LAST = {
+    "dense": (nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), CrossEntropy(), None),
+    "convolution": (
+        nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 3), nn.Flatten(), nn.Tanh(),
+                      nn.Unflatten(1, (3, 4)), nn.Conv1d(3, 3, 4), nn.Flatten()),
+        CrossEntropy(), "a dense layer right below the loss; there is .*Convolution",
+    ),
+    "sum": (Summed(), CrossEntropy(), "a dense layer right below the loss; there is Sum"),
+    "Huber": (
+        nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1)), Huber(),
+        "Huber has output states",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _LAST)
+def test_a_last_layer_or_a_loss_that_cannot_be_fitted_stays_as_trained(name, generator) -> None:
+    network, loss, obstacle = _LAST[name]
+    x = torch.randn(60, 6, generator=generator)
+    y = x[:, :1] if name == "Huber" else torch.arange(60) % 3
+    x[:, 0] += 2 * (torch.arange(60) % 3)
+    fitted, plain = copy.deepcopy(network), copy.deepcopy(network)
+    initialize_(fitted, x, y, loss=loss)
+    initialize_(plain, x, y, loss=loss, refit_output=False)
+    same = all(v.equal(plain.state_dict()[key]) for key, v in fitted.state_dict().items())
+    assert same is (obstacle is not None)
+    if obstacle is None:
+        initialize_(network, x, y, loss=loss, refit_output=True)
+        return
+    with pytest.raises(DeclarationError, match=f"refit_output needs.*{obstacle}"):
+        initialize_(network, x, y, loss=loss, refit_output=True)
+
+
+def test_a_loader_has_no_last_fit_and_says_so_where_it_is_asked_for(generator) -> None:
+    x, y = torch.randn(60, 6, generator=generator), torch.arange(60) % 3
+    network, loader = _LAST["dense"][0], DataLoader(TensorDataset(x, y), 20)
+    initialize_(network, loader, loss=CrossEntropy())
+    with pytest.raises(DataError, match="refit_output needs all samples"):
+        initialize_(network, loader, loss=CrossEntropy(), refit_output=True)
+
+
+def test_what_the_last_fit_mends_is_not_warned_of(generator) -> None:
+    x, y = torch.randn(300, 6, generator=generator), torch.arange(300) % 3
+    x[:, 0] += 3 * y
+    still = Minibatch(1, rate=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        initialize_(_LAST["dense"][0], x, y, loss=CrossEntropy(), method=still)
+    with pytest.warns(FitWarning, match="better than a constant"):
+        initialize_(_LAST["dense"][0], x, y, loss=CrossEntropy(), method=still, refit_output=False)
 
 
 class Last(nn.Module):

@@ -282,16 +282,52 @@ def test_a_loss_that_is_not_finite_is_an_error_and_the_last_epoch_stays():
 
 
 def test_refitting_the_output_is_the_convex_problem_on_forward_features():
-    model = _trained(refit_output=True, rho=0.1)
-    plain = _trained(rho=0.1)
+    """The gradient of the loss and the penalty is that of a pull to the trained weights."""
+    plain, model = (
+        _trained(refit_output=refit, method=Minibatch(1), rho=0.1, standardize=False)
+        for refit in (False, True)
+    )
     assert model.weights[0].matrix.equal(plain.weights[0].matrix)
     features = torch.relu(model.weights[0].apply(X))
-    exact = LogisticRegression(C=5.0, tol=1e-10, max_iter=5000).fit(features.numpy(), Y.numpy())
-    expected = torch.from_numpy(exact.predict_proba(features.numpy()))
-    assert torch.allclose(model.predict_proba(X), expected, atol=1e-3)
+    (matrix, bias), before = _leaves(model.weights[1]), plain.weights[1].matrix
+    loss = torch.nn.functional.cross_entropy(features @ matrix + bias, Y, reduction="sum")
+    asked, of_bias = torch.autograd.grad(loss + 0.1 * matrix.square().sum(), (matrix, bias))
+    moved = matrix.detach() - before
+    pull = -float((asked * moved).sum() / (2 * moved.square().sum()))
+    torch.testing.assert_close(asked, -2 * pull * moved, atol=1e-4, rtol=1e-4)
+    assert float(of_bias.abs().max()) < 1e-4
+    shares = pull / float(features.square().sum() / features.shape[1])
+    assert min(abs(shares / share - 1) for share in (0.1, 1e-2, 1e-3, 1e-4, 1e-5)) < 1e-2
     assert model.objective() < plain.objective()
     fit = model.subproblem("weights 2")
     assert isinstance(fit, WeightFit) and isinstance(fit.design, Design)
+
+
+def _leaves(layer):
+    return layer.matrix.clone().requires_grad_(), layer.bias.clone().requires_grad_()
+
+
+def test_the_pull_of_the_output_is_chosen_on_samples_that_it_has_not_seen():
+    """Two features for each label of noise: a fit without a pull knows all labels by heart."""
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randn(400, 2, generator=generator), torch.randint(3, (400,), generator=generator)
+    unseen = torch.randn(4000, 2, generator=generator), torch.randint(3, (4000,))
+    losses_ = []
+    for refit in (False, True):
+        model = LiftedMLP((2, 300, 3), method=Minibatch(1), rho=1e-6, refit_output=refit)
+        chances = model.fit(x, y).predict_proba(unseen[0])
+        losses_.append(float(-chances.gather(1, unseen[1][:, None]).log().mean()))
+    assert losses_[1] < losses_[0] + 0.01
+
+
+def test_an_interrupted_training_has_no_last_fit():
+    def stop(step: Step) -> None:
+        raise KeyboardInterrupt
+
+    model = LiftedMLP((4, 8, 3), method=Minibatch(2), refit_output=True).fit(X, Y, on_step=stop)
+    plain = LiftedMLP((4, 8, 3), method=Minibatch(2)).fit(X, Y, on_step=stop)
+    assert model.interrupted
+    assert model.weights[1].matrix.equal(plain.weights[1].matrix)
 
 
 @pytest.mark.parametrize(
