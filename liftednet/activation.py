@@ -19,7 +19,7 @@ from liftednet.evaluation import conjugate_at_zero, evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
-from liftednet.validation import require_positive
+from liftednet.validation import name_of, require_positive
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -354,11 +354,29 @@ class Activation:
     def __repr__(self) -> str:
         """Name the class and its parameters."""
         own = {k: x for k, x in vars(self).items() if k[0] != "_" and k not in _DERIVED}
-        return f"{type(self).__name__}({', '.join(f'{k}={_name(x)}' for k, x in own.items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={name_of(x)}' for k, x in own.items())})"
 
 
-def _name(value: object) -> str:
-    return getattr(value, "__name__", repr(value))
+def require_activation(value: object, where: str) -> None:
+    """Raise `DeclarationError` unless value is an activation, and say what makes one of it.
+
+    Args:
+        value: what was given.
+        where: what needs it, as the message calls it.
+    """
+    if isinstance(value, Activation):
+        return
+    if isinstance(value, type):
+        shown = f"the class {value.__module__}.{value.__name__}: write {value.__name__}()"
+    elif isinstance(value, torch.nn.Module):
+        shown = f"a torch module: write Activation.from_function({value!r})"
+    elif callable(value):
+        shown = f"a function: write Activation.from_function({name_of(value)})"
+    else:
+        shown = repr(value)
+    raise DeclarationError(
+        f"{where} needs an activation, such as liftednet.activations.ReLU(); got {shown}."
+    )
 
 
 class FunctionActivation(Activation):
@@ -377,7 +395,7 @@ class FunctionActivation(Activation):
 
     def __repr__(self) -> str:
         """Name the door and the map."""
-        return f"from_function({_name(self.function)})"
+        return f"from_function({name_of(self.function)})"
 
 
 class DivergenceActivation(Activation):

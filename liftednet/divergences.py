@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet.activation import Activation, DivergenceActivation
+from liftednet.activation import Activation, DivergenceActivation, require_activation
 from liftednet.activations.bounded import Bounded
 from liftednet.activations.piecewise_linear import Identity
 from liftednet.errors import DeclarationError
@@ -414,14 +414,6 @@ def require_divergence(where: str, value: object) -> None:
         )
 
 
-def _require_activation(value: object) -> None:
-    if not isinstance(value, Activation):
-        raise DeclarationError(
-            "a divergence needs an activation, such as ReLU() from liftednet.activations; got "
-            f"{value!r}."
-        )
-
-
 def tight(activation: Activation) -> Divergence:
     """Return the tight divergence; a raw one stays raw, and for the identity the two agree.
 
@@ -436,7 +428,7 @@ def tight(activation: Activation) -> Divergence:
         >>> tight(ReLU()).value(u.relu(), u)  # zero at the forward pass
         tensor(0.)
     """
-    _require_activation(activation)
+    require_activation(activation, "a divergence")
     if isinstance(activation, DivergenceActivation):
         return Raw(activation)
     return Joint(activation) if isinstance(activation, Identity) else Tight(activation)
@@ -456,7 +448,7 @@ def joint(activation: Activation) -> Divergence:
         >>> joint(ReLU()).value(u.relu(), u)  # |v - u|^2 / 2
         tensor(0.5000)
     """
-    _require_activation(activation)
+    require_activation(activation, "a divergence")
     if isinstance(activation, DivergenceActivation):
         return Raw(activation)
     return Joint(activation)

@@ -32,6 +32,7 @@ from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import ends_of
 from liftednet.samples import Weights
+from liftednet.validation import model_inside
 
 __all__ = [
     "to_torch",
@@ -376,7 +377,7 @@ def require_model(model: object) -> None:
     if not {"activations", "weights"} <= set(dir(model)):  # which asks for neither
         raise DataError(
             "a fitted model such as LiftedMLP is needed, with weights and activations; got "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}{model_inside(model)}."
         )
 
 

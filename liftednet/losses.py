@@ -23,7 +23,7 @@ from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import evaluate_all, stating
 from liftednet.lazy import cvxpy as cp
-from liftednet.validation import is_number, require_finite, require_positive
+from liftednet.validation import is_number, name_of, require_finite, require_positive
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -530,7 +530,7 @@ class Declared(OutputLoss):
 
     def __repr__(self) -> str:
         """Name the class and the function."""
-        return f"Declared({getattr(self.function, '__name__', self.function)})"
+        return f"Declared({name_of(self.function)})"
 
 
 def simplex_states(a: Tensor, s: Tensor) -> Tensor:
@@ -569,20 +569,26 @@ def _class_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
     if y.ndim != 2 or y.shape[1] != outputs or not y.is_floating_point():
         raise DataError(
             f"{loss} needs integer labels (samples,) or probabilities (samples, {outputs}), "
-            f"got {y.dtype} of shape {tuple(y.shape)}."
+            f"got {y.dtype} of shape {tuple(y.shape)}: make labels integers, or take "
+            "SquaredError() where the targets are numbers."
         )
     total = y.sum(-1)
     if bool((y < 0).any()) or bool(((total - 1).abs() > 1e-4).any()):
         raise DataError(
             f"{loss} needs class probabilities, nonnegative with sum 1 in each row; the smallest "
             f"entry is {float(y.min()):.4g} and the row sums reach from {float(total.min()):.4g} "
-            f"to {float(total.max()):.4g}."
+            f"to {float(total.max()):.4g}. Targets that are numbers have SquaredError()."
         )
     return y / total.unsqueeze(-1)
 
 
 def _one_hot(y: Tensor, outputs: int, loss: str) -> Tensor:
     low, high = int(y.min()), int(y.max())
+    if outputs == 1:
+        raise DataError(
+            f"{loss} needs an output for each class, and the network has one: give it more, or "
+            "take BinaryCrossEntropy()."
+        )
     if low < 0 or high >= outputs:
         raise DataError(
             f"{loss} with {outputs} outputs needs labels from 0 to {outputs - 1}, got labels "

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from liftednet.activation import Activation, require_torch
+from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.activations.bounded import Bounded
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
@@ -267,11 +267,7 @@ class Network:
             DeclarationError: it is no activation, its forward map is not one of torch, or both or
                 none of argument and units are given.
         """
-        if not isinstance(activation, Activation):
-            raise DeclarationError(
-                "activations must be Activation objects such as liftednet.activations.ReLU(), got "
-                f"{activation!r}; a function becomes one by Activation.from_function."
-            )
+        require_activation(activation, "a state")
         if (argument is None) == (units is None):
             raise DeclarationError("give the pre-activations of the states, or their units.")
         if bounds is not None:
@@ -335,8 +331,8 @@ class Network:
         """
         if not isinstance(loss, Loss):
             raise DeclarationError(
-                "loss must be a loss object, such as liftednet.losses.CrossEntropy(); got "
-                f"{loss!r}."
+                "loss must be a loss object of liftednet.losses, such as CrossEntropy() for "
+                f"classes or SquaredError() for numbers; got {loss!r}."
             )
         label = _named(Label(), "y", len(self.terms))
         as_expression(argument)

@@ -22,7 +22,7 @@ from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.evaluation import solve_precisely, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.scalar_map import Map, increasing_root, refuse_unfit_function
-from liftednet.validation import is_number, require_positive
+from liftednet.validation import is_number, name_of, require_positive
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -174,8 +174,7 @@ class PotentialActivation(Activation):
 
     def __repr__(self) -> str:
         """Name the door, the potential and its domain."""
-        name = getattr(self.function, "__name__", repr(self.function))
-        return f"from_potential({name}, {self.lower}, {self.upper})"
+        return f"from_potential({name_of(self.function)}, {self.lower}, {self.upper})"
 
     def _slope(self, v: Tensor) -> Tensor:
         found: Tensor = grad(lambda x: self.function(x).sum())(v)
@@ -357,7 +356,7 @@ class StatedActivation(Activation):
 
     def __repr__(self) -> str:
         """Name the door and the expression."""
-        return f"from_expression({getattr(self._expression, '__name__', self._expression)})"
+        return f"from_expression({name_of(self._expression)})"
 
     def _minimizer(self, linear: Tensor, scale: float, stiffness: float) -> Tensor:
         """Return argmin_v scale Phi(v) - <linear, v> + stiffness |v|^2 / 2.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liftednet.errors import DeclarationError
 from liftednet.integral_table import IntegralTable, in_chunks
+from liftednet.validation import name_of
 
 Map = Callable[[Tensor], Tensor]
 
@@ -89,17 +90,20 @@ def refuse_bad_map(forward: Map) -> None:
     if not bool(phi.isfinite().all()):
         bad = ~phi.isfinite()
         raise DeclarationError(
-            f"{forward!r} returns {float(phi[bad][0])} at u = {float(u[bad][0]):.4g}; an "
+            f"{name_of(forward)} returns {float(phi[bad][0])} at u = {float(u[bad][0]):.4g}; an "
             "activation must be finite for every real number."
         )
     fall = phi.diff() < -1e-12 * (1 + phi[:, 1:].abs())
     if bool(fall.any()):
         raise DeclarationError(
-            f"{forward!r} decreases just below u = {float(u[:, 1:][fall][0]):.4g}; an activation "
-            "must be nondecreasing to be the argmin of a convex problem."
+            f"{name_of(forward)} decreases just below u = {float(u[:, 1:][fall][0]):.4g}; an "
+            "activation must be nondecreasing to be the argmin of a convex problem. Torch networks "
+            "with such maps, as GELU is, are read by liftednet.lift."
         )
     if float(phi[0, 0]) == float(phi[0, -1]):
-        raise DeclarationError(f"{forward!r} returns {float(phi[0, 0]):.4g} whatever its input.")
+        raise DeclarationError(
+            f"{name_of(forward)} returns {float(phi[0, 0]):.4g} whatever its input."
+        )
 
 
 def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
@@ -115,16 +119,21 @@ def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
     """
     if not callable(function):
         raise DeclarationError(f"{what} must be callable, got {function!r}.")
+    if isinstance(function, type):
+        name = name_of(function)
+        raise DeclarationError(f"{what} is a function or a module, got the class: write {name}().")
     try:
         value = function(x)
     except Exception as error:  # whatever a user's map may raise
         raise DeclarationError(
-            f"{function!r} cannot be applied to a float64 tensor of shape {tuple(x.shape)}: {error}"
+            f"{name_of(function)} cannot be applied to a float64 tensor of shape "
+            f"{tuple(x.shape)}: {error}"
         ) from error
     if not isinstance(value, Tensor) or value.shape != x.shape:
-        found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise DeclarationError(
-            f"an elementwise map keeps the shape {tuple(x.shape)}; {function!r} returned {found}."
+            f"{what} acts entry by entry, without a sum, and keeps the shape {tuple(x.shape)}; "
+            f"{name_of(function)} returned {found}."
         )
     points = x[0, [x.shape[1] // 3, x.shape[1] // 2, 2 * x.shape[1] // 3, -1]].view(2, 2)
     _refuse_other_than_torch(function, points)
@@ -135,8 +144,8 @@ def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
 def _refuse_coupled_entries(forward: Map, points: Tensor) -> None:
     if not _maps_each_entry_alone(forward, points):
         raise DeclarationError(
-            f"{forward!r} is not elementwise: an entry of its result changes with the entries "
-            "beside it. Units that are coupled need an Activation with `per_unit = False`."
+            f"{name_of(forward)} is not elementwise: an entry of its result changes with the "
+            "entries beside it. Units that are coupled need an Activation with `per_unit = False`."
         )
 
 
@@ -155,8 +164,8 @@ def _refuse_other_than_torch(forward: Map, points: Tensor) -> None:
             forward(points.clone().requires_grad_())
     except Exception as error:  # whatever a user's map may raise
         raise DeclarationError(
-            f"{forward!r} cannot be differentiated by torch ({error}): write it in torch, as "
-            "torch.tanh is."
+            f"{name_of(forward)} cannot be differentiated by torch ({error}): write it in torch, "
+            "as torch.tanh is."
         ) from error
 
 

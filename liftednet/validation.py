@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from liftednet.errors import DataError
 from liftednet.processes import size
@@ -44,7 +45,10 @@ def as_tensor(name: str, value: object) -> Tensor:
 
 def _from_numpy(name: str, value: object) -> Tensor:
     if not isinstance(value, np.ndarray):
-        hint = ": convert it with .toarray()" if hasattr(value, "toarray") else ""
+        hints = (x for x in ("toarray", "to_numpy") if hasattr(value, x))  # scipy's, pandas'
+        hint = "".join(f": convert it with .{x}()" for x in hints)
+        if isinstance(value, Dataset):
+            hint = ": training takes a torch.utils.data.DataLoader of it"
         raise DataError(
             f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}{hint}."
         )
@@ -59,7 +63,12 @@ def _from_numpy(name: str, value: object) -> Tensor:
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.from_numpy(native)
     except TypeError as error:
-        raise DataError(f"{name} must hold numbers that torch has, got {value.dtype}.") from error
+        hint = ""
+        if value.dtype.kind in "USO":
+            hint = ": numpy.unique(values, return_inverse=True)[1] makes numbers of names"
+        raise DataError(
+            f"{name} must hold numbers that torch has, got {value.dtype}{hint}."
+        ) from error
 
 
 def require_matrix(name: str, value: object) -> Tensor:
@@ -69,7 +78,8 @@ def require_matrix(name: str, value: object) -> Tensor:
         DataError: it is not a tensor, not a matrix, empty, or of another type.
     """
     if not isinstance(value, Tensor):
-        raise DataError(f"{name} must be a torch tensor, got {type(value).__name__}.")
+        hint = ": convert it with torch.from_numpy" if isinstance(value, np.ndarray) else ""
+        raise DataError(f"{name} must be a torch tensor, got {type(value).__name__}{hint}.")
     if value.layout is not torch.strided:
         raise DataError(f"{name} must be dense, got {value.layout}: convert it with .to_dense().")
     if value.ndim != 2:
@@ -112,6 +122,17 @@ def require_shape(name: str, value: Tensor, shape: tuple[int, ...], because: str
     """Raise `DataError` unless value has the given shape."""
     if tuple(value.shape) != shape:
         raise DataError(f"{name} must have shape {shape} {because}, got {tuple(value.shape)}.")
+
+
+def name_of(value: object) -> str:
+    """Return what people call a value: its name, where it has one, as functions do."""
+    return getattr(value, "__name__", repr(value))
+
+
+def model_inside(value: object) -> str:
+    """Return what to say of an estimator of scikit-learn's kind where a model is needed."""
+    made = hasattr(value, "__sklearn_is_fitted__")
+    return ": give the network that its fit makes, .model_" if made else ""
 
 
 def is_number(value: object) -> bool:

@@ -20,6 +20,7 @@ from liftednet.layers.normalization import BatchNormalization
 from liftednet.losses import SquaredError
 from liftednet.network import State
 from liftednet.samples import Weights
+from liftednet.validation import model_inside
 
 from .convex import CONVEX
 from .from_torch import lift
@@ -173,7 +174,8 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
         moments = dict(model.standardization.moments)
     else:
         raise DataError(
-            f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}."
+            f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}"
+            f"{model_inside(model)}."
         )
     given = [layer.to(torch.empty(0, dtype=torch.float64)) for layer in weights]
     walk = _Walk(structure, dict(zip(structure.parameters, given, strict=True)), moments)

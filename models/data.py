@@ -208,6 +208,12 @@ def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, A
     )
     arrays = list(given) if several and given else [given]
     if len(arrays) != len(variables):
+        if len(variables) == 1:
+            sequence = getattr(variables[0], "sequence", False)
+            raise DataError(
+                f"{name} must be one array, got {len(arrays)} in a {type(given).__name__}: stack "
+                f"them{', padded at their ends, and give lengths=' if sequence else ''}."
+            )
         raise DataError(
             f"{name} must be {len(variables)} arrays, one for each of "
             f"{', '.join(x.name for x in variables)}; got {len(arrays)}."
@@ -223,6 +229,8 @@ def _float_type(tensor: Tensor) -> torch.dtype:
 def _checked_input(variable: Input, x: Tensor, first: Tensor, part: bool) -> Tensor:
     """Return X as (samples, units), or (steps, samples, units)."""
     leading = ("samples", "steps") if variable.sequence else ("samples",)
+    if variable.units == 1 and x.ndim == len(leading):  # one number is a feature by itself
+        x = x.unsqueeze(-1)
     sizes = x.shape[len(leading) :]
     fits = tuple(sizes) == variable.shape or tuple(sizes) == (variable.units,)
     if not fits or (x.numel() == 0 and not (part and len(x) == 0)):
@@ -283,6 +291,11 @@ def _encoded(
         raise DataError(
             f"y of shape {tuple(y.shape)} must have the {timeline.steps} steps of X on its second "
             "axis."
+        )
+    if not per_step and y.ndim == 2 and y.shape[1] == timeline.steps != outputs:
+        raise DataError(
+            f"y of shape {tuple(y.shape)} has a number for each of the {timeline.steps} steps: "
+            f"give (samples, steps, {outputs}), as y[..., None] is for one output."
         )
     y = y.to(timeline.device)
     counted = timeline.valid if per_step else timeline.last

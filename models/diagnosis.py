@@ -11,7 +11,8 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
-from liftednet.network import State, Term
+from liftednet.network import State, Term, ends_of
+from liftednet.penalties.penalty import Weighted
 from liftednet.samples import spread
 
 from .block import Structure, counted, row_weights
@@ -130,11 +131,14 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
         asked = min(max(_GAIN, free / len(y)), _DOUBT)
         if not found <= (1 - asked) * constant and constant > 0:
             grade = "no" if found >= constant else "hardly"  # fits of noise are better, too
+            parts = (part for one in structure.penalties.values() for part in one.parts)
+            held = ends_of(term.argument) or any(not isinstance(x, Weighted) for x in parts)
             yield (
                 f"the network is {grade} better than a constant prediction: on its training data "
                 f"its {type(term.loss).__name__} is {found:.4g} a sample, that of the constant is "
-                f"{constant:.4g}. Train longer, at another rate, from another start or with a "
-                f"smaller rho.{scale_hint(data)}"
+                f"{constant:.4g}. {'Loosen its constraints, or train' if held else 'Train'} "
+                "longer, at another rate, from another start or with a smaller rho."
+                f"{scale_hint(data)}"
             )
 
 

@@ -21,7 +21,7 @@ from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
-from liftednet.names import activation_named
+from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
 from .described import described_network
@@ -474,7 +474,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     Args:
         hidden_layer_sizes: as in `LiftedClassifier`, like all that follow but the loss.
         activation: of the hidden layers.
-        loss: of `liftednet.losses`; None for SquaredError().
+        loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
+            SquaredError().
         lam: see `LiftedClassifier`.
         rho: see `LiftedClassifier`.
         penalty: see `LiftedClassifier`.
@@ -517,7 +518,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         hidden_layer_sizes: int | Sequence[int] = (100,),
         activation: Names = "relu",
         *,
-        loss: Loss | None = None,
+        loss: Loss | str | None = None,
         lam: float | Sequence[float] | None = None,
         rho: float | Sequence[float] | None = None,
         penalty: Penalties | None = None,
@@ -600,7 +601,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         return super()._model(outputs, {"within": self.within, **settings})
 
     def _loss(self) -> Loss:
-        return SquaredError() if self.loss is None else self.loss
+        if self.loss is None:
+            return SquaredError()
+        return loss_named(self.loss) if isinstance(self.loss, str) else self.loss
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several outputs are possible."""

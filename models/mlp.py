@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from liftednet.activation import Activation
+from liftednet.activation import Activation, require_activation
 from liftednet.activations import ReLU
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
@@ -230,11 +230,7 @@ def _checked_activations(
     else:
         given = tuple(activations)
     for activation in given:
-        if not isinstance(activation, Activation):
-            raise DeclarationError(
-                "activations must be Activation objects such as liftednet.activations.ReLU(), got "
-                f"{activation!r}; a function becomes one by Activation.from_function."
-            )
+        require_activation(activation, "a hidden layer")
     if isinstance(loss, OutputLoss):
         if len(given) == hidden and not isinstance(loss, PinnedLoss):
             given = (*given, loss.activation)

@@ -76,6 +76,11 @@ class Settings:
         standardize: bool = True,
     ) -> None:
         """Check what can be checked before there are data."""
+        if not isinstance(network, Network):
+            raise DeclarationError(
+                f"{type(self).__name__} takes a liftednet.Network, got {type(network).__name__}: "
+                "LiftedMLP takes layers' sizes, and liftednet.lift a torch network."
+            )
         self.network = network
         self.lam, self.rho, self.divergence, self.penalty = lam, rho, divergence, penalty
         self.method, self.start, self.seed = method, start, seed

@@ -15,6 +15,7 @@ from liftednet.errors import DataError, LiftedError
 from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.storage import Archive, Description, describe, read, rebuild, write
+from liftednet.validation import model_inside
 
 from .checkpoint import packed, unpacked
 from .described import KNOWN, described_network, differences
@@ -93,7 +94,7 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
             f"save needs {_names()}, got {type(model).__name__}: a torch network is kept by torch, "
             "by torch.save(network.state_dict(), path), after write_() where it was lifted."
         )
-    raise DataError(f"save needs {_names()}, got {type(model).__name__}.")
+    raise DataError(f"save needs {_names()}, got {type(model).__name__}{model_inside(model)}.")
 
 
 def load(path: str | Path, activations: Activations = None, **options: Any) -> Any:

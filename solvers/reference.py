@@ -165,7 +165,10 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
     ) -> Solution[Any]:
         statement = formulation.problem
         if any(variable.value is None for variable in formulation.variables.values()):
-            raise SolverError(f"the reference solver has no solution: {failure}.")
+            said = str(failure)
+            if statement.status in (cp.INFEASIBLE, cp.INFEASIBLE_INACCURATE):
+                said += ", that is, nothing meets all constraints"
+            raise SolverError(f"the reference solver has no solution: {said}.")
         steps = int(getattr(statement.solver_stats, "num_iters", 0) or 0)
         value = problem.read(formulation)
         duals = () if failure else problem.read_duals(formulation)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from liftednet.activation import Activation, DivergenceActivation, require_torch
+from liftednet.activation import Activation, DivergenceActivation, require_activation, require_torch
 from liftednet.check import forward, minimizer, proximal, types, values
 from liftednet.check.report import Check, FailedCheckError, Report
 from liftednet.check.subject import Subject
-from liftednet.errors import DeclarationError, LiftedError, SolverError
+from liftednet.errors import LiftedError, SolverError
 
 Test = Callable[[Subject], Check]
 
@@ -47,10 +47,7 @@ def check_activation(
         >>> check_activation(ReLU()).passed
         True
     """
-    if not isinstance(activation, Activation):
-        raise DeclarationError(
-            f"check_activation needs an activation, such as activations.ReLU(); got {activation!r}."
-        )
+    require_activation(activation, "check_activation")
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     done: list[Check] = []

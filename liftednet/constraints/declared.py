@@ -9,6 +9,7 @@ from liftednet.constraints.constraint import Constraint
 from liftednet.errors import DeclarationError
 from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
+from liftednet.validation import name_of
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint as Stated
@@ -55,4 +56,4 @@ class Declared(Constraint):
 
     def __repr__(self) -> str:
         """Name the class and the function."""
-        return f"Declared({getattr(self.function, '__name__', self.function)})"
+        return f"Declared({name_of(self.function)})"

@@ -86,7 +86,7 @@ def initialize_(
     """
     if not isinstance(module, nn.Module):
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
-    if hasattr(X, "weights") or hasattr(X, "activations"):
+    if any(hasattr(X, x) for x in ("weights", "activations", "__sklearn_is_fitted__")):
         return _written(module, X)
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
@@ -29,7 +30,7 @@ from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import State
 from liftednet.samples import Weights
-from liftednet.validation import FLOATS
+from liftednet.validation import FLOATS, as_tensor
 
 from ..block import Structure
 from ..checkpoint import Checkpoint
@@ -302,6 +303,9 @@ class LiftedModule(Lifted):
                 yield f"stands still: {name} (requires_grad is False)"
             elif id(parameter) not in read:
                 yield f"stands still: {name} (no call that was read uses it)"
+        for name, module in self.module.named_modules():
+            if isinstance(module, _DropoutNd) and module.training and module.p > 0:
+                yield f"is off in lifted training: {name}, {module!r}"
 
 
 class _Loader(DataLoader[Any]):
@@ -427,6 +431,11 @@ def lift(
 def _require_network(network: object) -> Tensor:
     if not isinstance(network, nn.Module):
         raise DataError(f"lift reads a torch.nn.Module, got {network!r}.")
+    if isinstance(network, torch.jit.ScriptModule):
+        raise DataError(
+            "a scripted module runs no Python that could be read: give the module from before "
+            "torch.jit.script."
+        )
     parameters = list(network.parameters())
     if any(map(is_lazy, parameters)):
         raise DataError("a parameter has no shape yet: call the network once first.")
@@ -444,10 +453,12 @@ def _require_network(network: object) -> Tensor:
 
 
 def _as_samples(x: Any, like: Tensor) -> Tensor:
-    found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    if not isinstance(found, Tensor) or found.ndim == 0 or len(found) == 0:
-        raise DataError(f"the example must hold samples, such as X[:2]; got {type(x).__name__}.")
-    found = found.detach().to(like.device)
+    found = as_tensor("the example of X", x)
+    if found.ndim == 0 or len(found) == 0:
+        raise DataError(
+            f"the example must hold samples, such as X[:2]; got shape {tuple(found.shape)}."
+        )
+    found = found.to(like.device)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()
 
 
@@ -480,7 +491,8 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
     if isinstance(loss, CrossEntropy) and len(shape) == 2:
         if reader.network.steps not in (None, shape[0]):
             raise DataError(
-                f"the network has {reader.network.steps} steps inside and answers at {shape[0]}."
+                f"the network has {reader.network.steps} steps inside and answers at {shape[0]}: "
+                "it returns (samples, steps, classes) here, with the classes last."
             )
         reader.network.steps = shape[0]
         expression = apply(Steps(shape[0]), expression)

@@ -156,7 +156,8 @@ class Reader:
         if not isinstance(run.output, Tensor) or id(run.output) not in self._seen:
             raise DataError(
                 f"a network is lifted that returns one tensor of its inputs, and this returns "
-                f"{type(run.output).__name__}."
+                f"{type(run.output).__name__}: give a module whose forward picks the one that the "
+                "loss is on."
             )
         return self._seen[id(run.output)]
 

@@ -158,7 +158,8 @@ def record(
         hooks.enter_context(_own_functions(recorder))
         try:
             with recorder:
-                output = network(*example)
+                # torch.compile's module would trace the calls, and hide them
+                output = getattr(network, "_orig_mod", network)(*example)
         except Exception as error:  # whatever a network of the user's says
             raise _cannot_run(recorder, network, example, error) from error
     return Recording(recorder.calls, output, list(recorder.ran))

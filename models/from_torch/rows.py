@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -76,7 +76,12 @@ def _softplus(call: Call) -> Activation:
 def _declared(call: Call) -> Activation:
     """Return an activation declared by its forward map alone."""
     options = {k: v for k, v in call.kwargs.items() if k not in ("inplace", "input")}
-    return Activation.from_function(lambda u: call.function(u, *call.args[1:], **options))
+
+    def declared(u: Tensor) -> Tensor:
+        return cast(Tensor, call.function(u, *call.args[1:], **options))
+
+    declared.__name__ = call.name
+    return Activation.from_function(declared)
 
 
 ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
@@ -136,7 +141,12 @@ def _split(reader: Reader, call: Call) -> Seen | None:
     phi, slope = _DESCENTS[call.name]
     if "approximate" in call.kwargs:
         phi = partial(phi, approximate=call.kwargs["approximate"])
-    raised = Activation.from_function(lambda u: phi(u) + slope * u)
+
+    def risen(u: Tensor) -> Tensor:
+        return phi(u) + slope * u
+
+    risen.__name__ = f"{call.name}(u) + {slope} u"
+    raised = Activation.from_function(risen)
     z = reader.state(call, raised, x.expression)
     return Seen(z - slope * x.expression, x.layout)
 

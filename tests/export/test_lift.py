@@ -792,3 +792,69 @@ def test_gauss_newton_goes_through_what_is_not_affine(case, generator) -> None:
     loss = functional.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="sum")
     pull = sum(layer.matrix.square().sum() for layer in lifted.weights)
     assert trace.objectives[-1] == pytest.approx(float(loss + 1e-3 * pull), rel=1e-8)
+
+
+class Category(nn.Module):
+    """A number for each sample, without an axis of features, beside features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, numbers: Tensor) -> Tensor:
+        scores: Tensor = self.last(x + self.table(numbers))
+        return scores
+
+
+def test_a_number_for_each_sample_is_an_input(generator) -> None:
+    x, numbers = torch.randn(40, 3, generator=generator), torch.arange(40) % 4
+    network = Category()
+    lifted = lift(network, (x[:2], numbers[:2]), loss=CrossEntropy(), show=False)
+    lifted.fit((x, numbers), numbers // 2).write_()
+    wanted = network(x, numbers).softmax(-1)
+    torch.testing.assert_close(lifted.forward((x, numbers)), wanted)
+    assert (wanted.argmax(1) == numbers // 2).float().mean() > 0.9
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_compiled_network_is_read_as_the_one_inside(generator) -> None:
+    network = nn.Sequential(nn.Linear(4, 5), nn.SiLU(), nn.Linear(5, 3))
+    compiled: Any = torch.compile(network, backend="eager")
+    x = torch.rand(30, 4, generator=generator)
+    lifted = lift(compiled, x[:2], loss=CrossEntropy(), show=False)
+    assert [line.call for line in lifted.lines] == ["linear", "silu", "linear"]
+    assert lifted.fit(x, torch.arange(30) % 3).write_() is compiled
+    torch.testing.assert_close(network(x).softmax(-1), lifted.forward(x))
+
+
+def test_a_scripted_network_is_refused_with_what_to_give() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Linear(2, 2))
+    with pytest.raises(DataError, match=r"before torch\.jit\.script"):
+        lift(scripted, torch.rand(2, 2), loss=CrossEntropy())
+
+
+def test_classes_that_stand_before_steps_are_told_where_they_belong(generator) -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrent = nn.GRU(3, 5, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            states: Tensor = self.recurrent(x)[0]
+            return states.transpose(1, 2)
+
+    x = torch.randn(2, 7, 3, generator=generator)
+    with pytest.raises(DataError, match=r"\(samples, steps, classes\) here, with the classes last"):
+        lift(Turned(), x, loss=CrossEntropy())
+
+
+def test_the_summary_tells_dropout_and_names_functions() -> None:
+    network = nn.Sequential(nn.Linear(4, 4), nn.SELU(), nn.Dropout(0.3), nn.Linear(4, 2), nn.SiLU())
+    shown = lift(network, torch.rand(2, 4), loss=CrossEntropy(), show=False).summary()
+    for part in ("is off in lifted training: 2, Dropout(p=0.3", "from_function(selu)",
+                 "from_function(silu(u) + 0.1 u)"):  # fmt: skip
+        assert part in shown
+    still = lift(network.eval(), torch.rand(2, 4), loss=CrossEntropy(), show=False).summary()
+    assert "is off" not in still

@@ -421,7 +421,7 @@ def described(**changes: Any) -> dict[str, str]:
         ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
         (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
         (described(sizes="5"), "sizes must be"),
-        (described(activations=["Tanh"]), "must be Activation objects"),
+        (described(activations=["Tanh"]), "needs an activation"),
         (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
         (described(loss={"name": "Mine"}), "Mine was declared outside"),
         (described(lam=[-1.0]), "lam must be positive"),

@@ -14,6 +14,7 @@ from liftednet import (
     DataError,
     DeclarationError,
     Link,
+    Network,
     SolverError,
     StateFit,
     WeightFit,
@@ -406,3 +407,40 @@ def test_a_far_sample_leaves_no_trace_in_those_solved_after_it():
     for far in (1.0, 1e6):
         soft.forward(far * u)
         torch.testing.assert_close(soft.forward(u), (u.abs() - 1).clamp(min=0) * u.sign() / 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (torch.nn.ReLU(), r"a torch module: write Activation\.from_function\(ReLU\(\)\)"),
+        (torch.relu, r"a function: write Activation\.from_function\(relu\)"),
+        (torch.nn.ReLU, r"the class torch\.nn.*ReLU: write ReLU\(\)"),
+        (activations.ReLU, r"the class liftednet\..*ReLU: write ReLU\(\)"),
+        ("relu", "got 'relu'"),
+    ],
+)
+@pytest.mark.parametrize(
+    "door",
+    [
+        check_activation,
+        tight,
+        lambda a: LiftedMLP((3, 5, 2), a),
+        lambda a: Network().state(a, Network().input(3)),
+    ],
+)
+def test_what_is_no_activation_is_told_what_makes_one_of_it(given, words, door):
+    with pytest.raises(DeclarationError, match=rf"liftednet\.activations\.ReLU\(\); .*{words}"):
+        door(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (torch.nn.functional.gelu, r"^gelu decreases .* read by liftednet\.lift"),
+        (torch.nn.Softsign, r"got the class: write Softsign\(\)\."),
+        (lambda u: u.softmax(-1), "^<lambda> is not elementwise"),
+    ],
+)
+def test_a_map_that_cannot_be_declared_is_named_and_told_what_to_do(given, words):
+    with pytest.raises(DeclarationError, match=words):
+        Activation.from_function(given)

@@ -23,6 +23,7 @@ import liftednet
 from liftednet import DataError, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.activations import Sigmoid, Tanh
 from liftednet.errors import DeclarationError, LiftedError, NotFittedError
+from liftednet.losses import Quantile, SquaredError
 from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1
 
@@ -228,7 +229,7 @@ def test_errors_are_those_of_both_libraries():
     ("settings", "error", "message"),
     [
         ({"activation": "wave"}, DataError, "there is no activation 'wave'"),
-        ({"activation": 3}, DeclarationError, "must be Activation objects"),
+        ({"activation": 3}, DeclarationError, "needs an activation"),
         ({"lam": -1.0}, DataError, "lam must be positive"),
         ({"method": "magic"}, DeclarationError, "method must be one of"),
         ({"max_iter": 0}, DataError, "epochs"),
@@ -341,3 +342,15 @@ def test_a_sequence_estimator_knows_what_it_has_not_seen():
     found = clone(RECURRENT).set_params(max_iter=1).fit(x, y)
     with pytest.raises(DataError, match="X has 2 features, but LiftedSequenceClassifier"):
         found.predict(np.zeros((3, 6, 2)))
+
+
+def test_a_loss_may_be_a_name_as_on_the_command_line():
+    y = X[:, 0] ** 2
+    for name, loss in {"squared_error": SquaredError(), "quantile:0.9": Quantile(0.9)}.items():
+        by_name, by_object = (
+            LiftedRegressor((4,), loss=x, max_iter=3, random_state=0).fit(X, y)
+            for x in (name, loss)
+        )
+        assert np.array_equal(by_name.predict(X), by_object.predict(X))
+    with pytest.raises(DataError, match="there is no loss 'absolute_error'; there are"):
+        LiftedRegressor(loss="absolute_error").fit(X, y)

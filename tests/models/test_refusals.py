@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import re
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import TensorDataset
 
-from liftednet import DataError, DeclarationError, LiftedError, activations, losses
-from liftednet.models import LiftedMLP
+from liftednet import (
+    DataError,
+    DeclarationError,
+    FitWarning,
+    LiftedError,
+    LiftedRegressor,
+    activations,
+    certify,
+    initialize_,
+    losses,
+    save,
+    to_torch,
+)
+from liftednet.models import Lifted, LiftedMLP, LiftedRNN
 from liftednet.problems import Weights
 from tests.models.networks import fitted, full, labeled
 
@@ -144,3 +159,70 @@ def test_data_beyond_all_scales_never_end_in_numbers_that_are_none(method, scale
     else:
         assert model.trace is not None
         assert np.isfinite(model.trace.steps[-1].objective)
+
+
+REAL = torch.linspace(-1, 1, 30, dtype=torch.float64)
+STEPS = torch.zeros(30, 6, 3, dtype=torch.float64)
+MISTAKES: dict[str, tuple[Any, ...]] = {
+    "numbers under the default loss": (LiftedMLP, (4, 3, 3), X, X[:, :3], r"SquaredError\(\)"),
+    "labels as floats": (LiftedMLP, (4, 3, 3), X, Y.double(), "make labels integers"),
+    "two classes of one output": (LiftedMLP, (4, 3, 1), X, Y % 2, r"BinaryCrossEntropy\(\)"),
+    "a dataset": (LiftedMLP, (4, 3, 3), TensorDataset(X, Y), Y, "DataLoader"),
+    "names": (LiftedMLP, (4, 3, 3), X, np.array(list("abc") * 10), r"numpy\.unique"),
+    "rows in a list": (LiftedMLP, (4, 3, 3), list(X), Y, "one array, got 30 in a list: stack"),
+    "sequences in a list": (LiftedRNN, (3, 4, 2), list(STEPS), Y % 2, "and give lengths="),
+    "steps without an axis of outputs": (
+        partial(LiftedRNN, loss=losses.SquaredError()), (3, 4, 1), STEPS, REAL.expand(6, 30).T,
+        r"give \(samples, steps, 1\), as y\[\.\.\., None\]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_an_everyday_mistake_is_told_what_to_write(case):
+    kind, sizes, x, y, words = MISTAKES[case]
+    model = kind(*((sizes,) if kind is LiftedMLP else sizes))
+    with pytest.raises(DataError, match=words):
+        model.fit(x, y)
+
+
+def test_a_data_frame_is_told_how_to_become_an_array():
+    frame = pytest.importorskip("pandas").DataFrame(X.numpy())
+    with pytest.raises(DataError, match=r"got DataFrame: convert it with \.to_numpy\(\)"):
+        LiftedMLP((4, 3, 3)).fit(frame, Y)
+
+
+@pytest.mark.parametrize("given", [(4, 3, 3), torch.nn.Linear(4, 3)])
+def test_what_is_no_network_is_told_who_takes_it(given):
+    with pytest.raises(
+        DeclarationError, match=r"LiftedMLP takes .* liftednet\.lift a torch"
+    ):
+        Lifted(given)
+
+
+def test_the_network_inside_an_estimator_is_named():
+    estimator = LiftedRegressor((3,), max_iter=1, random_state=0).fit(X, REAL)
+    linear = torch.nn.Linear(4, 1)
+    doors = (to_torch, certify, lambda x: save(x, "never"), lambda x: initialize_(linear, x))
+    for door in doors:
+        with pytest.raises(DataError, match=r"LiftedRegressor: give .* \.model_"):
+            door(estimator)
+
+
+@pytest.mark.filterwarnings("ignore:.*:liftednet.errors.FitWarning")
+def test_one_feature_needs_no_axis_of_its_own():
+    y = REAL.square()
+    found = [
+        LiftedMLP((1, 5, 1), loss=losses.SquaredError()).fit(x, y).predict(x)
+        for x in (REAL, REAL[:, None])
+    ]
+    assert torch.equal(*found)
+    assert found[0].shape == (30, 1)
+
+
+def test_advice_on_a_useless_fit_names_what_holds_it():
+    held = LiftedMLP((4, 5, 1), loss=losses.SquaredError(), lipschitz=1e-3)
+    with pytest.warns(FitWarning, match="Loosen its constraints, or train longer"):
+        held.fit(X, X[:, 0])
+    with pytest.warns(FitWarning, match=r"\. Train longer"):
+        LiftedMLP((4, 5, 1), loss=losses.SquaredError(), rho=1e9).fit(X, X[:, 0])
