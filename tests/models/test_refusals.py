@@ -194,9 +194,7 @@ def test_a_data_frame_is_told_how_to_become_an_array():
 
 @pytest.mark.parametrize("given", [(4, 3, 3), torch.nn.Linear(4, 3)])
 def test_what_is_no_network_is_told_who_takes_it(given):
-    with pytest.raises(
-        DeclarationError, match=r"LiftedMLP takes .* liftednet\.lift a torch"
-    ):
+    with pytest.raises(DeclarationError, match=r"LiftedMLP takes .* liftednet\.lift a torch"):
         Lifted(given)
 
 
