@@ -9,7 +9,8 @@ import pytest
 from scipy.optimize import nnls
 
 from liftednet.problems import Weights
-from liftednet.solvers import solve
+from liftednet.solution import Status
+from liftednet.solvers import choose, solve
 from tests.torture.judge import Convex, Term, solved
 from tests.torture.subproblems import KINDS, findings, verdict
 
@@ -22,6 +23,14 @@ def test_no_drawn_subproblem_is_certified_and_wrong():
 @pytest.mark.parametrize("seed", [1442, 1658, 11384, 11468, 21802, 22213])
 def test_weight_fits_that_were_certified_and_wrong(seed):
     make, _ = KINDS["weight fits"]
+    assert verdict(make(seed)) == ("SOLVED", "")
+
+
+@pytest.mark.parametrize("kind, seed", [("state fits", 600028), ("state fits", 600429)])
+def test_auto_solves_what_its_first_solver_does_not(kind, seed):
+    make, _ = KINDS[kind]
+    problem = make(seed).problem
+    assert choose(problem).solve(problem).status is not Status.SOLVED
     assert verdict(make(seed)) == ("SOLVED", "")
 
 
