@@ -148,7 +148,8 @@ def read(path: str | Path) -> Archive:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
-        raise DataError(f"there is no model at {source}: {error}.") from error
+        reason = error if source.exists() else "no such file"
+        raise DataError(f"there is no model at {source}: {reason}.") from error
     except SafetensorError as error:
         raise DataError(f"{source} is no whole safetensors file: {error}.") from error
     about = _described(metadata, source)

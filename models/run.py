@@ -230,19 +230,22 @@ def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -
     columns: tuple[Any, ...] = (
         TextColumn("{task.completed} of {task.total}"),
         BarColumn(),
-        TextColumn("objective {task.fields[objective]:.6g}  {task.fields[block]}"),
+        TextColumn("{task.fields[said]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns) as bar:
-        done = trace.steps[-1].sweep if trace.steps else 0
-        task = bar.add_task(
-            "training", total=rounds, completed=done, objective=float("nan"), block=""
-        )
+        task = bar.add_task("training", total=rounds, said="")
+
+        def show(step: Step) -> None:
+            said = f"objective {step.objective:.6g}  {step.block}"
+            bar.update(task, completed=step.sweep + step.whole, said=said)
 
         def report(step: Step) -> None:
-            done = step.sweep + step.whole
-            bar.update(task, completed=done, objective=step.objective, block=step.block)
+            show(step)
             tell(step)
+
+        for step in trace.steps[-1:]:  # where it goes on from
+            show(step)
 
         yield report
 

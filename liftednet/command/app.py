@@ -84,7 +84,7 @@ class Images(StrEnum):
 
 
 class Coupling(StrEnum):
-    """The two divergences."""
+    """What ties states to the layer below."""
 
     TIGHT = "tight"
     JOINT = "joint"
@@ -142,7 +142,8 @@ def train(
         str, typer.Option(help="A name from liftednet.activations, or MODULE:NAME.")
     ] = "ReLU",
     loss: Annotated[
-        str, typer.Option(help="A name from liftednet.losses, such as quantile:0.9.")
+        str,
+        typer.Option(help="A name from liftednet.losses, such as squared-error or quantile:0.9."),
     ] = "CrossEntropy",
     divergence: Annotated[
         Coupling, typer.Option(help="Zero at the forward pass, jointly convex, or held there.")
@@ -163,7 +164,7 @@ def train(
         int | None, typer.Option(min=1, help="The most epochs, sweeps or steps.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a minibatch.")] = None,
-    scale: Annotated[
+    standardize: Annotated[
         bool, typer.Option(help="Whether inputs are brought to mean 0 and variance 1 inside.")
     ] = True,
     held_out: Annotated[
@@ -200,7 +201,7 @@ def train(
             rho=rho,
             sweeps=sweeps,
             batch_size=batch_size,
-            scale=scale,
+            standardize=standardize,
             held_out=held_out,
             seed=seed,
             output=output,

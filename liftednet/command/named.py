@@ -11,6 +11,7 @@ from liftednet.activation import Activation
 from liftednet.data import Classification, digits, mnist
 from liftednet.errors import DataError, DeclarationError
 from liftednet.names import activation_named
+from liftednet.validation import name_of
 
 IMAGES: dict[str, Callable[[], Classification]] = {"digits": digits, "mnist": mnist}
 
@@ -41,7 +42,7 @@ def declared_activation(name: str) -> Activation:
     made = _made(name, found) if isinstance(found, type) else found
     if not isinstance(made, Activation):
         raise DeclarationError(
-            f"{name} is no activation but {found!r}: derive it from liftednet.Activation, or wrap "
+            f"{name} is no activation but {name_of(found)}: derive it from liftednet.Activation, or wrap "
             "a function by Activation.from_function."
         )
     return made

@@ -54,7 +54,7 @@ class Order:
     rho: float | None
     sweeps: int | None
     batch_size: int | None
-    scale: bool
+    standardize: bool
     held_out: float | None
     seed: int
     output: Path
@@ -153,7 +153,7 @@ def _options(order: Order) -> dict[str, Any]:
         "rho": order.rho,
         "solver": order.solver,
         "penalty": None if order.penalty is None else penalty_named(order.penalty),
-        "standardize": None if order.scale else False,
+        "standardize": None if order.standardize else False,
     }
     if order.penalty is not None and order.rho is not None:
         raise DataError(
@@ -180,11 +180,7 @@ def _scores(model: LiftedMLP, halves: Halves) -> list[str]:
         "training": (halves.x_train, halves.y_train),
         "test": (halves.x_test, halves.y_test),
     }
-    return [
-        f"{part} {score(model.loss, model.predict(x), y)} by the feedforward rule, "
-        f"{score(model.loss, model.predict_lifted(x), y)} by the lifted rule"
-        for part, (x, y) in parts.items()
-    ]
+    return [f"{part} {score(model.loss, model.predict(x), y)}" for part, (x, y) in parts.items()]
 
 
 def _hidden(text: str) -> tuple[int, ...]:

@@ -167,9 +167,9 @@ def _real(name: str, values: Values) -> Values:
         raise DataError(f"{name} must hold real numbers, got {values.dtype}.")
     row = _first_text(values)
     found = str(values.flat[row])
-    held = f"has {found!r}: make numbers of it, or choose other columns"
+    held = f"has {found!r}: make numbers of it, or name other columns (--columns)"
     if not found.strip():
-        held = "has none: fill it in, or leave the row out"
+        held = "has none: fill it in, leave the row out, or take LiftedClassifier(missing=True)"
     raise DataError(f"{name} must hold real numbers, and row {row + 1} {held}.")
 
 

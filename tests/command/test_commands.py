@@ -118,7 +118,7 @@ def test_check_says_what_is_wrong_with_a_name(here, name, message) -> None:
 def test_train_saves_a_model_that_can_be_loaded(here) -> None:
     result = call("train", "data.npz", "--hidden", "6,5", "--sweeps", "1", "--output", "m.st")
     assert result.exit_code == 0, result.output
-    assert "by the lifted rule" in result.stdout
+    assert [x for x in result.stdout.splitlines() if x.startswith(("training acc", "test acc"))]
     model = load("m.st")
     assert model.sizes == (4, 6, 5, 3)
     assert model.predict(torch.zeros(2, 4)).shape == (2,)
@@ -237,9 +237,20 @@ def test_scaling_and_checkpoints_are_left_to_the_model(here, monkeypatch) -> Non
 
     monkeypatch.setattr("liftednet.command.train.LiftedMLP", Model)
     monkeypatch.setattr("liftednet.command.train.save", lambda model, path, notes: path)
-    call("train", "data.npz", "--sweeps", "1", "--no-scale", "--checkpoint", "kept", "--resume")
+    call(
+        "train", "data.npz", "--sweeps", "1", "--no-standardize", "--checkpoint", "kept", "--resume"
+    )
     call("train", "data.npz", "--sweeps", "1")
     assert told == [False, (Path("kept"), True), True, (None, False)]
+
+
+def test_a_training_that_is_done_is_shown_as_done(here) -> None:
+    order = ("train", "data.npz", "--hidden", "4", "--sweeps", "3", "--checkpoint", "kept")
+    first, again = call(*order).stdout, call(*order, "--resume").stdout
+    for shown in (first, again):
+        assert "3 of 3" in shown
+        assert "nan" not in shown
+    assert first.splitlines()[-2:] == again.splitlines()[-2:]
 
 
 def test_train_refuses_targets_before_it_names_the_network(here) -> None:
