@@ -42,8 +42,8 @@ def declared_activation(name: str) -> Activation:
     made = _made(name, found) if isinstance(found, type) else found
     if not isinstance(made, Activation):
         raise DeclarationError(
-            f"{name} is no activation but {name_of(found)}: derive it from liftednet.Activation, or wrap "
-            "a function by Activation.from_function."
+            f"{name} is no activation but {name_of(found)}: derive it from liftednet.Activation, "
+            "or wrap a function by Activation.from_function."
         )
     return made
 
