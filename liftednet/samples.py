@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -138,7 +139,17 @@ class Weights:
         return Weights(stacked[:-1], stacked[-1])
 
 
-@dataclass(frozen=True, eq=False)
+def outlined(value: Any) -> str:
+    """Return a dataclass as it prints, with tensors by their shapes alone."""
+    parts = ((one.name, getattr(value, one.name)) for one in fields(value))
+    shown = (
+        f"{name}={f'tensor of shape {tuple(x.shape)}' if isinstance(x, Tensor) else repr(x)}"
+        for name, x in parts
+    )
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Design:
     """A design matrix [X, 1]: inputs, and a column of ones where there is a bias.
 
@@ -171,6 +182,7 @@ class Design:
     weights: Tensor | None = None
     shift: Tensor | None = None
     exact: bool = True
+    __repr__ = outlined
 
     def __post_init__(self) -> None:
         """Refuse inputs that are not a matrix of float32 or float64, and bad weights."""

@@ -164,11 +164,15 @@ def read(path: str | Path) -> Archive:
 
 
 def _described(metadata: Mapping[str, str], source: Path) -> Description:
-    if metadata.get("format") != _FORMAT:
-        raise DataError(
-            f"{source} was not saved by liftednet.save: its metadata do not name an architecture. "
-            "Weights of a torch network go into one by load_state_dict."
+    known = metadata.get("format", "")
+    if known != _FORMAT:
+        hint = (
+            f"it is a {known}, from which its model goes on by fit(..., checkpoint=, resume=True)"
+            if known.startswith(_FORMAT)
+            else "its metadata do not name an architecture. Weights of a torch network go into one "
+            "by load_state_dict"
         )
+        raise DataError(f"{source} was not saved by liftednet.save: {hint}.")
     if metadata.get("version") not in (str(_VERSION), str(_OLDER)):
         raise DataError(
             f"{source} has version {metadata.get('version')} of the format, and this liftednet "

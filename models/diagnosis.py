@@ -45,9 +45,9 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     with torch.no_grad():
         passed = structure.passed({**some.values, **values})
     texts = [
+        *_apart(structure, data.raw),  # ratios of distances are those of any scale
         *_useless(structure, some, passed),
         *_still(structure, passed),
-        *_apart(structure, data.raw),  # ratios of distances are those of any scale
     ]
     for text in texts:
         processes.warn(text)

@@ -215,7 +215,7 @@ class PenalizedWeights(Prior):
         return PenalizedWeights, tuple(self.weights.matrix.shape), bias, self.penalty
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlockFit(Fit[Any]):
     """min over v of g(v) - <p, v> + sum_k lam_k [R_k(A_k v + c_k) - <A_k v + c_k, t_k>].
 

@@ -51,7 +51,7 @@ class ConstrainedFormulation(Formulation):
     declared: tuple[list[Stated], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ConstrainedFit(Fit[Any]):
     """min over v of a fit's objective, subject to constraints on its scores U.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.formulation import Formulation, Measure, Value, exact_target, to_numpy
 from liftednet.problems.link import Link
+from liftednet.samples import outlined
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -36,6 +37,8 @@ class Fit(ABC, Generic[Value]):
         >>> fit.measure(torch.tensor([[2.0, 0.0]])).residual, fit.measure(torch.ones(1, 2)).residual
         (0.0, 0.5)
     """
+
+    __repr__ = outlined
 
     @property
     @abstractmethod

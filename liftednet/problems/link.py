@@ -15,6 +15,7 @@ from liftednet.divergences import Divergence, require_divergence
 from liftednet.errors import DataError
 from liftednet.maps import LinearMap, Times
 from liftednet.problems.formulation import require_bounded
+from liftednet.samples import outlined
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -24,7 +25,7 @@ from liftednet.validation import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Link:
     """lam [R(A v + c) - <A v + c, t>]: what states or data above ask of a variable v.
 
@@ -55,6 +56,7 @@ class Link:
     target: Tensor
     lam: float = 1.0
     weights: Tensor | None = None
+    __repr__ = outlined
 
     @cached_property
     def map(self) -> LinearMap:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class OutputFit(Fit[Tensor]):
     """min over Z in dom Phi of loss(Y, Z) + lam [Phi(Z) - <Z, U>].
 

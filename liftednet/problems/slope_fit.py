@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEAST_SLOPE = 1e-4
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SlopeFit(Fit[float]):
     """min over alpha in [1e-4, 1] of lam (s / alpha + alpha t) / 2.
 

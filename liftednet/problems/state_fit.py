@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Bounds = tuple[float, float]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StateFit(Fit[Tensor]):
     """min over Z in dom Phi of lam [Phi(Z) - <Z, U>] + sum over the links.
 

@@ -21,14 +21,14 @@ from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.linearized_over_time import Linearized
 from liftednet.problems.link import Link
 from liftednet.problems.state_fit import StateFit
-from liftednet.samples import squared_norm_on
+from liftednet.samples import outlined, squared_norm_on
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TimeLink:
     """What a layer above asks of the states Z at some steps: lam [R(Z W + C) - <Z W + C, V>].
 
@@ -57,6 +57,7 @@ class TimeLink:
     target: Tensor
     counted: Tensor
     lam: float = 1.0
+    __repr__ = outlined
 
     @cached_property
     def smoothness(self) -> float | None:
@@ -117,7 +118,7 @@ def _remainder(divergence: Divergence, u: Tensor) -> Tensor:
     return divergence.remainder_value(u)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StatesOverTime(Fit[Tensor]):
     """min over Z_0, Z_1, ... in dom Phi of lam sum_t D(Z_t, Z_{t-1} W + D_t) + the links.
 

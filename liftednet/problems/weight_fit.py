@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WeightFit(Fit[Weights]):
     """min over W, b of lam sum_i [R(x_i W + b + c_i) - <x_i W + b + c_i, v_i>] + pi(W).
 

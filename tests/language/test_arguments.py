@@ -56,6 +56,16 @@ def test_a_solution_shows_its_status_and_not_what_might_have_been() -> None:
     assert "unfinished" not in text
 
 
+def test_a_fit_shows_its_tensors_by_their_shapes() -> None:
+    link = Link(tight(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+    shown = repr(StateFit(tight(ReLU()), torch.ones(1, 2), (link,)))
+    assert shown.startswith(
+        "StateFit(divergence=Tight(activation=ReLU()), pre_activation=tensor of"
+    )
+    assert "links=(Link(divergence=Tight(activation=ReLU()), weight=tensor of shape (2, 2)" in shown
+    assert "tensor(" not in shown
+
+
 @pytest.mark.parametrize("loss", [losses.CrossEntropy(), losses.BinaryCrossEntropy(), "squared"])
 def test_an_output_fit_refuses_a_loss_without_output_states(loss) -> None:
     with pytest.raises(DeclarationError, match="SquaredError"):
