@@ -32,9 +32,10 @@ from .block import counted
 from .data import Data
 from .forward_pass import Values
 
-# Features whose ranges differ by less than this from the median's keep their proportions: a set in
-# one unit (pixels, counts of words, standard scores) says something by them.
-_ALIKE = 3.0
+# Features in one unit (pixels, counts of words, standard scores) say something by their ranges:
+# those that differ by less than _ALIKE from the median's keep their proportions. Ranges further
+# apart than a pixel's can be, whose values are those of a byte, are of several units.
+_ALIKE, _ONE_UNIT = 3.0, 256.0
 _DIGITS = 1e-3  # that the sum b - (center / scale) W may cost a folded network
 
 
@@ -259,7 +260,8 @@ def standardization_of(network: Network, data: Data) -> Standardization:
     """Return the moments of the inputs, and of the targets of losses that scale with them.
 
     The inputs' mean square becomes 1. Features whose ranges are within a factor of 3 of the
-    median's are divided by one number; wider and narrower ones come as near as that factor.
+    median's are divided by one number; wider and narrower ones come as near as that factor, or to
+    the same range, where the widest is more than 256 times the narrowest: these have several units.
 
     Args:
         network: whose data they are.
@@ -322,7 +324,8 @@ def _of_inputs(found: Spread, each: int, like: Tensor) -> Moments:
     largest = found.largest
     typical = largest[varies].median() if bool(varies.any()) else largest.new_ones(())
     ratio = (largest / typical).where(varies, 1.0)
-    unit = typical * ratio / ratio.clamp(1 / _ALIKE, _ALIKE)
+    kept = _ALIKE if float(ratio.max()) <= _ONE_UNIT * float(ratio.min()) else 1.0
+    unit = typical * ratio / ratio.clamp(1 / kept, kept)
     level = (found.deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
     center, scale = found.mean.to(like), (unit * level).to(like)
     return Moments(center.repeat_interleave(each), scale.repeat_interleave(each))
