@@ -547,7 +547,10 @@ def simplex_states(a: Tensor, s: Tensor) -> Tensor:
 def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
     _refuse_bad_values(y, loss)
     if not y.is_floating_point():
-        raise DataError(f"{loss} needs floating point targets, got {y.dtype}.")
+        raise DataError(
+            f"{loss} needs floating point targets, got {y.dtype}: convert numbers with .float(); "
+            "classes have CrossEntropy()."
+        )
     target = y.unsqueeze(-1) if y.ndim == 1 else y
     if target.ndim != 2 or target.shape[1] != outputs:
         raise DataError(
@@ -567,10 +570,13 @@ def _class_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
     if y.ndim == 1 and not y.is_floating_point():
         return _one_hot(y, outputs, loss)
     if y.ndim != 2 or y.shape[1] != outputs or not y.is_floating_point():
+        if y.ndim == 1:
+            hint = ": make labels integers, or take SquaredError() where the targets are numbers"
+        else:
+            hint = ": give y[:, 0], or of one-hot labels y.argmax(1)" if y.ndim == 2 else ""
         raise DataError(
             f"{loss} needs integer labels (samples,) or probabilities (samples, {outputs}), "
-            f"got {y.dtype} of shape {tuple(y.shape)}: make labels integers, or take "
-            "SquaredError() where the targets are numbers."
+            f"got {y.dtype} of shape {tuple(y.shape)}{hint}."
         )
     total = y.sum(-1)
     if bool((y < 0).any()) or bool(((total - 1).abs() > 1e-4).any()):

@@ -282,6 +282,8 @@ def _encoded(
     outputs = term.argument.units if term.state is None else term.state.units
     encode = encode_part if part else _encode_all
     if not term.argument.sequence:
+        if y.ndim > 2 and y[0].numel() == outputs:  # pictures, say
+            y = y.flatten(1)
         if y.is_floating_point():
             require_finite("y", y)
         return encode(term.loss, y, outputs), False

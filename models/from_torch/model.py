@@ -303,9 +303,13 @@ class LiftedModule(Lifted):
                 yield f"stands still: {name} (requires_grad is False)"
             elif id(parameter) not in read:
                 yield f"stands still: {name} (no call that was read uses it)"
-        for name, module in self.module.named_modules():
-            if isinstance(module, _DropoutNd) and module.training and module.p > 0:
-                yield f"is off in lifted training: {name}, {module!r}"
+        drops = (
+            name
+            for name, module in self.module.named_modules()
+            if isinstance(module, _DropoutNd) and module.training and module.p > 0
+        )
+        if names := ", ".join(drops):
+            yield f"dropout is off in lifted training: {names}"
 
 
 class _Loader(DataLoader[Any]):
@@ -488,6 +492,12 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
         reader.network.states.remove(expression)  # the loss has it inside
         reader.activated = True
         expression = expression.argument
+    if isinstance(loss, CrossEntropy) and len(shape) > 2:
+        raise DataError(
+            f"CrossEntropy takes (samples, classes) or (samples, steps, classes), and the network "
+            f"returns {shape} for each sample: of (samples, classes, height, width) return "
+            "x.flatten(2).transpose(1, 2), and flatten the labels likewise."
+        )
     if isinstance(loss, CrossEntropy) and len(shape) == 2:
         if reader.network.steps not in (None, shape[0]):
             raise DataError(

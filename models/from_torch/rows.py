@@ -466,6 +466,7 @@ _CURVED = (
     "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
     "glu", "hardswish", "weight_norm", "threshold", "softmin", "tanhshrink", "detach", "lerp",
     "addmm", "maximum", "minimum", "erf", "log1p", "expm1", "prod", "topk", "sort", "nan_to_num",
+    "logical_not", "logical_and", "logical_or", "invert", "and", "or",
 )  # fmt: skip
 
 
@@ -477,4 +478,5 @@ def _curved(reader: Reader, call: Call) -> Any:
 
 @reads("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 def _filled(reader: Reader, call: Call) -> Seen:
-    return reader.constant(call.result, reader.layouts(call)[0])
+    made = call.function(*call.args, **call.kwargs)  # anew: a call behind may have changed it
+    return reader.constant(made, reader.layouts(call)[0])

@@ -836,25 +836,74 @@ def test_a_scripted_network_is_refused_with_what_to_give() -> None:
 
 
 def test_classes_that_stand_before_steps_are_told_where_they_belong(generator) -> None:
-    class Turned(nn.Module):
+    class Steps(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.recurrent = nn.GRU(3, 5, batch_first=True)
 
         def forward(self, x: Tensor) -> Tensor:
             states: Tensor = self.recurrent(x)[0]
-            return states.transpose(1, 2)
+            return states
 
     x = torch.randn(2, 7, 3, generator=generator)
     with pytest.raises(DataError, match=r"\(samples, steps, classes\) here, with the classes last"):
-        lift(Turned(), x, loss=CrossEntropy())
+        lift(nn.Sequential(Steps(), Turned()), x, loss=CrossEntropy())
 
 
 def test_the_summary_tells_dropout_and_names_functions() -> None:
     network = nn.Sequential(nn.Linear(4, 4), nn.SELU(), nn.Dropout(0.3), nn.Linear(4, 2), nn.SiLU())
     shown = lift(network, torch.rand(2, 4), loss=CrossEntropy(), show=False).summary()
-    for part in ("is off in lifted training: 2, Dropout(p=0.3", "from_function(selu)",
+    for part in ("dropout is off in lifted training: 2", "from_function(selu)",
                  "from_function(silu(u) + 0.1 u)"):  # fmt: skip
         assert part in shown
     still = lift(network.eval(), torch.rand(2, 4), loss=CrossEntropy(), show=False).summary()
     assert "is off" not in still
+
+
+def test_a_mask_of_padding_is_that_of_each_sample(generator) -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.table, self.last = nn.Embedding(9, 8), nn.Linear(8, 2)
+            self.encoder = nn.TransformerEncoder(layer, 1)
+
+        def forward(self, words: Tensor) -> Tensor:
+            empty = words == 0
+            states = self.encoder(self.table(words), src_key_padding_mask=empty)
+            scores: Tensor = self.last(states.masked_fill(empty.unsqueeze(-1), 0.0).sum(1))
+            return scores
+
+    words = torch.randint(1, 9, (60, 5), generator=generator)
+    words[::3, 3:] = 0  # the first of the example, and not the second
+    network = Padded()
+    lifted = lift(network, words[:2], loss=CrossEntropy(), show=False)
+    assert not any(line.kind == UNKNOWN for line in lifted.lines)
+    lifted.fit(words, (words == 3).any(1).long()).write_()
+    torch.testing.assert_close(network.eval()(words).softmax(-1), lifted.forward(words))
+
+
+class Turned(nn.Module):
+    """What stands on the second axis as the last."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+def test_targets_may_have_the_shape_of_pictures(generator) -> None:
+    x = torch.rand(20, 1, 4, 4, generator=generator)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), nn.Conv2d(2, 1, 1))
+    found = []
+    for y in (1 - x, (1 - x).flatten(1)):
+        lifted = lift(network, x[:2], loss=SquaredError(), show=False, method=FEW)
+        found.append(lifted.fit(x, y).forward(x))
+    assert torch.equal(*found)
+    with pytest.raises(
+        DataError, match=r"returns \(1, 4, 4\) .* x\.flatten\(2\)\.transpose\(1, 2\)"
+    ):
+        lift(network, x[:2], loss=CrossEntropy())
+    labels = (2.99 * x).long().flatten(1)
+    pixels = nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten(2), Turned())
+    lifted = lift(pixels, x[:2], loss=CrossEntropy(), show=False).fit(x, labels)
+    assert lifted.forward(x).shape == (20, 16, 3)

@@ -166,6 +166,8 @@ STEPS = torch.zeros(30, 6, 3, dtype=torch.float64)
 MISTAKES: dict[str, tuple[Any, ...]] = {
     "numbers under the default loss": (LiftedMLP, (4, 3, 3), X, X[:, :3], r"SquaredError\(\)"),
     "labels as floats": (LiftedMLP, (4, 3, 3), X, Y.double(), "make labels integers"),
+    "labels with an axis": (LiftedMLP, (4, 3, 3), X, Y[:, None], r"give y\[:, 0\]"),
+    "one-hot integers": (LiftedMLP, (4, 3, 3), X, torch.eye(3).long()[Y], r"y\.argmax\(1\)"),
     "two classes of one output": (LiftedMLP, (4, 3, 1), X, Y % 2, r"BinaryCrossEntropy\(\)"),
     "a dataset": (LiftedMLP, (4, 3, 3), TensorDataset(X, Y), Y, "DataLoader"),
     "names": (LiftedMLP, (4, 3, 3), X, np.array(list("abc") * 10), r"numpy\.unique"),
