@@ -41,7 +41,7 @@ class ConstraintReport:
         prices: of each constraint in its shape: the rate at which the training objective (on
             standardized data, summed over samples) falls where a limit is moved by one unit of the
             scores; positive where scores rest on an upper end, negative on a lower.
-        objective: of the fit of the last layer, features given.
+        objective: of the fit of the last layer, features given, less what no weight changes.
         gap: by which it may lie above the least one.
         residual: relative KKT residual of that fit.
         solver: of that fit.
@@ -74,7 +74,7 @@ class ConstraintReport:
                 self.constraints, self.violations, self.prices, strict=True
             )
         ]
-        fit = f"last layer by {self.solver}: objective {self.objective:.6g}, "
+        fit = f"last layer by {self.solver}: objective {self.objective:.6g} less a constant, "
         return "\n".join([*lines, f"{fit}gap {self.gap:.1e}, residual {self.residual:.1e}"])
 
 

@@ -173,10 +173,7 @@ def prepared(
         values[TIME] = timeline
     for variable in given:
         if not variable.sequence or timeline is None:
-            known = values[variable]
-            require_finite(
-                "X", known.masked_fill(known.isnan(), 0.0) if variable.missing else known
-            )
+            _require_finite_input(variable, values[variable])
         values[variable] = values[variable].to(device=device, dtype=dtype)
     values.update(network.ends(values))
     data = Data(values)
@@ -244,6 +241,15 @@ def _checked_input(variable: Input, x: Tensor, first: Tensor, part: bool) -> Ten
         raise DataError(f"every array of X must have {len(first)} samples; one has {len(x)}.")
     flat = x.flatten(len(leading))
     return flat.transpose(0, 1).contiguous() if variable.sequence else flat
+
+
+def _require_finite_input(variable: Input, x: Tensor) -> None:
+    try:
+        require_finite("X", x.masked_fill(x.isnan(), 0.0) if variable.missing else x)
+    except DataError as error:
+        if variable.missing or not bool(x.isnan().any()):
+            raise
+        raise DataError(f"{error} Say missing=True where NaN is what was not seen.") from error
 
 
 def _timeline(values: Values, lengths: Lengths) -> Timeline | None:

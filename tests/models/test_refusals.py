@@ -44,7 +44,7 @@ def _with(tensor: torch.Tensor, value: float) -> torch.Tensor:
         (X[0], Y, [r"\(4,\)"]),
         (X, Y[:20], ["30", r"\(20,\)"]),
         (X, Y[:, None].repeat(1, 2), ["3", r"\(30, 2\)"]),
-        (_with(X, float("nan")), Y, ["NaN", r"\(2, 1\)"]),
+        (_with(X, float("nan")), Y, ["NaN", r"\(2, 1\)", "Say missing=True where NaN"]),
         (_with(X, float("inf")), Y, ["infinite", r"\(2, 1\)"]),
         (X[:0], Y[:0], ["empty", r"\(0, 4\)"]),
         (X, Y + 1, ["0", "2", "3"]),
