@@ -789,7 +789,10 @@ class LiftedSequenceClassifier(ClassifierMixin, _Weighing):  # type: ignore[misc
                 X, dtype=_TYPES, ensure_2d=False, allow_nd=True, force_writeable=True
             )
         if found.ndim != 3:
-            raise DataError(f"X must be (samples, steps, features), got shape {found.shape}.")
+            raise DataError(
+                f"X must be (samples, steps, features), got shape {found.shape}: write X[..., None] "
+                "where each step is one number."
+            )
         return found
 
     def __sklearn_tags__(self) -> Any:

@@ -316,7 +316,7 @@ def test_without_settings_the_sequence_estimator_is_the_model():
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (np.zeros((4, 3)), np.zeros(4), r"\(samples, steps, features\)"),
+        (np.zeros((4, 3)), np.zeros(4), r"\(samples, steps, features\).* X\[\.\.\., None\]"),
         (np.zeros((4, 3, 1)), np.zeros(3), "a label for each of 4 sequences"),
         (np.zeros((4, 3, 1)), np.zeros((4, 2)), "each of their 3 steps"),
         (np.full((4, 3, 1), np.inf), [0, 1, 0, 1], "infinity"),
