@@ -790,8 +790,8 @@ class LiftedSequenceClassifier(ClassifierMixin, _Weighing):  # type: ignore[misc
             )
         if found.ndim != 3:
             raise DataError(
-                f"X must be (samples, steps, features), got shape {found.shape}: write X[..., None] "
-                "where each step is one number."
+                f"X must be (samples, steps, features), got shape {found.shape}: write "
+                "X[..., None] where each step is one number."
             )
         return found
 
