@@ -15,7 +15,7 @@ from liftednet.errors import DataError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input
 from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
-from liftednet.network import Label, Network, Term
+from liftednet.network import Label, Network, State, Term
 from liftednet.samples import require_sample_weights, row_chunks
 from liftednet.validation import as_tensor, require_finite, require_float
 
@@ -24,7 +24,7 @@ from .forward_pass import Values
 ArrayLike = Tensor | np.ndarray[Any, Any]
 Lengths = ArrayLike | Sequence[int] | None
 _CACHE_LINE = 64  # bytes
-_ENTRIES = 4_000_000  # of all values, at a time
+_ENTRIES = 3_000_000  # of all values, at a time
 Arrays = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
 
 
@@ -84,18 +84,19 @@ class Data:
                 taken[variable] = value.index_select(axis, there)
         return Data(taken, self.last_only)
 
-    def parts(self, numbers: Tensor, made: int) -> Iterator[Data]:
+    def parts(self, numbers: Tensor, made: Sequence[State]) -> Iterator[Data]:
         """Yield the samples of some numbers, so few at a time that all of them are small.
 
         Args:
             numbers: (some,) int64.
-            made: entries that are made of every sample, at every step.
+            made: states that are made of every sample.
         """
         values = self.raw.values
         timeline = values.get(TIME)
-        shapes = (v.shape for v in values.values() if isinstance(v, Tensor))
-        entries = made + sum(shape[-1] if len(shape) > 1 else 1 for shape in shapes)
-        entries *= 1 if timeline is None else timeline.steps
+        given = sum(v.numel() for v in values.values() if isinstance(v, Tensor))
+        entries = given // max(1, len(self))
+        for state in made:
+            entries += state.units * (timeline.steps if timeline and state.sequence else 1)
         for part in row_chunks(len(numbers), entries, _ENTRIES):
             yield self.take(numbers[part])
 

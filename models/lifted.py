@@ -85,9 +85,10 @@ class Lifted(Predictor):
         warm_start: whether another `fit` goes on from the weights and states that are there.
         refit_output: whether at the end the last layer, which must be dense, is fitted to the
             forward features of all samples by one convex problem, min over W, b of the loss + the
-            penalty + pull |W - W_0|_F^2, W_0 from training; the pull is chosen on a fifth of the
-            samples. Where none is better there, as after many passes, which have seen that fifth,
-            or there are fewer than ten, W_0 stays.
+            penalty + pull |W - W_0|_F^2, W_0 from training, to a relative residual of 1e-3 where
+            the solver is "auto". The pull is chosen on a fifth of the samples. Where none is better
+            there, as after many passes, which have seen that fifth, or there are fewer than ten,
+            W_0 stays.
         standardize: whether training sees inputs, and targets of regressions, on a common scale
             (see `standardization_of`); `weights` are those for raw data again, but where
             `standardization` keeps moments.
@@ -505,9 +506,9 @@ class Lifted(Predictor):
         self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
     ) -> float:
         """Return the objective over some samples at their forward pass, some of them at a time."""
-        total, made = 0.0, sum(state.units for state in structure.states)
+        total = 0.0
         with processes.agreed():
-            for part in data.parts(numbers, made):
+            for part in data.parts(numbers, structure.states):
                 total += self._blocks_at(structure, part, weights).own_sum()
         given = dict(zip(structure.parameters, weights, strict=True))
         held = processes.total_of(len(numbers))

@@ -27,7 +27,7 @@ from .methods.descent import AnySolver
 _PULLS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)  # shares of a feature's sum of squares
 _HELD = 5  # one of so many samples is held out to choose the pull
 _LEAST = 2 * _HELD  # samples, fewer of which choose nothing
-_QUICK = GeneralizedLinear(tolerance=1e-3, max_iterations=200)  # of a choice
+_QUICK = GeneralizedLinear(tolerance=1e-3, max_iterations=200)  # later digits predict no better
 
 
 def output_obstacle(network: Network) -> str | None:
@@ -113,9 +113,9 @@ class _Rows:
 
 def _rows(structure: Structure, values: Values, data: Data, numbers: Tensor) -> list[_Rows]:
     """Return the rows of every loss, of samples of some numbers."""
-    made, terms = sum(state.units for state in structure.states), structure.network.terms
+    terms = structure.network.terms
     found: list[list[_Rows]] = [[] for _ in terms]
-    for part in data.parts(numbers, made) if len(numbers) else [data.take(numbers)]:
+    for part in data.parts(numbers, structure.states) if len(numbers) else [data.take(numbers)]:
         passed = structure.passed({**part.values, **values})
         for term, rows in zip(terms, found, strict=True):
             rows.append(_counted(term, passed, data.last_only))
@@ -146,9 +146,8 @@ class _OutputFit:
         best, least, chosen = given, self._loss(given), None
         for share in _PULLS:
             fit = self._problem(self.rest, share, penalty, given)
-            quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
             try:
-                now = solve(fit, _QUICK if quick else solver, best).value
+                now = _solved(fit, solver, best)
             except SolverError:  # of features of any size: a pull that is not taken
                 break
             loss = self._loss(now)
@@ -158,7 +157,7 @@ class _OutputFit:
         if chosen is None:
             return given
         fit = self._problem(self.rest.beside(self.held), chosen, penalty, given)
-        return solve(fit, solver, best).value  # type: ignore[no-any-return]
+        return _solved(fit, solver, best)
 
     def _problem(self, rows: _Rows, share: float, penalty: Penalty, given: Weights) -> WeightFit:
         design = Design(rows.features, given.bias is not None, rows.weights)
@@ -174,3 +173,8 @@ class _OutputFit:
     @property
     def _divergence(self) -> Divergence:
         return self.term.pinned.divergence
+
+
+def _solved(fit: WeightFit, solver: AnySolver, start: Weights) -> Weights:
+    quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
+    return solve(fit, _QUICK if quick else solver, start).value  # type: ignore[no-any-return]

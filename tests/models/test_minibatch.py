@@ -284,7 +284,13 @@ def test_a_loss_that_is_not_finite_is_an_error_and_the_last_epoch_stays():
 def test_refitting_the_output_is_the_convex_problem_on_forward_features():
     """The gradient of the loss and the penalty is that of a pull to the trained weights."""
     plain, model = (
-        _trained(refit_output=refit, method=Minibatch(1), rho=0.1, standardize=False)
+        _trained(
+            refit_output=refit,
+            method=Minibatch(1),
+            rho=0.1,
+            standardize=False,
+            solver="generalized-linear",
+        )
         for refit in (False, True)
     )
     assert model.weights[0].matrix.equal(plain.weights[0].matrix)
