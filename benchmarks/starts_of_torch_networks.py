@@ -41,6 +41,7 @@ from liftednet.errors import SolverError
 from liftednet.export import linear
 from liftednet.lazy import pyplot
 from liftednet.losses import CrossEntropy
+from liftednet.models import Minibatch
 from liftednet.reproduce.exact import exact_gradients
 from liftednet.reproduce.runs import Outcome, Record, finished, run_all
 from liftednet.reproduce.starts import fitted_head
@@ -132,7 +133,8 @@ def fit_output(network: nn.Module, x: Tensor, y: Tensor, pulls: Sequence[float] 
 
 
 def lifted(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:
-    initialize_(network, x, y, loss=CrossEntropy(), seed=seed, refit_output=False)
+    method = Minibatch(epochs=1)
+    initialize_(network, x, y, loss=CrossEntropy(), seed=seed, method=method, refit_output=False)
 
 
 def initialized(network: nn.Module, x: Tensor, y: Tensor, seed: int) -> None:

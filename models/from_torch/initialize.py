@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -24,6 +24,8 @@ from ..output import output_obstacle
 from ..starts import AUTO
 from .model import RATE, Batch, lift, pair_of
 from .recording import Call, Recording, record, tensors_in
+
+_RATE, _DAMPING = 0.8, 3.0  # of the seven networks of benchmarks/torch_tasks.py, on held-out data
 
 
 def initialize_(
@@ -90,8 +92,7 @@ def initialize_(
         return _written(module, X)
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
-    rate = RATE if settings.get("start", AUTO) is None else None
-    settings = {"start": AUTO, "method": Minibatch(epochs=passes, rate=rate), **settings}
+    settings = {"start": AUTO, "method": _method(passes, settings), **settings}
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
     if "refit_output" not in settings and not isinstance(X, DataLoader):
         lifted.refit_output = output_obstacle(lifted.network) is None
@@ -99,6 +100,15 @@ def initialize_(
     if lifted.interrupted:
         raise KeyboardInterrupt("training was interrupted: the network is as it was.")
     return lifted.write_()
+
+
+def _method(passes: int, settings: Mapping[str, Any]) -> Minibatch:
+    """Return what few passes train by, unless weights have signs or are those of the network."""
+    if settings.get("start", AUTO) is None:
+        return Minibatch(epochs=passes, rate=RATE)
+    if "penalty" in settings:
+        return Minibatch(epochs=passes)
+    return Minibatch(epochs=passes, rate=_RATE, damping=_DAMPING)
 
 
 def _example(X: Any, batch: Batch | None) -> Any:
