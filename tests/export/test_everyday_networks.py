@@ -159,8 +159,9 @@ def test_an_initialization_is_as_good_on_any_scale_of_the_data(make) -> None:
 @few
 def test_data_so_small_that_the_penalty_outweighs_them_are_told() -> None:
     x, y, *_ = pictures()
+    method = Minibatch(5, rate=0.3)
     with pytest.warns(FitWarning, match="no better than a constant .* smaller rho"):
-        initialize_(dense(), 1e-3 * x, y, loss=CrossEntropy(), passes=5)
+        initialize_(dense(), 1e-3 * x, y, loss=CrossEntropy(), method=method)
 
 
 def test_standardizing_what_no_layer_can_take_in_is_refused_before_work() -> None:
