@@ -45,6 +45,7 @@ from .shares import refuse_shares, refuse_unlike
 from .standardization import (
     RAW,
     Standardization,
+    has_several_units,
     spreads_of,
     standardization_of,
     unpacked_standardization,
@@ -91,7 +92,7 @@ class Lifted(Predictor):
             W_0 stays.
         standardize: whether training sees inputs, and targets of regressions, on a common scale
             (see `standardization_of`); `weights` are those for raw data again, but where
-            `standardization` keeps moments.
+            `standardization` keeps moments. None: where features are in several units.
 
     Raises:
         DataError: a number cannot be used.
@@ -378,7 +379,8 @@ class Lifted(Predictor):
             if self.warm_start:
                 warn_of_scales(before, standardization_of(self.network, data))
             return before
-        if not self.standardize:
+        asked = self.standardize
+        if not (has_several_units(self.network, data) if asked is None else asked):
             return RAW
         found = standardization_of(self.network, data)
         known = self._fit.weights if goes_on and self._fit is not None else self.start

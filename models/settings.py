@@ -73,7 +73,7 @@ class Settings:
         device: str = "cpu",
         warm_start: bool = False,
         refit_output: bool = False,
-        standardize: bool = True,
+        standardize: bool | None = True,
     ) -> None:
         """Check what can be checked before there are data."""
         if not isinstance(network, Network):
@@ -117,7 +117,8 @@ class Settings:
             require_positive("proximity", self.proximity)
         require_flag("warm_start", self.warm_start)
         require_flag("refit_output", self.refit_output)
-        require_flag("standardize", self.standardize)
+        if self.standardize is not None:
+            require_flag("standardize", self.standardize)
         require_seed(self.seed)
         require_device(self.device)
         _refuse_unknown("solver", self.solver)

@@ -270,6 +270,12 @@ def standardization_of(network: Network, data: Data) -> Standardization:
     return standardization_by(network, spreads_of(network, data), data.like)
 
 
+def has_several_units(network: Network, data: Data) -> bool:
+    """Say whether the features of an input are too unlike in range to be in one unit."""
+    spreads = spreads_of(network, data)
+    return any(_several_units(spreads[name], data.like) for name in network.inputs)
+
+
 def spreads_of(network: Network, data: Data) -> Spreads:
     """Return where the values lie that `standardization_by` looks at: of channels, or features."""
     found: Spreads = {}
@@ -324,11 +330,16 @@ def _of_inputs(found: Spread, each: int, like: Tensor) -> Moments:
     largest = found.largest
     typical = largest[varies].median() if bool(varies.any()) else largest.new_ones(())
     ratio = (largest / typical).where(varies, 1.0)
-    kept = _ALIKE if float(ratio.max()) <= _ONE_UNIT * float(ratio.min()) else 1.0
+    kept = 1.0 if _several_units(found, like) else _ALIKE
     unit = typical * ratio / ratio.clamp(1 / kept, kept)
     level = (found.deviation / unit)[varies].square().mean().sqrt() if bool(varies.any()) else 1.0
     center, scale = found.mean.to(like), (unit * level).to(like)
     return Moments(center.repeat_interleave(each), scale.repeat_interleave(each))
+
+
+def _several_units(found: Spread, like: Tensor) -> bool:
+    ranges = found.largest[_varies(found, like)]
+    return bool(len(ranges)) and float(ranges.max()) > _ONE_UNIT * float(ranges.min())
 
 
 def _of_targets(found: Spread, like: Tensor) -> Moments:

@@ -38,7 +38,7 @@ from ..data import ArrayLike, Data, Lengths, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
 from ..run import Report, Step
-from ..standardization import Standardization
+from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
 from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
 from .recording import record
@@ -129,6 +129,8 @@ class LiftedModule(Lifted):
         if not found.moments:
             return found
         if found.folded(self.network, self._first_weights(), self._structure().penalties) is None:
+            if self.standardize is None:
+                return RAW
             raise DataError(
                 "standardize=True is for a network whose data meet dense layers with a bias, which "
                 "take the scales into their weights; another would have to be given standardized "
@@ -393,7 +395,9 @@ def lift(
         show: whether to print the summary.
         settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
             own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
-            given. A start by name, such as "auto", draws matrices and kernels anew.
+            given, unless features are in several units (the widest has 256 times the range of the
+            narrowest) and meet dense layers, whose weights can take the scales. A start by name,
+            such as "auto", draws matrices and kernels anew.
 
     Raises:
         DataError: the network cannot be read, and what stands in the way, with module and line.
@@ -420,7 +424,7 @@ def lift(
     term = _declare_loss(reader, output, loss)
     own = {
         "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE),
-        "lam": LAM, "rho": 1e-3, "standardize": False,
+        "lam": LAM, "rho": 1e-3, "standardize": None,
     }  # fmt: skip
     settings = {**own, **settings}
     model = LiftedModule(network, reader, takes_bytes=takes_bytes, **settings)

@@ -907,3 +907,23 @@ def test_targets_may_have_the_shape_of_pictures(generator) -> None:
     pixels = nn.Sequential(nn.Conv2d(1, 3, 1), nn.Flatten(2), Turned())
     lifted = lift(pixels, x[:2], loss=CrossEntropy(), show=False).fit(x, labels)
     assert lifted.forward(x).shape == (20, 16, 3)
+
+
+def test_features_in_several_units_are_worth_what_each_tells():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(600, 20, generator=generator)
+    y = x @ torch.randn(20, 1, generator=generator)
+    units = 10 ** (6 * torch.rand(20, generator=generator) - 3)
+
+    def error(x, **settings):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 1))
+        initialize_(network, x[:400], y[:400], loss=SquaredError(), passes=20, **settings)
+        with torch.no_grad():
+            return float((network(x[400:]) - y[400:]).square().sum() / y[400:].square().sum())
+
+    assert error(units * x) < 1.2 * error(x, standardize=True)
+    assert error(units * x, standardize=False) > 3 * error(units * x)
+    kept = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 1, bias=False))
+    lifted = lift(kept, x[:2], loss=SquaredError(), show=False, method=Minibatch(epochs=1))
+    assert not lifted.fit(units * x, y).standardization.moments  # nowhere to fold those of y into
