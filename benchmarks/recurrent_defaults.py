@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,15 +26,18 @@ from liftednet import starts
 from liftednet.data import echo, har, running_sum, timer
 from liftednet.models import LiftedRNN
 from liftednet.models.networks import PlainRNN
+from liftednet.reproduce.exact import exact_gradients
 from liftednet.reproduce.runs import Outcome, Record, finished, run_all
 from liftednet.reproduce.tuning import tuned
 
 RESULTS = Path(__file__).parent / "results"
 TEST, TRIAL, VALIDATION = 1000, 1000, 10**6
-FIRST, FRESH = (1, 2, 3), (4, 5, 6, 7, 8)  # seeds; no default was chosen by the fresh ones
+FRESH = (4, 5, 6, 7, 8)  # seeds by which no default was chosen
 BATCH, CLIP, FACTOR = 50, 1.0, 10 / 3
 LIFTED, BEFORE, ADAM, GRU, LSTM = "LiftedRNN", "LiftedRNN before", "Adam", "GRU", "LSTM"
+EXACT = "exact gradients, same step"
 GATED = {GRU: nn.GRU, LSTM: nn.LSTM}
+EVERY = (ADAM, LSTM, GRU)
 OLD: dict[str, Any] = {
     "method": "full", "divergence": "joint", "start": "identity", "rho": 0.1, "standardize": False,
 }  # fmt: skip
@@ -42,7 +46,9 @@ FAILED = 0.05  # below the best mean of a task
 
 TEXT = (
     "Accuracy on unseen sequences of every seed. LiftedRNN has no options, only its sizes: "
-    "Gauss-Newton (Levenberg-Marquardt) steps from the best of three starts. LiftedRNN before "
+    "Gauss-Newton (Levenberg-Marquardt) steps from the best of three starts, but on HAR, for which "
+    "these would take too long, 50 passes of minibatches; there also with exact gradients in place "
+    "of the lifted targets, the rest unchanged. LiftedRNN before "
     '("full", joint, identity, rho 0.1, raw inputs) is what it did without options in version 0.1. '
     "Adam trains the same ReLU network, GRU and LSTM have as many units (three and four times the "
     "weights); its rate falls linearly to zero, gradients are clipped to norm 1. Start (orthogonal "
@@ -50,9 +56,11 @@ TEXT = (
     "inside) and batch (50, 20) are chosen along one after another on validation sequences of one "
     "other seed; in brackets how many were tried, and how many of these failed. Inputs are "
     "standardized. Failed: more than 0.05 below the best mean of a task, or below the best of the "
-    "tries. Where there are fewer seeds than elsewhere, more have not been run. Seconds are "
-    "processor time of one training, "
-    "without those of the trials, on a machine that others used at the same time."
+    "tries. The seeds are 4 to 8, by which no default was chosen, on HAR 1 to 8. The trainings of "
+    "HAR amplify rounding: from inputs times 1 + 1e-14 single seeds of LiftedRNN end up to 0.015 "
+    "apart, and the mean at 0.879. Rows that are missing have not been run. Seconds are processor "
+    "time of one training, without those of the trials, on a machine that others used at the same "
+    "time."
 )
 
 
@@ -66,8 +74,8 @@ class Task:
     samples: int
     passes: int
     aim: float
-    seeds: tuple[int, ...] = FIRST
-    methods: tuple[str, ...] = (ADAM,)
+    seeds: tuple[int, ...] = FRESH
+    methods: tuple[str, ...] = EVERY
 
     def data(self, samples: int, seed: int) -> tuple[Tensor, Tensor]:
         """Return sequences; of HAR, odd seeds are the test windows, trials other training ones."""
@@ -87,16 +95,15 @@ class Task:
         return windows.x_train[order], windows.y_train[order]
 
 
-EVERY = (ADAM, LSTM, GRU)
 TASKS = (
-    Task("echo 4 back", 20, 10, 200, 400, 0.62, FRESH, EVERY),
-    Task("sum 400 steps", 10, 2, 200, 200, 0.0, FRESH, EVERY),
-    Task("timer 400 steps", 10, 2, 200, 200, 0.0, FRESH, EVERY),
-    Task("timer 200 steps", 10, 2, 200, 200, 0.98),
-    Task("HAR 1,000 windows", 32, 6, 1000, 30, 0.0, methods=(BEFORE, *EVERY)),
+    Task("HAR 1,000 windows", 32, 6, 1000, 30, 0.0, (1, 2, 3, *FRESH), (EXACT, BEFORE, *EVERY)),
+    Task("echo 4 back", 20, 10, 200, 400, 0.62),
     Task("echo 3 back", 20, 10, 200, 400, 0.71),
     Task("echo 3 back, 100 of 20 steps", 20, 10, 100, 400, 0.80),
     Task("sum 100 steps", 10, 2, 200, 100, 0.97),
+    Task("sum 400 steps", 10, 2, 200, 200, 0.0),
+    Task("timer 200 steps", 10, 2, 200, 200, 0.98),
+    Task("timer 400 steps", 10, 2, 200, 200, 0.0),
 )
 
 
@@ -158,7 +165,8 @@ def train(run: Run) -> Outcome:
     else:
         options = OLD if run.method == BEFORE else {}
         sizes = x.shape[2], task.hidden, task.classes
-        model = LiftedRNN(*sizes, seed=run.seed, **options).fit(x, y)
+        with exact_gradients() if run.method == EXACT else nullcontext():
+            model = LiftedRNN(*sizes, seed=run.seed, **options).fit(x, y)
         seconds = time.process_time() - started
         labels = model.predict(unseen)
     accuracy = float((labels == answers).double().mean())
@@ -210,8 +218,8 @@ def rows(task: Task, outcomes: Outcomes) -> list[str]:
     """Return the lines of a task, of what has been run."""
     found = {LIFTED: outcomes([Run(task.name, LIFTED, seed) for seed in task.seeds])}
     for method in task.methods:
-        if method == BEFORE:
-            found[BEFORE] = outcomes([Run(task.name, BEFORE, seed) for seed in task.seeds])
+        if method in (EXACT, BEFORE):
+            found[method] = outcomes([Run(task.name, method, seed) for seed in task.seeds])
         else:
             name, trained = opponent(task, method, outcomes)
             found[name] = trained
