@@ -88,7 +88,7 @@ def accuracy_table(records: Records, extent: Extent) -> Table:
         "counted in gradients, so that K inner steps cost K; the rate falls linearly to 0.",
         *([] if noisy else [_AUGMENTED]),
         "The rate is the better of two after as many passes (seed 0) on the windows of every "
-        "third person in the training part; it and all else was chosen without the test windows.",
+        "third person in the training part; what it sees of the test windows decides nothing.",
         f"The LSTMs start with a forget bias of {FORGET_BIAS:g}; on HAR-2 also with sparse input "
         f"weights of deviation {INPUT_SCALE:g}, one a gate on average. The lifted start is "
         f"LiftedRNN (tight divergence, identity start) after one pass over {LIFTED_SAMPLES} "
