@@ -58,9 +58,10 @@ TEXT = (
     "standardized. Failed: more than 0.05 below the best mean of a task, or below the best of the "
     "tries. The seeds are 4 to 8, by which no default was chosen, on HAR 1 to 8. The trainings of "
     "HAR amplify rounding: from inputs times 1 + 1e-14 single seeds of LiftedRNN end up to 0.015 "
-    "apart, and the mean at 0.879. Rows that are missing have not been run. Seconds are processor "
-    "time of one training, without those of the trials, on a machine that others used at the same "
-    "time."
+    "apart, and the mean at 0.879. On the echo gated networks learn the training sequences, not "
+    "the task (seed 4 of GRU and LSTM has 0.449 and 0.602 of their answers right). Rows that are "
+    "missing have not been run. Seconds are processor time of one training, without those of the "
+    "trials, on a machine that others used at the same time."
 )
 
 

@@ -121,9 +121,10 @@ def _row(own: Records, noisy: bool) -> list[str]:
 
 
 def _best_over_training(own: Records) -> str:
-    kept = [record.outcome for record in own if "accuracies" in record.outcome]
-    best = [100 * max(*outcome["accuracies"], outcome["accuracy"]) for outcome in kept]
-    return mean_and_spread(best, 2) if best else "not kept"
+    outcomes = [record.outcome for record in own]
+    if not all("accuracies" in outcome for outcome in outcomes):
+        return "not kept"
+    return mean_and_spread([100 * max(*o["accuracies"], o["accuracy"]) for o in outcomes], 2)
 
 
 def _aim(method: str, accuracies: Sequence[float], noisy: bool) -> str:
