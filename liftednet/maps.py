@@ -183,7 +183,7 @@ class Rows(LinearMap):
 
     def data(self, like: Tensor) -> dict[str, Tensor]:
         """Return [X, 1]."""
-        return {"inputs": torch.cat([rows for _, rows in self.design.rows()])}
+        return {"inputs": torch.cat([rows.clone() for _, rows in self.design.rows()])}
 
     def expression(self, v: Expression, parameters: Mapping[str, Any], shape: Any) -> Expression:
         """Return [X, 1] [W; b] in CVXPY."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.blas import add_product, add_square, threads
 from liftednet.errors import DataError
 from liftednet.validation import require_finite, require_matrix
 
@@ -19,7 +20,7 @@ _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
 _LOOK = 256  # samples that tell where the columns of X lie
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _ROUGH_ROWS = 512  # of a chunk in float32, whose sums round by 1e-7
-_SQUARE_BLOCK = 64  # rows of a Gram matrix at a time: what a product of matrices is fast at
+_SQUARE_BLOCK = 64  # rows of a Gram matrix that are turned at a time
 
 
 def row_chunks(samples: int, columns: int, entries: int = _ENTRIES) -> Iterator[slice]:
@@ -237,9 +238,17 @@ class Design:
     @cached_property
     def far(self) -> Tensor | None:
         """(inputs,) the mean of some rows in the columns that lie far from 0; None if none does."""
-        rows = self.inputs[:: max(1, -(-self.samples // _LOOK))].double()
-        deviation, mean = _of_all(rows) if processes.size() > 1 else _of_these(rows)
-        far = mean.abs() > _FAR * deviation
+        rows = self.inputs.detach()
+        if self.samples > _LOOK:
+            rows = rows[:: -(-self.samples // _LOOK)]
+        rows = rows.double()
+        if processes.size() == 1:
+            mean, square = rows.mean(0), rows.square().mean(0)
+        else:
+            count = rows.new_full((1,), len(rows))
+            count, mean, square = processes.total(count, rows.sum(0), rows.square().sum(0))
+            mean, square = mean / count, square / count
+        far = (1 + 1 / _FAR**2) * mean.square() > square  # their difference is the variance
         return mean.where(far, 0.0) if bool(far.any()) else None
 
     @cached_property
@@ -248,8 +257,8 @@ class Design:
         if self.shift is None:
             return self.inputs
         shifted = torch.empty_like(self.inputs)
-        for part, chunk in self._chunks():
-            shifted[part] = chunk
+        for part, chunk in self.rows():
+            shifted[part] = chunk[:, : self.features]
         return shifted
 
     def weighed(self, rows: Tensor, part: slice) -> Tensor:
@@ -257,11 +266,6 @@ class Design:
         if self.weights is None:
             return rows
         return rows * self.weights[part].to(rows).view(-1, *(1,) * (rows.ndim - 1))
-
-    def rows(self) -> Iterator[tuple[slice, Tensor]]:
-        """Yield (rows, [X - shift, 1] of these rows in float64), a chunk at a time."""
-        for part, chunk in self._chunks():
-            yield part, _with_ones(chunk) if self.bias else chunk
 
     def _step(self, beside: int) -> int:
         widest = max(self.features + 1, beside)
@@ -272,40 +276,55 @@ class Design:
         """Return how many chunks of samples sums with so many columns are taken in."""
         return -(-self.samples // self._step(beside))
 
-    def _chunks(self, beside: int = 0) -> Iterator[tuple[slice, Tensor]]:
-        """Yield (rows, X - shift of these rows, to be multiplied): without the ones, a copy of X.
+    def rows(self, beside: int = 0) -> Iterator[tuple[slice, Tensor]]:
+        """Yield (rows, [X - shift, 1] of these rows, to be multiplied), a chunk at a time.
 
         So few rows that what stands beside them, of as many columns, is no larger than they may be.
 
         A chunk that is made stands in one place with the next: it is good until that is asked for.
         """
-        step = self._step(beside)
-        made = self.inputs.dtype is not self._type or self.shift is not None
-        buffer = self.inputs.new_empty(step if made else 0, self.features, dtype=self._type)
+        step, features, inputs = self._step(beside), self.features, self.inputs.detach()
+        made = self.bias or inputs.dtype is not self._type
+        buffer = inputs.new_ones(step if made else 0, features + self.bias, dtype=self._type)
         for first in range(0, self.samples, step):
             part = slice(first, min(first + step, self.samples))
-            rows = self.inputs[part]
-            chunk = buffer[: len(rows)].copy_(rows) if made else rows
-            yield part, chunk if self.shift is None else chunk.sub_(self.shift)
+            if not made:
+                yield part, inputs[part]
+                continue
+            chunk = buffer[: part.stop - first]
+            copied = chunk[:, :features].copy_(inputs[part])
+            if self.shift is not None:
+                copied.sub_(self.shift)
+            yield part, chunk
 
     @cached_property
     def gram(self) -> Tensor:
         """[X - shift, 1]'[X - shift, 1] in float64."""
-        return self._summed(self._own_gram())[0]
+        return self._summed(*self._own_sums(None, True))[0]
 
-    def _own_gram(self) -> Tensor:
-        """Return the part of these samples in the Gram matrix, on and above the diagonal."""
+    def _own_sums(self, targets: Tensor | None, gram: bool) -> list[Tensor]:
+        """Return the parts of these samples in V'[X - shift, 1], and in the Gram matrix.
+
+        The latter on and above the diagonal. None are left out.
+        """
         size = self.features + self.bias
-        gram = self.inputs.new_zeros(size, size, dtype=torch.float64)
-        square = gram[: self.features, : self.features]
-        for part, chunk in self._chunks():
-            weighed = self.weighed(chunk, part)
-            _add_upper_square(square, chunk, weighed)
-            if self.bias:
-                gram[:-1, -1] += weighed.sum(0)
-        if self.bias:
-            gram[-1, -1] = self._own_mass()
-        return gram
+        square = self.inputs.new_zeros(size if gram else 0, size, dtype=torch.float64)
+        units = 0 if targets is None else targets.shape[1]
+        cross = square.new_zeros(units, size)
+        with threads(self.inputs.numel() * (len(square) + units)):
+            for part, chunk in self.rows(units):
+                if gram:
+                    add_square(square, self._rooted(chunk, part))
+                if targets is not None:
+                    rows = targets.detach()[part].to(self._type)
+                    add_product(cross, self.weighed(rows, part), chunk)
+        return [square] * gram + [cross] * (targets is not None)
+
+    def _rooted(self, rows: Tensor, part: slice) -> Tensor:
+        """Return rows, each times the root of the weight of its sample."""
+        if self.weights is None:
+            return rows
+        return rows * self.weights[part].to(rows).sqrt().unsqueeze(1)
 
     def _summed(self, gram: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
         """Return the whole Gram matrix of all samples, and what is summed with it.
@@ -319,9 +338,7 @@ class Design:
             for row, whole in zip(rows, packed.split(sizes), strict=True):
                 row.copy_(whole)
             return gram.triu() + gram.triu(1).T, *others
-        _mirror(gram[: self.features, : self.features])
-        if self.bias:
-            gram[-1] = gram[:, -1]
+        _mirror(gram)
         return gram, *beside
 
     @cached_property
@@ -339,39 +356,29 @@ class Design:
         """[X - shift, 1]'1 in float64."""
         if self.bias and not self.wide:
             return self.gram[-1]
-        total = self.inputs.new_zeros(self.features, dtype=torch.float64)
-        for part, chunk in self._chunks():
+        total = self.inputs.new_zeros(self.features + self.bias, dtype=torch.float64)
+        for part, chunk in self.rows():
             total += self.weighed(chunk, part).sum(0)
-        (total,) = processes.total(total)
-        return torch.cat([total, total.new_full((1,), self.mass)]) if self.bias else total
+        return processes.total(total)[0]
 
     @cached_property
     def squared_norm(self) -> float:
         """The largest eigenvalue of the Gram matrix."""
         if not self.wide:
             return float(largest_eigenvalue(self.gram))
-        return float(squared_norm_on(_with_ones(self.shifted) if self.bias else self.inputs))
+        return float(squared_norm_on(torch.cat([rows.clone() for _, rows in self.rows()])))
 
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X - shift, 1]'V in float64."""
-        return processes.total(self._own_cross(targets))[0]
+        return processes.total(*self._own_sums(targets, False))[0].T
 
     def cross_with_gram(self, targets: Tensor) -> Tensor:
-        """Return the same, where the Gram matrix will be asked for, too: both by one message."""
-        if processes.size() == 1 or "gram" in self.__dict__:
+        """Return the same, where the Gram matrix will be asked for, too: both in one pass."""
+        if "gram" in self.__dict__:
             return self.cross(targets)
-        gram, cross = self._summed(self._own_gram(), self._own_cross(targets))
+        gram, cross = self._summed(*self._own_sums(targets, True))
         self.__dict__["gram"] = gram
-        return cross
-
-    def _own_cross(self, targets: Tensor) -> Tensor:
-        cross = self.inputs.new_zeros(targets.shape[1], self.features, dtype=torch.float64)
-        total = cross.new_zeros(1, len(cross))
-        for part, chunk in self._chunks(len(cross)):
-            rows = self.weighed(targets[part].to(self._type), part)
-            cross += rows.T @ chunk
-            total += rows.sum(0)
-        return torch.cat([cross.T, total]) if self.bias else cross.T
+        return cross.T
 
     def joined(self, value: Weights) -> Tensor:
         """Return [W; b + shift W] in float64: what stands beside [X - shift, 1]."""
@@ -385,7 +392,7 @@ class Design:
 
         b is that of W as it is rounded, whose error times a large shift it takes up.
         """
-        value = stacked.to(self.inputs.dtype)
+        value = stacked.to(self.inputs.dtype).contiguous()  # summed as `joined` does
         if not self.bias:
             return Weights(value, None)
         if self.shift is None:
@@ -409,41 +416,14 @@ def require_sample_weights(weights: Tensor, samples: int, part: bool = False) ->
         raise DataError("sample weights must not be negative, nor all zero.")
 
 
-def _of_these(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the deviation and the mean of every column."""
-    mean = rows.mean(0)
-    return (rows - mean).square_().mean(0).sqrt_(), mean  # faster than std_mean
-
-
-def _of_all(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the same over the rows of all processes, by one message."""
-    samples = rows.new_full((1, rows.shape[1]), len(rows))
-    own = rows.sum(0) / max(1, len(rows))
-    squares = (rows - own).square().sum(0)
-    parts = torch.cat([samples, own.unsqueeze(0), squares.unsqueeze(0)])
-    each, means, spreads = processes.gathered(parts).unbind(1)
-    mean = (each * means).sum(0) / each.sum(0)
-    squares = (spreads + each * (means - mean).square()).sum(0)
-    return (squares / each.sum(0)).sqrt(), mean
-
-
-def _add_upper_square(square: Tensor, chunk: Tensor, weighed: Tensor) -> None:
-    """Add X'X on and above the diagonal: half of the products, for many inputs."""
-    for first in range(0, len(square), _SQUARE_BLOCK):
-        part = slice(first, first + _SQUARE_BLOCK)
-        square[part, first:] += chunk[:, part].T @ weighed[:, first:]
-
-
 def _mirror(square: Tensor) -> None:
     """Copy what is above the diagonal to below it."""
     for first in range(0, len(square), _SQUARE_BLOCK):
         after = first + _SQUARE_BLOCK
         part = slice(first, after)
+        block = square[part, part]
+        block.copy_(block.triu() + block.triu(1).T)
         square[after:, part] = square[part, after:].T
-
-
-def _with_ones(chunk: Tensor) -> Tensor:
-    return torch.cat([chunk, chunk.new_ones(len(chunk), 1)], dim=1)
 
 
 def squared_norm_on(matrix: Tensor) -> Tensor:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from liftednet import blas
 from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
@@ -17,7 +18,8 @@ from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
 
-_ROUNDING = 1e-13  # relative residual from which there is nothing to refine
+_FEW = 1 << 14  # entries of X, for which products in float32 spare nothing
+_ROUNDING = 1e-13  # relative residual from which there is nothing to refine; eps for each input
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Factor:
         design: [X, 1].
         curvature: lam L.
         rho: of the penalty.
-        lower: the factor.
+        lower: the factor, as `blas.solved` takes it.
     """
 
     design: Design
@@ -46,7 +48,7 @@ class Factor:
 
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution for a right-hand side."""
-        return torch.cholesky_solve(right, self.lower)
+        return blas.solved(self.lower, right)
 
 
 def factor(design: Design, curvature: float, rho: float, previous: Factor | None = None) -> Factor:
@@ -64,11 +66,11 @@ def factor(design: Design, curvature: float, rho: float, previous: Factor | None
     else:
         system = curvature * design.gram
         system.diagonal()[: design.features] += 2 * rho
-    lower, info = torch.linalg.cholesky_ex(system)
-    if int(info) != 0:
+    lower, minor = blas.factored(system)
+    if minor != 0:
         raise SolverError(
             f"the ridge system with {design.features} inputs is singular in float64 (leading "
-            f"minor {int(info)}): raise rho = {rho:.3g} or scale the inputs."
+            f"minor {minor}): raise rho = {rho:.3g} or scale the inputs."
         )
     return Factor(design, curvature, rho, lower)
 
@@ -141,20 +143,24 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
             return solution(_from_samples(problem, system))
         stacked = system.solve(_right_side(problem))
         found = solution(stacked)
-        if found.residual <= _ROUNDING:
+        rounding = max(_ROUNDING, problem.design.features * torch.finfo(torch.float64).eps)
+        if found.residual <= rounding or not problem.design.exact:
             return found
-        refined = _refined(problem, system, stacked)
+        refined = _refined(problem, system, stacked, rounding)
         return found if refined is stacked else solution(refined)
 
 
 def _rough(problem: WeightFit) -> WeightFit | None:
     """Return the fit by sums of float32 products, or None where there are none to be had."""
-    if problem.design.inputs.dtype is torch.float64 or problem.design.wide:
+    inputs = problem.design.inputs
+    if inputs.dtype is torch.float64 or problem.design.wide or inputs.numel() < _FEW:
         return None
-    return replace(problem, design=problem.design.rough)
+    return problem.rough
 
 
 def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
+    if not problem.design.wide:
+        _ = problem.cross  # in one pass with the Gram matrix
     return factor(problem.design.centered, *_system(problem), previous)
 
 
@@ -165,24 +171,22 @@ def _system(problem: WeightFit) -> tuple[float, float]:
     return problem.lam * smoothness, problem.penalty.rho
 
 
-def _refined(problem: WeightFit, system: Factor, value: Tensor) -> Tensor:
+def _refined(problem: WeightFit, system: Factor, value: Tensor, rounding: float) -> Tensor:
     """Return [W; b] refined once where conditioning has cost digits, else as it is."""
     right, design = _right_side(problem), problem.design.centered
     curvature, rho = _system(problem)
     left = torch.addmm(right, design.gram, value, alpha=-curvature)
     left[: design.features] -= 2 * rho * value[: design.features]
-    if bool(left.abs().max() <= _ROUNDING * right.abs().max()):
+    if bool(left.abs().max() <= rounding * right.abs().max()):
         return value
     return value + system.solve(left)
 
 
 def _right_side(problem: WeightFit) -> Tensor:
-    assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
-    design = problem.design.centered
-    offset = problem.divergence.offset(problem.cross)
-    right = problem.lam * (problem.cross - torch.outer(design.total, offset))
-    right[: design.features] += problem.penalty.linear_term(right[: design.features])
+    right = problem.lam * problem.asked
+    if problem.penalty.center is not None:
+        right[: problem.design.features] += problem.penalty.linear_term(right)
     return right
 
 
@@ -190,18 +194,18 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     """Return [W; b] with W = W_0 + X_c' (X_c X_c' + 2 rho / (lam L) I)^-1 (T - X W_0)_c."""
     assert isinstance(problem.divergence, Joint)
     assert isinstance(problem.penalty, SquaredFrobenius)
-    design = problem.design.centered
-    inputs = design.shifted.double()
-    target = problem.pulled.double()
-    target = (target - problem.divergence.offset(target)) / problem.divergence.smoothness
-    center = problem.penalty.linear_term(inputs.new_zeros(design.features, problem.units))
-    center = center / (2 * problem.penalty.rho)
-    left = target - inputs @ center
-    mean = left.mean(0) if design.bias else torch.zeros_like(left[0])
-    move = _centered(design).T @ system.solve(left - mean)
+    design, center = problem.design.centered, problem.penalty.center
+    left, inputs = problem.pulled.double(), design.shifted.double()
+    left = (left - problem.divergence.offset(left)) / problem.divergence.smoothness
+    if center is not None:
+        left = left - inputs @ center.to(left)
     if not design.bias:
-        return center + move
-    return torch.cat([center + move, (mean - inputs.mean(0) @ move).unsqueeze(0)])
+        move = inputs.T @ system.solve(left)
+        return move if center is None else move + center.to(move)
+    mean, middle = left.mean(0), inputs.mean(0)
+    move = (inputs - middle).T @ system.solve(left - mean)
+    matrix = move if center is None else move + center.to(move)
+    return torch.cat([matrix, (mean - middle @ move).unsqueeze(0)])
 
 
 def _centered(design: Design) -> Tensor:

@@ -31,7 +31,7 @@ class LinkRows(NamedTuple):
 
 
 @compiled
-def _largest(block, found):
+def largest(block, found):
     """Return the largest absolute value of a block, and of what was found before."""
     flat = block.ravel()
     high, low = found, -found
@@ -129,7 +129,7 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
         flat, given = gradient.ravel(), pre.ravel()
         for n in range(len(flat)):
             flat[n] = -lam * given[n]
-        scale = _largest(gradient, scale)
+        scale = largest(gradient, scale)
         for number, link in enumerate(links):
             above, weight, adjoint = link.weight.shape[1], weights[number], adjoints[number]
             load(link.offset, first, a)
@@ -142,7 +142,7 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
                 objective -= link.lam * sums[0, lane]
             fill(pulled, 0)
             multiply(pulled, adjoint, every, above, t)
-            scale = _largest(pulled, scale)
+            scale = largest(pulled, scale)
             fill(part, 0)
             multiply(part, adjoint, every, above, a)
             pushed, pull = part.ravel(), pulled.ravel()
@@ -150,7 +150,7 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
                 flat[n] += pushed[n]
             for n in range(len(flat)):
                 pull[n] += pushed[n]
-            scale = _largest(pulled, scale)
+            scale = largest(pulled, scale)
         _missed(v[:units].ravel(), gradient[:units].ravel(), s, lam, alpha, low, high)
-        violation = _largest(gradient[:units], violation)
+        violation = largest(gradient[:units], violation)
     return objective, violation, scale

@@ -100,7 +100,10 @@ def exact_target(divergence: Divergence, target: Tensor) -> np.ndarray[Any, np.d
 
 def require_bounded(name: str, divergence: Divergence, target: Tensor) -> None:
     """Raise `DataError` where R(u) - <u, V> is unbounded below for a target V."""
-    distance = (divergence.nearest_target(target) - target).abs()
+    nearest = divergence.nearest_target(target)
+    if nearest is target:
+        return
+    distance = (nearest - target).abs()
     worst = float(distance.max())
     if worst > _SLACK[target.dtype]:
         where = tuple(int(i) for i in (distance == worst).nonzero()[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
@@ -15,8 +17,11 @@ from liftednet.divergences import Joint
 from liftednet.problems.formulation import Measure, measured
 
 if TYPE_CHECKING:
+    from liftednet.compiled.states import LinkRows
     from liftednet.problems.link import Link
     from liftednet.problems.state_fit import StateFit
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Ramp(NamedTuple):
@@ -61,38 +66,55 @@ def measured_by_loop(problem: StateFit, value: Tensor) -> Measure | None:
         return None
     if not len(value):  # of a process without samples
         return measured(0.0, 0.0, problem.lam)
-    from liftednet.compiled.states import LinkRows, judged_states
+    from liftednet.compiled.states import judged_states
 
-    def parts(link: Link) -> tuple[Any, ...]:
-        divergence, columns = link.divergence, link.shape[1]
-        assert isinstance(divergence, Joint)  # the quadratic divergence
-        return (
-            link.weight.detach().contiguous().numpy(),
-            link.offset.detach().reshape(-1, columns).contiguous().numpy(),
-            link.target.detach().contiguous().numpy(),
-            divergence.activation.offset(columns).double().reshape(-1, 1).contiguous().numpy(),
-            float(link.lam),
-            float(divergence.smoothness),
-        )
-
-    links = tuple(LinkRows(*parts(link)) for link in problem.links)
-    low, high = (float(value.new_tensor(end)) for end in (line.low, line.high))  # as states have it
-    line = Ramp(line.alpha, low, high)
-    u = problem.pre_activation.detach().contiguous().numpy()
+    u, links = looped(problem)
+    low, high = line.low, line.high
+    if value.dtype is torch.float32:  # as states have it
+        low, high = float(np.float32(low)), float(np.float32(high))
     z, s = value.detach().contiguous().numpy(), problem.lam + problem.smoothness
 
     def work(part: slice) -> tuple[float, float, float]:
-        mine = tuple(
-            link._replace(
-                target=link.target[part],
-                offset=link.offset if len(link.offset) == 1 else link.offset[part],
-            )
-            for link in links
-        )
+        given = u[part], z[part], rows_of(links, part)
         found: tuple[float, float, float] = judged_states(
-            u[part], z[part], mine, problem.lam, s, *line
+            *given, problem.lam, s, line.alpha, low, high
         )
         return found
 
     objectives, violations, scales = zip(*in_threads(work, *z.shape), strict=True)
     return measured(sum(objectives), max(violations), max(scales))
+
+
+def looped(problem: StateFit) -> tuple[Array, tuple[LinkRows, ...]]:
+    """Return U and the links of a fit that compiled loops can take, as they take them."""
+    from liftednet.compiled.states import LinkRows
+
+    def parts(link: Link) -> tuple[Any, ...]:
+        divergence, columns = link.divergence, link.shape[1]
+        assert isinstance(divergence, Joint)  # the quadratic divergence
+        return (
+            _array(link.weight),
+            _array(link.offset).reshape(-1, columns),
+            _array(link.target),
+            _array(divergence.activation.offset(columns)).reshape(-1, 1),
+            float(link.lam),
+            float(divergence.smoothness),
+        )
+
+    return _array(problem.pre_activation), tuple(LinkRows(*parts(link)) for link in problem.links)
+
+
+def rows_of(links: tuple[LinkRows, ...], part: slice) -> tuple[LinkRows, ...]:
+    """Return the links of some samples."""
+    return tuple(
+        link._replace(
+            target=link.target[part],
+            offset=link.offset if len(link.offset) == 1 else link.offset[part],
+        )
+        for link in links
+    )
+
+
+def _array(tensor: Tensor) -> Array:
+    found: Array = tensor.detach().contiguous().numpy()
+    return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from typing import TYPE_CHECKING
 
 import torch
@@ -181,10 +182,22 @@ class WeightFit(Fit[Weights]):
         return torch.sub(self.targets, self.offset, alpha=self.divergence.smoothness)
 
     @cached_property
+    def rough(self) -> WeightFit:
+        """The fit by sums of products in the type of X."""
+        return replace(self, design=self.design.rough)
+
+    @cached_property
     def cross(self) -> Tensor:
         """[X - shift, 1]' times what X W + b is pulled to, in float64."""
         design = self.design.centered
         return (design.cross_with_gram if self._by_gram else design.cross)(self.pulled)
+
+    @cached_property
+    def asked(self) -> Tensor:
+        """[X - shift, 1]' times what a quadratic divergence pulls to, less c = phi(0)."""
+        assert isinstance(self.divergence, Joint)
+        offset = self.divergence.offset(self.cross)
+        return self.cross - torch.outer(self.design.centered.total, offset)
 
     @property
     def _by_gram(self) -> bool:
@@ -222,25 +235,32 @@ class WeightFit(Fit[Weights]):
             objective = self._link_value(stacked) + self.penalty.value(weight)
             return Measure(float(objective), torch.nan)
         link, slope = self._sums(stacked)
-        objective = self.lam * link + self.penalty.value(weight)
-        gradient, scale = self._gradient(slope)
-        violation = self._stationarity(weight, gradient)
-        size = self.lam * self.design.mass + objective.abs()
-        lost = objective.new_zeros(())
+        violation = self._stationarity(weight, self.lam * (slope - self.cross))
+        lost = link.new_zeros(())
         if value.bias is not None:
-            lost = violation[-1].square().sum() / (2 * self._steepest)
-            beyond = violation[-1].abs() - self._rounding(value.bias)
-            violation[-1] = beyond.clamp(min=0)
-        residual = torch.maximum((violation / scale).abs().max(), self._across_mean(violation))
+            lost = violation[-1].dot(violation[-1]) / (2 * self._steepest)
+            violation = torch.sub(violation.abs(), self._rounding(value.bias)).clamp_(min=0)
+        found = [link, self.penalty.value(weight), lost, (stacked * self.cross).abs().sum()]
+        found += [part.abs().max() for part in (slope, self.cross, violation)]
+        link, paid, lost, hidden, *largest = torch.stack(found).tolist()
+        objective, scale = self.lam * link + paid, self.lam * max(largest[:2]) or 1.0
+        residual = max(largest[2] / scale, self._across_mean(violation))
         if not self.design.exact:
-            residual = residual + (self._unseen(stacked) / scale).max()
-        hidden = self.design.rounding * self.lam * (stacked * self.cross).abs().sum()
-        residual = torch.maximum(residual, torch.maximum(hidden, lost) / size)
-        return Measure(float(objective), float(residual))
+            residual += self._unseen(stacked) / scale
+        hidden *= self.design.rounding * self.lam
+        size = self.lam * self.design.mass + abs(objective)
+        worst = max(residual, hidden / size, lost / size)  # which passes over what is no number
+        return Measure(objective, torch.nan if isnan(hidden + lost + sum(largest)) else worst)
 
     def _rounding(self, bias: Tensor) -> Tensor:
-        """Return what the rounding of b to its type may bring to the gradient in b, (units,)."""
-        return self._steepest * torch.finfo(bias.dtype).eps * bias.double().abs()
+        """Return what the rounding of b to its type may bring to the gradient.
+
+        Of sums over samples to that in W, too: (inputs + 1, units), else in b, as in the last row.
+        """
+        least = bias.double().abs() * (torch.finfo(bias.dtype).eps * self._steepest)
+        if not self._by_gram:
+            return torch.nn.functional.pad(least.unsqueeze(0), (0, 0, self.design.features, 0))
+        return torch.outer(self.design.centered.total.abs() / self.design.mass, least)
 
     @property
     def _steepest(self) -> float:
@@ -248,8 +268,8 @@ class WeightFit(Fit[Weights]):
         assert self.divergence.smoothness is not None  # measured only for smooth divergences
         return self.lam * self.divergence.smoothness * self.design.mass
 
-    def _unseen(self, stacked: Tensor) -> Tensor:
-        """Return what the rounding of products may add to the gradient, (units,).
+    def _unseen(self, stacked: Tensor) -> float:
+        """Return what the rounding of products may add to the gradient.
 
         With d the lengths of the columns of [X, 1] it is 4 eps max d |d * w| for a column w of
         [W; b], several times what is seen, and 4 eps max d |v| over the root of the number of
@@ -264,24 +284,24 @@ class WeightFit(Fit[Weights]):
         chunks = squares.new_tensor(design.chunks(self.units))
         squares, chunks = processes.total(squares, chunks)
         found = self.divergence.smoothness * (lengths.unsqueeze(1) * stacked).norm(dim=0)
-        return 4 * self.lam * design.rounding * lengths.max() * (found + (squares / chunks).sqrt())
+        most = (found + (squares / chunks).sqrt()).max() * lengths.max()
+        return 4 * self.lam * design.rounding * float(most)
 
-    def _across_mean(self, violation: Tensor) -> Tensor:
+    def _across_mean(self, violation: Tensor) -> float:
         """Return the violation across the mean input, over terms of inputs about their mean.
 
         Without a bias the mean stays in X, whose terms may be so large beside those that tell
         samples apart that a wrong W looks stationary.
         """
-        mean = self.design.far
-        if self.design.bias or mean is None:
-            return violation.new_zeros(())
-        pulled = self.pulled.double()
+        if self.design.bias or self.design.far is None:
+            return 0.0
+        pulled, mean = self.pulled.double(), self.design.far
         (total,) = processes.total(self.design.weighed(pulled, slice(None)).sum(0))
         about = (self.cross - mean.outer(total)).abs().max()
         if not 0 < _HIDDEN * about < self.cross.abs().max():
-            return violation.new_zeros(())
+            return 0.0
         across = violation - mean.outer(mean @ violation) / mean.dot(mean)
-        return across.abs().max() / (self.lam * about)
+        return float(across.abs().max() / (self.lam * about))
 
     def total(self, stacked: Tensor) -> Tensor:
         """Return the objective at [W; b + shift W] in float64, a scalar."""
@@ -293,9 +313,7 @@ class WeightFit(Fit[Weights]):
 
         The scale is the largest entry of its terms, and not 0.
         """
-        return self._gradient(self._sums(stacked)[1])
-
-    def _gradient(self, slope: Tensor) -> tuple[Tensor, Tensor]:
+        slope = self._sums(stacked)[1]
         scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
         return self.lam * (slope - self.cross), torch.where(scale > 0, scale, 1.0)
 
@@ -314,11 +332,10 @@ class WeightFit(Fit[Weights]):
     def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""
         assert isinstance(self.divergence, Joint)
-        design, cross = self.design.centered, self.cross
-        curved = self.divergence.smoothness * (design.gram @ stacked)
-        linear = torch.outer(design.total, self.divergence.offset(stacked))
-        value = ((curved / 2 + linear - cross) * stacked).sum()
-        return value + self.constant, curved + linear
+        asked = self.asked  # before the Gram matrix, for one pass makes both
+        curved = self.divergence.smoothness * (self.design.centered.gram @ stacked)
+        value = (stacked * torch.sub(curved, asked, alpha=2)).sum() / 2
+        return value + self.constant, curved + (self.cross - asked)
 
     def _pass(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples.

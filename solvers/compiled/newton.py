@@ -6,18 +6,17 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from liftednet.compiled import in_threads
 from liftednet.problems import Fit, StateFit
-from liftednet.problems.ramps import ramp
+from liftednet.problems.ramps import looped, ramp, rows_of
 from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
-from ..dual import Dual, largest_term
-from ..dual_rows import SharedMap, TurnedMap, dual_rows
-from .ramps import OnRamps, chunks
+from ..dual import Dual
+from ..dual_rows import SharedMap, TurnedMap
+from .ramps import OnRamps
 
 _MOST = 32  # columns of all links, whose products are as many as half their square
 
@@ -67,22 +66,16 @@ class CompiledNewton(OnRamps):
         started = time.perf_counter()
         shared, line = self.prepare(problem, cache), ramp(problem.divergence.activation)
         assert isinstance(shared, TurnedMap)  # on a CPU
-        map_ = shared.map.numpy(), shared.spectrum.numpy(), line
+        map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
+        u, links = looped(problem)
+        begin, z = u[:0] if start is None else start.detach().contiguous().numpy(), value.numpy()
 
-        def work(whole: slice) -> int:
-            most = 0
-            for part in chunks(whole, problem.units):
-                rows, scale = dual_rows(problem, shared, part), largest_term(problem, part)
-                y = rows.multipliers(None if start is None else start[part])
-                if start is None:
-                    y = rows.precondition(y)
-                arrays = (x.detach().double().contiguous().numpy() for x in (rows.u, rows.h, y))
-                states = value.new_empty(len(y), problem.units, dtype=torch.float64)
-                most = max(most, newton_rows(*arrays, *map_, tolerance * scale, states.numpy()))
-                value[part] = states
-            return most
+        def work(part: slice) -> int:
+            rows = u[part], rows_of(links, part), problem.lam, begin[part]
+            steps: int = newton_rows(*rows, *map_, line, tolerance, z[part])
+            return steps
 
         steps = max(in_threads(work, problem.samples, problem.units))
         solution = judged(problem, value, steps, started, tolerance, self.name)

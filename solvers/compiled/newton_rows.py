@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from liftednet.compiled.lanes import compiled, copy, fill, load
+from liftednet.compiled.states import largest
 from liftednet.compiled.vectors import (
     WIDE,
     differs,
@@ -351,17 +352,72 @@ def _begin(room, r):
 
 
 @compiled
-def newton_rows(u, h, y, matrix, spectrum, line, goal, z):
+def _targets(links, first, lam, turn, room):
+    """Put sqrt(scale) ((V - c) / L - C) of every link into h, in the coordinates of A."""
+    asked, offset, begin = room.gradient, room.direction, 0
+    for link in links:
+        end, root = begin + link.weight.shape[1], np.sqrt(link.lam * link.smooth / lam)
+        load(link.target, first, asked[begin:end])
+        load(link.offset, first, offset[begin:end])
+        for k in range(begin, end):
+            slope = link.slope[k - begin, 0]
+            for lane in range(WIDE):
+                pull = (asked[k, lane] - slope) / link.smooth - offset[k, lane]
+                asked[k, lane] = root * pull
+        begin = end
+    fill(room.h, 0)
+    multiply(room.h, turn, room.chosen, len(turn), asked)
+
+
+@compiled
+def _typical(u, v, alpha, low, high):
+    """Return the mean slope of phi at u, where it is v; flat arrays."""
+    total = 0.0
+    for n in range(len(u)):
+        slope = 1.0 if u[n] > 0 else alpha
+        total += slope if low < v[n] < high else 0.0
+    return total / len(u)
+
+
+@compiled
+def _multipliers(shared, room, start, first):
+    """Put v A - h at given states v into y; from phi(u) a step for slopes that are typical."""
+    slope, units = 0.0, len(shared.map)
+    if len(start) > 0:
+        load(start, first, room.v)
+    else:
+        u, v, ends = room.u[:units].ravel(), room.v[:units].ravel(), (shared.low, shared.high)
+        _states(u, v, shared.alpha, *ends)
+        slope = _typical(u, v, shared.alpha, *ends)
+    fill(room.y, 0)
+    multiply(room.y, shared.map, room.chosen, units, room.v)
+    y, h, spectrum = room.y.ravel(), room.h.ravel(), shared.spectrum.ravel()
+    for n in range(len(y)):
+        y[n] = (y[n] - h[n]) / (1 + slope * spectrum[n])
+
+
+@compiled
+def _scale(shared, room):
+    """Return the largest entry of u and A h in a block, and 1."""
+    fill(room.moved, 0)
+    _lift(shared, room, room.h, room.moved)
+    return largest(room.moved, largest(room.u, 1.0))
+
+
+@compiled
+def newton_rows(u, links, lam, start, matrix, turn, spectrum, line, tolerance, z):
     """Put the states of all samples into z.
 
     Args:
         u: pre-activations, (samples, units).
-        h: what A is to give, (samples, r).
-        y: multipliers to start from, (samples, r).
+        links: a tuple of `LinkRows`.
+        lam: the weight of Phi.
+        start: states to start from, (samples, units), or none, (0, units).
         matrix: A, (units, r), float64.
+        turn: the rotation that A contains, (r, r), float64.
         spectrum: the diagonal of A'A, (r,), float64.
         line: phi, as alpha, low and high.
-        goal: the violation at which a sample is solved.
+        tolerance: the relative violation at which a sample is solved.
         z: the states, (samples, units), written.
 
     Returns:
@@ -371,14 +427,17 @@ def newton_rows(u, h, y, matrix, spectrum, line, goal, z):
     single, double = np.zeros(1, np.float32), np.zeros(1)
     model = _shared(matrix, spectrum, alpha, low, high, single)
     shared = _shared(matrix, spectrum, alpha, low, high, double)
-    kept, room, most = _room(model, single), _room(shared, double), 0
+    kept, room, most, r = _room(model, single), _room(shared, double), 0, len(turn)
+    whole = np.zeros((r, filled(r)))
+    whole[:, :r] = turn
     for first in range(0, len(u), WIDE):
         load(u, first, room.u)
-        load(h, first, room.h)
-        load(y, first, room.y)
+        _targets(links, first, lam, whole, room)
+        _multipliers(shared, room, start, first)
+        goal = tolerance * _scale(shared, room)
         copy(room.u, room.w)
         _lift(shared, room, room.y, room.w)
-        _begin(kept, len(shared.adjoint))
+        _begin(kept, r)
         most = max(most, _newton(shared, room, model, kept, goal))
         for lane in range(min(WIDE, len(u) - first)):
             for i in range(z.shape[1]):

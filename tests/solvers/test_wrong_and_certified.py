@@ -76,6 +76,19 @@ def test_ridge_weights_keep_their_digits_whatever_the_mean(mean):
     np.testing.assert_allclose(found, expected.predict(x), atol=1e-13 * mean * scale + 1e-9)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_bias_that_its_type_cannot_hold_better_is_certified(seed):
+    """A bias of 1e6 is off by 1e-10, which the gradient in the weights feels, too."""
+    rng = np.random.default_rng(seed)
+    left, _ = np.linalg.qr(rng.normal(size=(500, 20)))
+    right, _ = np.linalg.qr(rng.normal(size=(20, 20)))
+    near = (left * np.logspace(0, -3, 20)) @ right * 500**0.5
+    x = torch.tensor(near + 1e6 * (1 + np.arange(20) / 20))
+    y = torch.tensor(rng.normal(size=(500, 3)))
+    fit = WeightFit(joint(activations.Identity()), Design(x), y, SquaredFrobenius(1e-3))
+    assert solve(fit).status is Status.SOLVED
+
+
 @pytest.mark.parametrize("mean", [1e2, 1e3])
 def test_float32_weights_are_certified_at_a_large_mean(mean):
     generator = torch.Generator().manual_seed(0)
