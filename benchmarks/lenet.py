@@ -84,7 +84,8 @@ def main() -> None:
         return
     text = [
         f"# LeNet-5 on MNIST\n\n{'; '.join(f'{k} {v}' for k, v in machine().items())}\n\n"
-        "60,000 digits, the last step's accuracy.\n",
+        "60,000 digits, the last step's accuracy. An earlier version of the code had 0.9906 after "
+        "ten lifted passes from the same seed, in a run by hand.\n",
         "| training | passes | smoothing | seeds | test accuracy | least | ms a step |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
