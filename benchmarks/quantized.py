@@ -1,8 +1,7 @@
 """Sign networks on 20,000 digits of MNIST: minibatches with a margin, and straight-through Adam.
 
-784-300-10 and 784-200-200-200-10, ten passes. Both choose among four settings by 10,000 held-out
-digits, with the first seed: ours rate 1 or 2, Adam rate 1e-3 or 3e-3 falling to zero, both labels
-smoothed by 0.1 or not. Adam sees inputs of mean zero and one common variance, and its backward pass
+784-300-10 and 784-200-200-200-10, ten passes. Both choose among twelve settings by 10,000 held-out
+digits, with the first seed: four rates, falling to zero, and labels smoothed by 0, 0.1 or 0.2. Adam sees inputs of mean zero and one common variance, and its backward pass
 takes sign for the clipped identity (Bengio, Leonard, Courville, 2013). Test accuracy is of the test
 digits, with the true sign. `python -m benchmarks.quantized NETWORK METHOD SETTING SEED` adds a line
 to results/quantized.jsonl; without arguments the table is written.
@@ -13,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -29,13 +29,13 @@ from liftednet.models import LiftedMLP, Minibatch
 EPOCHS, BATCH, TRAINED, HELD = 10, 100, 20_000, 10_000
 NETWORKS = {"one": (300,), "three": (200, 200, 200)}
 SETTINGS = {
-    "ours": [(rate, share) for rate in (1.0, 2.0) for share in (0.0, 0.1)],
-    "adam": [(rate, share) for rate in (1e-3, 3e-3) for share in (0.0, 0.1)],
+    "ours": list(product((1.0, 2.0, 4.0, 8.0), (0.0, 0.1, 0.2))),
+    "adam": list(product((1e-3, 3e-3, 1e-2, 3e-2), (0.0, 0.1, 0.2))),
 }
 NOTE = (
     "20,000 digits of MNIST, ten passes, `Sign()` in every hidden layer; adam is straight-through "
-    "Adam, which is ahead, above all with three layers. Without the margin ours had 0.40 there. "
-    "The chosen settings of both stand at an end of their grids."
+    "Adam. Each has chosen among twelve settings by 10,000 held-out digits. Without a margin ours "
+    "had 0.40 with three layers, with one of fixed width 0.9578."
 )
 RESULTS = Path(__file__).parent / "results"
 RUNS = RESULTS / "quantized.jsonl"

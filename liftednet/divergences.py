@@ -283,14 +283,17 @@ class Joint(_Split):
 
 @dataclass(frozen=True)
 class Margin(_Split):
-    """Psi(v) - <u, v> + Psi*(u), with Psi the potential of a continuous map psi beside phi.
+    """w Psi(v) - <u, v> + w Psi*(u / w), Psi the potential of a continuous map psi beside phi.
 
     For a phi that jumps, such as a sign or a step: its own tight divergence is zero, and without
     force, on both sides of the jump, however near. With psi on the same domain, Clipped(-1, 1)
-    beside the sign, it is (1 - u v)_+^2 / 2 for v = -1 or 1 and u v >= -1, and linear beyond: a
-    squared hinge. That of Tanh is log(1 + exp(-2 u v)). It is convex in u and in v, and smooth in
-    u; over the values of phi it is least at v = phi(u), where it is not zero before u is far from
-    the jump. The states of a forward pass are those of phi.
+    beside the sign, and w = 1 it is (1 - u v)_+^2 / 2 for v = -1 or 1 and u v >= -1, and linear
+    beyond: a squared hinge. That of Tanh is log(1 + exp(-2 u v)). It is convex in u and in v, and
+    smooth in u; over the values of phi it is least at v = phi(u), where it is not zero before u is
+    far from the jump, by the width w. The states of a forward pass are those of phi.
+
+    Attributes:
+        width: w, positive; other than 1 only where phi(c u) = phi(u) for all c > 0.
 
     Raises:
         DeclarationError: the activation declares no margin.
@@ -303,6 +306,8 @@ class Margin(_Split):
         >>> Margin(Quantized(2, -1.0, 1.0)).values(torch.ones(3, 1), u)  # (1 - u)^2 / 2
         tensor([0.2812, 0.0000, 1.1250])
     """
+
+    width: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse an activation without a margin."""
@@ -319,36 +324,37 @@ class Margin(_Split):
 
     @property
     def smoothness(self) -> float | None:
-        """The Lipschitz constant of psi."""
-        return self.continuous.lipschitz
+        """The Lipschitz constant of psi(u / w)."""
+        steepest = self.continuous.lipschitz
+        return None if steepest is None else steepest / self.width
 
     def potential(self, v: Expression) -> Expression:
-        """Return Psi(v), summed over samples and units, in CVXPY."""
-        return self.continuous.potential(v)
+        """Return w Psi(v), summed over samples and units, in CVXPY."""
+        return self.width * self.continuous.potential(v)
 
     def potential_value(self, v: Tensor) -> Tensor:
-        """Return Psi(v) per sample, (samples,)."""
-        return self.continuous.potential_value(v)
+        """Return w Psi(v) per sample, (samples,)."""
+        return self.width * self.continuous.potential_value(v)
 
     def remainder(self, u: Expression) -> Expression:
-        """Return Psi*(u), summed over samples and units, in CVXPY."""
-        return self.continuous.conjugate(u)
+        """Return w Psi*(u / w), summed over samples and units, in CVXPY."""
+        return self.width * self.continuous.conjugate(u / self.width)
 
     def remainder_value(self, u: Tensor) -> Tensor:
-        """Return Psi*(u) per sample, (samples,)."""
-        return self.continuous.conjugate_value(u)
+        """Return w Psi*(u / w) per sample, (samples,)."""
+        return self.width * self.continuous.conjugate_value(u / self.width)
 
     def link_gradient(self, u: Tensor) -> Tensor:
-        """Return psi(u), (samples, units)."""
-        return self.continuous.forward(u)
+        """Return psi(u / w), (samples, units)."""
+        return self.continuous.forward(u / self.width)
 
     def link_curvature(self, u: Tensor) -> Tensor:
-        """Return psi'(u) for a unit-by-unit map, (samples, units)."""
-        return self.continuous.slope(u)
+        """Return psi'(u / w) / w for a unit-by-unit map, (samples, units)."""
+        return self.continuous.slope(u / self.width) / self.width
 
     def minimizer(self, u: Tensor) -> Tensor:
-        """Return psi(u), (samples, units)."""
-        return self.continuous.forward(u)
+        """Return psi(u / w), (samples, units)."""
+        return self.continuous.forward(u / self.width)
 
 
 @dataclass(frozen=True)

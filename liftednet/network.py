@@ -306,12 +306,15 @@ class Network:
             lam: weight of the divergence of output states; None for that of the model.
             within: `Bounds` and `Linear` of `liftednet.constraints`, which the answers meet at
                 every input, in units of the targets: the last layer projects U on them, in training
-                and in the network that is exported. Such a network is trained on minibatches.
+                and in the network that is exported. Of a classifier they are limits of the scores,
+                which are logarithms of odds: U_j - U_k <= log 9 where class j is to be at most
+                nine times as probable as k; U_j <= log 9 where a label by itself, with
+                BinaryCrossEntropy, is to have at most 0.9. Such a network is trained on minibatches.
 
         Raises:
             DataError: weight or lam is not positive, or a constraint does not fit the outputs.
-            DeclarationError: it is no loss, cannot be paired with the activation, or answers with
-                something else than U where U is to be within constraints.
+            DeclarationError: it is no loss, cannot be paired with the activation, or needs output
+                states where U is to be within constraints.
 
         Example:
             >>> import torch
@@ -364,9 +367,10 @@ class Network:
     ) -> Expression:
         """Return U as the nearest points that meet constraints."""
         pinned = isinstance(loss, PinnedLoss) and activation is None
-        if not (pinned and loss.equivariant) or argument.sequence:
+        if not pinned or argument.sequence:
             raise DeclarationError(
-                "within= is for SquaredError on the last pre-activation, without sequences."
+                "within= is for losses on the last pre-activation, such as SquaredError or "
+                "CrossEntropy, without sequences and output states."
             )
         layer = projection(within, argument.units, sum(x.units for x in self.inputs))
         seen = all(not (x.incomplete or x.sequence) for x in self.inputs)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear  # not A.T, which no traced loop may close over
 
 from liftednet.errors import DataError, SolverError
 
@@ -17,6 +18,13 @@ _PATIENCE = 3  # exchanges of all rows that are wrong, without fewer of them
 class _Point(NamedTuple):
     prices: Tensor
     values: Tensor  # A v
+
+
+class _Pivots(NamedTuple):
+    side: Tensor  # at which each limit binds, (samples, limits)
+    least: Tensor  # wrong limits of the best guess so far, (samples,)
+    patience: Tensor
+    done: Tensor
 
 
 def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -55,7 +63,10 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
         found = _at(scaled, point, side, ends, 1e-3 * _RIDGE)
         point = point - found.prices @ scaled
     off = torch.where(side != 0, (found.values - ends).abs(), 0.0).amax(-1)
-    if bool((empty := off > _met(u)).any()):
+    empty = off > _met(u)
+    if torch.compiler.is_exporting():
+        torch._assert_async(~empty.any(), "no scores meet the limits of a sample")
+    elif bool(empty.any()):
         raise DataError(
             f"no scores meet the limits of sample {int(empty.nonzero()[0])}, counted from 0: they "
             "contradict each other."
@@ -71,45 +82,81 @@ def _met(u: Tensor) -> Tensor:
 def _at(rows: Tensor, u: Tensor, side: Tensor, ends: Tensor, ridge: float) -> _Point:
     """Return the prices that bring limits that bind to their ends, and all values there."""
     binds = side != 0
-    excess = u @ rows.T - torch.where(binds, ends, 0.0)
+    excess = linear(u, rows) - torch.where(binds, ends, 0.0)
     both = binds.unsqueeze(-1) & binds.unsqueeze(-2)
     rest = torch.diag_embed(torch.where(binds, ridge, 1.0).to(u))
-    products = torch.where(both, rows @ rows.T, 0.0) + rest
+    products = torch.where(both, linear(rows, rows), 0.0) + rest
     excess = torch.where(binds, excess, 0.0)
     prices = torch.linalg.solve(products, excess.unsqueeze(-1)).squeeze(-1)
-    return _Point(prices, (u - prices @ rows) @ rows.T)
+    return _Point(prices, linear(u - prices @ rows, rows))
 
 
 def _binding(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return at which end each limit binds, (samples, limits): -1, 1, or 0 where it does not."""
     count = len(rows)
-    sides = u.new_zeros(len(u), count)
+    begun = _begun(u, count)
+    if torch.compiler.is_exporting():  # samples wait for one another
+        return _traced(rows, (u, lower, upper), begun)
+    sides = begun.side
     todo = torch.arange(len(u), device=u.device)
-    least = torch.full_like(todo, count + 1)
-    patience = torch.full_like(todo, _PATIENCE)
-    for _ in range(100 + 20 * count):
-        x, low, high, side = u[todo], lower[todo], upper[todo], sides[todo]
-        equal, met = low == high, _met(x).unsqueeze(-1)
-        side = torch.where(equal & (side == 0), 1.0, side)
-        ends = torch.where(side < 0, low, high)
-        prices, values = _at(rows, x, side, ends, _RIDGE)
-        passed = (values > high + met).double() - (values < low - met).double()
-        wrong = torch.where(side == 0, passed != 0, ~equal & (prices * side < -met))
-        wrongs = wrong.sum(-1)
-        sides[todo] = torch.where(side == 0, 0.0, side)
-        done = wrongs == 0
-        fewer = wrongs < least[todo]
-        least[todo] = torch.minimum(wrongs, least[todo])
-        left = torch.where(fewer, _PATIENCE, patience[todo] - 1)
-        patience[todo] = left
-        last = count - 1 - wrong.flip(-1).int().argmax(-1, keepdim=True)
-        alone = torch.zeros_like(wrong).scatter(-1, last, True) & wrong
-        exchanged = torch.where((left > 0).unsqueeze(-1), wrong, alone)
-        sides[todo] = torch.where(exchanged, torch.where(side == 0, passed, 0.0), side)
-        todo = todo[~done]
+    now = begun
+    for _ in range(_most(count)):
+        now = _exchanged(rows, u[todo], lower[todo], upper[todo], now)
+        sides[todo] = now.side
+        todo, now = todo[~now.done], _Pivots(*(part[~now.done] for part in now))
         if not len(todo):
             return sides
     raise SolverError(
         f"which limits of sample {int(todo[0])}, counted from 0, bind was not found: leave out "
         "those that follow from others."
     )
+
+
+def _begun(u: Tensor, count: int) -> _Pivots:
+    """Return where pivoting begins: no limit binds."""
+    one = u.new_zeros(u.shape[0], dtype=torch.int64)
+    return _Pivots(u.new_zeros(u.shape[0], count), one + count + 1, one + _PATIENCE, one.bool())
+
+
+def _most(count: int) -> int:
+    return 100 + 20 * count
+
+
+def _traced(rows: Tensor, given: tuple[Tensor, ...], begun: _Pivots) -> Tensor:
+    """Return what `_binding` does, by a loop that stays one in a traced program."""
+
+    most = _most(len(rows))
+
+    def go_on(taken: Tensor, *now: Tensor) -> Tensor:
+        return (taken < most) & ~now[-1].all()
+
+    def step(taken: Tensor, *now: Tensor) -> tuple[Tensor, ...]:
+        before = _Pivots(*now)
+        after = _exchanged(rows, *given, before)
+        kept = (
+            torch.where(before.done.unsqueeze(-1) if new.ndim > 1 else before.done, old, new)
+            for old, new in zip(before, after, strict=True)
+        )
+        return taken + 1, *kept
+
+    taken = torch.zeros((), dtype=torch.int64, device=rows.device)
+    _, *found = torch.while_loop(go_on, step, (taken, *begun))
+    torch._assert_async(found[-1].all(), "which limits of a sample bind was not found")
+    return found[0]
+
+
+def _exchanged(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, now: _Pivots) -> _Pivots:
+    """Return the next guess of which limits bind."""
+    equal, met = lower == upper, _met(u).unsqueeze(-1)
+    side = torch.where(equal & (now.side == 0), 1.0, now.side)
+    prices, values = _at(rows, u, side, torch.where(side < 0, lower, upper), _RIDGE)
+    passed = (values > upper + met).to(u) - (values < lower - met).to(u)
+    wrong = torch.where(side == 0, passed != 0, ~equal & (prices * side < -met))
+    wrongs = wrong.sum(-1)
+    fewer = wrongs < now.least
+    left = torch.where(fewer, _PATIENCE, now.patience - 1)
+    last = len(rows) - 1 - wrong.flip(-1).int().argmax(-1, keepdim=True)
+    alone = torch.zeros_like(wrong).scatter(-1, last, True) & wrong
+    exchange = torch.where((left > 0).unsqueeze(-1), wrong, alone)
+    side = torch.where(exchange, torch.where(side == 0, passed, 0.0), side)
+    return _Pivots(side, torch.minimum(wrongs, now.least), left, wrongs == 0)

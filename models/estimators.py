@@ -187,6 +187,7 @@ class _Feedforward(_Estimator):
         )
         activations = _activations(self.activation)
         given.update(missing=self.missing, noise=self.noise, lipschitz=self.lipschitz)
+        given.update(within=self.within)
         return LiftedMLP(sizes, activations, self._loss(), **given, **settings)
 
     @abstractmethod
@@ -301,6 +302,8 @@ class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignor
         missing: whether entries of X may be NaN: states of their own, see `Network.input`.
         noise: standard deviation of X around what there is, see `Network.input`.
         lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which the scores of the labels, in
+            the order of `classes_`, meet at every input, see `Network.loss`.
 
     Attributes:
         classes_: the labels, sorted.
@@ -346,6 +349,7 @@ class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignor
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
         lipschitz: float | None = None,
+        within: Sequence[Constraint] = (),
     ) -> None:
         """Keep the settings as they are; `fit` looks at them."""
         self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
@@ -356,7 +360,7 @@ class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignor
         self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
         self.warm_start, self.random_state = warm_start, random_state
         self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
-        self.missing, self.noise, self.lipschitz = missing, noise, lipschitz
+        self.missing, self.noise, self.lipschitz, self.within = missing, noise, lipschitz, within
 
     def fit(
         self,
@@ -496,7 +500,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         missing: see `LiftedClassifier`.
         noise: see `LiftedClassifier`.
         lipschitz: see `LiftedClassifier`.
-        within: `Bounds` and `Linear` of `liftednet.constraints`, which outputs meet at every input.
+        within: see `LiftedClassifier`; here of the outputs.
 
     Attributes:
         model_: the fitted `LiftedMLP`.
@@ -596,9 +600,6 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs])."""
         outputs = self._forward(self._checked(X))
         return outputs[:, 0] if self._one else outputs
-
-    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
-        return super()._model(outputs, {"within": self.within, **settings})
 
     def _loss(self) -> Loss:
         if self.loss is None:

@@ -62,8 +62,8 @@ class LiftedMLP(Lifted):
             `monotone_penalties`). Of two classes, the probability of the second is meant.
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
         noise: standard deviation of X around what there is, see `Network.input`.
-        within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs meet
-            at every input, see `Network.loss`.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs or a
+            classifier's scores meet at every input, see `Network.loss`.
         lipschitz: the most by which scores may differ, over the distance of their raw inputs, in
             Euclidean norms; None for no bound. Every layer's spectral norm is held below its share
             at every step, and inputs are standardized by one number together.

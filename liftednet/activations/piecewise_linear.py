@@ -267,7 +267,8 @@ class Sign(Activation):
     Lifted Neural Networks, section 4. At u = 0 every v in [-1, 1] is an argmin, and phi has no
     Lipschitz constant: as a layer it has no joint divergence and no fast weight fit. Its tight
     divergence |u| - u v is zero at u = 0, and so without force; minibatches take that of the
-    margin of `Tanh`, see `liftednet.divergences.Margin`.
+    margin of `Tanh`, see `liftednet.divergences.Margin`, as wide as the pre-activations are large:
+    the sign of c u is that of u, and so no width fits by itself.
 
     Example:
         >>> import torch
@@ -278,6 +279,7 @@ class Sign(Activation):
 
     lipschitz = None
     margin = Tanh()
+    scale_free = True
 
     def forward(self, u: Tensor) -> Tensor:
         """Return sign(u)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -50,6 +50,7 @@ _RATE = 0.3
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
 _NEAR = 1e3  # lam from which targets are so near to the states that float64 tells them apart
+_WIDTH = 0.6  # of a margin that has no scale, in root mean squares of u
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
 
@@ -252,6 +253,17 @@ class Targets:
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u), within the bounds."""
         return self.held.activation.forward(u)
+
+    def at(self, u: Tensor) -> Targets:
+        """Return the rule with a margin that is as wide as u asks for, where it has no scale."""
+        if not (isinstance(self.held, Margin) and self.held.activation.scale_free):
+            return self
+        rows = u.detach()
+        ones = rows.new_ones(len(rows)) if self.weights is None else self.weights.to(rows)
+        squares, mass = processes.total(ones @ rows.square().mean(-1), ones.sum())
+        size = math.sqrt(float(squares) / max(float(mass), 1.0)) or 1.0
+        margin = replace(self.held, width=_WIDTH * size)
+        return replace(self, divergence=margin, held=margin)
 
     def asked(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
         """Return lam (grad R(u) - phi(u - g / lam))."""
@@ -515,7 +527,10 @@ class BatchSteps:
         u = u.to(like)
         if isinstance(self.structure.held(state).activation, Identity):
             return u  # what the divergence asks of u is then the gradient, whatever lam
-        lifted: Tensor = _Lifted.apply(u, rules(state))  # type: ignore[no-untyped-call]
+        rule = rules(state)
+        if not state.sequence:  # steps of several processes do not meet
+            rule = rule.at(u)
+        lifted: Tensor = _Lifted.apply(u, rule)  # type: ignore[no-untyped-call]
         return lifted
 
     def _rule(self, batch: Data, counts: float, state: State) -> Rule:

@@ -13,6 +13,7 @@ from liftednet.check import check_activation
 from liftednet.divergences import Margin
 from liftednet.errors import DataError, DeclarationError
 from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.methods.minibatch import Targets
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit
 from liftednet.samples import Design
@@ -69,6 +70,73 @@ def test_a_weight_fit_with_a_margin_is_that_of_cvxpy(generator):
     loss = cp.sum(cp.logistic(-2 * cp.multiply(v.numpy(), x.numpy() @ weights)))
     cp.Problem(cp.Minimize(loss + 0.3 * cp.sum_squares(weights))).solve(solver=cp.CLARABEL)
     np.testing.assert_allclose(found, np.asarray(weights.value), atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [0.3, 2.0])
+def test_a_width_moves_the_margin_of_a_sign(width, generator):
+    """In u / w it is the same divergence times w: a hinge that ends at w."""
+    divergence = Margin(Sign(), width)
+    u = torch.randn(40, 1, dtype=torch.float64, generator=generator).requires_grad_()
+    v = (2 * torch.rand(40, 1, dtype=torch.float64, generator=generator) - 1) * 0.9
+    at = torch.atanh(v)
+    potential = (v * at - at.cosh().log())[:, 0]
+    hinge = (width * (u / width).cosh().log() - u * v)[:, 0]
+    found = divergence.values(v, u)
+    torch.testing.assert_close(found, width * potential + hinge)
+    asked = torch.autograd.grad(found.sum(), u, create_graph=True)[0]
+    torch.testing.assert_close(asked, divergence.link_gradient(u) - v)
+    torch.testing.assert_close(
+        torch.autograd.grad(asked.sum(), u)[0], divergence.link_curvature(u.detach())
+    )
+    u = u.detach()
+    assert float(divergence.link_curvature(0 * u).max()) == divergence.smoothness == 1 / width
+    nearest = divergence.minimizer(u)
+    both = cp.Variable((40, 1))
+    stated = divergence.state_term(both, u.numpy())
+    both.value = nearest.numpy()
+    least = float(divergence.state_value(nearest, u))
+    assert float(stated.value) == pytest.approx(least)
+    assert least <= float(divergence.state_value(v, u))
+    torch.testing.assert_close(nearest, torch.tanh(u / width))
+    linked = cp.Variable((40, 1))
+    linked.value = u.numpy()
+    told = float(divergence.link_value(u, v))
+    assert float(divergence.link_term(linked, v.numpy()).value) == pytest.approx(told)
+
+
+def test_what_is_asked_of_a_sign_has_no_scale(generator):
+    """As sign(c u) = sign(u), c times the push asks c u for what the push asks u for."""
+    u = torch.randn(200, 4, dtype=torch.float64, generator=generator)
+    push = torch.randn(200, 4, dtype=torch.float64, generator=generator)
+    weights = torch.ones(200, dtype=torch.float64)
+    weights[150:] = 0.0
+
+    def asked(u, push, activation, weights=None):
+        rule = Targets(Margin(activation), Margin(activation), 1e4, weights, near=True).at(u)
+        return rule.asked(u, rule.forward(u), push)
+
+    found = asked(u, push, Sign())
+    slope = 1 - torch.tanh(u / (0.6 * u.square().mean().sqrt())).square()
+    width = 0.6 * float(u.square().mean().sqrt())
+    torch.testing.assert_close(found, slope * push / width, rtol=1e-2, atol=1e-3)
+    torch.testing.assert_close(asked(1e-3 * u, 1e-3 * push, Sign()), found)
+    absolute = asked(1e-3 * u, 1e-3 * push, Quantized(2, -1.0, 1.0))
+    torch.testing.assert_close(absolute, 1e-3 * push)  # levels have a scale
+    weighed = asked(torch.cat([u[:150], 50 * u[150:]]), push, Sign(), weights)
+    torch.testing.assert_close(weighed[:150], asked(u[:150], push[:150], Sign()))
+    assert bool((asked(0 * u, push, Sign()).isfinite()).all())
+
+
+@pytest.mark.filterwarnings("ignore:.*no better than a constant")
+def test_signs_begin_where_steps_turn_them(generator):
+    x = torch.randn(500, 30, generator=generator)
+    model = LiftedMLP((30, 20, 20, 2), Sign(), method=Minibatch(1, 500, rate=1e-6))
+    model.fit(x, (x[:, 0] > 0).long())
+    rows = x
+    for layer in model.weights[:-1]:
+        u = layer.apply(rows)
+        assert float(u.std()) == pytest.approx(0.2, rel=0.02)
+        rows = u.sign()
 
 
 def test_without_a_margin_there_is_none_to_take():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -10,6 +11,7 @@ from sklearn.base import clone
 from liftednet import (
     DataError,
     DeclarationError,
+    LiftedClassifier,
     LiftedRegressor,
     Network,
     load,
@@ -19,7 +21,7 @@ from liftednet import (
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
 from liftednet.layers import dense
-from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.losses import Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, Minibatch
 
 GENERATOR = np.random.default_rng(0)
@@ -98,6 +100,62 @@ def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None
     np.testing.assert_array_equal(again.predict(30 * x), regressor.predict(30 * x))
 
 
+ODDS = [
+    Linear([1, -1, 0], lower=0.0, upper=np.log(4)),
+    Linear([0, 1, -1], lower=-1.0, upper=0.0),
+]
+LABELS = (X[:, 1] > X[:, 2]).astype(int) + (X[:, 3] > 0.5)
+
+
+def likelihood(probabilities) -> float:
+    return float(np.log(probabilities[np.arange(len(LABELS)), LABELS]).sum())
+
+
+def test_odds_of_a_classifier_are_within_limits_at_any_input() -> None:
+    """p_0 is one to four times p_1, and that is exp(-1) to one times p_2."""
+    held = LiftedClassifier((8,), within=ODDS, random_state=0).fit(X, LABELS)
+    free = clone(held).set_params(within=()).fit(X, LABELS)
+    p, q = (model.predict_proba(30 * OTHERS) for model in (held, free))
+    first, second = p[:, 0] / p[:, 1], p[:, 1] / p[:, 2]
+    assert first.min() > 1 - 1e-6 and first.max() < 4 + 1e-5
+    assert second.min() > np.exp(-1) - 1e-6 and second.max() < 1 + 1e-6
+    assert (q[:, 0] / q[:, 1]).max() > 10
+    exported = to_torch(held.model_)(torch.from_numpy(OTHERS)).detach()
+    np.testing.assert_allclose(held.predict_proba(OTHERS), exported, atol=1e-9)
+    logits = to_torch(free.model_, logits=True)(torch.from_numpy(X)).detach().numpy()
+    u = cp.Variable(logits.shape)
+    limits = [u[:, 0] >= u[:, 1], u[:, 0] <= u[:, 1] + np.log(4), u[:, 1] >= u[:, 2] - 1,
+              u[:, 1] <= u[:, 2]]  # fmt: skip
+    cp.Problem(cp.Minimize(cp.sum_squares(u - logits)), limits).solve(solver=cp.CLARABEL)
+    after = np.exp(u.value - np.log(np.exp(u.value).sum(1, keepdims=True)))
+    assert likelihood(held.predict_proba(X)) > likelihood(after)  # trained through, not held after
+
+
+def test_labels_by_themselves_are_within_probabilities() -> None:
+    """A part is not more probable than the whole, and none more than 0.9."""
+    labels = np.stack([X[:, 1] > 0.3, X[:, 1] > 0.6], axis=1).astype(int)
+    limits = [Linear([1, -1], lower=0.0), Bounds(lower=-np.log(9), upper=np.log(9))]
+    found = LiftedClassifier((8,), within=limits, random_state=0).fit(X, labels)
+    p = found.predict_proba(30 * OTHERS)
+    assert p.min() > 0.1 - 1e-9 and p.max() < 0.9 + 1e-9 and (p[:, 0] - p[:, 1]).min() > -1e-9
+    assert p.max() > 0.9 - 1e-9 and p.min() < 0.1 + 1e-9
+
+
+def test_a_traced_program_is_within_them(tmp_path) -> None:
+    model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)
+    samples = torch.export.Dim("samples")
+    program = torch.export.export(
+        to_torch(model), (torch.from_numpy(X),), dynamic_shapes=(({0: samples},),)
+    )
+    torch.export.save(program, tmp_path / "model.pt2")
+    traced = torch.export.load(tmp_path / "model.pt2").module()
+    with torch.no_grad():
+        found = traced(torch.from_numpy(OTHERS))
+        torch.testing.assert_close(found, model.forward(OTHERS), rtol=0, atol=1e-9)
+        with pytest.raises(RuntimeError, match="no scores meet the limits"):
+            traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
+
+
 def test_limits_that_no_answer_meets_at_an_input_are_told() -> None:
     model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)
     with pytest.raises(DataError, match="sample 1"):
@@ -123,7 +181,7 @@ def test_what_cannot_be_held_is_refused(within, said) -> None:
 def test_where_it_cannot_stand() -> None:
     graph = Network()
     with pytest.raises(DeclarationError, match="SquaredError"):
-        graph.loss(CrossEntropy(), dense(graph.input(2), 2), within=[Bounds(lower=0)])
+        graph.loss(Quantile(), dense(graph.input(2), 2), within=[Bounds(lower=0)])
     holes = Network()
     scores = dense(holes.input(4, missing=True), 3)
     with pytest.raises(DeclarationError, match="missing"):
