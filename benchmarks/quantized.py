@@ -1,10 +1,11 @@
 """Sign networks on 20,000 digits of MNIST: minibatches with a margin, and straight-through Adam.
 
 784-300-10 and 784-200-200-200-10, ten passes. Both choose among twelve settings by 10,000 held-out
-digits, with the first seed: four rates, falling to zero, and labels smoothed by 0, 0.1 or 0.2. Adam sees inputs of mean zero and one common variance, and its backward pass
-takes sign for the clipped identity (Bengio, Leonard, Courville, 2013). Test accuracy is of the test
-digits, with the true sign. `python -m benchmarks.quantized NETWORK METHOD SETTING SEED` adds a line
-to results/quantized.jsonl; without arguments the table is written.
+digits, with the first seed: four rates, falling to zero, and labels smoothed by 0, 0.1 or 0.2. Adam
+sees inputs of mean zero and one common variance, and its backward pass takes sign for the clipped
+identity (Bengio, Leonard, Courville, 2013). Test accuracy is of the test digits, with the true
+sign. `python -m benchmarks.quantized NETWORK METHOD SETTING SEED` adds a line to
+results/quantized.jsonl; without arguments the table is written.
 """
 
 from __future__ import annotations

@@ -309,7 +309,8 @@ class Network:
                 and in the network that is exported. Of a classifier they are limits of the scores,
                 which are logarithms of odds: U_j - U_k <= log 9 where class j is to be at most
                 nine times as probable as k; U_j <= log 9 where a label by itself, with
-                BinaryCrossEntropy, is to have at most 0.9. Such a network is trained on minibatches.
+                BinaryCrossEntropy, is to have at most 0.9. Such a network is trained on
+                minibatches.
 
         Raises:
             DataError: weight or lam is not positive, or a constraint does not fit the outputs.

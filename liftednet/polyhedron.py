@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -96,7 +97,7 @@ def _binding(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     count = len(rows)
     begun = _begun(u, count)
     if torch.compiler.is_exporting():  # samples wait for one another
-        return _traced(rows, (u, lower, upper), begun)
+        return _traced(rows, u, lower, upper, begun)
     sides = begun.side
     todo = torch.arange(len(u), device=u.device)
     now = begun
@@ -122,9 +123,8 @@ def _most(count: int) -> int:
     return 100 + 20 * count
 
 
-def _traced(rows: Tensor, given: tuple[Tensor, ...], begun: _Pivots) -> Tensor:
+def _traced(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, begun: _Pivots) -> Tensor:
     """Return what `_binding` does, by a loop that stays one in a traced program."""
-
     most = _most(len(rows))
 
     def go_on(taken: Tensor, *now: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def _traced(rows: Tensor, given: tuple[Tensor, ...], begun: _Pivots) -> Tensor:
 
     def step(taken: Tensor, *now: Tensor) -> tuple[Tensor, ...]:
         before = _Pivots(*now)
-        after = _exchanged(rows, *given, before)
+        after = _exchanged(rows, u, lower, upper, before)
         kept = (
             torch.where(before.done.unsqueeze(-1) if new.ndim > 1 else before.done, old, new)
             for old, new in zip(before, after, strict=True)
@@ -140,9 +140,9 @@ def _traced(rows: Tensor, given: tuple[Tensor, ...], begun: _Pivots) -> Tensor:
         return taken + 1, *kept
 
     taken = torch.zeros((), dtype=torch.int64, device=rows.device)
-    _, *found = torch.while_loop(go_on, step, (taken, *begun))
+    found: Sequence[Tensor] = torch.while_loop(go_on, step, (taken, *begun))
     torch._assert_async(found[-1].all(), "which limits of a sample bind was not found")
-    return found[0]
+    return found[1]
 
 
 def _exchanged(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, now: _Pivots) -> _Pivots:

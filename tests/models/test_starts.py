@@ -27,7 +27,7 @@ STILL = Minibatch(epochs=1, rate=1e-12)
         (activations.Tanh(), (0.0, 0.5)),
         (activations.ReLU(), (1.0, 0.5)),
         (activations.Identity(), (0.0, 1.0)),
-        (activations.Sign(), (0.0, 1.0)),
+        (activations.Sign(), (0.0, 0.2)),
         (activations.Softmax(), (0.0, 1.0)),
     ],
 )

@@ -127,6 +127,7 @@ def test_odds_of_a_classifier_are_within_limits_at_any_input() -> None:
     limits = [u[:, 0] >= u[:, 1], u[:, 0] <= u[:, 1] + np.log(4), u[:, 1] >= u[:, 2] - 1,
               u[:, 1] <= u[:, 2]]  # fmt: skip
     cp.Problem(cp.Minimize(cp.sum_squares(u - logits)), limits).solve(solver=cp.CLARABEL)
+    assert u.value is not None
     after = np.exp(u.value - np.log(np.exp(u.value).sum(1, keepdims=True)))
     assert likelihood(held.predict_proba(X)) > likelihood(after)  # trained through, not held after
 
