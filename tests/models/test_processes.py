@@ -18,7 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from liftednet import DataError, Design, Link, StateFit, WeightFit, lift, load, processes, shard
-from liftednet.activations import Identity, Sigmoid, Tanh
+from liftednet.activations import Identity, Sigmoid, Sign, Tanh
 from liftednet.divergences import joint
 from liftednet.errors import LiftedError, SolverError
 from liftednet.losses import CrossEntropy
@@ -112,6 +112,19 @@ def test_the_fit_of_several_processes_is_that_of_one(work: Callable[..., Any], s
         _alike(found, whole)
     for other in rest:
         assert [found[1] for found in other] and all(map(_same_weights, first, other))
+
+
+def _signs(rank: int, shares: tuple[int, ...]) -> Found:
+    generator, rows = torch.Generator().manual_seed(0), _own(rank, shares)
+    x = torch.randn(12, 3, dtype=torch.float64, generator=generator)
+    model = LiftedMLP((3, 4, 4, 2), Sign(), method=Minibatch(3, 6))
+    return _found(model.fit(x[rows], (x[:, 0] > 0).long()[rows]))
+
+
+def test_the_width_of_a_margin_is_that_of_all_samples() -> None:
+    [one] = in_processes(1, _signs, (12,))
+    for found in in_processes(3, _signs, SHARES[3]):
+        _alike(found, one)
 
 
 def _same_weights(found: Found, other: Found) -> bool:
