@@ -26,6 +26,10 @@ class _Backpropagated:
         """Return phi(u)."""
         return self.activation.forward(u)
 
+    def at(self, _: Tensor) -> _Backpropagated:
+        """Return itself: the derivative is that of each sample alone."""
+        return self
+
     @torch.enable_grad()
     def asked(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
         """Return phi'(u) times the gradient."""
