@@ -9,8 +9,10 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from liftednet.data import har, mnist
+from liftednet.data import Sequences, har, jsb_chorales, mnist
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss
 
 BATCH = 100
 Sets = dict[str, tuple[Tensor, Tensor]]
@@ -46,6 +48,20 @@ class Recurrent(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (samples, 6) of (samples, steps, 9)."""
         return self.last(self.layer(x)[0][:, -1])  # type: ignore[no-any-return]
+
+
+class NextChord(nn.Module):
+    """A gated layer of 32 units, read at every step."""
+
+    def __init__(self, layer: type[nn.LSTM | nn.GRU]) -> None:
+        """Draw the weights as torch does."""
+        super().__init__()
+        self.layer = layer(88, 32, batch_first=True)
+        self.last = nn.Linear(32, 88)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (samples, steps, 88) of (samples, steps, 88)."""
+        return self.last(self.layer(x)[0])  # type: ignore[no-any-return]
 
 
 class Transformer(nn.Module):
@@ -119,6 +135,74 @@ def windows() -> Sets:
     return {**parts, "test": (data.x_test, data.y_test)}
 
 
+@cache
+def chorales() -> Sets:
+    """Return chords of JSB and those that follow, (samples, steps, 88), its songs as split.
+
+    To train on are windows of 12 steps, about as many as of HAR; the rest of a song, which is
+    shorter, is left out. Other songs are whole: what follows their last chord is NaN.
+    """
+    songs = jsb_chorales()
+    pieces = songs.train.windows(12)
+    train = pieces.batch((pieces.lengths == 12).nonzero()[:, 0])
+    return {"train": (train.x, train.y), "held": whole(songs.valid), "test": whole(songs.test)}
+
+
+def whole(songs: Sequences) -> tuple[Tensor, Tensor]:
+    """Return songs and their targets, padded to the longest."""
+    batch = songs.batch(torch.arange(len(songs)))
+    return batch.x, batch.y.masked_fill(~batch.mask[:, :, None], torch.nan)
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Return the share of samples that a network gets right."""
+    right = torch.cat([network(part).argmax(1) for part in x.split(1000)]) == y
+    return float(right.double().mean())
+
+
+@torch.no_grad()
+def negative_log_likelihood(network: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Return nats a step, of all steps of all songs, summed over the notes."""
+    real = ~y[:, :, 0].isnan()
+    losses = binary_cross_entropy_with_logits(network(x)[real], y[real], reduction="none")
+    return float(losses.double().sum(1).mean())
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a network learns, and how it is judged.
+
+    Attributes:
+        loss: of lifted training.
+        objective: the mean of the same loss in torch, of outputs and targets.
+        constant: the outputs, the same for all inputs, that are best for targets.
+        figure: of merit, of a network on inputs and targets.
+        perfect: figure, from which the error is counted.
+        error: its name.
+    """
+
+    loss: Loss
+    objective: Callable[[Tensor, Tensor], Tensor]
+    constant: Callable[[Tensor], Tensor]
+    figure: Callable[[nn.Module, Tensor, Tensor], float]
+    perfect: float
+    error: str
+
+
+CLASSES = Goal(
+    CrossEntropy(), cross_entropy, lambda y: y.bincount().log(), accuracy, 1.0, "test error"
+)
+CHORDS = Goal(
+    BinaryCrossEntropy(),
+    binary_cross_entropy_with_logits,
+    lambda y: y.flatten(0, 1).mean(0).clamp(1e-4).logit(),  # of notes that never sound, too
+    negative_log_likelihood,
+    0.0,
+    "nats a step",
+)
+
+
 @dataclass(frozen=True)
 class Task:
     """A network as torch starts it, and the data that it learns.
@@ -126,10 +210,12 @@ class Task:
     Attributes:
         build: draws it from torch's own generator.
         sets: "train", "held" and "test".
+        goal: what it learns.
     """
 
     build: Callable[[], nn.Module]
     sets: Callable[[], Sets]
+    goal: Goal = CLASSES
 
 
 def few() -> Sets:
@@ -145,6 +231,8 @@ TASKS = {
     "LSTM of 32, HAR": Task(lambda: Recurrent(nn.LSTM), windows),
     "GRU of 32, HAR": Task(lambda: Recurrent(nn.GRU), windows),
     "transformer, rows of digits": Task(Transformer, few),
+    "LSTM of 32, JSB": Task(lambda: NextChord(nn.LSTM), chorales, CHORDS),
+    "GRU of 32, JSB": Task(lambda: NextChord(nn.GRU), chorales, CHORDS),
 }
 
 
@@ -154,7 +242,7 @@ def adam(
     y: Tensor,
     rate: float = 2e-3,
     epochs: int = 1,
-    smoothing: float = 0.0,
+    objective: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
 ) -> None:
     """Train in an order that torch's generator gives, the rate falling to zero."""
     optimizer = torch.optim.Adam(network.parameters(), rate, fused=True)
@@ -163,14 +251,6 @@ def adam(
     for _ in range(epochs):
         for rows in torch.randperm(len(x)).split(BATCH):
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(network(x[rows]), y[rows], label_smoothing=smoothing)
-            loss.backward()
+            objective(network(x[rows]), y[rows]).backward()
             optimizer.step()
             falling.step()
-
-
-@torch.no_grad()
-def accuracy(network: nn.Module, x: Tensor, y: Tensor) -> float:
-    """Return the share of samples that a network gets right."""
-    right = torch.cat([network(part).argmax(1) for part in x.split(1000)]) == y
-    return float(right.double().mean())
