@@ -24,8 +24,16 @@ _CHECK = 4  # steps between two looks at which samples are done
 
 
 @dataclass
-class _Walk:
-    """Accelerated steps of a batch: states, the point ahead of them, momentum per sample."""
+class Walk:
+    """Where accelerated steps of a batch are.
+
+    Attributes:
+        states: Z, (samples, units).
+        ahead: the point Y from which the next step goes.
+        momentum: of each sample, (samples, 1), at least 1.
+        moved: largest entry of the last movement, (samples, 1).
+        earlier: the same some steps before.
+    """
 
     states: Tensor
     ahead: Tensor
@@ -33,8 +41,9 @@ class _Walk:
     moved: Tensor
     earlier: Tensor
 
-    def rows(self, keep: Tensor) -> _Walk:
-        return _Walk(*(getattr(self, field.name)[keep] for field in fields(self)))
+    def rows(self, keep: Tensor) -> Walk:
+        """Return that of some samples."""
+        return Walk(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -123,18 +132,18 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
     def _descend(self, rows: PrimalRows, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
         """Return the states where their movement is within the tolerance, or no longer falls."""
         one, steps = start.new_ones(len(start), 1), 0
-        begin = _Walk(start, start, one, torch.inf * one, torch.inf * one)
+        begin = Walk(start, start, one, torch.inf * one, torch.inf * one)
         batch = unfinished(rows, begin, lambda at: (at.states,))
         goal = tolerance * rows.scale(start)
         while steps < self.max_iterations:
             steps += 1
-            batch.at = _advance(batch.problem, batch.at)
+            batch.at = advance(batch.problem, batch.at)
             if steps % _CHECK in (0, 1) and not _goes_on(batch, goal, steps):
                 break
         return batch.results()[0], steps
 
 
-def _goes_on(batch: Unfinished[PrimalRows, _Walk], goal: float, steps: int) -> bool:
+def _goes_on(batch: Unfinished[PrimalRows, Walk], goal: float, steps: int) -> bool:
     """Let samples end that hardly move, or move no less than before; say whether some go on."""
     at = batch.at
     going = late = batch.problem.step * at.moved > goal
@@ -144,11 +153,12 @@ def _goes_on(batch: Unfinished[PrimalRows, _Walk], goal: float, steps: int) -> b
     return batch.release(going[:, 0], late[:, 0])
 
 
-def _advance(rows: PrimalRows, at: _Walk) -> _Walk:
+def advance(rows: PrimalRows, at: Walk) -> Walk:
+    """Return where one accelerated step leads."""
     following = rows.prox(at.ahead - rows.gradient(at.ahead) / rows.step)
     moved, change = at.ahead - following, following - at.states
     restart = (moved * change).sum(-1, keepdim=True) > 0
     momentum = torch.where(restart, 1.0, at.momentum)
     larger = (1 + (1 + 4 * momentum.square()).sqrt()) / 2
     ahead = torch.addcmul(following, (momentum - 1) / larger, change)
-    return _Walk(following, ahead, larger, moved.abs().amax(-1, keepdim=True), at.earlier)
+    return Walk(following, ahead, larger, moved.abs().amax(-1, keepdim=True), at.earlier)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -30,10 +31,18 @@ def state_fit(
     layer: Activation,
     above: Divergence,
     device: torch.device,
+    condition: float | None = None,
 ) -> StateFit:
-    """Return a state fit below one link; targets are states that the link could have brought."""
+    """Return a state fit below one link; targets are states that the link could have brought.
+
+    The condition is that of W'W; without one, W is random.
+    """
     u = torch.randn(samples, units, device=device)
     weight = torch.randn(units, columns, device=device) / units**0.5
+    if condition is not None:
+        left, values, right = torch.linalg.svd(weight, full_matrices=False)
+        last = -math.log10(condition) / 2
+        weight = left * (values[0] * torch.logspace(0, last, len(values), device=device)) @ right
     offset = 0.1 * torch.randn(columns, device=device)
     reached = (
         layer.forward(u) @ weight + offset + 0.5 * torch.randn(samples, columns, device=device)

@@ -39,7 +39,7 @@ def run(device: torch.device, folder: Path) -> int:
     found = [
         report.add(title, runner.rows(jobs), folder) for title, jobs in _parts(scale, top, runner)
     ]
-    report.add("Aims", aims(*found[:3]), folder)
+    report.add("Aims", aims(*found[:4]), folder)
     report.add("Failures", runner.failures, folder)
     report.write(folder)
     print(f"\nwritten to {folder / 'gpu.json'} and {folder / 'gpu.md'}")

@@ -1,4 +1,4 @@
-"""Kernels against the torch loop on the same card, and against the measured ceilings."""
+"""Kernels against torch on the same card, as it is, compiled, in CUDA graphs, and the ceilings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 from benchmarks.gpu.jobs import Job
+from benchmarks.gpu.opponents import (
+    StateLoop,
+    best_of,
+    output_seconds,
+    timed,
+)
 from benchmarks.gpu.problems import simplex_fit, squared_fit, state_fit
 from benchmarks.gpu.timing import Ceilings, Scale, seconds
 from liftednet import activations
@@ -31,6 +37,9 @@ class StateSpeed:
         milliseconds: of the launch.
         solved: milliseconds with the judging, as a user has it.
         torch: milliseconds of the torch loop, with the judging.
+        graph: milliseconds of as many torch steps as the tolerance takes, in a CUDA graph.
+        compiled: the same with the steps fused by torch.compile.
+        times_best: the least of these two over the launch.
         steps: mean steps of a tile.
         rate: useful operations a second, 4 units columns for a sample and step.
         of_float32: the rate over that of a float32 matrix product.
@@ -44,6 +53,9 @@ class StateSpeed:
     milliseconds: float
     solved: float
     torch: float
+    graph: float
+    compiled: float
+    times_best: float
     steps: float
     rate: float
     of_float32: float
@@ -62,6 +74,8 @@ class OutputSpeed:
         copy: milliseconds of a device copy of as many bytes.
         of_copy: copy over milliseconds.
         torch: milliseconds of the torch solver, with the judging.
+        compiled: milliseconds of what torch.compile makes of plain torch, to the same tolerance.
+        times_best: that over the launch.
     """
 
     problem: str
@@ -69,27 +83,46 @@ class OutputSpeed:
     copy: float
     of_copy: float
     torch: float
+    compiled: float
+    times_best: float
 
 
 class _Race:
     """A state fit that is made when it is needed, and the time of the torch loop on it."""
 
     def __init__(
-        self, scale: Scale, units: int, columns: int, layer: Activation, above: Divergence
+        self,
+        scale: Scale,
+        units: int,
+        columns: int,
+        layer: Activation,
+        above: Divergence,
+        condition: float | None = None,
     ) -> None:
-        self.scale, self.columns = scale, [columns]
+        self.scale, self.columns, self.condition = scale, [columns], condition
         self.sizes = scale.size(60_000, 40), units, columns
         self.layer, self.above = layer, above
         self.name = f"{self.sizes[0]:,} x {units} below {columns}, {layer!r}, "
         self.name += "tight" if layer == above.activation else repr(above.activation)
+        self.name += "" if condition is None else f", condition {condition:g}"
 
     @cached_property
     def problem(self) -> StateFit:
-        return state_fit(*self.sizes, self.layer, self.above, self.scale.device)
+        device = self.scale.device
+        return state_fit(*self.sizes, self.layer, self.above, device, self.condition)
 
     @cached_property
     def torch_time(self) -> float:
-        return seconds(partial(Proximal().solve, self.problem), self.scale.device, 1.0)
+        return seconds(partial(Proximal().solve, self.problem), self.scale.device, 0.5)
+
+    @cached_property
+    def loops(self) -> tuple[float, float]:
+        """Seconds of the same steps in a CUDA graph, and fused by torch.compile in one."""
+        loop = StateLoop(self.scale, self.problem)
+        return (
+            timed("in a CUDA graph", partial(loop.seconds, fused=False)),
+            timed("compiled", partial(loop.seconds, fused=True)),
+        )
 
 
 def _races(scale: Scale) -> Iterator[_Race]:
@@ -104,8 +137,12 @@ def _races(scale: Scale) -> Iterator[_Race]:
     ]
     for units, columns, above in [(12, 5, linear), (12, 3, softmax)] if scale.toy else shapes:
         yield _Race(scale, units, columns, relu, above)
-    if not scale.toy:
-        yield _Race(scale, 300, 100, sigmoid, tight(sigmoid))
+    if scale.toy:
+        return
+    yield _Race(scale, 300, 100, sigmoid, tight(sigmoid))
+    for units, columns in ((10, 5), (30, 10), (60, 20), (100, 30), (300, 100)):
+        for condition in (3.0, 235.0, 1e4):
+            yield _Race(scale, units, columns, relu, linear, condition)
 
 
 def _tabled(scale: Scale, columns: Sequence[int]) -> Iterator[StateBlocks]:
@@ -148,8 +185,9 @@ def _speeds(
 def _state_speed(top: Ceilings, race: _Race, blocks: StateBlocks) -> StateSpeed:
     solver, problem, device = FusedStates(blocks=blocks), race.problem, race.scale.device
     value, steps = solver.states(problem)
-    launched = seconds(partial(solver.states, problem), device, 1.0)
+    launched = seconds(partial(solver.states, problem), device, 0.5)
     solved = seconds(partial(solver.solve, problem), device, 0.5)
+    graph, fused = race.loops
     columns = sum(link.weight.shape[1] for link in problem.links)
     mean = float(steps.double().mean())
     rate = 4 * problem.samples * problem.units * columns * mean / launched
@@ -160,6 +198,9 @@ def _state_speed(top: Ceilings, race: _Race, blocks: StateBlocks) -> StateSpeed:
         1e3 * launched,
         1e3 * solved,
         1e3 * race.torch_time,
+        1e3 * graph,
+        1e3 * fused,
+        best_of(graph, fused) / launched,
         mean,
         rate,
         rate / top.float32,
@@ -194,7 +235,8 @@ def _simplex_speed(
     fit = simplex_fit(samples, classes, soft, scale.device)
     launched = seconds(partial(FusedSimplex().states, fit), scale.device, 0.5)
     torch_time = seconds(partial(SimplexDual().solve, fit), scale.device, 0.5)
-    return _output_speed(name, fit, launched, torch_time, top)
+    fused = timed("compiled", partial(output_seconds, scale, fit))
+    return _output_speed(name, fit, launched, torch_time, fused, top)
 
 
 def _closed_form_speed(scale: Scale, top: Ceilings, activation: Activation) -> OutputSpeed:
@@ -204,12 +246,15 @@ def _closed_form_speed(scale: Scale, top: Ceilings, activation: Activation) -> O
     work = partial(closed_form, fit.target, fit.pre_activation, fit.lam, device_map)
     launched = seconds(work, scale.device, 0.5)
     torch_time = seconds(partial(ClosedForm().solve, fit), scale.device, 0.5)
+    fused = timed("compiled", partial(output_seconds, scale, fit))
     name = f"{samples:,} x 100, prox of {activation!r}"
-    return _output_speed(name, fit, launched, torch_time, top)
+    return _output_speed(name, fit, launched, torch_time, fused, top)
 
 
 def _output_speed(
-    name: str, fit: OutputFit, launched: float, torch_time: float, top: Ceilings
+    name: str, fit: OutputFit, launched: float, torch_time: float, fused: float, top: Ceilings
 ) -> OutputSpeed:
     copied = 3 * 4 * fit.target.numel() / top.copy
-    return OutputSpeed(name, 1e3 * launched, 1e3 * copied, copied / launched, 1e3 * torch_time)
+    milliseconds, plain, compiled = 1e3 * launched, 1e3 * torch_time, 1e3 * fused
+    share, times = copied / launched, fused / launched
+    return OutputSpeed(name, milliseconds, 1e3 * copied, share, plain, compiled, times)

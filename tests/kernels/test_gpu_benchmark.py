@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ import torch
 import benchmarks.gpu.run as run_module
 from benchmarks.gpu.checks import cases, check, check_jobs, gram_check
 from benchmarks.gpu.jobs import Job, Runner
+from benchmarks.gpu.opponents import StateLoop, output_seconds
+from benchmarks.gpu.problems import simplex_fit, squared_fit, state_fit
 from benchmarks.gpu.race import finishes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.speed import output_speeds
@@ -23,6 +26,9 @@ from benchmarks.gpu.sweeps import sweep_speeds
 from benchmarks.gpu.time_checks import time_checks
 from benchmarks.gpu.timing import Ceilings, Scale
 from benchmarks.gpu.training_data import images
+from liftednet import activations
+from liftednet.activations import ReLU
+from liftednet.divergences import tight
 
 ROOT = Path(__file__).parents[2]
 TOY = Scale(torch.device("cpu"), True)
@@ -72,6 +78,35 @@ def test_its_trainings_run_under_the_interpreter() -> None:
     assert list(sweep.objectives) == sorted(sweep.objectives, reverse=True)
     methods = [job.work().method.split()[0] for job in finishes(TOY, data)]
     assert methods == ["lifted"] * 2 + ["Adam"] * 2
+
+
+@pytest.mark.parametrize("name", ["ReLU", "Sigmoid"])
+def test_the_loops_of_torch_reach_the_tolerance(name: str) -> None:
+    layer = getattr(activations, name)()
+    problem = state_fit(40, 12, 5, layer, tight(layer), TOY.device, condition=235.0)
+    weight = problem.links[0].weight.double()
+    assert float(torch.linalg.cond(weight.T @ weight)) == pytest.approx(235.0, rel=1e-3)
+    loop = StateLoop(TOY, problem)
+    assert loop.stages is not None
+    assert loop.seconds(fused=True) > 0  # traced in one piece, as a graph asks
+
+
+def test_what_a_compiler_fuses_solves_the_output_fits() -> None:
+    fits = [
+        simplex_fit(50, classes, soft, TOY.device) for classes, soft in ((3, True), (10, False))
+    ]
+    fits += [squared_fit(50, 7, layer, TOY.device) for layer in (ReLU(), activations.Sigmoid())]
+    assert all(output_seconds(TOY, fit) > 0 for fit in fits)  # NaN where no steps are enough
+
+
+def test_a_row_is_kept_where_an_opponent_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    row = next(output_speeds(TOY, Ceilings(1e9, 1e9, 1e9, 1e9))).work()
+    assert row.milliseconds > 0
+    assert math.isnan(row.times_best)
 
 
 def test_a_check_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

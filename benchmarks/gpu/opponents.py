@@ -1,0 +1,190 @@
+"""What torch does without our kernels: steps fused by torch.compile, and in CUDA graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.timing import Scale, seconds
+from liftednet import activations
+from liftednet.activation import Activation
+from liftednet.problems import OutputFit, StateFit
+from liftednet.solvers import Proximal
+from liftednet.solvers.base import default_tolerance
+from liftednet.solvers.primal_rows import PrimalRows, primal_rows
+from liftednet.solvers.proximal import Walk, advance
+
+_STAGE = 10  # steps of a loop that are compiled or captured together
+_STAGES = 60  # at most, until a loop has lost
+_NEWTON = (4, 6, 10, 16, 24)  # steps of an output fit, of which the fewest that do are timed
+
+
+def captured(work: Callable[[], object], device: torch.device) -> Callable[[], object]:
+    """Return work as a CUDA graph of it; where there is no GPU, the work itself.
+
+    It runs three times before, as torch asks; what that changes is the caller's to undo.
+    """
+    if device.type != "cuda":
+        return work
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def compiled(scale: Scale, work: Callable[..., Any]) -> Callable[..., Any]:
+    """Return work by torch.compile in one piece; at toy sizes it is traced, and not fused."""
+    backend = "eager" if scale.toy else "inductor"
+    found: Callable[..., Any] = torch.compile(work, fullgraph=True, dynamic=False, backend=backend)
+    return found
+
+
+def timed(name: str, work: Callable[[], float]) -> float:
+    """Return seconds of an opponent, or NaN where torch cannot have it so."""
+    try:
+        return work()
+    except (
+        Exception
+    ) as error:  # whatever a compiler or a card may do: the kernel's row still counts
+        print(
+            f"  {name}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}", flush=True
+        )
+        return math.nan
+
+
+def best_of(*times: float) -> float:
+    """Return the least of those that are known, or NaN."""
+    return min((time for time in times if not math.isnan(time)), default=math.nan)
+
+
+class StateLoop:
+    """Accelerated proximal gradient steps of a state fit, as many as the tolerance takes.
+
+    The tensors of the walk stay in place, so that a CUDA graph can replay a stage of steps.
+    """
+
+    def __init__(self, scale: Scale, problem: StateFit) -> None:
+        """Count the steps on the way."""
+        self._scale, self._problem = scale, problem
+        shared = Proximal().prepare(problem)
+        step = problem.smoothness if shared is None else shared.smoothness
+        assert step is not None  # asked for by Proximal
+        rows = primal_rows(problem, shared, step, slice(None))
+        unrolled = isinstance(rows.activation, activations.Sigmoid)
+        self._rows = replace(rows, activation=_UnrolledSigmoid()) if unrolled else rows
+        z = problem.divergence.activation.forward(problem.pre_activation)
+        one = z.new_ones(len(z), 1)
+        self._begin = z, z, one
+        self._walk = [part.clone() for part in self._begin]
+        self.stages = self._needed()
+
+    def seconds(self, fused: bool) -> float:
+        """Return the time of all steps in a CUDA graph, of torch or fused by its compiler."""
+        if self.stages is None:
+            return math.nan
+        stage = compiled(self._scale, _stage) if fused else _stage
+        replay = captured(partial(self._work, stage), self._scale.device)
+        return seconds(partial(self._run, replay, self.stages), self._scale.device, 0.5)
+
+    def _work(self, stage: Callable[..., tuple[Tensor, ...]]) -> None:
+        for kept, found in zip(self._walk, stage(self._rows, *self._walk), strict=True):
+            kept.copy_(found)
+
+    def _run(self, replay: Callable[[], object], stages: int) -> None:
+        for kept, first in zip(self._walk, self._begin, strict=True):
+            kept.copy_(first)
+        for _ in range(stages):
+            replay()
+
+    def _needed(self) -> int | None:
+        """Return the stages until the residual is that of the tolerance, or None."""
+        for count in range(1, _STAGES + 1):
+            self._work(_stage)
+            residual = float(self._problem.measure(self._walk[0]).residual)
+            if residual <= default_tolerance(self._walk[0].dtype):
+                return count
+        return None
+
+
+def _stage(rows: PrimalRows, states: Tensor, ahead: Tensor, momentum: Tensor) -> Any:
+    at = Walk(states, ahead, momentum, momentum, momentum)
+    for _ in range(_STAGE):
+        at = advance(rows, at)
+    return at.states, at.ahead, at.momentum
+
+
+def output_seconds(scale: Scale, fit: OutputFit) -> float:
+    """Return the time of an output fit that torch.compile fuses, to the tolerance.
+
+    It is the closed form of a ReLU, or Newton steps, unrolled, as few as do.
+    """
+    work = compiled(scale, _FORMS[type(fit.divergence.activation)])
+    for steps in _NEWTON:
+        once = partial(work, fit.target, fit.pre_activation, fit.lam, steps)
+        value = once()
+        if float(fit.measure(value).residual) <= default_tolerance(value.dtype):
+            return seconds(once, scale.device, 0.5)
+    return math.nan
+
+
+def _simplex_newton(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
+    """Return z with z (z - u - nu) = y / lam and sum z = 1, by Newton from above in nu.
+
+    The sum is increasing and convex in nu, appendix A of Lifted Neural Networks, so that steps from
+    the upper end of its bracket, max_i (1/k - k y_i / lam - u_i), fall monotonically.
+    """
+    a, classes = y / lam, y.shape[1]
+    nu = (1 / classes - classes * a - u).amax(1, keepdim=True)
+    for _ in range(steps):
+        root = ((u + nu) ** 2 + 4 * a).sqrt()
+        z = _root(u + nu, root, a)
+        nu = nu - (z.sum(1, keepdim=True) - 1) / (z / root.clamp(min=1e-30)).sum(1, keepdim=True)
+    return _root(u + nu, ((u + nu) ** 2 + 4 * a).sqrt(), a)
+
+
+def _root(s: Tensor, root: Tensor, a: Tensor) -> Tensor:
+    return torch.where(s > 0, (s + root) / 2, 2 * a / (root - s).clamp(min=1e-30))
+
+
+def _relu_prox(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
+    return torch.relu((y + lam * u) / (1 + lam))
+
+
+def _sigmoid_prox(y: Tensor, u: Tensor, lam: float, steps: int) -> Tensor:
+    """Return sigma(x) at sigma(x) + lam x = y + lam u; the slope of the left side is flat."""
+    return _sigmoid_newton(y + lam * u, lam, steps)
+
+
+def _sigmoid_newton(w: Tensor, t: float | Tensor, steps: int) -> Tensor:
+    x = (w - 0.5) / (t + 0.25)
+    for _ in range(steps):
+        v = torch.sigmoid(x)
+        x = x - (v + t * x - w) / (v * (1 - v) + t)
+    return torch.sigmoid(x)
+
+
+class _UnrolledSigmoid(activations.Sigmoid):
+    """One whose prox takes a fixed number of steps, which a compiler and a graph can have."""
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Return the prox by six Newton steps."""
+        return _sigmoid_newton(w, t, 6)
+
+
+_FORMS: dict[type[Activation], Callable[..., Tensor]] = {
+    activations.ReLU: _relu_prox,
+    activations.Sigmoid: _sigmoid_prox,
+    activations.SimplexProjection: _simplex_newton,
+}
