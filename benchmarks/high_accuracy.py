@@ -105,7 +105,7 @@ def gauss_newton(task: _Task) -> Callable[[Tensor], Tensor]:
     layers = [part for part in task.network if isinstance(part, nn.Linear)]
     start = [Weights(x.weight.detach().T.clone(), x.bias.detach().clone()) for x in layers]
     sizes = (task.x.shape[1], HIDDEN, HIDDEN, 1)
-    method = GaussNewton(most=10**6, tolerance=1e-12)
+    method = GaussNewton(steps=10**6, tolerance=1e-12)
     model = LiftedMLP(sizes, Tanh(), SquaredError(), rho=1e-10, method=method, start=start)
 
     def stop(_: object) -> None:

@@ -19,7 +19,7 @@ import torch
 from rich.console import Console
 
 from liftednet.data import running_sum
-from liftednet.models import LiftedRNN
+from liftednet.models import FullBatch, LiftedRNN
 from liftednet.reproduce.tables import Table, provenance
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.newton_over_time import NewtonOverTime
@@ -37,8 +37,8 @@ NOTES = (
 )
 ITERATION = {
     "exact": NewtonOverTime(TOLERANCE, max_iterations=2),
-    "cyclic": Cyclic(TOLERANCE, max_sweeps=1),
-    "red-black": RedBlack(TOLERANCE, max_sweeps=1),
+    "cyclic": Cyclic(TOLERANCE, max_iterations=1),
+    "red-black": RedBlack(TOLERANCE, max_iterations=1),
 }
 
 
@@ -52,8 +52,7 @@ def states_problem(length: int):
         rho=0.1,
         divergence="joint",
         start="identity",
-        method="full",
-        sweeps=1,
+        method=FullBatch(1, extrapolation=False),
         state_solver=ITERATION["exact"],
     )
     model.fit(x, y)  # weights that have seen the task

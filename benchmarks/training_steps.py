@@ -48,7 +48,7 @@ def lifted(x: Tensor, y: Tensor, hidden: tuple[int, ...], settings: Minibatch) -
     steps = BatchSteps(model.structure, model._first_weights(), settings, source)
     target = CrossEntropy().encode(y, CLASSES).to(x)
     batches = ArrayBatches(prepared(model.network, x, target), settings.batch_size, source)
-    training = settings.steps(steps, batches, None)
+    training = settings.take_steps(steps, batches, None)
     while True:
         with torch.no_grad():
             if next(training) is not None:  # the end of an epoch

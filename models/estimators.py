@@ -139,7 +139,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _keep(self, model: Lifted) -> None:
         assert model.trace is not None  # it has been fitted just now
-        last = {step.sweep: step.objective for step in model.trace.steps}
+        last = {step.number: step.objective for step in model.trace.steps}
         self.model_, self.n_iter_, self.loss_curve_ = model, len(last), list(last.values())
 
     def _learn_part(self, X: Rows, target: Rows, outputs: int, sample_weight: Any) -> Self:

@@ -30,7 +30,7 @@ from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
 from .described import described_training
 from .diagnosis import scale_hint, warn_of, warn_of_far_rows, warn_of_scales
 from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
-from .methods import Method
+from .methods import COUNTED, Method
 from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import GaussNewton
@@ -357,10 +357,10 @@ class Lifted(Predictor):
         memory, begun = keeper.begun(described, data.like.device, len(data))
         if isinstance(method, GaussNewton):
             blocks.pass_forward()
-            steps: Steps = method.steps(blocks, memory)
+            steps: Steps = method.take_steps(blocks, memory)
         else:
             solvers = Solvers(self.solver, self.state_solver, method.tolerance)
-            steps = method.steps(blocks, solvers, memory)
+            steps = method.take_steps(blocks, solvers, memory)
         trace = begun or Trace(_finite(blocks.objective()))
 
         def keep() -> None:
@@ -369,7 +369,7 @@ class Lifted(Predictor):
             )
 
         with _hinting(data):
-            told(trace, steps, memory, keep, rounds=method.rounds)
+            told(trace, steps, memory, keep, max_iter=getattr(method, COUNTED[type(method)]))
         return data
 
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
@@ -487,8 +487,8 @@ class Lifted(Predictor):
             )  # fmt: skip
 
         with _hinting(first):
-            steps = method.steps(moves, batches, validate, memory)
-            told(trace, steps, memory, keep, rounds=method.rounds(len(batches)))
+            steps = method.take_steps(moves, batches, validate, memory)
+            told(trace, steps, memory, keep, max_iter=method.epochs_of(len(batches)))
         return first
 
     def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
@@ -556,8 +556,8 @@ class Lifted(Predictor):
                 self._fit = replace(fitted, weights=moves.weights, blocks=None)
 
             run(
-                fitted.trace, moves.steps(fitted.trace.rounds), {}, keep,
-                keeper=Keeper(None, resume=False), rounds=fitted.trace.rounds + ROUNDS,
+                fitted.trace, moves.take_steps(fitted.trace.n_iter), {}, keep,
+                keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + ROUNDS,
                 progress=progress, on_step=on_step,
             )  # fmt: skip
             blocks = self._blocks_at(fitted.structure, data, moves.weights)

@@ -390,7 +390,7 @@ class Predictor(Settings):
         structure, data = self._known.structure, self._unlabeled(X, lengths)
         blocks = _StatesAlone(structure, {**data.values, **self._by_parameter()}, data.last_only)
         solvers = Solvers(self.solver, self.state_solver, _PREDICTION.tolerance)
-        for _ in _PREDICTION.steps(blocks, solvers):
+        for _ in _PREDICTION.take_steps(blocks, solvers):
             pass
         return self._answers(blocks.values, data, structure)
 

@@ -120,12 +120,10 @@ class LiftedRNN(Lifted):
             "red-black", "cyclic" (the paper), or such a solver with options of its own.
         proximity: see `Lifted`.
         method: see `Lifted`; "full" (block-coordinate descent) or "gauss-newton" (weights and
-            states together) with at most `sweeps` sweeps or steps, to `tolerance`. "auto" is
-            "gauss-newton", but minibatches where that would take many minutes or cannot be used,
-            and "full" where the divergence is not tight.
+            states together), here without extrapolation and with fifty sweeps or steps at most.
+            "auto" is "gauss-newton", but minibatches where that would take many minutes or cannot
+            be used, and "full" where the divergence is not tight.
         penalty: see `Lifted`.
-        sweeps: the most sweeps over all blocks, or steps of "gauss-newton".
-        tolerance: stop when every block's relative KKT residual is below this.
         solver: see `Lifted`; for the weights.
         seed: see `Lifted`.
         dtype: torch.float64, or torch.float32, whose rounding long sequences amplify.
@@ -142,7 +140,7 @@ class LiftedRNN(Lifted):
         >>> from liftednet import data
         >>> from liftednet.models import GaussNewton, LiftedRNN
         >>> x, y = data.echo(samples=30, length=20, lag=1, classes=3)
-        >>> model = LiftedRNN(3, 4, 3, start="orthogonal", method=GaussNewton(most=10)).fit(x, y)
+        >>> model = LiftedRNN(3, 4, 3, start="orthogonal", method=GaussNewton(steps=10)).fit(x, y)
         >>> bool((model.predict(x) == y)[:, 1:].float().mean() > 0.9)  # no one knows the first
         True
     """
@@ -166,8 +164,6 @@ class LiftedRNN(Lifted):
         proximity: float | None = None,
         method: str | Method = "auto",
         penalty: Penalties | None = None,
-        sweeps: int = 50,
-        tolerance: float = 1e-4,
         solver: AnySolver = "auto",
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
@@ -184,7 +180,7 @@ class LiftedRNN(Lifted):
         self.activation = _by_unit(ReLU() if activation is None else activation)
         self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
         self.learn_initial_state, self.spectral_radius = learn_initial_state, spectral_radius
-        self.output_size, self.sweeps, self.tolerance = int(output_size), sweeps, tolerance
+        self.output_size = int(output_size)
         if isinstance(start, str):
             start_named(start, RECURRENT_STARTS)
         require_positive("spectral_radius", spectral_radius)
@@ -199,14 +195,11 @@ class LiftedRNN(Lifted):
         )  # fmt: skip
 
     def _method(self, structure: Structure) -> Method:
-        full = FullBatch(self.sweeps, tolerance=self.tolerance, extrapolation=False)
-        together = GaussNewton(self.sweeps, self.tolerance)
         if self.method == "full" or (self.method == "auto" and self.divergence != "tight"):
-            return full
-        if self.method == "gauss-newton":
-            return together
+            return FullBatch(50, extrapolation=False)
         if self.method != "auto":
             return super()._method(structure)
+        together = GaussNewton()
         try:
             together.refuse(structure, multipliers=False)
         except DeclarationError:
@@ -225,7 +218,7 @@ class LiftedRNN(Lifted):
         if fast and isinstance(method, GaussNewton):
             return method
         batches = max(1, -(-samples // Minibatch().batch_size))
-        return Minibatch(max(_EPOCHS, Minibatch().rounds(batches)))
+        return Minibatch(max(_EPOCHS, Minibatch().epochs_of(batches)))
 
     def _begun(
         self, structure: Structure, data: Data, standardization: Standardization, method: Method
@@ -235,7 +228,7 @@ class LiftedRNN(Lifted):
         if self.start != "auto" or again or not isinstance(method, GaussNewton):
             return super()._begun(structure, data, standardization, method)
         generator = torch.Generator().manual_seed(require_seed(self.seed))
-        brief = replace(method, most=min(method.most, _TRIAL))
+        brief = replace(method, steps=min(method.steps, _TRIAL))
 
         def tried(start: str) -> Blocks:
             weights = [layer.to(data.like) for layer in self._drawn(start, generator)]
@@ -243,7 +236,7 @@ class LiftedRNN(Lifted):
             self._refuse_start(blocks)
             blocks.pass_forward()
             with torch.no_grad():
-                deque(brief.steps(blocks), maxlen=0)
+                deque(brief.take_steps(blocks), maxlen=0)
             return blocks
 
         best = min(map(tried, _TRIED), key=Blocks.objective)

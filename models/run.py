@@ -21,7 +21,7 @@ class Step:
     """What one step of a method did: a block update, an epoch, a step of all weights.
 
     Attributes:
-        sweep: number of the sweep, epoch or step, from 0.
+        number: of its sweep, epoch or step, from 0.
         block: what was moved.
         objective: the joint objective after it; for an epoch the mean loss of a sample, met by
             its batches, each before its step.
@@ -46,7 +46,7 @@ class Step:
         ('states 1', 'newton', True)
     """
 
-    sweep: int
+    number: int
     block: str
     objective: float
     decrease: float
@@ -87,7 +87,7 @@ class Trace:
         start: the joint objective before the first step; NaN for minibatches.
         steps: one entry for every step.
         ending: why it ended.
-        most: the sweeps, epochs or steps that it was given.
+        max_iter: the sweeps, epochs or steps that it was given.
 
     Example:
         >>> from liftednet import data
@@ -95,14 +95,14 @@ class Trace:
         >>> digits = data.digits()
         >>> model = LiftedMLP((64, 5, 10), method=FullBatch(sweeps=2))
         >>> trace = model.fit(digits.x_test, digits.y_test).trace
-        >>> trace.rounds, trace.objectives == sorted(trace.objectives, reverse=True)
+        >>> trace.n_iter, trace.objectives == sorted(trace.objectives, reverse=True)
         (2, True)
     """
 
     start: float
     steps: list[Step] = field(default_factory=list)
     ending: Ending = Ending.BUDGET
-    most: int = 0
+    max_iter: int = 0
 
     @property
     def objectives(self) -> list[float]:
@@ -115,13 +115,13 @@ class Trace:
         return [step.objective for step in self.steps]
 
     @property
-    def rounds(self) -> int:
+    def n_iter(self) -> int:
         """How many sweeps, epochs or steps have been finished."""
-        return max((step.sweep + 1 for step in self.steps if step.whole), default=0)
+        return max((step.number + 1 for step in self.steps if step.whole), default=0)
 
-    def residual(self, sweep: int) -> float:
-        """Return the largest residual that a sweep met, 0 where it had no blocks."""
-        return max((step.residual for step in self.steps if step.sweep == sweep), default=0.0)
+    def residual(self, number: int) -> float:
+        """Return the largest residual of one sweep, 0 where it had no blocks."""
+        return max((step.residual for step in self.steps if step.number == number), default=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ def run(
     keep: Callable[[], None],
     *,
     keeper: Rests,
-    rounds: int,
+    max_iter: int,
     progress: bool,
     on_step: Report | None,
 ) -> None:
@@ -179,14 +179,18 @@ def run(
         memory: of the method.
         keep: makes what the method has reached the model's, after every step and at the end.
         keeper: of checkpoints.
-        rounds: the most sweeps, epochs or steps.
+        max_iter: the most sweeps, epochs or steps.
         progress: whether to show a bar; of several processes the first has one.
         on_step: told after every step; where it raises an error, what is done is kept.
     """
-    trace.most = rounds
+    trace.max_iter = max_iter
     before = trace.steps[-1].seconds if trace.steps else 0.0
     started, sent = time.perf_counter() - before, processes.traffic()
-    with keeper.guarding(), _reporting(trace, rounds, progress, on_step) as report, torch.no_grad():
+    with (
+        keeper.guarding(),
+        _reporting(trace, max_iter, progress, on_step) as report,
+        torch.no_grad(),
+    ):
         try:
             for step in _ended(trace, steps):
                 if step is not None:
@@ -219,7 +223,9 @@ def _ended(trace: Trace, steps: Steps) -> Iterator[Step | None]:
 
 
 @contextmanager
-def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -> Iterator[Report]:
+def _reporting(
+    trace: Trace, max_iter: int, shown: bool, on_step: Report | None
+) -> Iterator[Report]:
     """Yield what is told of every step: the caller's function, and a bar where it is shown."""
     tell = on_step or _say_nothing
     if not shown or processes.rank() > 0:
@@ -234,11 +240,11 @@ def _reporting(trace: Trace, rounds: int, shown: bool, on_step: Report | None) -
         TimeElapsedColumn(),
     )
     with Progress(*columns) as bar:
-        task = bar.add_task("training", total=rounds, said="")
+        task = bar.add_task("training", total=max_iter, said="")
 
         def show(step: Step) -> None:
             said = f"objective {step.objective:.6g}  {step.block}"
-            bar.update(task, completed=step.sweep + step.whole, said=said)
+            bar.update(task, completed=step.number + step.whole, said=said)
 
         def report(step: Step) -> None:
             show(step)

@@ -253,7 +253,7 @@ def _plain(value: Any) -> Any:
     """Return a setting with Python's numbers in place of numpy's."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, FullBatch | Minibatch):
+    if isinstance(value, Method):
         return replace(value, **{x.name: _plain(getattr(value, x.name)) for x in fields(value)})
     return value
 

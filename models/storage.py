@@ -36,9 +36,7 @@ _SETTINGS = (
     "warm_start", "refit_output", "standardize",
 )  # fmt: skip
 _WARM, _PARTS = "warm.", "parts."
-_RECURRENT_SETTINGS = (
-    "state_solver", "sweeps", "tolerance", "spectral_radius", "learn_initial_state",
-)  # fmt: skip
+_RECURRENT_SETTINGS = ("state_solver", "spectral_radius", "learn_initial_state")
 _OF_THE_FILE = (
     "activations",
     "graph",
@@ -46,6 +44,8 @@ _OF_THE_FILE = (
     "last_only",
     "warm",
     "parts",
+    "sweeps",  # of older files of LiftedRNN, whose method has them now
+    "tolerance",
 )  # beside what a class takes
 _OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,

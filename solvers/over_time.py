@@ -41,12 +41,12 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
-        max_sweeps: passes over all steps.
+        max_iterations: passes over all steps.
         step_solver: "auto", a solver's name or a solver, for the steps.
     """
 
     tolerance: float | None = None
-    max_sweeps: int = 1_000
+    max_iterations: int = 1_000
     step_solver: str | Solver[Any, Any, Any] = "auto"
 
     @abstractmethod
@@ -81,10 +81,10 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
         states = best_start(problem) if start is None else start.clone()
         caches: list[Any] = [None] * len(order.groups)
         sweeps = 0
-        for sweeps in range(1, self.max_sweeps + 1):
+        for sweeps in range(1, self.max_iterations + 1):
             for number, group in enumerate(order.groups):
                 caches[number] = self._step(problem, states, group, caches[number])
-            if sweeps < self.max_sweeps and problem.measure(states).residual <= tolerance:
+            if sweeps < self.max_iterations and problem.measure(states).residual <= tolerance:
                 break
         return judged(problem, states, sweeps, started, tolerance, self.name)
 

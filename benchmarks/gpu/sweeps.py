@@ -52,16 +52,16 @@ def _speed(scale: Scale, images: Images, sizes: tuple[int, ...], divergence: str
     wait(scale.device)
     trace = _fit(scale, images, sizes, divergence, sweeps)
     begun = [
-        next(step.seconds for step in trace.steps if step.sweep == sweep)
+        next(step.seconds for step in trace.steps if step.number == sweep)
         for sweep in range(sweeps)
-        if any(step.sweep == sweep for step in trace.steps)
+        if any(step.number == sweep for step in trace.steps)
     ]
     spans = [after - before for before, after in pairwise(begun)]
     ends = [
-        [step.objective for step in trace.steps if step.sweep == sweep][-1]
+        [step.objective for step in trace.steps if step.number == sweep][-1]
         for sweep in range(len(begun))
     ]
-    last = [step for step in trace.steps if step.sweep == len(begun) - 1]
+    last = [step for step in trace.steps if step.number == len(begun) - 1]
     blocks = ", ".join(f"{step.block} +{1e3 * (step.seconds - begun[-1]):.2f}" for step in last)
     name = f"{'-'.join(map(str, sizes))}, {divergence}"
     waits = _waits(scale, images, sizes, divergence)

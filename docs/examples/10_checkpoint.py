@@ -29,14 +29,14 @@ def network():
 
 def interrupt(step):
     """Raise what Ctrl-C raises."""
-    if step.sweep == 4:
+    if step.number == 4:
         raise KeyboardInterrupt
 
 
 folder = tempfile.TemporaryDirectory()
 checkpoint = Checkpoint(Path(folder.name) / "training.checkpoint", every=1)
 stopped = network().fit(digits.x_train, digits.y_train, checkpoint=checkpoint, on_step=interrupt)
-print("ending:", stopped.trace.ending.value, "- after epoch", stopped.trace.rounds)
+print("ending:", stopped.trace.ending.value, "- after epoch", stopped.trace.n_iter)
 
 # %%
 # Another process could do this on another day.

@@ -18,7 +18,7 @@ fresh, wanted = data.running_sum(200, 40, seed=1)
 print("inputs", tuple(x.shape), "labels", tuple(y.shape))
 
 # %%
-model = LiftedRNN(1, 10, 2, start="identity", method=GaussNewton(most=12))
+model = LiftedRNN(1, 10, 2, start="identity", method=GaussNewton(steps=12))
 model.fit(x, y)
 correct = (model.predict(fresh) == wanted).float()
 print(f"accuracy {float(correct.mean()):.3f}")

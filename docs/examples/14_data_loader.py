@@ -33,7 +33,7 @@ print(f"from a loader: accuracy {accuracy:.3f}")
 method = Minibatch(epochs=200, batch_size=50, validation=0.15, patience=5)
 stopped = LiftedMLP((64, 50, 10), rho=0.01, method=method).fit(digits.x_train, digits.y_train)
 accuracy = (stopped.predict(digits.x_test) == digits.y_test).float().mean()
-print(f"stopped after {stopped.trace.rounds} epochs: accuracy {accuracy:.3f}")
+print(f"stopped after {stopped.trace.n_iter} epochs: accuracy {accuracy:.3f}")
 print(stopped.trace.ending.value)
 
 # %%

@@ -160,7 +160,7 @@ def train(
         Method, typer.Option(help="Minibatches, every block on all samples, or all blocks at once.")
     ] = Method.AUTO,
     solver: Annotated[str | None, typer.Option(help="Of every block.")] = None,
-    sweeps: Annotated[
+    max_iter: Annotated[
         int | None, typer.Option(min=1, help="The most epochs, sweeps or steps.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a minibatch.")] = None,
@@ -199,7 +199,7 @@ def train(
             penalty=penalty,
             lam=lam,
             rho=rho,
-            sweeps=sweeps,
+            max_iter=max_iter,
             batch_size=batch_size,
             standardize=standardize,
             held_out=held_out,

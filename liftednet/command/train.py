@@ -24,8 +24,8 @@ from liftednet.command.targets import encoded, labels_of, outputs_of, score
 from liftednet.data.tables import Table, read_table
 from liftednet.errors import DataError
 from liftednet.losses import Loss
-from liftednet.models import Ending, FullBatch, GaussNewton, LiftedMLP, Minibatch
-from liftednet.models.methods import with_numbers
+from liftednet.models import Ending, LiftedMLP
+from liftednet.models.methods import COUNTED, with_numbers
 from liftednet.models.storage import save
 from liftednet.names import loss_named, penalty_named
 from liftednet.processes import shard
@@ -33,7 +33,6 @@ from liftednet.processes import shard
 INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
 _PATIENCE = timedelta(minutes=10)  # with a process that does not answer
 _HELD_OUT = 0.25  # of a file's samples, where the user names no share
-_NAMES = {FullBatch: "sweeps", GaussNewton: "steps", Minibatch: "epochs"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class Order:
     penalty: str | None
     lam: float | None
     rho: float | None
-    sweeps: int | None
+    max_iter: int | None
     batch_size: int | None
     standardize: bool
     held_out: float | None
@@ -115,7 +114,7 @@ def _run_train(order: Order, rank: int) -> None:
     sizes = (halves.x_train.shape[1], *_hidden(order.hidden), outputs)
     model = LiftedMLP(sizes, activation, loss, **_options(order))
     batches = {} if order.batch_size is None else {"batch_size": order.batch_size}
-    model.method = with_numbers(model.checked()[1], order.sweeps, **batches)
+    model.method = with_numbers(model.checked()[1], order.max_iter, **batches)
     console.print(f"{' - '.join(map(str, sizes))} units, {len(halves.y_train)} samples")
     kept: dict[str, Any] = {}
     if order.checkpoint is not None:
@@ -127,11 +126,11 @@ def _run_train(order: Order, rank: int) -> None:
         console.print(f"interrupted: nothing is saved{_as_it_was(order)}", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     assert model.trace is not None  # it has been fitted just now
-    done = f"{model.trace.rounds} of {model.trace.most} {_NAMES[type(model.method)]}"
+    done = f"{model.trace.n_iter} of {model.trace.max_iter} {COUNTED[type(model.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED
     if rank > 0:
         raise typer.Exit(INTERRUPTED if interrupted else 0)
-    if interrupted and not model.trace.rounds:
+    if interrupted and not model.trace.n_iter:
         console.print(
             f"interrupted after {done}: nothing is saved{_as_it_was(order)}", soft_wrap=True
         )

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from liftednet import starts
 from liftednet.export_recurrent import initialize_rnn_
 from liftednet.models import LiftedRNN
+from liftednet.models.methods import with_numbers
 from liftednet.models.networks import PlainRNN
 from liftednet.reproduce.recurrent_rows import TABLES, TEST, TRAIN, VALIDATION, Row
 from liftednet.reproduce.runs import Outcome
@@ -125,7 +126,8 @@ def _fitted(
     """Return a network fitted to the first steps of the sequences."""
     x, y = train
     classes = 10 if row.table == "echo" else 2
-    model = LiftedRNN(x.shape[2], row.hidden, classes, sweeps=passes, **options)
+    model = LiftedRNN(x.shape[2], row.hidden, classes, **options)
+    model.method = with_numbers(model.checked()[1], passes)
     return model.fit(x[:, :steps], y[:, :steps])
 
 
@@ -135,7 +137,7 @@ def _objective(model: LiftedRNN) -> float:
 
 def _after_sweeps(model: LiftedRNN) -> list[float]:
     assert model.trace is not None  # it has been fitted
-    return list({step.sweep: step.objective for step in model.trace.steps}.values())
+    return list({step.number: step.objective for step in model.trace.steps}.values())
 
 
 def lifted_stages(row: Row, run: RecurrentRun) -> list[tuple[int, int]]:
@@ -159,7 +161,7 @@ def _options(row: Row, run: RecurrentRun) -> dict[str, Any]:
     task = row.table.split()[0]
     if run.method == CYCLIC:
         # The paper's |.|^2 and lambda_0 = 10 are twice our divergence, 20; its start is not said.
-        solver = Cyclic(1e-4, max_sweeps=1)
+        solver = Cyclic(1e-4, max_iterations=1)
         known = {"start": "gaussian", "lam": 20.0, "rho": 0.1}
         return {**_BLOCKS, **known, "state_solver": solver}
     if run.method == TOGETHER:

@@ -91,7 +91,7 @@ def newton_task(run: NewtonTask) -> Outcome:
     task = TASKS[run.task]
     model = LiftedRNN(
         task.features, HIDDEN, task.outputs, Tanh(), rho=1e-3, start="orthogonal", seed=run.seed,
-        method=GaussNewton(most=run.most),
+        method=GaussNewton(steps=run.most),
     )  # fmt: skip
     x, y, lengths = task.batch(FITTED, run.length, 3 * run.seed)
     model.fit(x, y, lengths=lengths)

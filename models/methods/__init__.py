@@ -12,8 +12,8 @@ from .gauss_newton import GaussNewton
 from .minibatch import Minibatch
 
 __all__ = [
+    "COUNTED",
     "METHODS",
-    "ROUNDS",
     "FullBatch",
     "GaussNewton",
     "Method",
@@ -29,19 +29,19 @@ METHODS: dict[str, type[FullBatch] | type[GaussNewton] | type[Minibatch]] = {
     "minibatch": Minibatch,
 }
 
-ROUNDS: dict[type[Method], str] = {
+COUNTED: dict[type[Method], str] = {  # what `max_iter` is of each method
     FullBatch: "sweeps",
-    GaussNewton: "most",
+    GaussNewton: "steps",
     Minibatch: "epochs",
 }
 
 
-def with_numbers(method: Method, rounds: int | None = None, **numbers: Any) -> Method:
+def with_numbers(method: Method, max_iter: int | None = None, **numbers: Any) -> Method:
     """Return a method with numbers of one's own.
 
     Args:
         method: any.
-        rounds: the most sweeps, epochs or steps; None for those that it has.
+        max_iter: the most sweeps, epochs or steps; None for those that it has.
         numbers: of `Minibatch`.
 
     Raises:
@@ -52,8 +52,8 @@ def with_numbers(method: Method, rounds: int | None = None, **numbers: Any) -> M
             f"{' and '.join(numbers)} {'are' if len(numbers) > 1 else 'is'} for "
             f"method='minibatch', and the method is {method}."
         )
-    if rounds is not None:
-        numbers[ROUNDS[type(method)]] = rounds
+    if max_iter is not None:
+        numbers[COUNTED[type(method)]] = max_iter
     changed: Method = replace(method, **numbers)
     return changed
 

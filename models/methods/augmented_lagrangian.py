@@ -72,7 +72,7 @@ class AugmentedLagrangian:
             for like, leaf in zip(self._likes, self._leaves, strict=True)
         )
 
-    def steps(self, first: int) -> Steps:
+    def take_steps(self, first: int) -> Steps:
         """Take the rounds, numbered from the first, and yield the objective after each.
 
         Raises:

@@ -91,11 +91,6 @@ class FullBatch:
         if self.store is not None:  # a name, which files of models can hold
             object.__setattr__(self, "store", str(self.store))
 
-    @property
-    def rounds(self) -> int:
-        """The sweeps."""
-        return self.sweeps
-
     def refuse(self, structure: Structure, multipliers: bool) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
         if self.learn_activations:
@@ -108,7 +103,7 @@ class FullBatch:
                 "states can be solved for some samples at a time: store=None keeps all in memory."
             )
 
-    def steps(self, blocks: Blocks, solvers: Solvers, memory: Memory | None = None) -> Steps:
+    def take_steps(self, blocks: Blocks, solvers: Solvers, memory: Memory | None = None) -> Steps:
         """Descend, and yield what every block update did.
 
         Raises:

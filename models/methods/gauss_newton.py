@@ -44,7 +44,7 @@ class GaussNewton:
     weights then gives states at which every divergence is zero again.
 
     Attributes:
-        most: the most steps.
+        steps: the most of them.
         tolerance: stop when no entry of the gradient, relative to its terms, is larger.
         form: "products" (conjugate gradients), "normal" (a dense matrix), or None to choose.
 
@@ -63,20 +63,15 @@ class GaussNewton:
         True
     """
 
-    most: int = 50
+    steps: int = 50
     tolerance: float = 1e-4
     form: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
-        require_count("most", self.most, 1)
+        require_count("steps", self.steps, 1)
         require_positive("tolerance", self.tolerance)
         form_named(self.form)
-
-    @property
-    def rounds(self) -> int:
-        """The steps."""
-        return self.most
 
     def refuse(self, structure: Structure, multipliers: bool) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
@@ -106,7 +101,7 @@ class GaussNewton:
                     f'{penalty!r}: use method="minibatch" or method="full".'
                 )
 
-    def steps(self, blocks: Blocks, memory: Memory | None = None) -> Steps:
+    def take_steps(self, blocks: Blocks, memory: Memory | None = None) -> Steps:
         """Take the steps, and yield the joint objective after each.
 
         The states are those of a forward pass at the end.
@@ -123,7 +118,7 @@ class GaussNewton:
             memory.get("matrix", False),
         )  # fmt: skip
         try:
-            while number < self.most:
+            while number < self.steps:
                 taken = next(moves)
                 _keep(blocks, forward.split(taken.point))
                 step = Step(

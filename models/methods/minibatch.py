@@ -117,7 +117,7 @@ class Minibatch:
         if self.precision not in (None, "bfloat16"):
             raise DataError(f"precision must be None or 'bfloat16', got {self.precision!r}.")
 
-    def rounds(self, batches: int) -> int:
+    def epochs_of(self, batches: int) -> int:
         """Return the epochs, of so many batches each."""
         return self.epochs or max(_EPOCHS, -(-_STEPS // batches))
 
@@ -136,7 +136,7 @@ class Minibatch:
                     'method="full".'
                 )
 
-    def steps(
+    def take_steps(
         self,
         moves: BatchSteps,
         batches: Batches,
@@ -163,7 +163,7 @@ class Minibatch:
                 best=best.memory(), batches=order,
             )  # fmt: skip
 
-        while epoch < self.rounds(len(batches)) and not best.over:
+        while epoch < self.epochs_of(len(batches)) and not best.over:
             try:
                 pairs = zip(batches, self._shares(epoch, len(batches)), strict=False)
                 for batch, share in islice(pairs, done, None):
@@ -198,7 +198,7 @@ class Minibatch:
 
     def _shares(self, epoch: int, length: int) -> Iterator[float]:
         for number in range(epoch * length, (epoch + 1) * length):
-            yield 1 - number / (self.rounds(length) * length)
+            yield 1 - number / (self.epochs_of(length) * length)
 
 
 class _Best:

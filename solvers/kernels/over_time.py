@@ -40,13 +40,13 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-5.
-        max_sweeps: passes over all steps.
+        max_iterations: passes over all steps.
         step_limit: proximal steps of a tile in one visit.
         blocks: sizes of the kernel; None takes them from a table.
     """
 
     tolerance: float | None = None
-    max_sweeps: int = 200
+    max_iterations: int = 200
     step_limit: int = 100
     blocks: StateBlocks | None = None
     name: str = field(default="fused-red-black", init=False)
@@ -81,7 +81,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         states = begin.clone(memory_format=torch.contiguous_format)
         largest = deferred.largest_on(problem.terms(states), problem.lam)
         launch = _Launch(problem, self.blocks or time_blocks(_columns(problem)), self.step_limit)
-        worst = launch.run(states, _SHARE * tolerance * largest, self.max_sweeps)
+        worst = launch.run(states, _SHARE * tolerance * largest, self.max_iterations)
         sweeps = int((worst[1:] > 0).sum())
         return judged(problem, states, sweeps, started, tolerance, self.name)
 

@@ -116,7 +116,7 @@ def test_check_says_what_is_wrong_with_a_name(here, name, message) -> None:
 
 
 def test_train_saves_a_model_that_can_be_loaded(here) -> None:
-    result = call("train", "data.npz", "--hidden", "6,5", "--sweeps", "1", "--output", "m.st")
+    result = call("train", "data.npz", "--hidden", "6,5", "--max-iter", "1", "--output", "m.st")
     assert result.exit_code == 0, result.output
     assert [x for x in result.stdout.splitlines() if x.startswith(("training acc", "test acc"))]
     model = load("m.st")
@@ -128,14 +128,14 @@ def test_train_saves_a_model_that_can_be_loaded(here) -> None:
     ("file", "classes"), [("data.npz", 3), ("yes.npz", 2), ("from_one.npz", 2), ("gap.npz", 2)]
 )
 def test_train_by_minibatches(here, file, classes) -> None:
-    result = call("train", file, "--method", "minibatch", "--sweeps", "2")
+    result = call("train", file, "--method", "minibatch", "--max-iter", "2")
     assert result.exit_code == 0, result.output
     assert load("model.safetensors").sizes == (4, 100, classes)
 
 
 def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
     line = "train line.npz --hidden 5 --activation mine_declared:made --loss SquaredError"
-    result = call(*line.split(), "--sweeps", "1")
+    result = call(*line.split(), "--max-iter", "1")
     assert result.exit_code == 0, result.output
     assert "mean squared error" in result.stdout
     model = load("model.safetensors", import_module("mine_declared").made)
@@ -146,7 +146,7 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
     ("name", "loss"), [("huber:0.5", Huber(0.5)), ("quantile:0.9", Quantile(0.9))]
 )
 def test_train_takes_robust_losses_and_their_numbers(here, name, loss) -> None:
-    result = call("train", "line.npz", "--hidden", "5", "--loss", name, "--sweeps", "1")
+    result = call("train", "line.npz", "--hidden", "5", "--loss", name, "--max-iter", "1")
     assert result.exit_code == 0, result.output
     assert repr(load("model.safetensors").loss) == repr(loss)
 
@@ -200,7 +200,7 @@ def test_train_refuses_in_one_line(here, arguments, message) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "data.npz", "--sweeps", "0"], "Invalid value for '--sweeps'"),
+        (["train", "data.npz", "--max-iter", "0"], "Invalid value for '--max-iter'"),
         (["train", "data.npz", "--method", "magic"], "Invalid value for '--method'"),
         (["train", "--nonsense"], "No such option: --nonsense"),
         (["train"], "Missing argument"),
@@ -214,7 +214,7 @@ def test_wrong_options_are_refused_in_one_line_with_status_2(here, arguments, me
 def test_train_hands_on_what_is_asked_for(here, monkeypatch) -> None:
     monkeypatch.setattr("liftednet.command.train._scores", lambda *_: [])  # ridge has no states
     line = "train data.npz --penalty nonnegative+l1:0.01 --batch-size 7 --solver ridge --lam 3"
-    result = call(*line.split(), "--sweeps", "2")
+    result = call(*line.split(), "--max-iter", "2")
     assert result.exit_code == 0, result.output
     model = load("model.safetensors")
     assert (model.lam, model.solver) == (3.0, "ridge")
@@ -238,14 +238,21 @@ def test_scaling_and_checkpoints_are_left_to_the_model(here, monkeypatch) -> Non
     monkeypatch.setattr("liftednet.command.train.LiftedMLP", Model)
     monkeypatch.setattr("liftednet.command.train.save", lambda model, path, notes: path)
     call(
-        "train", "data.npz", "--sweeps", "1", "--no-standardize", "--checkpoint", "kept", "--resume"
+        "train",
+        "data.npz",
+        "--max-iter",
+        "1",
+        "--no-standardize",
+        "--checkpoint",
+        "kept",
+        "--resume",
     )
-    call("train", "data.npz", "--sweeps", "1")
+    call("train", "data.npz", "--max-iter", "1")
     assert told == [False, (Path("kept"), True), True, (None, False)]
 
 
 def test_a_training_that_is_done_is_shown_as_done(here) -> None:
-    order = ("train", "data.npz", "--hidden", "4", "--sweeps", "3", "--checkpoint", "kept")
+    order = ("train", "data.npz", "--hidden", "4", "--max-iter", "3", "--checkpoint", "kept")
     first, again = call(*order).stdout, call(*order, "--resume").stdout
     for shown in (first, again):
         assert "3 of 3" in shown

@@ -70,7 +70,7 @@ def after_epochs(monkeypatch, number: int) -> None:
 def test_before_an_epoch_is_finished_nothing_is_replaced(here, monkeypatch):
     (here / "model.safetensors").write_bytes(b"from before")
     after_epochs(monkeypatch, 0)
-    result = train("--sweeps", "7")
+    result = train("--max-iter", "7")
     assert result.exit_code == 130
     said = "interrupted after 0 of 7 epochs: nothing is saved, and model.safetensors is as it was"
     assert said in result.stdout
@@ -89,7 +89,7 @@ def test_before_training_nothing_is_replaced(here, monkeypatch):
 
 def test_after_an_epoch_the_model_of_then_is_saved(here, monkeypatch):
     after_epochs(monkeypatch, 2)
-    result = train("--sweeps", "7")
+    result = train("--max-iter", "7")
     assert result.exit_code == 130
     said = "interrupted after 2 of 7 epochs: the model of then is saved to model.safetensors"
     assert said in result.stdout
@@ -102,28 +102,28 @@ def test_after_an_epoch_the_model_of_then_is_saved(here, monkeypatch):
 @pytest.mark.parametrize("block", [8, 9])
 def test_the_bar_shows_the_sweeps_that_are_finished(here, monkeypatch, block):
     monkeypatch.setattr(descent, "_update", interrupting(descent._update, block))
-    result = train("--method", "full", "--sweeps", "3", "--hidden", "4")  # of three blocks each
+    result = train("--method", "full", "--max-iter", "3", "--hidden", "4")  # of three blocks each
     assert result.exit_code == 130
     assert "2 of 3 " in result.stdout and "3 of 3" not in result.stdout
     assert "interrupted after 2 of 3 sweeps" in result.stdout
 
 
 def test_a_whole_training_shows_all_its_sweeps(here):
-    assert "3 of 3 " in train("--method", "full", "--sweeps", "3", "--hidden", "4").stdout
+    assert "3 of 3 " in train("--method", "full", "--max-iter", "3", "--hidden", "4").stdout
 
 
 @pytest.mark.skipif(
     "checkpoint" not in signature(Lifted.fit).parameters, reason="fit keeps no checkpoints yet"
 )
 def test_the_same_command_goes_on_from_its_checkpoint(here, monkeypatch):
-    given = ["--method", "minibatch", "--sweeps", "5", "--checkpoint", "kept"]
+    given = ["--method", "minibatch", "--max-iter", "5", "--checkpoint", "kept"]
     with monkeypatch.context() as patch:
         after_epochs(patch, 2)
         result = train(*given)
     assert "; the same command with --resume goes on from kept" in result.stdout
     assert "interrupted" not in train(*given, "--resume").stdout
     resumed = load("model.safetensors").weights[0].matrix
-    train("--method", "minibatch", "--sweeps", "5")
+    train("--method", "minibatch", "--max-iter", "5")
     assert load("model.safetensors").weights[0].matrix.equal(resumed)
 
 
@@ -134,7 +134,7 @@ def test_an_interrupt_outside_of_the_training_is_one_line(here, monkeypatch):
 
 
 def test_a_signal_ends_a_real_training(here):
-    line = "train data.npz --activation slow_declared:Slow --method minibatch --sweeps 100000"
+    line = "train data.npz --activation slow_declared:Slow --method minibatch --max-iter 100000"
     process = subprocess.Popen(
         [sys.executable, "-m", "liftednet", *line.split()],
         stdout=subprocess.PIPE,

@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 from liftednet import load, recurrent_to_torch, save, storage, to_torch
 from liftednet.activations import Tanh
 from liftednet.command import app
-from liftednet.models import LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 
 X, LABELS = load_iris(return_X_y=True)
 NAMES = load_iris().target_names[LABELS]
-CLASSES = "iris.csv --target species --hidden 10 --sweeps 60 --output iris.st"
+CLASSES = "iris.csv --target species --hidden 10 --max-iter 60 --output iris.st"
 NUMBERS = (
     "diabetes.npz --target both --loss squared-error --method gauss-newton --activation tanh "
-    "--hidden 5 --sweeps 5 --rho 0.1 --output both.st"
+    "--hidden 5 --max-iter 5 --rho 0.1 --output both.st"
 )
 OWN = """
 from liftednet import Activation
@@ -121,7 +121,7 @@ def test_a_disk_that_fills_is_one_line(here, monkeypatch):
 
 def test_an_array_of_an_own_name_is_the_inputs_of_later_data_too(here):
     np.savez("own.npz", features=X, kind=NAMES.astype(str), few=X[:3])
-    given = ["own.npz", "--columns", "features", "--target", "kind", "--sweeps", "60"]
+    given = ["own.npz", "--columns", "features", "--target", "kind", "--max-iter", "60"]
     done("train", *given, "--output", "own.st")
     assert "0.9" in done("evaluate", "own.st", "own.npz")
     given[2] = "features,few"
@@ -206,7 +206,7 @@ def test_onnx_is_refused_where_torch_cannot(here, monkeypatch):
 
 def test_a_recurrent_network_is_exported_by_its_weights(here):
     x = torch.randn(6, 5, 2, generator=torch.Generator().manual_seed(0)).double()
-    save(LiftedRNN(2, 3, 2, sweeps=1).fit(x, torch.arange(6) % 2), "rnn.st")
+    save(LiftedRNN(2, 3, 2, method=GaussNewton(1)).fit(x, torch.arange(6) % 2), "rnn.st")
     np.savez("sequences.npz", X=x.numpy(), y=np.arange(6) % 2)
     assert len(rows(done("predict", "rnn.st", "sequences.npz"))) == 7
     done("export", "rnn.st", "rnn.safetensors")
@@ -258,7 +258,7 @@ def test_models_of_python_have_no_notes_and_are_served(here):
 def test_an_own_activation_is_named(here):
     (here / "mine_softsign.py").write_text(OWN)
     own = ["--activation", "mine_softsign:Softsign"]
-    done("train", "iris.npz", "--sweeps", "1", "--hidden", "4", *own, "--output", "own.st")
+    done("train", "iris.npz", "--max-iter", "1", "--hidden", "4", *own, "--output", "own.st")
     assert "Softsign" in done("show", "own.st")
     assert "declared outside of liftednet" in refused("predict", "own.st", "iris.npz")
     assert len(rows(done("predict", "own.st", "iris.npz", *own))) == 151

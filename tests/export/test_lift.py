@@ -781,7 +781,7 @@ def test_a_tie_that_the_model_has_too_is_kept(chain) -> None:
 
 @cases
 def test_gauss_newton_goes_through_what_is_not_affine(case, generator) -> None:
-    method = GaussNewton(most=2, form="products")
+    method = GaussNewton(steps=2, form="products")
     _, lifted, x = made(case, torch.float64, generator, 12, method=method, rho=1e-3)
     y = labels(case, 12)
     trace = trace_of(lifted.fit(x, y))

@@ -120,13 +120,13 @@ def test_a_loaded_recurrent_model_is_the_one_that_was_saved(sizes, options, tmp_
     x = torch.randn(20, 5, 2, generator=generator)
     y = torch.arange(100).reshape(20, 5) % 3
     for labels in (y, y[:, 0]):
-        model = LiftedRNN(*sizes, sweeps=1, **options).fit(x, labels)
+        model = LiftedRNN(*sizes, method=GaussNewton(1), **options).fit(x, labels)
         loaded = load(save(model, tmp_path / "model"), model.activation)
         torch.testing.assert_close(loaded.forward(x), model.forward(x))
         assert loaded.predict(x).shape == labels.shape
         assert loaded.layer_cells == model.layer_cells
         assert problem_of(loaded) == problem_of(model)
-        assert (loaded.sweeps, loaded.dtype) == (1, model.dtype)
+        assert (loaded.method, loaded.dtype) == (model.method, model.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from liftednet import Activation, LiftedError, activations, initialize_, losses, to_torch
 from liftednet.errors import DataError, NotFittedError
 from liftednet.export import LayerWeights
-from liftednet.models import FullBatch, LiftedMLP, LiftedRNN
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN
 from liftednet.problems import Weights
 from tests.export.graphs import NETWORKS, data_for
 from tests.export.graphs import fitted as fitted_graph
@@ -281,8 +281,8 @@ def test_lengths_of_sequences_count(name) -> None:
 
 def test_a_recurrent_model_is_exported_with_its_forward_pass(generator) -> None:
     x = torch.randn(12, 5, 2, generator=generator, dtype=torch.float64)
-    options: dict[str, Any] = {"bidirectional": True, "learn_initial_state": True, "sweeps": 1}
-    model = LiftedRNN(2, (4, 3), 3, activations.Tanh(), **options)
+    options: dict[str, Any] = {"bidirectional": True, "learn_initial_state": True}
+    model = LiftedRNN(2, (4, 3), 3, activations.Tanh(), method=GaussNewton(1), **options)
     model.fit(x, torch.arange(12) % 3)
     torch.testing.assert_close(to_torch(model)(x), model.forward(x))
     with pytest.raises(DataError, match=r"another graph.*initialize_rnn_"):

@@ -83,7 +83,7 @@ def test_any_number_of_steps(
 def test_sweeps_after_the_last_do_nothing(generator: torch.Generator) -> None:
     fit = problem(generator, joint(activations.ReLU()), joint(activations.Identity()))
     first = solve(fit, FUSED)
-    again = solve(fit, replace(FUSED, max_sweeps=3), first.value)
+    again = solve(fit, replace(FUSED, max_iterations=3), first.value)
     assert again.iterations == 1
     torch.testing.assert_close(again.value, first.value, atol=1e-3, rtol=1e-3)
 
@@ -128,5 +128,5 @@ def test_sequences_that_are_not_contiguous(generator: torch.Generator) -> None:
         drive=fit.drive.transpose(0, 2).contiguous().transpose(0, 2),
         recurrent=fit.recurrent.T.contiguous().T,
     )
-    few = replace(FUSED, max_sweeps=2)
+    few = replace(FUSED, max_iterations=2)
     torch.testing.assert_close(solve(turned, few).value, solve(fit, few).value)

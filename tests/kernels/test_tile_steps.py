@@ -122,7 +122,7 @@ def test_rows_over_time_are_found_by_64_bits(offsets: Offsets, generator: torch.
     relu, lengths = joint(activations.ReLU()), torch.full((2,), 3)
     problem = StatesOverTime(relu, drive, 0.1 * torch.eye(4), (link,), lengths, 1.0)
     offsets.watch(drive, target)
-    FusedRedBlack(max_sweeps=1, blocks=SMALL).solve(problem)
+    FusedRedBlack(max_iterations=1, blocks=SMALL).solve(problem)
     assert len(offsets.types) == 2
     assert set.union(*offsets.types.values()) == {"int64"}
 

@@ -277,7 +277,7 @@ def test_the_derivative_of_an_expression_is_that_of_the_map(generator):
 METHODS = [
     Minibatch(epochs=2, batch_size=20),
     FullBatch(sweeps=1),
-    GaussNewton(most=2),
+    GaussNewton(steps=2),
 ]
 
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import DataError, DeclarationError, LiftedError, activations, penalties
 from liftednet.errors import NotFittedError
-from liftednet.models import LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
 from tests.models.networks import full, labeled
 
@@ -35,9 +35,11 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_numbers_of_numpy_are_numbers_of_a_recurrent_network():
     sizes: Any = np.int64(4), np.int64(5), np.int32(3)
-    numbers: dict[str, Any] = {"rho": np.float32(0.5), "sweeps": np.int64(2), "seed": np.int64(0)}
+    numbers: dict[str, Any] = {"rho": np.float32(0.5), "seed": np.int64(0)}
+    steps: Any = np.int64(2)
+    numbers["method"] = GaussNewton(steps)
     model = LiftedRNN(*sizes, **numbers).fit(X[:, None], Y)
-    plain = LiftedRNN(4, 5, 3, rho=0.5, sweeps=2).fit(X[:, None], Y)
+    plain = LiftedRNN(4, 5, 3, rho=0.5, method=GaussNewton(2)).fit(X[:, None], Y)
     assert model.weights[0].matrix.equal(plain.weights[0].matrix)
     assert repr(model) == repr(plain)
 
@@ -64,7 +66,6 @@ def test_mistakes_are_refused_at_the_door(build, options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tolerance": None}, "tolerance.*None"),
         ({"state_solver": 3}, "solver.*3"),
         ({"activation": activations.Softmax()}, r"Softmax.*unit by unit"),
         ({"activation": activations.Softmax(), "divergence": "tight"}, r"Softmax.*unit by unit"),
@@ -145,7 +146,7 @@ def test_lengths_that_are_none_are_refused(lengths, words):
 
 def test_lengths_may_be_unsigned():
     lengths = np.ones(60, np.uint16)
-    assert LiftedRNN(4, 5, 3, sweeps=1).fit(X[:, None], Y, lengths=lengths).is_fitted
+    assert LiftedRNN(4, 5, 3, method=GaussNewton(1)).fit(X[:, None], Y, lengths=lengths).is_fitted
 
 
 @pytest.mark.parametrize("name", ["warm_start", "refit_output"])

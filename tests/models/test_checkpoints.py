@@ -166,7 +166,7 @@ def test_sequences_with_one_answer_and_weights_of_samples_go_on(tmp_path, monkey
     y, weights = torch.arange(12) % 3, torch.arange(1.0, 13.0, dtype=torch.float64)
 
     def make() -> LiftedRNN:
-        return LiftedRNN(2, 4, 3, sweeps=3, divergence="joint")
+        return LiftedRNN(2, 4, 3, method=FullBatch(3, extrapolation=False), divergence="joint")
 
     def fit(model: Lifted, **options: Any) -> Lifted:
         return model.fit(x, y, sample_weight=weights, lengths=[5, 3, 2, 4] * 3, **options)

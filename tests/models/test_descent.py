@@ -130,7 +130,7 @@ def test_it_ends_when_no_block_moves_any_more():
     options = {"divergence": "joint", "sweeps": 1000, "tolerance": 1e-4}
     model = fitted(x, y, (4, 3, 3), lam=2.0, rho=0.3, **options)
     assert model.trace is not None and model.trace.ending is Ending.CONVERGED
-    assert model.trace.residual(model.trace.steps[-1].sweep) <= 1e-4 < model.trace.residual(0)
+    assert model.trace.residual(model.trace.steps[-1].number) <= 1e-4 < model.trace.residual(0)
     assert model.residual() <= 1e-3
 
 
@@ -138,7 +138,7 @@ def test_a_budget_of_sweeps_is_kept():
     x, y = labeled()
     model = fitted(x, y, sweeps=2, tolerance=1e-12, extrapolation=False)
     assert model.trace is not None and model.trace.ending is Ending.BUDGET
-    assert [step.sweep for step in model.trace.steps] == [0, 0, 0, 1, 1, 1]
+    assert [step.number for step in model.trace.steps] == [0, 0, 0, 1, 1, 1]
     assert FullBatch().sweeps > 2
 
 
@@ -152,7 +152,7 @@ def test_extrapolation_reaches_the_same_point_in_fewer_sweeps(divergence):
     )
     assert plain.trace is not None and ahead.trace is not None
     assert ahead.objective() == pytest.approx(plain.objective(), rel=1e-4)
-    assert ahead.trace.steps[-1].sweep < plain.trace.steps[-1].sweep
+    assert ahead.trace.steps[-1].number < plain.trace.steps[-1].number
     for layer, same in zip(ahead.weights, plain.weights, strict=True):
         assert torch.allclose(layer.matrix, same.matrix, atol=0.05)
 

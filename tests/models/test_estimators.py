@@ -24,7 +24,7 @@ from liftednet import DataError, LiftedClassifier, LiftedRegressor, LiftedSequen
 from liftednet.activations import Sigmoid, Tanh
 from liftednet.errors import DeclarationError, LiftedError, NotFittedError
 from liftednet.losses import Quantile, SquaredError
-from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.penalties import L1
 
 X, LABELS = load_iris(return_X_y=True)
@@ -308,7 +308,7 @@ def test_sequences_are_searched_and_validated():
 
 def test_without_settings_the_sequence_estimator_is_the_model():
     x, y, _ = sequences(samples=10)
-    model = LiftedRNN(1, [50], 2, seed=0, sweeps=2).fit(x, (y == "yes").astype(int))
+    model = LiftedRNN(1, [50], 2, seed=0, method=GaussNewton(2)).fit(x, (y == "yes").astype(int))
     found = LiftedSequenceClassifier(max_iter=2, random_state=0).fit(x, y)
     assert found.model_.weights[0].matrix.equal(model.weights[0].matrix)
 

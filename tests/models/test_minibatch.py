@@ -263,7 +263,7 @@ def test_early_stopping_keeps_the_best_weights():
 
 def test_an_interrupt_keeps_what_is_done():
     def stop(step: Step) -> None:
-        if step.sweep == 2:
+        if step.number == 2:
             raise KeyboardInterrupt
 
     model = LiftedMLP((4, 8, 3), method=Minibatch(epochs=50, batch_size=10))

@@ -213,7 +213,7 @@ def _models(rank: int, size: int) -> list[Found]:
         (LiftedMLP((6, 5, 3), Sigmoid(), method=GaussNewton(2)), weights),
     ):
         found.append(_found(model.fit(x[rows], y[rows], sample_weight=given)))
-    rnn = LiftedRNN(2, 2, 3, sweeps=2)  # from the best of three starts
+    rnn = LiftedRNN(2, 2, 3, method=GaussNewton(2))  # from the best of three starts
     found.append(_found(rnn.fit(x[rows].view(-1, 3, 2), y[rows])))
     return found
 
@@ -355,7 +355,7 @@ def _dying(rank: int) -> tuple[str, int]:
     model = LiftedMLP((6, 4, 3), method=FullBatch(50, tolerance=1e-12))
 
     def on_step(step: Any) -> None:
-        if rank == 1 and step.sweep == 1:
+        if rank == 1 and step.number == 1:
             os._exit(1)
 
     text = _refusal(lambda: model.fit(x[rows], y[rows], on_step=on_step))
@@ -470,8 +470,8 @@ def _restarted(method: Any, path: str) -> tuple[Found, int]:
     model = LiftedMLP((6, 4, 3), method=method, seed=2)
 
     def on_step(step: Any) -> None:
-        taken.append(step.sweep)
-        if rank == 1 and life == "0" and step.sweep == 2:
+        taken.append(step.number)
+        if rank == 1 and life == "0" and step.number == 2:
             os._exit(1)
 
     kept = Checkpoint(path, seconds=0.0, every=1)
@@ -506,7 +506,7 @@ def _trained(rank: int, size: int, port: int, folder: str) -> str:
     torch.distributed.destroy_process_group()
     os.environ.update(RANK=f"{rank}", WORLD_SIZE=f"{size}", MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=f"{port}")  # fmt: skip
-    options = ["--hidden", "4", "--sweeps", "1", "--batch-size", "500"]
+    options = ["--hidden", "4", "--max-iter", "1", "--batch-size", "500"]
     place = ["--output", f"{folder}/{size}.safetensors"]
     result = CliRunner().invoke(app, ["train", "digits", *options, *place])
     assert result.exit_code == 0, result.output

@@ -78,8 +78,7 @@ def test_sequences_have_weights_too():
         0.5,
         0.1,
         "joint",
-        sweeps=3,
-        tolerance=1e-9,
+        method=FullBatch(3, tolerance=1e-9, extrapolation=False),
         start="identity",
         bidirectional=True,
     )

@@ -62,8 +62,8 @@ def _rnn(
         y = labels if per_step else labels[:, 0]
         model = LiftedRNN(
             2, hidden, 3, activation, CrossEntropy(), 0.5, (0.1, 0.2), divergence,
-            sweeps=3, tolerance=tolerance, standardize=False,
-            **{"start": "identity", "method": "full", **options},
+            standardize=False, method=FullBatch(3, tolerance=tolerance, extrapolation=False),
+            **{"start": "identity", **options},
         )  # fmt: skip
         return model.fit(x, y, lengths=lengths)
 

@@ -12,7 +12,7 @@ from liftednet import activations
 from liftednet.data import echo
 from liftednet.errors import DataError
 from liftednet.export_recurrent import initialize_rnn_, recurrent_to_torch
-from liftednet.models import LiftedRNN, Minibatch
+from liftednet.models import FullBatch, GaussNewton, LiftedRNN, Minibatch
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -32,8 +32,7 @@ def test_the_exported_network_gives_the_outputs_of_the_model(kind):
     options: dict[str, Any] = {
         "hidden_size": 4,
         "start": "orthogonal",
-        "method": "full",
-        "sweeps": 2,
+        "method": FullBatch(2, extrapolation=False),
         **kind,
     }
     model = LiftedRNN(3, output_size=3, **options).fit(x, y, lengths=lengths)
@@ -51,7 +50,7 @@ def test_the_exported_network_gives_the_outputs_of_the_model(kind):
 
 def test_a_users_own_rnn_takes_the_weights():
     x, y = echo(12, 6, lag=1, classes=3)
-    model = LiftedRNN(3, 4, 3, start="orthogonal", sweeps=2).fit(x, y)
+    model = LiftedRNN(3, 4, 3, start="orthogonal", method=GaussNewton(2)).fit(x, y)
     recurrence = nn.RNN(3, 4, nonlinearity="relu", batch_first=True)
     readout = nn.Linear(4, 3)
     initialize_rnn_(recurrence, readout, model)

@@ -16,7 +16,7 @@ from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, LiftedRNN, Step, rnn
+from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, rnn
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.models.rnn import Cell
 from liftednet.penalties import Nonnegative
@@ -33,8 +33,10 @@ KINDS: list[dict[str, Any]] = [
 
 
 def small_model(**given: Any) -> LiftedRNN:
-    options: dict[str, Any] = {"hidden_size": 3, "start": "orthogonal", "sweeps": 2, **given}
-    return LiftedRNN(2, output_size=2, method="gauss-newton", standardize=False, **options)
+    options: dict[str, Any] = {
+        "hidden_size": 3, "start": "orthogonal", "method": GaussNewton(2), **given,
+    }  # fmt: skip
+    return LiftedRNN(2, output_size=2, standardize=False, **options)
 
 
 def small_task(model: LiftedRNN, at_end: bool, generator: torch.Generator) -> Any:
@@ -110,10 +112,10 @@ def test_the_gradient_of_the_model_is_that_of_the_feedforward_loss(generator, ki
 def test_the_curvature_is_exact_where_the_network_is_linear(generator):
     """With squared errors and slopes of one, C differs from the Hessian by the errors alone."""
     x = torch.rand(4, 3, 2, generator=generator, dtype=torch.float64)
-    model = small_model(loss=SquaredError(), start="identity", sweeps=1, rho=1e-3)
+    model = small_model(loss=SquaredError(), start="identity", method=GaussNewton(1), rho=1e-3)
     model.fit(x, torch.zeros(4, 3, 2, dtype=torch.float64))
     y = model.forward(x)  # no errors are left, and Gauss-Newton is Newton
-    again = small_model(loss=SquaredError(), sweeps=1, rho=1e-3, start=model.weights)
+    again = small_model(loss=SquaredError(), method=GaussNewton(1), rho=1e-3, start=model.weights)
     flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
     found = NormalEquations(_forward(again.fit(x, y)._blocks), flat).curvature
     expected = torch.autograd.functional.hessian(lambda w: loss_by_autograd(again, x, y, w), flat)
@@ -122,7 +124,7 @@ def test_the_curvature_is_exact_where_the_network_is_linear(generator):
 
 @pytest.mark.parametrize("kind", KINDS[:4])
 def test_every_step_lowers_the_joint_objective_and_padding_changes_nothing(generator, kind):
-    model = small_model(**{**kind, "sweeps": 5})
+    model = small_model(**kind, method=GaussNewton(5))
     x, y = small_task(model, False, generator)
     lengths = torch.tensor([4, 1, 3, 2, 4])
     short = model.fit(x, y, lengths=lengths)
@@ -133,7 +135,7 @@ def test_every_step_lowers_the_joint_objective_and_padding_changes_nothing(gener
     assert short.objective() == pytest.approx(objectives[-1], rel=1e-9)
     longer = torch.cat([x, torch.full((5, 2, 2), torch.nan).double()], 1)
     more = torch.cat([y, y[:, :2]], 1)
-    long = small_model(**{**kind, "sweeps": 5}).fit(longer, more, lengths=lengths)
+    long = small_model(**kind, method=GaussNewton(5)).fit(longer, more, lengths=lengths)
     for one, other in zip(short.weights, long.weights, strict=True):
         torch.testing.assert_close(one.matrix, other.matrix, atol=1e-8, rtol=1e-8)
 
@@ -145,11 +147,9 @@ def test_it_reaches_a_stationary_point():
         4,
         2,
         activations.Tanh(),
-        method="gauss-newton",
+        method=GaussNewton(300, tolerance=1e-6),
         rho=0.5,
         standardize=False,
-        sweeps=300,
-        tolerance=1e-6,
     ).fit(x, y)
     assert model.trace is not None
     assert model.trace.ending is Ending.CONVERGED
@@ -160,7 +160,7 @@ def test_it_reaches_a_stationary_point():
 
 def test_a_running_sum_is_learned():
     x, y = running_sum(100, 40, seed=3)
-    model = LiftedRNN(1, 5, 2, divergence="tight", method="gauss-newton", sweeps=15).fit(x, y)
+    model = LiftedRNN(1, 5, 2, divergence="tight", method=GaussNewton(15)).fit(x, y)
     assert float((model.predict(x) == y).double().mean()) > 0.9
 
 
@@ -216,18 +216,18 @@ def test_it_asks_for_the_tight_divergence():
 def test_more_weights_than_a_square_matrix_can_hold_are_no_obstacle(generator):
     x = torch.randn(4, 3, 2, generator=generator, dtype=torch.float64)
     y = (x[..., 0].cumsum(1) > 0).long()
-    model = LiftedRNN(2, 100, 2, divergence="tight", method="gauss-newton", sweeps=3).fit(x, y)
+    model = LiftedRNN(2, 100, 2, divergence="tight", method=GaussNewton(3)).fit(x, y)
     assert sum(layer.stacked().numel() for layer in model.weights) == 10_502
     assert model.trace is not None
     assert all(after < before for before, after in pairwise(model.trace.objectives))
 
 
 def test_an_interrupt_keeps_the_last_step(generator):
-    model = small_model(sweeps=5, dtype=torch.float32)
+    model = small_model(method=GaussNewton(5), dtype=torch.float32)
     x, y = small_task(model, False, generator)
 
     def interrupt(step: Step) -> None:
-        if step.sweep == 1:
+        if step.number == 1:
             raise KeyboardInterrupt
 
     model.fit(x, y, on_step=interrupt)
@@ -251,18 +251,18 @@ def test_without_options_an_echo_is_learned_by_tight_steps_of_all_weights():
 
 
 def test_of_several_starts_the_best_goes_on(generator):
-    model = small_model(start="auto", sweeps=8)
+    model = small_model(start="auto", method=GaussNewton(8))
     x = torch.randn(30, 4, 2, generator=generator, dtype=torch.float64)
     y = (x[..., 0] > 0).long()  # which a start that learns nothing would not be left at
     trace = model.fit(x, y).trace
     assert trace is not None
     drawn, ends = torch.Generator().manual_seed(model.seed), []
     for start in ("orthogonal", "gaussian", "orthogonal"):
-        alone = small_model(start=model._drawn(start, drawn), sweeps=8).fit(x, y)
+        alone = small_model(start=model._drawn(start, drawn), method=GaussNewton(8)).fit(x, y)
         assert alone.trace is not None
         ends.append(alone.trace.objectives[-1])
     assert trace.start == pytest.approx(min(ends), rel=1e-9)
-    warm = small_model(start="auto", sweeps=1, warm_start=True).fit(x, y)
+    warm = small_model(start="auto", method=GaussNewton(1), warm_start=True).fit(x, y)
     before = warm.objective()
     again = warm.fit(x, y).trace
     assert again is not None
@@ -279,7 +279,7 @@ def test_of_several_starts_the_best_goes_on(generator):
 )
 def test_the_method_is_one_that_serves(generator, options, solver):
     x = torch.randn(6, 5, 2, generator=generator, dtype=torch.float64)
-    model = LiftedRNN(2, 3, 2, sweeps=1, **options).fit(x, (x[..., 0] > 0).long())
+    model = LiftedRNN(2, 3, 2, **options).fit(x, (x[..., 0] > 0).long())
     assert model.trace is not None
     found = {step.solver for step in model.trace.steps}
     assert found == {solver} if solver else not found & {"minibatch", "levenberg-marquardt"}

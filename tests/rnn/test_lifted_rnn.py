@@ -17,7 +17,7 @@ from liftednet.data import echo, running_sum, temporal_order
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers.time import Timeline
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import LiftedRNN, Minibatch
+from liftednet.models import FullBatch, LiftedRNN, Minibatch
 from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.problems import StatesOverTime
@@ -25,7 +25,7 @@ from liftednet.solvers import solve
 from liftednet.solvers.over_time import Cyclic, RedBlack
 from tests.models.networks import gradients
 
-PAPER: dict[str, Any] = {"method": "full", "divergence": "joint", "rho": 0.1}
+PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
 RAW: dict[str, Any] = {**PAPER, "standardize": False}
 KINDS: list[dict[str, Any]] = [
     {},
@@ -39,8 +39,12 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+def full(sweeps: int) -> FullBatch:
+    return FullBatch(sweeps, extrapolation=False)
+
+
 def small_model(**given: Any) -> LiftedRNN:
-    options: dict[str, Any] = {**PAPER, "hidden_size": 4, "sweeps": 3, "start": "orthogonal"}
+    options: dict[str, Any] = {**PAPER, "method": full(3), "hidden_size": 4, "start": "orthogonal"}
     return LiftedRNN(3, output_size=2, **{**options, **given})
 
 
@@ -129,7 +133,7 @@ def test_the_joint_lifted_rule_minimizes_the_divergences(generator):
 
 def test_many_to_one_counts_the_last_step_of_each_sequence(generator):
     x, y = temporal_order(40, 12, lengths=torch.randint(10, 13, (40,), generator=generator))
-    model = LiftedRNN(6, 8, 4, sweeps=3, start="orthogonal", **PAPER).fit(x, y)
+    model = LiftedRNN(6, 8, 4, method=full(3), start="orthogonal", **PAPER).fit(x, y)
     assert model.forward(x).shape == (40, 4)
     assert model.predict(x).shape == (40,)
 
@@ -145,7 +149,7 @@ def test_many_to_one_counts_the_last_step_of_each_sequence(generator):
 )
 def test_every_loss_takes_answers_per_step_and_at_the_end(generator, loss, outputs, target):
     x, _ = small_task(generator)
-    model = LiftedRNN(3, 4, outputs, loss=loss, sweeps=2, **PAPER).fit(x, target)
+    model = LiftedRNN(3, 4, outputs, loss=loss, method=full(2), **PAPER).fit(x, target)
     assert model.trace is not None
     before, after = model.trace.objectives[0], model.trace.objectives[-1]
     assert after < before
@@ -161,7 +165,9 @@ def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
     options: dict[str, Any] = {**RAW, "loss": SquaredError(), "rho": 1e-3, "start": "orthogonal"}
     errors = []
     for learned in (True, False):
-        model = LiftedRNN(1, 4, 1, sweeps=60, learn_initial_state=learned, **options).fit(x, y)
+        model = LiftedRNN(1, 4, 1, method=full(60), learn_initial_state=learned, **options).fit(
+            x, y
+        )
         errors.append(float((model.forward(x) - y).square().mean()))
     assert errors[0] < errors[1]
     assert bool((model.cells[0].initial == 0).all())
@@ -169,7 +175,7 @@ def test_a_learned_initial_state_takes_up_what_no_input_tells(generator):
 
 def test_the_echo_of_the_last_symbol_is_learned(generator):
     x, y = echo(100, 8, lag=1, classes=4, seed=0)
-    model = LiftedRNN(4, 12, 4, sweeps=25, start="orthogonal", **PAPER).fit(x, y)
+    model = LiftedRNN(4, 12, 4, method=full(25), start="orthogonal", **PAPER).fit(x, y)
     seen = model.predict(x)[:, 1:] == y[:, 1:]
     assert float(seen.double().mean()) > 0.9
 
@@ -200,7 +206,7 @@ def test_a_start_that_overflows_says_so(generator):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_four_thousand_steps_from_the_identity_do_not_break_a_factor(dtype):
     x, y = running_sum(4, 4000)
-    model = LiftedRNN(1, 3, 2, sweeps=1, start="identity", dtype=dtype, **PAPER).fit(x, y)
+    model = LiftedRNN(1, 3, 2, method=full(1), start="identity", dtype=dtype, **PAPER).fit(x, y)
     assert model.trace is not None
     assert model.trace.objectives[-1] < model.trace.start
     assert all(bool(layer.matrix.isfinite().all()) for layer in model.weights)

@@ -135,7 +135,7 @@ def test_the_problem_states_itself_in_cvxpy(generator, activation, at_end):
 def test_three_solvers_agree_on_joint_states(generator, activation):
     problem = states_problem(generator, activation, joint, CrossEntropy())
     exact = NewtonOverTime(tolerance=1e-6).solve(problem)
-    for sweeps in (Cyclic(tolerance=1e-6, max_sweeps=500), RedBlack(1e-6, 500)):
+    for sweeps in (Cyclic(tolerance=1e-6, max_iterations=500), RedBlack(1e-6, 500)):
         other = sweeps.solve(problem)
         assert max(exact.residual, other.residual) <= 1e-6
         assert other.objective == pytest.approx(exact.objective, abs=1e-5)

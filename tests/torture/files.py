@@ -21,7 +21,7 @@ import torch
 from liftednet import LiftedError, activations, load, losses, penalties, save
 from liftednet.data.archives import read_npz
 from liftednet.layers import dense
-from liftednet.models import FullBatch, Lifted, LiftedMLP, LiftedRNN, Network
+from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Network
 from liftednet.validation import as_tensor
 from tests.torture.report import Finding
 
@@ -130,7 +130,7 @@ def _models() -> list[bytes]:
         LiftedMLP((_INPUTS, 5, 3), activations.Tanh(), method=method).fit(x, y),
         LiftedMLP((_INPUTS, 5, 4, 3), layers, penalty=penalty, method=method).fit(x, y),
         Lifted(_graph(), lam=(1.0, 2.0), method=method).fit(x, y),
-        LiftedRNN(_INPUTS, [3, 2], 3, bidirectional=True, sweeps=1).fit(_steps(x), y),
+        LiftedRNN(_INPUTS, [3, 2], 3, bidirectional=True, method=GaussNewton(1)).fit(_steps(x), y),
     ]
     with tempfile.TemporaryDirectory() as folder:
         return [save(model, Path(folder) / "model").read_bytes() for model in models]

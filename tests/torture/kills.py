@@ -93,7 +93,7 @@ TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
     "a loader": (_mlp(Sigmoid(), method=Minibatch(15)), _loaded),
     "normal equations": (_mlp(Tanh(), method=GaussNewton(30, form="normal")), _rows),
     "products": (_mlp(Tanh(), method=GaussNewton(8, form="products")), _rows),
-    "states over time": (lambda: LiftedRNN(3, 6, 2, sweeps=8), _sequences),
+    "states over time": (lambda: LiftedRNN(3, 6, 2, method=GaussNewton(8)), _sequences),
     "images": (_graph("images"), _images),
 }  # fmt: skip
 
