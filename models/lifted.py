@@ -64,7 +64,8 @@ class Lifted(Predictor):
     Args:
         network: of inputs, states and losses, joined by layers.
         lam: weight of the divergences, one number or one for each layer with states.
-        rho: weight of the squared Frobenius norms, one number or one for each layer's weights.
+        rho: weight of the squared Frobenius norms, one number or one for each layer's weights; None
+            for 1, and where there is a penalty.
         divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
             "multipliers" (at rest the states are the forward pass; lam is where damping begins).
         penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,

@@ -43,7 +43,7 @@ class LiftedMLP(Lifted):
             output states of its own (eq. (14)), which SimplexCrossEntropy has by itself.
         loss: a loss from `liftednet.losses`.
         lam: weight of the divergences, one number or one for each layer with states.
-        rho: weight of the squared Frobenius norms, one number or one for each layer.
+        rho: weight of the squared Frobenius norms, one number or one for each layer; see `Lifted`.
         divergence: "tight", "joint" or "multipliers", as in `Lifted`.
         bias: whether layers have one, one answer or one for each.
         penalty: as in `Lifted`, like all others.
@@ -87,7 +87,7 @@ class LiftedMLP(Lifted):
         activations: Activation | Sequence[Activation] | None = None,
         loss: Loss | None = None,
         lam: float | Sequence[float] = 10.0,
-        rho: float | Sequence[float] = 1.0,
+        rho: float | Sequence[float] | None = None,
         divergence: str = "tight",
         *,
         bias: bool | Sequence[bool] = True,

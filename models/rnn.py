@@ -108,7 +108,8 @@ class LiftedRNN(Lifted):
         activation: of the recurrent layers, acting unit by unit.
         loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
         lam: weight of the divergences, which "gauss-newton" keeps at zero.
-        rho: weight of the squared Frobenius norms, one number or (recurrent, output).
+        rho: weight of the squared Frobenius norms, one number or (recurrent, output); None for 3,
+            and where there is a penalty.
         divergence: "tight" (zero at the forward pass) or "joint" (states convex over time).
         start: recurrent weights "identity", "orthogonal" or "gaussian", or all weights; "auto" for
             the best of three after some steps of "gauss-newton" (the identity, where none
@@ -145,6 +146,8 @@ class LiftedRNN(Lifted):
         True
     """
 
+    default_rho = 3.0
+
     def __init__(
         self,
         input_size: int,
@@ -153,7 +156,7 @@ class LiftedRNN(Lifted):
         activation: Activation | None = None,
         loss: Loss | None = None,
         lam: float = 10.0,
-        rho: float | Sequence[float] = 3.0,
+        rho: float | Sequence[float] | None = None,
         divergence: str = "tight",
         *,
         start: Start = "auto",
@@ -244,9 +247,10 @@ class LiftedRNN(Lifted):
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights, of (recurrent, output) where two are given."""
-        if not isinstance(self.rho, Sequence) or len(self.rho) != 2:
+        rho = self._rho_in_use()
+        if not isinstance(rho, Sequence) or len(rho) != 2:
             return super()._rhos(layers)
-        recurrent_rho, output_rho = self.rho
+        recurrent_rho, output_rho = rho
         return each_layer("rho", (*(recurrent_rho,) * (layers - 1), output_rho), layers)
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:

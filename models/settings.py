@@ -55,11 +55,13 @@ COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {
 class Settings:
     """What a lifted model has been told, see `Lifted`; every attribute may be changed."""
 
+    default_rho = 1.0  # where neither rho nor a penalty is given
+
     def __init__(
         self,
         network: Network,
         lam: float | Sequence[float] = 10.0,
-        rho: float | Sequence[float] = 1.0,
+        rho: float | Sequence[float] | None = None,
         divergence: str = "tight",
         *,
         penalty: Penalties | None = None,
@@ -148,9 +150,14 @@ class Settings:
         )
 
     def _penalties(self, layers: int) -> Sequence[Penalty]:
-        if self.penalty is None:
-            return [SquaredFrobenius(rho) for rho in self._rhos(layers)]
         given = self.penalty
+        if given is None:
+            return [SquaredFrobenius(rho) for rho in self._rhos(layers)]
+        if self.rho is not None:
+            raise DeclarationError(
+                f"penalty takes the place of rho, and rho={self.rho!r} was given, too: say "
+                "penalty=... + SquaredFrobenius(...) for both, or rho=None."
+            )
         found: list[Any] = [given] * layers
         if isinstance(given, Sequence) and not isinstance(given, str):
             found = list(given)
@@ -166,7 +173,11 @@ class Settings:
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights."""
-        return each_layer("rho", self.rho, layers)
+        return each_layer("rho", self._rho_in_use(), layers)
+
+    def _rho_in_use(self) -> Any:
+        """Return rho as it was given, else the default; None where a penalty has its place."""
+        return self.default_rho if self.rho is None and self.penalty is None else self.rho
 
     def _method(self, structure: Structure) -> Method:
         if self.method != "auto":
@@ -218,8 +229,7 @@ class Settings:
     def _settings(self) -> dict[str, Any]:
         names = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed")
         found = {name: getattr(self, name) for name in names}
-        if self.penalty is not None:  # in place of rho
-            del found["rho"]
+        found["rho"] = self._rho_in_use()
         if not isinstance(self.start, str):
             found["start"] = "given"
         return {name: value for name, value in found.items() if value is not None}

@@ -173,7 +173,8 @@ def _graph_arguments(model: Lifted) -> Arguments:
 
 
 def _named(model: Lifted, names: Sequence[str]) -> Arguments:
-    return {name: getattr(model, name) for name in names}
+    found = {name: getattr(model, name) for name in names}
+    return {**found, "rho": model._rho_in_use()}
 
 
 def _first(activations: Any) -> Arguments:
@@ -313,6 +314,8 @@ def _arguments(
         for name, value in about.items()
         if name not in _OF_THE_FILE and name not in options
     }
+    if {**found, **options}.get("penalty") is not None:
+        found.pop("rho", None)  # which it takes the place of
     if isinstance(found.get("dtype"), str):
         found["dtype"] = _type_named(found["dtype"])
     if kind.model is Lifted:

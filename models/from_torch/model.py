@@ -60,6 +60,8 @@ class LiftedModule(Lifted):
         module: the torch network, which only `write_` changes.
     """
 
+    default_rho = 1e-3
+
     def __init__(
         self, module: nn.Module, reader: Reader, *, takes_bytes: bool = False, **settings: Any
     ) -> None:
@@ -424,7 +426,7 @@ def lift(
     term = _declare_loss(reader, output, loss)
     own = {
         "dtype": like.dtype, "device": str(like.device), "method": Minibatch(rate=RATE),
-        "lam": LAM, "rho": 1e-3, "standardize": None,
+        "lam": LAM, "standardize": None,
     }  # fmt: skip
     settings = {**own, **settings}
     model = LiftedModule(network, reader, takes_bytes=takes_bytes, **settings)

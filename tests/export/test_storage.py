@@ -265,7 +265,7 @@ class Doubled(losses.CrossEntropy):
     """A loss of a user."""
 
 
-def test_what_a_file_cannot_hold_is_asked_for(data, tmp_path) -> None:
+def test_what_a_file_cannot_hold_is_asked_for(data, plain, tmp_path) -> None:
     own = penalties.Declared(lambda w: 0.1 * cp.sum_squares(w))
     model = LiftedMLP((5, 3), [], Doubled(), penalty=own, method=FullBatch(1))
     path = save(model.with_weights(model._first_weights()), tmp_path / "model")
@@ -275,6 +275,7 @@ def test_what_a_file_cannot_hold_is_asked_for(data, tmp_path) -> None:
         load(path, loss=Doubled())
     loaded = load(path, loss=Doubled(), penalty=own)
     assert loaded.penalty is own
+    assert load(save(plain, path), penalty=own).penalty is own  # in place of a rho in the file
     torch.testing.assert_close(loaded.forward(data[0]), model.forward(data[0]))
 
 

@@ -51,7 +51,8 @@ def test_numbers_of_numpy_are_numbers_of_a_recurrent_network():
         ({"start": PAIRS}, "Weights.*tuple"),
         ({"solver": None}, "solver.*None"),
         ({"solver": 3}, "solver.*3"),
-        ({"rho": None}, "rho.*None"),
+        ({"rho": "1"}, "rho.*'1'"),
+        ({"rho": 0.1, "penalty": penalties.Nonnegative()}, r"rho=0\.1.*SquaredFrobenius.*rho=None"),
         ({"dtype": "float32"}, "dtype.*float32"),
         ({"divergence": []}, r"divergence.*\[\]"),
         ({"method": []}, r"method.*\[\]"),
@@ -157,9 +158,10 @@ def test_a_flag_is_true_or_false(name):
 
 
 def test_a_penalty_stands_in_the_place_of_rho():
-    text = repr(LiftedMLP((4, 3), rho=0.5, penalty=penalties.L1(0.1)))
-    assert "L1" in text
-    assert "rho=0.5" not in text
+    text = repr(LiftedMLP((4, 3), penalty=penalties.L1(0.1)))
+    assert "penalty=L1" in text
+    assert "rho=" not in text.replace("L1(rho=", "")
+    assert "rho=1.0" in repr(LiftedMLP((4, 3)))
 
 
 @pytest.mark.parametrize("warm_start", [True, False])
