@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import SolverError
+from liftednet.products import product
 from liftednet.samples import Weights
 
 from .metric_prox import LowRankMetric
@@ -180,7 +181,7 @@ class LayerMetric:
         fall = torch.dot(weight.flatten(), weight.flatten())
         if len(self._values):
             self._vectors, self._values = self._vectors.to(weight), self._values.to(weight)
-            seen = self._vectors.T @ weight
+            seen = product(self._vectors.T, weight)
             shrunk = (self._values / (self._values + self._damping * variance))[:, None] * seen
             fall -= (seen * shrunk).sum()
             weight.addmm_(self._vectors, shrunk, alpha=-1)

@@ -33,6 +33,7 @@ from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import OutputFit
+from liftednet.products import added, linear
 from liftednet.samples import Weights
 from liftednet.solvers import choose
 from liftednet.solvers.layer_metric import LayerMetric
@@ -359,6 +360,7 @@ class BatchSteps:
             for p in structure.parameters
         ]
         self._layers = structure.layers
+        self._still = not any(state.sequence for state in structure.states)
         self._statistics = running_statistics(x.layer for x in structure.network.layers())
         _refuse_statistics_of_parts(self._statistics)
         self._taken, self.samples = 0, 0
@@ -469,7 +471,10 @@ class BatchSteps:
     @batch_statistics()
     def _slopes(self, batch: Data, weight: float = 1.0) -> tuple[float, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
-        leaves = [_leaf(layer) for layer in self.weights]
+        leaves = [
+            self._leaf(parameter, layer)
+            for parameter, layer in zip(self.structure.parameters, self.weights, strict=True)
+        ]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
         rows = self._rows(batch)
@@ -492,6 +497,15 @@ class BatchSteps:
         parts = [part for one in asked for part in one.parts]
         found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
         return loss, [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked], values
+
+    def _leaf(self, parameter: Parameter, layer: Weights) -> Weights:
+        """Return weights as they stand in a forward pass, of which gradients can be asked."""
+        first, *more = self._layers[parameter]
+        precise = self._settings.precision is None
+        if precise and self._still and not more and first.layer.plain:
+            return _Multiplied(layer.matrix, layer.bias)
+        bias = None if layer.bias is None else layer.bias.detach().requires_grad_()
+        return Weights(layer.matrix.detach().requires_grad_(), bias)
 
     def _precision(self, like: Tensor) -> AbstractContextManager[None]:
         """Let products be those of another type than the data's, which is that of all else."""
@@ -658,7 +672,7 @@ class _Slope:
         slope = self.parts[0].flatten(0, -2)
         rows, known = metric.centered(self.rows).T, layer.matrix
         if slope.dtype is known.dtype:
-            matrix = torch.addmm(known, rows, slope, beta=pull, out=memory)
+            matrix = added(known, rows, slope, pull, memory)
         else:
             matrix = torch.add(rows.to(slope.dtype) @ slope, known, alpha=pull, out=memory)
         return matrix, None if layer.bias is None else slope.sum(0, dtype=known.dtype)
@@ -670,9 +684,12 @@ def _copied(layer: Weights) -> Weights:
     return Weights(matrix, None if layer.bias is None else layer.bias.clone())
 
 
-def _leaf(layer: Weights) -> Weights:
-    bias = None if layer.bias is None else layer.bias.detach().requires_grad_()
-    return Weights(layer.matrix.detach().requires_grad_(), bias)
+class _Multiplied(Weights):
+    """Weights whose gradient is formed of X and X W + b: the product asks nothing of them."""
+
+    def apply(self, inputs: Tensor) -> Tensor:
+        """Return X W + b, of which a gradient can be asked."""
+        return linear(inputs, self.matrix, self.bias).requires_grad_()
 
 
 def _pull(penalty: Penalty, samples: float) -> float:
