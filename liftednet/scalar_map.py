@@ -27,8 +27,8 @@ _JUMP = 0.999  # of f over a bracket is left where half of it is taken: f jumps 
 
 def autograd_slope(forward: Map, x: Tensor) -> Tensor:
     """Return phi'(x) for an elementwise map; a slope that does not exist counts as 0."""
-    with torch.enable_grad():
-        point = x.detach().requires_grad_()
+    with torch.inference_mode(False), torch.enable_grad():
+        point = (x.clone() if x.is_inference() else x.detach()).requires_grad_()
         value = forward(point)
         if not value.requires_grad:
             return torch.zeros_like(x)

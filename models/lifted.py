@@ -177,7 +177,7 @@ class Lifted(Predictor):
                 answer the same to every sample, or some entries of a feature lie so far from all
                 others that these look alike.
         """
-        with processes.together(self.device):
+        with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, method = self.checked()
             refuse_unlike(
@@ -238,7 +238,7 @@ class Lifted(Predictor):
             DeclarationError: the network cannot be trained on minibatches.
             SolverError: the loss or the weights are not finite; the weights have not changed.
         """
-        with processes.together(self.device):
+        with torch.inference_mode(False), processes.together(self.device):
             return self._partially_fitted(X, y, lengths, sample_weight)
 
     def _partially_fitted(self, X: Any, y: Any, lengths: Lengths, sample_weight: Any) -> Self:

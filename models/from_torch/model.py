@@ -376,6 +376,7 @@ def _weights(weight: Tensor, bias: Tensor | None) -> Weights:
     return Weights(matrix, None if bias is None else bias.detach().clone())
 
 
+@torch.inference_mode(False)
 def lift(
     network: nn.Module, example: Any, *, loss: Loss, show: bool = True, **settings: Any
 ) -> LiftedModule:
@@ -449,6 +450,11 @@ def _require_network(network: object) -> Tensor:
     parameters = list(network.parameters())
     if any(map(is_lazy, parameters)):
         raise DataError("a parameter has no shape yet: call the network once first.")
+    if any(x.is_inference() for x in parameters):
+        raise DataError(
+            "the network was made under torch.inference_mode, which leaves nothing to train: make "
+            "it outside."
+        )
     trained = [x for x in parameters if x.requires_grad]
     if not trained:
         raise DataError("the network has no parameter that is trained: nothing to lift.")

@@ -95,6 +95,12 @@ class FullBatch:
         """Raise `DeclarationError` where a network cannot be trained like this."""
         if self.learn_activations:
             refuse_fixed_activations(structure)
+        for number, state in enumerate(structure.states, start=1):
+            if state.activation.margin is not None:
+                raise DeclarationError(
+                    f"{state.activation!r} of layer {number} jumps, and exact fits feel nothing of "
+                    'what lies beyond a jump: use method="minibatch", whose steps have a margin.'
+                )
         kept = multipliers or self.learn_activations or structure.network.steps is not None
         sequences = any(state.sequence for state in structure.states)
         if self.store is not None and (kept or sequences):

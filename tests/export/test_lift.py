@@ -927,3 +927,13 @@ def test_features_in_several_units_are_worth_what_each_tells():
     kept = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 1, bias=False))
     lifted = lift(kept, x[:2], loss=SquaredError(), show=False, method=Minibatch(epochs=1))
     assert not lifted.fit(units * x, y).standardization.moments  # nowhere to fold those of y into
+
+
+def test_inference_mode_is_no_obstacle_unless_the_network_was_made_in_it() -> None:
+    network, x, y = nn.Linear(3, 2), torch.eye(3), torch.tensor([0, 1, 0])
+    with torch.inference_mode():
+        initialize_(network, x, y, loss=CrossEntropy())
+        made_inside = nn.Linear(3, 2)
+    assert torch.autograd.grad(network(x).sum(), network.weight)[0].equal(torch.ones(2, 3))
+    with pytest.raises(DataError, match="make it outside"):
+        lift(made_inside, x, loss=CrossEntropy())

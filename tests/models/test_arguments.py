@@ -11,9 +11,9 @@ import scipy.sparse
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, DeclarationError, LiftedError, activations, penalties
+from liftednet import Activation, DataError, DeclarationError, LiftedError, activations, penalties
 from liftednet.errors import NotFittedError
-from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
 from tests.models.networks import full, labeled
 
@@ -196,3 +196,15 @@ def test_a_model_without_hidden_layers_has_no_activations_to_name():
 def test_standardize_is_yes_or_no():
     with pytest.raises(DataError, match="standardize must be True or False"):
         LiftedMLP((4, 5, 3), standardize=torch.ones(4))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", [Minibatch(epochs=1), FullBatch(1), GaussNewton(1)], ids=repr)
+def test_a_fit_takes_its_gradients_under_inference_mode_too(method):
+    softsign = Activation.from_function(torch.nn.functional.softsign)  # its slope is autograd's
+    outside = LiftedMLP((4, 5, 3), softsign, method=method).fit(X, Y)
+    with torch.inference_mode():
+        inside = LiftedMLP((4, 5, 3), softsign, method=method).fit(X.clone(), Y.clone())
+        torch.testing.assert_close(softsign.slope(torch.ones(1)), torch.tensor([0.25]))
+    for one, other in zip(inside.weights, outside.weights, strict=True):
+        assert one.matrix.equal(other.matrix)
+    inside.fit(X, Y)

@@ -102,6 +102,7 @@ def test_refused_data_leave_a_fitted_model_as_it_was():
         ({"activations": torch.relu}, ["Activation"]),
         ({"activations": [activations.ReLU()] * 3}, ["1", "3"]),
         ({"activations": activations.Sign(), "divergence": "joint"}, ["Lipschitz"]),
+        ({"activations": activations.Sign()}, ["Sign.*layer 1", 'method="minibatch"']),
         ({"solver": "simplex"}, ["simplex", "reference"]),
     ],
 )
