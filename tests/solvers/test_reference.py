@@ -15,7 +15,7 @@ from liftednet.divergences import joint, tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.penalties import Declared, Penalty, SquaredFrobenius
-from liftednet.problems import Design, OutputFit, StateFit, WeightFit
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solution import Status
 from liftednet.solvers import Reference, solve
 from tests.solvers.registry import CASES, Case, state_fit, weight_fit
@@ -118,6 +118,22 @@ def test_a_penalty_without_a_prox_is_certified_by_stationarity() -> None:
     off = solve(fit, Reference("CLARABEL", loose))
     assert off.objective > exact.objective * (1 + 1e-4)
     assert off.status is not Status.SOLVED
+
+
+def test_what_an_ill_conditioned_residual_may_hide_is_not_solved() -> None:
+    generator = torch.Generator().manual_seed(1)
+    left, right, z = torch.randn(3, 30, 30, generator=generator, dtype=torch.float64)
+    scales = torch.logspace(0, -3, 30, dtype=torch.float64)
+    weight = torch.linalg.qr(left)[0] * scales @ torch.linalg.qr(right)[0]
+    target = z[:1].relu() @ weight
+    link = Link(joint(activations.Identity()), weight, torch.zeros(30).double(), target)
+    fit = StateFit(joint(activations.ReLU()), torch.zeros(1, 30).double(), (link,), 3e-6)
+    rough = solve(fit, Reference("OSQP", {"eps_abs": 1e-5, "eps_rel": 1e-5}))
+    loss = solve(fit).objective + float(target.square().sum()) / 2
+    assert rough.objective - solve(fit).objective > 0.1 * loss
+    assert rough.residual < 1e-4
+    assert rough.status is not Status.SOLVED
+    assert solve(fit, "reference").status is Status.SOLVED
 
 
 def test_a_start_at_rest_is_kept_and_a_better_one_than_cvxpy_s_too() -> None:
