@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor
 
 _FEW = 1 << 20  # operations that BLAS leaves to one thread
+_LIMITED = Lock()  # by one Python thread: of two, the last would restore the limit of the first
 
 
 def add_square(total: Tensor, rows: Tensor) -> None:
@@ -73,15 +75,19 @@ def solved(factor: Tensor, right: Tensor) -> Tensor:
 @contextmanager
 def threads(operations: int) -> Iterator[None]:
     """Let BLAS have as many threads as torch has, where it would take more than one."""
-    if operations < _FEW:
+    if operations < _FEW or not _LIMITED.acquire(blocking=False):
         yield
         return
-    with _controller().limit(limits=torch.get_num_threads(), user_api="blas"):
-        yield
+    try:
+        with _controller().limit(limits=torch.get_num_threads(), user_api="blas"):
+            yield
+    finally:
+        _LIMITED.release()
 
 
 @cache
 def _controller() -> Any:
+    import scipy.linalg.blas  # noqa: F401 (a library that is not there yet is not controlled)
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()
