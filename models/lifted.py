@@ -199,7 +199,7 @@ class Lifted(Predictor):
             else:
                 data = self._data(X, y, lengths, sample_weight)
                 refuse_unmet(self.network, constraints, data)
-                seen = self._fit_blocks(structure, method, data, keeper, told)
+                seen = self._fit_blocks(structure, method, data, keeper, told, progress)
             if constraints:
                 self._hold(constraints, X, progress, on_step)
             elif self.refit_output and not self.interrupted:
@@ -338,6 +338,7 @@ class Lifted(Predictor):
         data: Data,
         keeper: Keeper,
         told: Callable[..., None],
+        progress: bool,
     ) -> Data:
         completion = completion_of(self.network, data)
         standardization = self._standardization(completion.spread(data), self.warm_start)
@@ -353,7 +354,7 @@ class Lifted(Predictor):
             blocks = self._stored_blocks(structure, data, weights, store)
         else:
             data = standardization.of(completion.of(data)).aligned()
-            blocks = self._begun(structure, data, standardization, method)
+            blocks = self._begun(structure, data, standardization, method, progress)
         self._refuse_start(blocks)
         memory, begun = keeper.begun(described, data.like.device, len(data))
         if isinstance(method, GaussNewton):
@@ -398,8 +399,9 @@ class Lifted(Predictor):
         return method
 
     def _begun(
-        self, structure: Structure, data: Data, standardization: Standardization, method: Method
-    ) -> Blocks:
+        self, structure: Structure, data: Data, standardization: Standardization, method: Method,
+        progress: bool,
+    ) -> Blocks:  # fmt: skip
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:

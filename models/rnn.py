@@ -39,6 +39,7 @@ from .diagnosis import is_useless
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver
+from .run import tracked
 from .settings import Penalties, each_layer
 from .standardization import Standardization
 from .starts import Start, start_named
@@ -224,12 +225,13 @@ class LiftedRNN(Lifted):
         return Minibatch(max(_EPOCHS, Minibatch().epochs_of(batches)))
 
     def _begun(
-        self, structure: Structure, data: Data, standardization: Standardization, method: Method
-    ) -> Blocks:
+        self, structure: Structure, data: Data, standardization: Standardization, method: Method,
+        progress: bool,
+    ) -> Blocks:  # fmt: skip
         """Return the blocks of a fit, after some steps from the best of several starts."""
         again = self.warm_start and self.is_fitted
         if self.start != "auto" or again or not isinstance(method, GaussNewton):
-            return super()._begun(structure, data, standardization, method)
+            return super()._begun(structure, data, standardization, method, progress)
         generator = torch.Generator().manual_seed(require_seed(self.seed))
         brief = replace(method, steps=min(method.steps, _TRIAL))
 
@@ -242,7 +244,8 @@ class LiftedRNN(Lifted):
                 deque(brief.take_steps(blocks), maxlen=0)
             return blocks
 
-        best = min(map(tried, _TRIED), key=Blocks.objective)
+        starts = tracked(_TRIED, "starts", progress)
+        best = min(map(tried, starts), key=Blocks.objective)
         return tried(_LONGEST) if is_useless(structure, data, best.values) else best
 
     def _rhos(self, layers: int) -> Sequence[float]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -137,6 +137,7 @@ class OfSamples:
     axis: int = 0
 
 
+T = TypeVar("T")
 Memory = dict[str, Any]  # numbers, names, tensors and weights, and lists and dictionaries of them
 Steps = Generator[Step | None, None, Ending]
 Report = Callable[[Step], None]
@@ -220,6 +221,13 @@ def run(
 def _ended(trace: Trace, steps: Steps) -> Iterator[Step | None]:
     """Yield the steps, and keep in the history why they end."""
     trace.ending = yield from steps
+
+
+def tracked(things: Sequence[T], said: str, shown: bool) -> Iterable[T]:
+    """Return things to go through, with a bar where it is shown; of several processes the first."""
+    from rich.progress import track
+
+    return track(things, said, disable=not shown or processes.rank() > 0)
 
 
 @contextmanager

@@ -296,3 +296,11 @@ def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     ):
         assert fitted.trace is not None
         assert {step.solver for step in fitted.trace.steps} == {"minibatch"}
+
+
+def test_the_trial_of_starts_has_a_bar_too(capsys):
+    x, y = running_sum(10, 6, seed=1)
+    model = LiftedRNN(1, 3, 2, method=GaussNewton(1)).fit(x, y, progress=True)
+    assert "starts" in capsys.readouterr().out
+    model.fit(x, y)
+    assert capsys.readouterr().out == ""
