@@ -12,7 +12,9 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.divergences import Divergence
 from liftednet.errors import SolverError
+from liftednet.layers.dense import DenseAtPositions
 from liftednet.layers.expression import Applied, arguments_of
+from liftednet.layers.time import Steps
 from liftednet.network import Label, Network, Term
 from liftednet.penalties import Penalty
 from liftednet.problems import WeightFit
@@ -38,13 +40,29 @@ def output_obstacle(network: Network) -> str | None:
                 "a loss on the last pre-activation, such as CrossEntropy; "
                 f"{type(term.loss).__name__} has output states here"
             )
-        layer = term.argument
-        if not isinstance(layer, Applied) or not layer.layer.plain or layer.weights is None:
-            return f"a dense layer right below the loss; there is {layer} here"
-        others = [x for x in network.arguments if x is not layer] + list(layer.arguments)
+        layer = _dense(term)
+        if layer is None or layer.weights is None:
+            return f"a dense layer right below the loss; there is {term.argument} here"
+        others = [x for x in network.arguments if x is not term.argument] + list(layer.arguments)
         if any(layer.weights in x.variables for x in others):
             return f"a last layer whose weights no other has; those of {layer} have another use"
     return None
+
+
+def _dense(term: Term) -> Applied | None:
+    """Return the dense layer below a loss, in one piece or at positions; None where none is.
+
+    Each position is then a row of the fit, which a loss over several of them together forbids.
+    """
+    found = term.argument
+    if isinstance(found, Applied) and isinstance(found.layer, Steps):
+        (found,) = found.arguments
+    if not isinstance(found, Applied):
+        return None
+    if isinstance(found.layer, DenseAtPositions):
+        apart = term.argument.units == found.layer.units
+        return found if apart or term.pinned.divergence.activation.per_unit else None
+    return found if found.layer.plain and found is term.argument else None
 
 
 @torch.no_grad()
@@ -81,9 +99,10 @@ def refitted(
     with processes.agreed():
         held, rest = (_rows(structure, values, data, share.own(part)) for part in parts)
     for fit in map(_OutputFit, structure.network.terms, held, rest):
-        layer = fit.term.argument.weights
-        assert layer is not None  # there is no obstacle
-        values[layer] = fit.chosen(structure.penalties[layer], values[layer], solver)
+        layer = _dense(fit.term)
+        assert layer is not None and layer.weights is not None  # there is no obstacle
+        penalty, given = structure.penalties[layer.weights], values[layer.weights]
+        values[layer.weights] = fit.chosen(penalty, given, solver)
     return [values[parameter] for parameter in structure.parameters]
 
 
@@ -101,6 +120,11 @@ class _Rows:
         squares = self.features.square().mean(1)
         total = squares.sum() if self.weights is None else squares @ self.weights
         return processes.total_of(float(total))
+
+    def taken(self, mask: Tensor) -> _Rows:
+        """Return those of a mask."""
+        weights = None if self.weights is None else self.weights[mask]
+        return _Rows(self.features[mask], self.targets[mask], weights)
 
     def beside(self, other: _Rows) -> _Rows:
         """Return both."""
@@ -123,12 +147,72 @@ def _rows(structure: Structure, values: Values, data: Data, numbers: Tensor) -> 
 
 
 def _counted(term: Term, values: Values, last_only: frozenset[Label]) -> _Rows:
-    assert isinstance(term.argument, Applied)  # there is no obstacle
-    (x,), y = arguments_of(term.argument, values), values[term.label]
+    layer = _dense(term)
+    assert layer is not None  # there is no obstacle
+    x = layer.layer.inputs(arguments_of(layer, values))
+    assert x is not None  # it is dense
+    y, weights, mask = _asked(term, layer, values, last_only)
+    rows = _Rows(x, y, weights)
+    return rows if mask is None else rows.taken(mask)
+
+
+def _asked(
+    term: Term, layer: Applied, values: Values, last_only: frozenset[Label]
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return targets in the rows of a layer, what these weigh, and which count; None for all."""
+    y = values[term.label]
     weights, mask = row_weights(values, y), counted(values, last_only, term.label, term.argument)
+    if layer is not term.argument:  # whose rows stand sample by sample, and those of y in steps
+        y, weights, mask = (
+            None if part is None else part.transpose(0, 1) for part in (y, weights, mask)
+        )
+    assert layer.weights is not None  # it is dense
+    y = y.reshape(-1, layer.weights.shape[1])
+    if weights is not None:  # a sample has a row for each of its positions
+        weights = weights.flatten().repeat_interleave(len(y) // max(1, weights.numel()))
+    return y, weights, None if mask is None else mask.flatten()
+
+
+@torch.no_grad()
+def with_constants(structure: Structure, weights: Sequence[Weights], data: Data) -> list[Weights]:
+    """Return weights whose last layers have the bias of the best constant prediction.
+
+    It is grad Phi of the mean target, among which phi(0) is counted once, so that none is at the
+    end of its range. Layers without a bias, and those that are not dense, stay as they are.
+    """
+    found = dict(zip(structure.parameters, weights, strict=True))
+    for term in structure.network.terms:
+        layer = _dense(term)
+        if term.state is None and layer is not None and layer.weights is not None:
+            given = found[layer.weights]
+            if given.bias is not None:
+                bias = _best_constant(term.pinned.divergence, *_mean(term, layer, data))
+                if bool(bias.isfinite().all()):
+                    found[layer.weights] = Weights(given.matrix, bias[0].to(given.bias))
+    return [found[parameter] for parameter in structure.parameters]
+
+
+def _mean(term: Term, layer: Applied, data: Data) -> tuple[Tensor, float]:
+    """Return the mean target, (1, units), in float64, and of how many rows it is."""
+    y, weights, mask = _asked(term, layer, data.values, data.last_only)
     if mask is not None:
-        x, y, weights = x[mask], y[mask], None if weights is None else weights[mask]
-    return _Rows(x.flatten(0, -2), y.flatten(0, -2), None if weights is None else weights.flatten())
+        y, weights = y[mask], None if weights is None else weights[mask]
+    counts = y.new_ones(len(y)) if weights is None else weights
+    total, mass = processes.total(counts.double() @ y.double(), counts.double().sum())
+    return (total / mass.clamp(min=1.0)).unsqueeze(0), float(mass)
+
+
+def _best_constant(divergence: Divergence, mean: Tensor, count: float) -> Tensor:
+    """Return u with grad R(u) = the mean, where R is quadratic or the conjugate of Phi."""
+    zero = torch.zeros_like(mean)
+    if divergence.quadratic:
+        assert divergence.smoothness is not None  # it is quadratic
+        return (mean - divergence.link_gradient(zero)) / divergence.smoothness
+    activation = divergence.activation
+    inside = (count * mean + activation.forward(zero)) / (count + 1)
+    with torch.enable_grad():
+        inside.requires_grad_()
+        return torch.autograd.grad(activation.potential_value(inside), inside)[0]
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,14 @@ def initialize_(
 ) -> nn.Module:
     """Give a torch network weights of lifted training, in place; the rest of it stays as it is.
 
-    Either its matrices and kernels are drawn anew and the network is trained on data, as `lift`
-    does it, which goes on from the weights that are there; then the last layer is fitted to all
-    samples by one convex problem, see `refit_output` of `Lifted`. It stays as trained for a
-    DataLoader, for a loss with states of its own, such as Huber, and where the network does not end
-    with one Linear, alone with its weights: with a convolution, one for every step, or two whose
-    outputs are added. Or a fitted chain of dense layers, such as a `LiftedMLP`, is written into its
-    Linear layers in the order in which it runs them. Where anything fails, or is interrupted,
-    nothing has been written.
+    Either its matrices and kernels are drawn anew, with a last bias by which outputs are right in
+    the mean, and the network is trained on data, as `lift` does it, which goes on from the weights
+    that are there; then the last layer, which may be one for every step, is fitted to all samples
+    by one convex problem, see `refit_output` of `Lifted`. It stays as trained for a DataLoader, for
+    a loss with states of its own, such as Huber, and where the network does not end with one
+    Linear, alone with its weights: with a convolution, or two whose outputs are added. Or a fitted
+    chain of dense layers, such as a `LiftedMLP`, is written into its Linear layers in the order in
+    which it runs them. Where anything fails, or is interrupted, nothing has been written.
 
     Args:
         module: the network.

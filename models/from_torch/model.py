@@ -24,7 +24,7 @@ from liftednet.export import modules_of, refuse_standardized
 from liftednet.layers import Expression, Input, apply
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
-from liftednet.layers.expression import value_of
+from liftednet.layers.expression import Applied, value_of
 from liftednet.layers.normalization import RunningStatistics
 from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
@@ -37,6 +37,7 @@ from ..checkpoint import Checkpoint
 from ..data import ArrayLike, Data, Lengths, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
+from ..output import with_constants
 from ..run import Report, Step
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
@@ -105,11 +106,14 @@ class LiftedModule(Lifted):
     ) -> list[Weights]:
         """Return the same, matrices and kernels that are drawn on data divided by the data's size.
 
-        The steps that follow are in the metric of the inputs: alike in any unit of the data.
+        The steps that follow are in the metric of the inputs: alike in any unit of the data. With
+        weights that are drawn goes a last bias by which outputs are right in the mean.
         """
         weights = super()._weights_to_begin_with(structure, data, standardization, goes_on)
-        drawn = isinstance(self.start, str) and not (goes_on and self.is_fitted)
-        if not drawn or needs_fit(self.network, self._all_penalties()):  # fitted to data already
+        if not isinstance(self.start, str) or (goes_on and self.is_fitted):
+            return weights
+        weights = with_constants(structure, weights, data)
+        if needs_fit(self.network, self._all_penalties()):  # fitted to data already
             return weights
         share = processes.share_of(len(data))
         some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples)))).values
@@ -393,8 +397,9 @@ def lift(
             (uint8) are divided by 255 here and in `fit`, see there. An `if` on their values stays
             as it is for them, with a warning.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
-            an output (samples, steps, classes) for each step. Of one number a sample, (samples,),
-            `predict` and `forward` make (samples, 1), as of any regression.
+            an output (samples, steps, units) of a Linear for each step, whose y is (samples, steps)
+            classes or (samples, steps, units), and the loss a mean over steps. Of one number a
+            sample, (samples,), `predict` and `forward` make (samples, 1), as of any regression.
         show: whether to print the summary.
         settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
             own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
@@ -510,8 +515,10 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
             f"returns {shape} for each sample: of (samples, classes, height, width) return "
             "x.flatten(2).transpose(1, 2), and flatten the labels likewise."
         )
-    if isinstance(loss, CrossEntropy) and len(shape) == 2:
-        if reader.network.steps not in (None, shape[0]):
+    at_steps = isinstance(expression, Applied) and isinstance(expression.layer, DenseAtPositions)
+    fits = reader.network.steps in (None, shape[0])
+    if len(shape) == 2 and (isinstance(loss, CrossEntropy) or (at_steps and fits)):
+        if not fits:
             raise DataError(
                 f"the network has {reader.network.steps} steps inside and answers at {shape[0]}: "
                 "it returns (samples, steps, classes) here, with the classes last."

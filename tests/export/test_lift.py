@@ -521,6 +521,101 @@ _LAST = {
 }  # fmt: skip
 
 
+class AtEveryStep(nn.Module):
+    """A layer over steps, or one that sees each by itself, and a Linear at every step."""
+
+    def __init__(self, recurrent: bool) -> None:
+        super().__init__()
+        self.body: nn.Module = nn.Sequential(nn.Linear(4, 8), nn.Tanh())
+        if recurrent:
+            self.body = nn.GRU(4, 8, batch_first=True)
+        self.out = nn.Linear(8, 3)
+
+    def features(self, x: Tensor) -> Tensor:
+        found = self.body(x)
+        return found[0] if isinstance(found, tuple) else found  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.features(x))  # type: ignore[no-any-return]
+
+
+def _at_every_step(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    x = torch.randn(80, 5, 4, generator=generator)
+    return x, (x.cumsum(1)[..., :3] + 0.5).relu().argmax(-1)
+
+
+_STEP_LOSSES: dict[str, tuple[Any, Any, Any]] = {
+    "classes": (CrossEntropy(), lambda y: y, functional.cross_entropy),
+    "yes or no": (
+        BinaryCrossEntropy(), lambda y: functional.one_hot(y, 3).float(),
+        functional.binary_cross_entropy_with_logits,
+    ),
+    "numbers": (
+        SquaredError(), lambda y: functional.one_hot(y, 3).float(),
+        lambda u, y, reduction: functional.mse_loss(u, y, reduction=reduction) / 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recurrent", [True, False], ids=["recurrent", "each by itself"])
+@pytest.mark.parametrize("kind", _STEP_LOSSES)
+def test_a_last_layer_at_every_step_is_fitted_to_all_steps(kind, recurrent, generator) -> None:
+    """The gradient of the loss and the penalty, by torch, is that of a pull to the weights."""
+    loss, targets, functional_loss = _STEP_LOSSES[kind]
+    x, labels = _at_every_step(generator)
+    torch.manual_seed(0)
+    network, x, y = AtEveryStep(recurrent).double(), x.double(), targets(labels)
+    still: dict[str, Any] = {
+        "method": Minibatch(1, rate=1e-9),
+        "rho": 0.1,
+        "solver": "generalized-linear",
+    }
+    if kind == "numbers":
+        still["solver"] = "auto"  # a ridge
+    lift(network, x[:2], loss=loss, show=False, **still).fit(x, y).write_()
+    before = network.out.weight.detach().clone()
+    lift(network, x[:2], loss=loss, show=False, refit_output=True, **still).fit(x, y).write_()
+    rows = network.features(x).detach().flatten(0, 1)
+    last, y = network.out, y.flatten(0, 1)
+    y = y if kind == "classes" else y.double()
+    total = functional_loss(last(rows), y, reduction="sum") + 0.1 * last.weight.square().sum()
+    asked, of_bias = torch.autograd.grad(total, (last.weight, last.bias))
+    moved = last.weight.detach() - before
+    assert float(moved.norm()) > 0.01
+    pull = -float((asked * moved).sum() / (2 * moved.square().sum()))
+    torch.testing.assert_close(asked, -2 * pull * moved, atol=1e-4, rtol=1e-4)
+    assert float(of_bias.abs().max()) < 1e-4
+    shares = pull / float(rows.square().sum() / rows.shape[1])
+    assert min(abs(shares / share - 1) for share in (0.1, 1e-2, 1e-3, 1e-4, 1e-5)) < 1e-2
+
+
+def test_one_softmax_over_all_positions_is_no_fit_of_each(generator) -> None:
+    """Pictures whose rows are scored by one layer, and named by the scores of all of them."""
+    scores = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten())
+    lifted = lift(scores, torch.randn(2, 5, 4), loss=CrossEntropy(), show=False)
+    x = torch.randn(40, 5, 4, generator=generator)
+    lifted.refit_output = True
+    with pytest.raises(DeclarationError, match="refit_output needs a dense layer right below"):
+        lifted.fit(x, x[..., 0].argmax(1))
+
+
+@pytest.mark.parametrize("kind", _STEP_LOSSES)
+def test_weights_that_are_drawn_begin_with_the_best_constant(kind, generator) -> None:
+    loss, targets, functional_loss = _STEP_LOSSES[kind]
+    x, labels = _at_every_step(generator)
+    network, y = AtEveryStep(True), targets(labels)
+    still = Minibatch(1, rate=1e-9)
+    initialize_(network, x, y, loss=loss, method=still, refit_output=False)
+    bias = network.out.bias.detach().clone().requires_grad_()
+    rows = y.flatten(0, 1)
+    total = functional_loss(bias.expand(len(rows), 3), rows, reduction="mean")
+    (slope,) = torch.autograd.grad(total, bias)
+    assert float(slope.abs().max()) < 2e-3  # one target of 401 is that of u = 0
+    own = network.out.bias.detach().clone()
+    lift(network, x[:2], loss=loss, show=False, method=still).fit(x[:40], y[:40]).write_()
+    torch.testing.assert_close(network.out.bias.detach(), own)  # weights that are given stay
+
+
 @pytest.mark.parametrize("name", _LAST)
 def test_a_last_layer_or_a_loss_that_cannot_be_fitted_stays_as_trained(name, generator) -> None:
     network, loss, obstacle = _LAST[name]
