@@ -96,7 +96,9 @@ ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
     "elu": _elu,
     "softplus": _softplus,
     "atan": lambda _: Arctan(),
-    **dict.fromkeys(("celu", "selu", "softsign", "logsigmoid", "hardsigmoid"), _declared),
+    **dict.fromkeys(
+        ("celu", "selu", "softsign", "log_sigmoid", "hardsigmoid", "softshrink", "rrelu"), _declared
+    ),
 }
 
 
@@ -222,6 +224,30 @@ def _embedding(reader: Reader, call: Call) -> Any:
         return _affine(reader, call)
     reader.tell(call, LAYER, f"embedding {tuple(table.shape)}")
     return Seen(found[0], reader.layouts(call)[0])
+
+
+@reads("embedding_bag")
+def _embedding_bag(reader: Reader, call: Call) -> Any:
+    """The sum, mean or maximum of rows of a table, which are a layer of their own."""
+    numbers, table = argument(call, 0, "input"), argument(call, 1, "weight")
+    mode, x = argument(call, 6, "mode", "mean"), reader.rows(numbers)
+    special = ("offsets", "max_norm", "scale_grad_by_freq", "per_sample_weights", "padding_idx")
+    found = None
+    if x is not None and not any(call.kwargs.get(name) not in (None, False) for name in special):
+        found = reader.weighted(lambda _: Embedding(tuple(table.shape)), x.expression, table, None)
+    if x is None or found is None:
+        return _curved(reader, call) if mode == "max" else _affine(reader, call)
+    rows = Seen(found[0], Layout((1, *x.layout.shape, table.shape[1])))
+    above, affine = reader.layouts(call)[0], mode != "max"
+    kind = LAYER if affine else CURVED
+    reader.tell(call, kind, f"embedding {tuple(table.shape)}, their {mode}")
+
+    def joined(u: Tensor) -> Tensor:
+        found: Tensor = getattr(u, mode if affine else "amax")(1)
+        return found
+
+    taken = reader.torch_map(joined, (rows,), above, call.name, linear=affine, affine=affine)
+    return Seen(taken, above)
 
 
 def _each(size: Any, axes: int) -> tuple[int, ...]:
@@ -372,7 +398,8 @@ _MOVES = (
     "view", "reshape", "flatten", "unflatten", "permute", "transpose", "t", "movedim", "moveaxis",
     "swapaxes", "swapdims", "unsqueeze", "squeeze", "contiguous", "clone", "to", "float",
     "double", "type", "type_as", "expand", "expand_as", "view_as", "reshape_as", "dropout",
-    "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout", "split", "chunk", "unbind",
+    "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
+    "feature_alpha_dropout", "split", "chunk", "unbind",
     "ravel", "tensor_split", "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
 )  # fmt: skip
 
@@ -418,8 +445,9 @@ HIDDEN = -1e30  # a score whose softmax is 0
 
 _AFFINE = (
     "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "fold", "unfold", "stack",
-    "repeat", "repeat_interleave", "broadcast_tensors", "index_select", "gather", "cumsum",
+    "adaptive_avg_pool3d", "channel_shuffle", "interpolate", "upsample", "pixel_shuffle",
+    "pixel_unshuffle", "fold", "unfold", "stack", "repeat", "repeat_interleave",
+    "broadcast_tensors", "index_select", "gather", "cumsum",
     "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
     "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "get", "diff",
 )  # fmt: skip
@@ -459,6 +487,7 @@ def _masked_fill(reader: Reader, call: Call) -> Any:
 # What is known to be curved, and passed through for the method to differentiate.
 _CURVED = (
     "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "lp_pool3d", "fractional_max_pool2d", "pairwise_distance", "hardshrink",
     "max_pool1d_with_indices", "max_pool2d_with_indices", "boolean_dispatch", "fn",
     "lp_pool1d", "lp_pool2d", "log_softmax", "normalize", "instance_norm", "local_response_norm",
     "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",

@@ -13,6 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from liftednet import initialize_, lift, to_torch
@@ -99,7 +100,7 @@ def test_a_step_on_a_minibatch_follows_the_gradient_where_lam_is_large(case, gen
     """lam (phi(u) - phi(u - g / lam)) is phi'(u) g in the limit, and torch's autograd has that."""
     network, lifted, x = made(case, torch.float64, generator, 6, lam=1e7)
     for module in network.modules():
-        if isinstance(module, nn.Dropout | nn.MultiheadAttention | nn.LSTM):
+        if isinstance(module, _DropoutNd | nn.MultiheadAttention | nn.LSTM | nn.RReLU):
             module.eval()
     y = labels(case, 6)
     batch = lifted._data(x, y)

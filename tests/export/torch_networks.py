@@ -284,6 +284,23 @@ class Words(nn.Module):
         return self.out(torch.tanh(self.again(self.again(x))) + x)
 
 
+def bag(mode: str) -> nn.Module:
+    """Return a bag of words, with activations that torch alone has."""
+    return nn.Sequential(
+        nn.EmbeddingBag(9, 4, mode=mode), nn.Linear(4, 6), nn.Softshrink(0.1), nn.Linear(6, 6),
+        nn.LogSigmoid(), nn.Linear(6, 6), nn.RReLU(), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+def volumes() -> nn.Module:
+    """Return what there is in three dimensions, and channels that are shuffled."""
+    return nn.Sequential(
+        nn.Conv3d(1, 4, 2), nn.LeakyReLU(), nn.Dropout3d(), nn.LPPool3d(2, 2),
+        nn.ChannelShuffle(2), nn.AdaptiveAvgPool3d(1), nn.FeatureAlphaDropout(), nn.Flatten(),
+        nn.Linear(4, 3),
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Case:
     """A network and what it takes.
@@ -318,6 +335,10 @@ CASES = {
     "own function": Case(Quantized, (6,)),
     "cells": Case(Cells, (3, 4, 4)),
     "words": Case(Words, (4,), 9),
+    "bag of words, mean": Case(lambda: bag("mean"), (5,), 9),
+    "bag of words, sum": Case(lambda: bag("sum"), (5,), 9),
+    "bag of words, maximum": Case(lambda: bag("max"), (5,), 9),
+    "volumes": Case(volumes, (1, 5, 5, 5)),
     "tied": Case(Tied, (6,)),
     "many": Case(Many, (4, 4, 4)),
     "transformer": Case(transformer, (5, 3)),
