@@ -112,7 +112,10 @@ def test_steps_of_layers_with_signs_are_shorter_the_more_there_are():
         return _steps(full(sizes, sweeps=1, **options).fit(X, Y)).rate
 
     assert first(4, 6, 6, 3) == 0.3
-    assert [first(4, *hidden, 3, penalty=Nonnegative()) for hidden in ((6,), (6, 6))] == [1, 0.5]
+    assert [first(4, *hidden, 3, penalty=Nonnegative(), rho=None) for hidden in ((6,), (6, 6))] == [
+        1,
+        0.5,
+    ]
 
 
 def test_no_step_is_longer_than_the_parabola_allows():
