@@ -17,6 +17,7 @@ from liftednet.constraints.constraint import (
     refuse_contradictions,
     require_constraints,
 )
+from liftednet.constraints.declared import refuse_impossible
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import Parameter
 from liftednet.network import Network, Term
@@ -130,6 +131,7 @@ def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data
     if elsewhere or term.argument.weights is None:
         raise DeclarationError(_NEEDS)
     refuse_contradictions(constraints, len(data), term.argument.units)
+    refuse_impossible(constraints, len(data), term.argument.units)
 
 
 _NEEDS = (

@@ -67,6 +67,14 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
             SolverError: nothing usable was reached; it carries the last good state.
         """
 
+    def value(self, problem: Problem, cache: Cache | None = None) -> Value:
+        """Return what `solve` does, where it is one step of many and nobody asks how good it is.
+
+        Raises:
+            SolverError: as `solve`.
+        """
+        return self.solve(problem, None, cache).value
+
 
 def judged(
     problem: Fit[Any],

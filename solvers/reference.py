@@ -109,14 +109,25 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
             return began
         cache = self.prepare(problem, cache)
         started = time.perf_counter()
-        with stating(f"this {type(problem).__name__}"):
-            problem.fill(cache.formulation)
-            failure = self._run(cache.formulation.problem)
+        failure = self._filled_and_run(problem, cache.formulation)
         seconds = time.perf_counter() - started
         found = self._judge(problem, cache.formulation, seconds, failure)
         if began is None or began.residual >= found.residual or began.objective > found.objective:
             return found
         return replace(began, iterations=found.iterations, seconds=seconds)
+
+    def value(self, problem: Fit[Any], cache: Compiled | None = None) -> Any:
+        """Return CVXPY's solution, and leave out the certificate, which is a problem of its own."""
+        cache = self.prepare(problem, cache)
+        failure = self._filled_and_run(problem, cache.formulation)
+        if failure is not None:
+            return self._judge(problem, cache.formulation, 0.0, failure).value
+        return problem.read(cache.formulation)
+
+    def _filled_and_run(self, problem: Fit[Any], formulation: Formulation) -> str | None:
+        with stating(f"this {type(problem).__name__}"):
+            problem.fill(formulation)
+            return self._run(formulation.problem)
 
     def _of_start(self, problem: Fit[Any], start: Any) -> Solution[Any]:
         """Return a start as a solution, as the problem judges it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -54,6 +54,7 @@ _NEAR = 1e3  # lam from which targets are so near to the states that float64 tel
 _WIDTH = 0.6  # of a margin that has no scale, in root mean squares of u
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
+_KEPT = 8  # sizes of batches for which a problem stays compiled
 
 Validate = Callable[[Sequence[Weights]], float]
 
@@ -364,6 +365,7 @@ class BatchSteps:
         self._statistics = running_statistics(x.layer for x in structure.network.layers())
         _refuse_statistics_of_parts(self._statistics)
         self._taken, self.samples = 0, 0
+        self._prepared: dict[Hashable, Any] = {}
         self._spare: list[Tensor | None] = [None] * len(self.weights)
 
     def snapshot(self) -> list[Weights]:
@@ -576,21 +578,37 @@ class BatchSteps:
                 rows, slope = divergence.values(y, u), divergence.link_gradient(u) - y
                 share = term.weight / mass
             else:
-                rows, slope = self._output(term, term.state, y, u)
+                rows, slope = self._output(term, term.state, y, u, weights is None)
                 share = 1 / mass
             if weights is not None:
                 weights = weights.flatten()
                 rows, slope = weights * rows, weights.unsqueeze(-1) * slope
             return share * float(rows.sum()), u, slope.mul_(share)
 
-    def _output(self, term: Term, state: State, y: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    def _output(
+        self, term: Term, state: State, y: Tensor, u: Tensor, together: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of every row, or of all together, and what it asks of u."""
         divergence, lam = self.structure.divergences[state], self.structure.lam[state]
         assert isinstance(term.loss, OutputLoss)  # it has output states
         fit = OutputFit(term.loss, y, divergence, u.detach(), lam)
         with processes.alone():  # the loss tells of values that are not finite
-            states = choose(fit).solve(fit).value if len(y) else u.detach()
-        rows = term.loss.output_values(y, states) + lam * divergence.values(states, u)
+            states = self._solved(fit) if len(y) else u.detach()
+        if together:  # which a declared loss evaluates at once
+            rows = term.loss.output_value(y, states) + lam * divergence.value(states, u)
+        else:
+            rows = term.loss.output_values(y, states) + lam * divergence.values(states, u)
         return rows, lam * (divergence.link_gradient(u) - states)
+
+    def _solved(self, fit: OutputFit) -> Tensor:
+        """Return the output states of a batch; what is compiled for its size is kept."""
+        solver, kind = choose(fit), fit.signature()
+        cache = solver.prepare(fit, self._prepared.pop(kind, None))
+        self._prepared[kind] = cache  # the latest last
+        if len(self._prepared) > _KEPT:
+            del self._prepared[next(iter(self._prepared))]
+        states: Tensor = solver.value(fit, cache)
+        return states
 
     def _looks(self, values: Values, samples: int) -> list[tuple[LayerMetric, Tensor, Any]]:
         """Return the metrics whose turn it is, each with rows of inputs and what these weigh."""

@@ -24,6 +24,7 @@ from liftednet.constraints import (
     violations,
 )
 from liftednet.constraints.constraint import Rescaled, refuse_contradictions
+from liftednet.constraints.declared import refuse_impossible
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP
@@ -128,6 +129,31 @@ def test_constraints_that_can_be_met_are_not_refused() -> None:
 
 X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 Y = X[:, :1].sin()
+
+
+LONG = Declared(lambda u: [cp.sum(u[0]) >= 3.0])
+SHORT = Declared(lambda u: cp.norm(u, 2, axis=1) <= 1.0)
+CONE = Declared(lambda u: [cp.SOC(cp.Constant(1.0), u[0]), cp.sum(u[0]) == 3.0])
+
+
+@pytest.mark.parametrize(
+    ("constraints", "says"),
+    [
+        ([LONG, SHORT], "what gives way is Declared"),
+        ([LONG, Bounds(upper=1.0)], "what gives way is Declared"),
+        ([CONE], "what gives way is Declared"),
+    ],
+    ids=["two", "with limits", "cone"],
+)
+def test_declared_constraints_that_nothing_meets_are_refused_before_training(
+    constraints, says: str
+) -> None:
+    model = LiftedMLP((3, 4, 2), loss=SquaredError())
+    with pytest.raises(DataError, match="CVXPY proves the problem infeasible") as refused:
+        model.fit(X, torch.cat([Y, Y], 1), constraints=constraints)
+    assert says in str(refused.value)
+    assert not model.is_fitted
+    refuse_impossible([SHORT, Bounds(upper=0.5), Declared(lambda u: u >= -1)], 20, 2)
 
 
 def two_losses() -> Lifted:
