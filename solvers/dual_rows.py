@@ -13,6 +13,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
+from liftednet.products import product
 
 from . import deferred
 from .link_weights import LinkWeights, link_weights
@@ -190,7 +191,7 @@ class DualRows:
 
     def lift(self, y: Tensor) -> Tensor:
         """Return -y A'."""
-        return (-y) @ self.shared.adjoint
+        return product(-y, self.shared.adjoint)
 
     def pre_activation(self, y: Tensor) -> Tensor:
         """Return u - y A'."""
@@ -206,7 +207,7 @@ class DualRows:
 
     def pull(self, v: Tensor) -> Tensor:
         """Return -v A."""
-        return -(v @ self.shared.map)
+        return product(v, self.shared.map).neg_()
 
     def precondition(self, gradient: Tensor) -> Tensor:
         """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""

@@ -27,12 +27,15 @@ def filled(rows):
     return -(-rows // TOGETHER) * TOGETHER
 
 
-class _Writer:
-    """Writes vector instructions for arrays of one floating type."""
+class Writer:
+    """Writes vector instructions for arrays of one floating type, by default that of the first."""
 
-    def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+    def __init__(
+        self, context: Any, builder: Any, signature: Any, arguments: Any, number: Any = None
+    ) -> None:
+        """Begin to write what an intrinsic with this signature does to its arguments."""
         arrays = [kind for kind in signature.args if isinstance(kind, types.Array)]
-        self.build, number = builder, arrays[0].dtype
+        self.build, number = builder, number or arrays[0].dtype
         self.arguments = [
             context.make_array(kind)(context, builder, value).data
             if isinstance(kind, types.Array)
@@ -43,13 +46,16 @@ class _Writer:
         self.bytes = number.bitwidth // 8
 
     def place(self, array: Any, row: Any) -> Any:
+        """Return where a row of lanes stands."""
         entry = self.build.gep(array, [self.build.mul(row, row.type(WIDE))])
         return self.build.bitcast(entry, self.vector.as_pointer())
 
     def load(self, array: Any, row: Any) -> Any:
+        """Return a row of lanes."""
         return self.build.load(self.place(array, row), align=self.bytes)
 
     def store(self, value: Any, array: Any, row: Any) -> None:
+        """Put lanes into a row."""
         self.build.store(value, self.place(array, row), align=self.bytes)
 
     def spread(self, array: Any, entry: Any) -> Any:
@@ -79,7 +85,7 @@ def add_rows(typing, out, first, matrix, columns, chosen, count, x):
     """
 
     def write(context, builder, signature, arguments):
-        w = _Writer(context, builder, signature, arguments)
+        w = Writer(context, builder, signature, arguments)
         out, first, matrix, columns, chosen, count, x = w.arguments
         rows = [builder.add(first, first.type(r)) for r in range(TOGETHER)]
         sums = [cgutils.alloca_once(builder, w.vector) for _ in rows]
@@ -110,7 +116,7 @@ def subtract_multiple(typing, out, first, count, a, a_first, b, b_row):
     """Subtract in lanes: out[first + n] -= a[a_first + n] b[b_row] for n < count."""
 
     def write(context, builder, signature, arguments):
-        w = _Writer(context, builder, signature, arguments)
+        w = Writer(context, builder, signature, arguments)
         out, first, count, a, a_first, b, b_row = w.arguments
         factor = builder.fneg(w.load(b, b_row))
         with cgutils.for_range(builder, count) as loop:
@@ -127,7 +133,7 @@ def subtract_inner(typing, out, row, count, a, a_first, b, b_first):
     """Subtract in lanes: out[row] -= sum over n < count of a[a_first + n] b[b_first + n]."""
 
     def write(context, builder, signature, arguments):
-        w = _Writer(context, builder, signature, arguments)
+        w = Writer(context, builder, signature, arguments)
         out, row, count, a, a_first, b, b_first = w.arguments
         total = cgutils.alloca_once_value(builder, w.load(out, row))
         with cgutils.for_range(builder, count) as loop:
@@ -145,7 +151,7 @@ def differs(typing, x, row):
     """Say whether any lane of a row is not 0."""
 
     def write(context, builder, signature, arguments):
-        w = _Writer(context, builder, signature, arguments)
+        w = Writer(context, builder, signature, arguments)
         values = w.load(*w.arguments)
         lanes = builder.fcmp_unordered("!=", values, ir.Constant(w.vector, [0.0] * WIDE))
         found = builder.bitcast(lanes, ir.IntType(WIDE))
@@ -159,7 +165,7 @@ def scale(typing, out, first, count, b, b_row):
     """Multiply in lanes: out[first + n] *= b[b_row] for n < count."""
 
     def write(context, builder, signature, arguments):
-        w = _Writer(context, builder, signature, arguments)
+        w = Writer(context, builder, signature, arguments)
         out, first, count, b, b_row = w.arguments
         factor = w.load(b, b_row)
         with cgutils.for_range(builder, count) as loop:

@@ -187,7 +187,7 @@ def descend(hessian, single, right, line, quick, goal, budget, z):
         z: where to begin, (samples, units), replaced by the states.
 
     Returns:
-        Whether all samples were solved.
+        The operations of all samples, infinite where one was not solved.
     """
     units = len(hessian)
     place, used = _place(units), 0.0
@@ -212,7 +212,7 @@ def descend(hessian, single, right, line, quick, goal, budget, z):
                 _solved(hessian, right[n], line, place)
                 used += _cost(place.pieces)
                 if used > budget:
-                    return False
+                    return np.inf
                 turned = _turned(hessian, right[n], line, place, goal)
                 ended = turned == 0
                 if ended or turned >= before:
@@ -221,6 +221,6 @@ def descend(hessian, single, right, line, quick, goal, budget, z):
             if ended:
                 break
         if not ended:
-            return False
+            return np.inf
         z[n] = place.z
-    return True
+    return used

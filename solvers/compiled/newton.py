@@ -22,7 +22,7 @@ _MOST = 32  # columns of all links, whose products are as many as half their squ
 
 
 @dataclass(frozen=True)
-class CompiledNewton(OnRamps):
+class CompiledNewton(OnRamps[SharedMap]):
     """Solves a state fit with few quadratic links exactly, samples in vector registers.
 
     Semismooth Newton steps on the dual of `Dual`, min |y + h|^2 / 2 + Phi*(U - y A'), for an
@@ -56,6 +56,10 @@ class CompiledNewton(OnRamps):
         if columns > _MOST:
             return f"it serves at most {_MOST} columns of all links, not {columns}"
         return None
+
+    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
+        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
+        return Dual().prepare(problem, previous)
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None

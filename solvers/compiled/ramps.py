@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from liftednet.problems.ramps import unserved
 from ..base import Solver
 from ..chunks import device_chunks
 from ..dual import Dual
-from ..dual_rows import SharedMap
+
+Cache = TypeVar("Cache")
 
 
 @dataclass(frozen=True)
-class OnRamps(Solver[StateFit, Tensor, SharedMap]):
+class OnRamps(Solver[StateFit, Tensor, Cache], Generic[Cache]):
     """A solver of what `Dual` serves, where the activation is a ramp, on a CPU with Numba."""
 
     tolerance: float | None = None
@@ -30,10 +31,6 @@ class OnRamps(Solver[StateFit, Tensor, SharedMap]):
         if refused is None and isinstance(problem, StateFit):
             refused = unserved(problem)
         return refused
-
-    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
-        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
-        return Dual().prepare(problem, previous)
 
 
 def chunks(whole: slice, columns: int) -> Iterator[slice]:

@@ -15,6 +15,7 @@ from liftednet.activation import Activation
 from liftednet.activations.bounded import Bounded
 from liftednet.divergences import joint, within
 from liftednet.problems import Link, Measure, StateFit, ramps, state_fit
+from liftednet.problems.ramps import ramp
 from liftednet.solvers import CompiledDescent, CompiledNewton, choose, solve
 from liftednet.solvers.compiled import descent
 
@@ -101,6 +102,34 @@ def test_descent_reaches_what_the_dual_does_from_any_start(
         assert torch.allclose(ours.value, dual, atol=1e-6 if dtype is torch.float64 else 1e-4)
 
 
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation: Any) -> None:
+    from liftednet.solvers.compiled.descent_rows import lines
+    from liftednet.solvers.compiled.sweep_rows import sweep
+
+    problem = fit(activation, torch.float64, 37)
+    shared, dual = CompiledDescent().prepare(problem), solve(problem, "dual").value
+    right, size = descent._asked(problem, slice(None))
+    line = lines(ramp(activation))[0]
+    for start in (torch.zeros_like(dual), activation.forward(-3 * problem.pre_activation)):
+        z = start.numpy().copy()
+        parts = shared.hessian, shared.panels, right.numpy(), line, 1e-9 * size
+        assert 0 < sweep(*parts, 5_000, z) < 5_000
+        assert torch.allclose(torch.from_numpy(z), dual, atol=1e-6)
+        assert problem.measure(torch.from_numpy(z)).residual <= 1e-9
+        assert math.isinf(sweep(*parts, 1, start.numpy().copy()))
+
+
+def test_well_conditioned_states_are_found_by_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _wide(0.5, -1.0)
+    (link,) = whole.links
+    near = Link(link.divergence, 0.05 * link.weight, link.offset, link.target)
+    problem = StateFit(whole.divergence, whole.pre_activation, (near,))
+    monkeypatch.setattr(descent, "_PATIENCE", 0.0)  # sample by sample none is solved
+    found = solve(problem, CompiledDescent(1e-6))
+    assert found.solver == "compiled-descent" and found.residual <= 1e-6
+
+
 def _wide(
     shift: float, spread: float, units: int = 60, dtype: torch.dtype = torch.float64
 ) -> StateFit:
@@ -163,7 +192,7 @@ def test_many_columns_are_left_to_others() -> None:
 def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = fit(activations.ReLU(), torch.float64, 1_000)
     monkeypatch.setattr(descent, "_WORK", math.inf)
-    solvers = CompiledNewton(), CompiledDescent()
+    solvers: list[Any] = [CompiledNewton(), CompiledDescent()]
     alone = [solver.solve(problem) for solver in solvers]
     monkeypatch.setattr(compiled, "_ENTRIES", 500)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
