@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,14 @@ from liftednet.layers.expression import (
     value_of,
 )
 from liftednet.layers.time import Timeline
+from liftednet.losses import SquaredError
 from liftednet.network import weighed_in
 from liftednet.penalties import SquaredFrobenius
+from liftednet.solvers.evidence import Place, steps_by_evidence
 from liftednet.solvers.gauss_newton import form_named, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
 from liftednet.solvers.objective import Forward, Target
-from liftednet.validation import require_count, require_positive
+from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
 from ..forward_pass import Values
@@ -47,6 +49,11 @@ class GaussNewton:
         steps: the most of them.
         tolerance: stop when no entry of the gradient, relative to its terms, is larger.
         form: "products" (conjugate gradients), "normal" (a dense matrix), or None to choose.
+        evidence: whether the rho of every layer is chosen by the evidence of the data (see
+            `Evidence`), from the given one on: it rises where targets are noisy, and falls where
+            they are not. It takes a dense matrix, a squared loss, and no tolerance: it ends at the
+            largest evidence, whose rho stand in `model.structure.penalties`. Objectives along the
+            way are each of their own rho.
 
     Raises:
         DataError: a number is out of its range.
@@ -66,12 +73,18 @@ class GaussNewton:
     steps: int = 50
     tolerance: float = 1e-4
     form: str | None = None
+    evidence: bool = False
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
         require_count("steps", self.steps, 1)
         require_positive("tolerance", self.tolerance)
         form_named(self.form)
+        require_flag("evidence", self.evidence)
+        if self.evidence and self.form == "products":
+            raise DeclarationError(
+                'the evidence needs the determinant of a matrix: form must be "normal" or None.'
+            )
 
     def refuse(self, structure: Structure, multipliers: bool) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
@@ -89,6 +102,11 @@ class GaussNewton:
                     'use method="full".'
                 )
         for term in structure.network.terms:
+            if self.evidence and not isinstance(term.loss, SquaredError):
+                raise DeclarationError(
+                    "evidence=True is for noise of one unknown variance, that is for the loss "
+                    f"SquaredError(); got {term.loss!r}."
+                )
             if term.state is not None or term.pinned.divergence.smoothness is None:
                 raise DeclarationError(
                     "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
@@ -113,6 +131,8 @@ class GaussNewton:
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
         solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
+        if self.evidence:
+            return (yield from self._by_evidence(blocks, memory, forward, point, solver))
         moves = steps(
             forward, point, self.tolerance, form_named(self.form), solver, objective,
             memory.get("matrix", False),
@@ -136,6 +156,60 @@ class GaussNewton:
         finally:
             blocks.pass_forward()
         return Ending.BUDGET
+
+    def _by_evidence(
+        self,
+        blocks: Blocks,
+        memory: Memory,
+        forward: Forward,
+        point: Tensor,
+        solver: LevenbergMarquardt,
+    ) -> Steps:
+        """Take steps in which rho follows the data, and keep those of the largest evidence."""
+        number, known = memory.get("number", 0), memory.get("place")
+        rhos = tuple(float(part.max()) / 2 for part in forward.pull)
+        place = Place(point, rhos) if known is None else _place(known)
+        moves = steps_by_evidence(forward, place, solver)
+        try:
+            while number < self.steps:
+                taken = next(moves)
+                _keep(blocks, forward.split(taken.point))
+                step = Step(
+                    number, "weights and states", taken.objective, taken.decrease, taken.residual,
+                    taken.attempts, solver.name,
+                )  # fmt: skip
+                number += 1
+                memory.update(
+                    number=number, damping=[solver.mu, solver.floor], blocks=blocks.memory(),
+                    place=_told(place),
+                )  # fmt: skip
+                yield step
+        except StopIteration as stop:
+            return Ending.CONVERGED if stop.value else Ending.STALLED
+        finally:
+            point, rhos = place.chosen
+            _keep(blocks, forward.split(point))
+            parameters = blocks.structure.parameters
+            penalties = dict(zip(parameters, map(SquaredFrobenius, rhos), strict=True))
+            blocks.structure = replace(blocks.structure, penalties=penalties)
+            blocks.pass_forward()
+        return Ending.BUDGET
+
+
+def _told(place: Place) -> Memory:
+    """Return a place as a memory."""
+    best = [] if place.best is None else [place.best[0], list(place.best[1])]
+    return {
+        "point": place.point, "rhos": list(place.rhos), "best": best,
+        "evidence": [place.logarithm, place.stale],
+    }  # fmt: skip
+
+
+def _place(memory: Memory) -> Place:
+    """Return the place that `_told` has told."""
+    best = (memory["best"][0], tuple(memory["best"][1])) if memory["best"] else None
+    logarithm, stale = memory["evidence"]
+    return Place(memory["point"], tuple(memory["rhos"]), best, logarithm, int(stale))
 
 
 def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:

@@ -1,0 +1,162 @@
+"""How strongly each layer is pulled to zero, told by the data that it is fitted to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from liftednet import processes
+
+from .gauss_newton import Taken
+from .levenberg_marquardt import LevenbergMarquardt
+from .normal_equations import NormalEquations
+from .objective import Forward, Target
+
+_SETTLED = 0.2  # relative decrease of a step, below which weights have followed their rho
+_PATIENCE = 10  # looks at the evidence without a better one
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The evidence of a least-squares network near a minimizer, and the rho that raise it.
+
+    With noise of variance s and weights of layer l from N(0, s / (2 rho_l)), Laplace's
+    approximation at the minimizer of F = |y - u(w)|^2 / 2 + sum_l rho_l |W_l|^2 is, but for a
+    constant, log p(y) = -F / s - (N / 2) log s + sum_l (n_l / 2) log(2 rho_l) - log det(H) / 2,
+    H = J'J + 2 rho. It is stationary where s = |y - u|^2 / (N - gamma) and
+    rho_l = gamma_l s / (2 |W_l|^2), gamma_l = n_l - 2 rho_l tr (H^-1)_l being the weights of a
+    layer that the data determine: MacKay, A Practical Bayesian Framework for Backpropagation
+    Networks, 1992; with Gauss-Newton's H Foresee and Hagan, Gauss-Newton Approximation to Bayesian
+    Learning, 1997. Biases count as weights here, so that a unit that answers nothing tells nothing.
+
+    Attributes:
+        logarithm: log p(y) but for a constant.
+        rhos: the next rho of every layer.
+    """
+
+    logarithm: float
+    rhos: tuple[float, ...]
+
+
+def evidence(forward: Forward, model: NormalEquations, objective: float) -> Evidence | None:
+    """Return the evidence at the point of a model, None where rounding hides it.
+
+    Args:
+        forward: with squared losses, and one rho for each of its weights.
+        model: of it.
+        objective: F at its point.
+    """
+    pulls = [part.amax().expand(part.numel()) for part in forward.pull]
+    curvature, prior = model.curvature.clone(), torch.cat(pulls)
+    curvature.diagonal().add_(prior - forward.pulls)
+    factor, failed = torch.linalg.cholesky_ex(curvature)
+    if failed:
+        return None
+    parts = [part.numel() for part in forward.pull]
+    free = 1 - prior * torch.cholesky_inverse(factor).diagonal()
+    known = [float(part.sum()) for part in free.split(parts)]
+    answers = processes.total_of(sum(map(_answers, forward.targets)))
+    squares = 2 * objective - float(forward.pulls @ model.point.square())
+    noise = squares / max(answers - sum(known), 1.0)
+    if not noise > 0:
+        return None
+    logarithm = (
+        -objective / noise
+        - answers / 2 * math.log(noise)
+        + float(prior.log().sum()) / 2
+        - float(factor.diagonal().log().sum())
+    )
+    sizes = [
+        float(part.square().sum()) for part in (model.point * (forward.pulls > 0)).split(parts)
+    ]
+    least = torch.finfo(torch.float64).eps * model.mean_curvature
+    rhos = (
+        max(count * noise / (2 * max(size, least)), least)
+        for count, size in zip(known, sizes, strict=True)
+    )
+    return Evidence(logarithm, tuple(rhos))
+
+
+def _answers(target: Target) -> float:
+    """Return how many numbers a target asks for; a sample of weight 2 counts as two."""
+    counted, outputs = target.counted, target.values.shape[-1]
+    weight = target.weight
+    if isinstance(weight, Tensor):
+        return outputs * float((weight[..., 0] * counted).sum())
+    return outputs * float(counted.sum())
+
+
+def pulled_by(forward: Forward, rhos: tuple[float, ...]) -> Forward:
+    """Return the objective with another rho for every weight."""
+    pull = (2 * rho * (part > 0) for rho, part in zip(rhos, forward.pull, strict=True))
+    return replace(forward, pull=tuple(pull))
+
+
+@dataclass
+class Place:
+    """Where steps by evidence stand.
+
+    Attributes:
+        point: all weights, (parameters,), float64.
+        rhos: of every weight.
+        best: those of the largest evidence, None before the first look.
+        logarithm: that evidence.
+        stale: looks since then.
+    """
+
+    point: Tensor
+    rhos: tuple[float, ...]
+    best: tuple[Tensor, tuple[float, ...]] | None = None
+    logarithm: float = -math.inf
+    stale: int = 0
+
+    @property
+    def chosen(self) -> tuple[Tensor, tuple[float, ...]]:
+        """The point and the rho to keep."""
+        return self.best or (self.point, self.rhos)
+
+
+def steps_by_evidence(
+    forward: Forward, place: Place, solver: LevenbergMarquardt
+) -> Generator[Taken, None, bool]:
+    """Yield one step after another; rho changes wherever the weights have followed it.
+
+    It begins with the rho given, which should be large: the evidence is that of a minimizer, and
+    weights that have once fitted the noise are not led back.
+
+    Args:
+        forward: with squared losses.
+        place: where to begin, brought up to date before every yield.
+        solver: with the damping to go on with.
+
+    Returns:
+        Whether the evidence has reached its maximum; no step lowers the objective otherwise.
+    """
+    while place.stale < _PATIENCE:
+        now = pulled_by(forward, place.rhos)
+        objective = now.objective(place.point)
+        model = NormalEquations(now, place.point)
+        found = solver.descend(model, partial(now.decrease, place.point, objective))
+        decrease = 0.0 if found is None else found.decrease
+        if decrease < _SETTLED * objective:
+            seen = evidence(now, model, objective)
+            if seen is None:
+                return False
+            place.stale += 1
+            if seen.logarithm > place.logarithm:
+                place.best, place.stale = (place.point, place.rhos), 0
+                place.logarithm = seen.logarithm
+            place.rhos = seen.rhos
+        if found is not None:
+            place.point = place.point + found.step
+            yield Taken(
+                place.point, objective - decrease, decrease, model.residual, found.attempts, True
+            )
+        else:
+            solver.mu = 0.0  # another rho is another problem
+    return True

@@ -1,0 +1,110 @@
+"""Rho by the evidence: against Gaussian densities, scikit-learn, and what noise is known to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import BayesianRidge
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from liftednet.activations import Identity, Tanh
+from liftednet.divergences import tight
+from liftednet.errors import DeclarationError
+from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.models import Ending, GaussNewton, LiftedMLP
+from liftednet.penalties import SquaredFrobenius
+from liftednet.solvers.evidence import evidence, pulled_by
+from liftednet.solvers.normal_equations import NormalEquations
+from liftednet.solvers.objective import Forward, Target
+
+
+def linear(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(samples, units, generator=generator, dtype=torch.float64)
+    right = torch.linspace(-1, 1, units, dtype=torch.float64)
+    return x, x @ right + noise * torch.randn(samples, generator=generator, dtype=torch.float64)
+
+
+def test_the_evidence_of_a_linear_network_is_a_gaussian_density() -> None:
+    x, y = linear(12, 3, 0.3)
+    target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
+    plain = Forward(
+        lambda weights, data: ((data[0] @ weights[0])[:, None],), (x,), (target,),
+        (torch.ones(3, 1, dtype=torch.float64),),
+    )  # fmt: skip
+    found, right = [], []
+    for rho in (0.05, 0.4, 3.0):
+        forward = pulled_by(plain, (rho,))
+        prior = 2 * rho * torch.eye(3, dtype=torch.float64)
+        point = torch.linalg.solve(x.T @ x + prior, x.T @ y)
+        seen = evidence(forward, NormalEquations(forward, point), forward.objective(point))
+        assert seen is not None
+        free = 3 - 2 * rho * torch.linalg.inv(x.T @ x + prior).trace()
+        noise = (y - x @ point).square().sum() / (12 - free)
+        assert seen.rhos[0] == pytest.approx(float(free * noise / (2 * point @ point)))
+        covariance = noise * (torch.eye(12, dtype=torch.float64) + x @ x.T / (2 * rho))
+        found.append(seen.logarithm)
+        right.append(float(MultivariateNormal(torch.zeros_like(y), covariance).log_prob(y)))
+    assert np.diff(found) == pytest.approx(np.diff(right))
+
+
+def test_rho_of_a_linear_network_is_that_of_bayesian_ridge() -> None:
+    x, y = linear(60, 5, 0.7)
+    nothing = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
+    right = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=5000, **nothing).fit(x, y)
+    method = GaussNewton(steps=200, evidence=True)
+    model = LiftedMLP((5, 1), loss=SquaredError(), bias=False, standardize=False, method=method)
+    model.fit(x, y)
+    (penalty,) = model.structure.penalties.values()
+    assert isinstance(penalty, SquaredFrobenius)
+    assert penalty.rho == pytest.approx(right.lambda_ / right.alpha_ / 2, rel=1e-2)
+    torch.testing.assert_close(
+        model.weights[0].matrix[:, 0], torch.from_numpy(right.coef_), rtol=1e-3, atol=1e-4
+    )
+    assert model.trace is not None
+    assert model.trace.ending is Ending.CONVERGED
+    assert len(model.trace.steps) < 200
+
+
+@pytest.mark.parametrize(("noise", "most"), [(0.0, 1e-4), (0.3, 0.1)])
+def test_rho_follows_the_noise(noise: float, most: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, unseen = 2 * torch.rand(2, 150, 1, generator=generator, dtype=torch.float64) - 1
+    y = (3 * x).sin() + noise * torch.randn(150, 1, generator=generator, dtype=torch.float64)
+    errors = []
+    for method in (GaussNewton(evidence=True), GaussNewton()):
+        model = LiftedMLP((1, 12, 1), Tanh(), SquaredError(), method=method).fit(x, y)
+        errors.append(float((model.predict(unseen) - (3 * unseen).sin()).square().mean().sqrt()))
+    assert errors[0] < most
+    assert errors[0] < 1.2 * errors[1]
+
+
+def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any) -> None:
+    x, y = linear(40, 3, 0.2)
+    y = y.sin()
+
+    def model() -> LiftedMLP:
+        method = GaussNewton(steps=25, evidence=True)
+        return LiftedMLP((3, 6, 1), Tanh(), SquaredError(), method=method)
+
+    def stop(step: Any) -> None:
+        if step.number == 12:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "run.checkpoint"
+    model().fit(x, y, checkpoint=path, on_step=stop)
+    again = model().fit(x, y, checkpoint=path, resume=True)
+    whole = model().fit(x, y)
+    assert torch.equal(again.forward(x), whole.forward(x))
+    assert repr(again.structure.penalties.values()) == repr(whole.structure.penalties.values())
+
+
+def test_what_has_no_evidence_is_refused() -> None:
+    with pytest.raises(DeclarationError, match="needs the determinant"):
+        GaussNewton(form="products", evidence=True)
+    with pytest.raises(DeclarationError, match="the loss SquaredError"):
+        LiftedMLP((2, 3, 2), Tanh(), CrossEntropy(), method=GaussNewton(evidence=True))
