@@ -275,7 +275,10 @@ class Activation:
         """
         if not self.per_unit:
             self._missing("prox", "the proximal solver")
-        return self.scalar_map.prox(w, t)
+        from liftednet.activations.loops import compiled_prox  # of activations themselves
+
+        found = compiled_prox(self, w, t)
+        return self.scalar_map.prox(w, t) if found is None else found
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return Phi(v) per sample, (samples,), in torch; infinite outside the domain.

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from liftednet.activation import Activation
+from liftednet.activations.loops import LoopMap, at_ends, few
 from liftednet.activations.piecewise_linear import Identity
 from liftednet.activations.saturating import Sigmoid
 from liftednet.activations.simplex import SLACK, SimplexProjection, Softmax
@@ -130,7 +131,9 @@ class OutputLoss(Loss):
     ) -> Tensor:
         """Return the point that z equals exactly when it minimizes L(y, .) + lam D(., u)."""
 
-    def judged(self, z: Tensor, y: Tensor, u: Tensor, lam: float) -> Judged | None:
+    def judged(
+        self, z: Tensor, y: Tensor, u: Tensor, lam: float, own: LoopMap | None
+    ) -> Judged | None:
         """Return objective, violation and largest entry by a compiled loop, where there is one."""
         return None
 
@@ -190,6 +193,18 @@ class SquaredError(PinnedLoss, OutputLoss):
     ) -> Tensor:
         """Return prox_{lam Phi}(y + lam u), the closed form of section 6.2 for any prox."""
         return activation.prox(y + lam * u, lam)
+
+    def judged(
+        self, z: Tensor, y: Tensor, u: Tensor, lam: float, own: LoopMap | None
+    ) -> Judged | None:
+        """Return objective, violation and largest entry by a compiled loop, where there is one."""
+        if own is None or not few(z.numel()) or refusal(z) is not None:
+            return None
+        from liftednet.compiled.squared import judged_squares
+
+        rows = [part.detach().contiguous().numpy() for part in (y, u, z)]
+        found: Judged = judged_squares(*rows, lam, at_ends(own, z.dtype))
+        return found
 
 
 class CrossEntropy(PinnedLoss):
@@ -323,7 +338,9 @@ class SimplexCrossEntropy(OutputLoss):
         states = simplex_states(y / lam, u + nu)
         return states / states.sum(-1, keepdim=True)
 
-    def judged(self, z: Tensor, y: Tensor, u: Tensor, lam: float) -> Judged | None:
+    def judged(
+        self, z: Tensor, y: Tensor, u: Tensor, lam: float, own: LoopMap | None
+    ) -> Judged | None:
         """Return objective, violation and largest entry by a compiled loop, where there is one."""
         if refusal(z) is not None:
             return None

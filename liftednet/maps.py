@@ -18,7 +18,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.lazy import cvxpy as cp
-from liftednet.samples import Design, squared_norm_on
+from liftednet.samples import Design, squared_norm_of
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -137,7 +137,7 @@ class Times(LinearMap):
     @cached_property
     def squared_norm(self) -> float:
         """The largest eigenvalue of W W'."""
-        return float(squared_norm_on(self.weight))
+        return squared_norm_of(self.weight)
 
     def double(self) -> Times:
         """Return the map in float64."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 from .accelerated import Accelerated
 from .base import Solver
 from .choice import choose, finished, named, solve, solver_names
-from .compiled import CompiledDescent, CompiledNewton, CompiledSimplex
+from .compiled import (
+    CompiledDescent,
+    CompiledNewton,
+    CompiledSimplex,
+    CompiledSmall,
+    CompiledSmallWeights,
+)
 from .differentiable import solve_differentiable
 from .dual import Dual
 from .dual_ascent import DualAscent
@@ -36,6 +42,8 @@ __all__ = [
     "CompiledDescent",
     "CompiledNewton",
     "CompiledSimplex",
+    "CompiledSmall",
+    "CompiledSmallWeights",
     "Cyclic",
     "Dual",
     "DualAscent",

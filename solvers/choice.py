@@ -12,7 +12,7 @@ from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 
 from .accelerated import Accelerated
-from .compiled import CompiledSimplex
+from .compiled import CompiledSimplex, CompiledSmallWeights
 from .dual_ascent import DualAscent
 from .generalized_linear import GeneralizedLinear
 from .interior_point import InteriorPoint
@@ -35,6 +35,7 @@ _TABLE = SolverTable(
         FusedClosedForm(),
         FusedRedBlack(),
         *STATE_SOLVERS.solvers,
+        CompiledSmallWeights(),
         Ridge(),
         GeneralizedLinear(),
         ProximalWeights(),

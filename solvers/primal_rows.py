@@ -43,7 +43,7 @@ def shared_quadratic(problem: StateFit) -> SharedQuadratic:
     hessian = u.new_zeros(problem.units, problem.units, dtype=torch.float64)
     for link, curvature in zip(problem.links, curvatures, strict=True):
         hessian += curvature * link.weight.double() @ link.weight.double().T
-    smoothness = float(largest_eigenvalue(hessian))
+    smoothness = largest_eigenvalue(hessian)
     return SharedQuadratic(link_weights(problem), curvatures, hessian.to(u), smoothness)
 
 

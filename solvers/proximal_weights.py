@@ -117,5 +117,5 @@ def _about_the_mean(problem: WeightFit) -> tuple[Tensor | None, float, float]:
     total, mass = design.gram[-1, :-1], design.gram[-1, -1]
     about = largest_eigenvalue(design.gram[:-1, :-1] - total.outer(total / mass))
     lam = problem.lam * problem.divergence.smoothness
-    least = torch.finfo(about.dtype).eps * whole
-    return total / mass, lam * float(mass), max(lam * float(about), least)
+    least = torch.finfo(torch.float64).eps * whole
+    return total / mass, lam * float(mass), max(lam * about, least)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .compiled import CompiledDescent, CompiledNewton
+from .compiled import CompiledDescent, CompiledNewton, CompiledSmall
 from .dual import Dual
 from .kernels import FusedStates
 from .newton_states import NewtonStates
@@ -10,5 +10,13 @@ from .proximal import Proximal
 from .solver_table import SolverTable
 
 STATE_SOLVERS = SolverTable(
-    (FusedStates(), CompiledNewton(), CompiledDescent(), Dual(), NewtonStates(), Proximal())
+    (
+        FusedStates(),
+        CompiledSmall(),
+        CompiledNewton(),
+        CompiledDescent(),
+        Dual(),
+        NewtonStates(),
+        Proximal(),
+    )
 )

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
-_SERIES = tuple(b / math.factorial(2 * k + 3) for k, b in enumerate(_BERNOULLI))
+SERIES = tuple(b / math.factorial(2 * k + 3) for k, b in enumerate(_BERNOULLI))
 
 _NEAR = 0.25  # to 0, where series are right to rounding
-_EXPONENTIAL = tuple(1 / math.factorial(k) for k in range(2, 14))
-_ARTANH = tuple(1 / (2 * k + 3) for k in range(10))
+EXPONENTIAL = tuple(1 / math.factorial(k) for k in range(2, 14))
+ARTANH = tuple(1 / (2 * k + 3) for k in range(10))
 
 
 def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ def _horner(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
 
 def _exponential_rest(u: Tensor) -> Tensor:
     """Return exp(u) - 1 - u for u <= 0; near 0 the terms cancel, and its series does not."""
-    series = u.square() * _horner(_EXPONENTIAL, u)
+    series = u.square() * _horner(EXPONENTIAL, u)
     return torch.where(u > -_NEAR, series, torch.expm1(u) - u)
 
 
@@ -47,7 +47,7 @@ def _entropy_rest(v: Tensor) -> Tensor:
     """
     w = v / (2 + v)
     square = w.square()
-    near = 2 * square * (1 + (1 + w) * w * _horner(_ARTANH, square)) / (1 - w)
+    near = 2 * square * (1 + (1 + w) * w * _horner(ARTANH, square)) / (1 - w)
     above = 1 + v
     return torch.where(v > -_NEAR, near, torch.xlogy(above, above) - v)
 
@@ -60,7 +60,7 @@ def _negated_dilogarithm(u: Tensor) -> Tensor:
     """
     t = torch.log1p(torch.exp(-u.abs()))
     square, series = t.square(), torch.zeros_like(t)
-    for coefficient in reversed(_SERIES):
+    for coefficient in reversed(SERIES):
         series = (series + coefficient) * square
     low = t * (1 + t / 4 + series)
     return torch.where(u > 0, u.square() / 2 + math.pi**2 / 6 - low, low)

@@ -1,4 +1,4 @@
-"""The judgment of states below quadratic links, in one pass; samples in lanes, float64."""
+"""The judgment of states below links of the catalogue, in one pass; samples in lanes, float64."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from liftednet.activations.loops import RAMP, SOFTMAX, LoopMap
+
+from . import maps
 from .lanes import compiled, fill, load
 from .vectors import WIDE, filled, multiply, subtract_inner
 
 
 class LinkRows(NamedTuple):
-    """A link lam [<c, a> + L |a|^2 / 2 - <a, t>] with a = Z W + C.
+    """A link lam [R(a) - <a, t>] with a = Z W + C.
 
     Attributes:
         weight: W, (units, next units).
         offset: C, (1 or samples, next units).
         target: t, (samples, next units).
-        slope: c, (next units, 1).
+        slope: c of a quadratic R(a) = <c, a> + L |a|^2 / 2, (next units, 1).
         lam: its weight.
-        smooth: L.
+        smooth: L of a quadratic R, and 0 for R = Phi*.
+        above: the map that Phi* belongs to.
     """
 
     weight: Any
@@ -28,6 +32,10 @@ class LinkRows(NamedTuple):
     slope: Any
     lam: float
     smooth: float
+    above: LoopMap
+
+
+_NEAR = np.finfo(np.float64).eps ** 0.5
 
 
 @compiled
@@ -56,6 +64,30 @@ def _push(a, t, c, lam, smooth, product):
 
 
 @compiled
+def _push_curved(a, t, outputs, above, lam, count, product):
+    """Do the same for R = Phi*, in the first lanes, which the others repeat."""
+    for lane in range(count):
+        top, total = a[0, lane], 0.0
+        if above.kind == SOFTMAX:
+            for i in range(outputs):
+                top = max(top, a[i, lane])
+            for i in range(outputs):
+                total += np.exp(a[i, lane] - top)
+        for i in range(outputs):
+            at, pull = a[i, lane], t[i, lane]
+            if above.kind == SOFTMAX:
+                value = top + np.log(total) if i == 0 else 0.0
+                state = np.exp(at - top) / total
+            else:
+                value, state = maps.conjugate(above, at), maps.forward(above, at)
+            product[i, lane] = value - at * pull
+            a[i, lane], t[i, lane] = lam * (state - pull), lam * pull
+    for i in range(outputs):
+        for lane in range(count, WIDE):
+            a[i, lane], t[i, lane] = a[i, count - 1], t[i, count - 1]
+
+
+@compiled
 def _own(z, u, alpha, low, high, product):
     """Put Phi(z) - z u into product; flat arrays."""
     for n in range(len(z)):
@@ -64,6 +96,14 @@ def _own(z, u, alpha, low, high, product):
         square = square if v >= 0.0 else square / alpha
         outside = v < low or v > high
         product[n] = np.inf if outside else square - v * u[n]
+
+
+@compiled
+def _own_curved(z, u, own, units, count, product):
+    """Do the same for any map, in the first lanes."""
+    for i in range(units):
+        for lane in range(count):
+            product[i, lane] = maps.potential(own, z[i, lane]) - z[i, lane] * u[i, lane]
 
 
 @compiled
@@ -77,11 +117,22 @@ def _missed(z, gradient, s, lam, alpha, low, high):
 
 
 @compiled
-def judged_states(u, z, links, lam, s, alpha, low, high):
+def _missed_curved(z, gradient, s, lam, own, units, count):
+    """Do the same for any map, in the first lanes, which the others repeat."""
+    for i in range(units):
+        for lane in range(count):
+            v = maps.prox(own, z[i, lane] - gradient[i, lane] / s, lam / s, _NEAR)
+            off = s * (z[i, lane] - v)
+            gradient[i, lane] = off if off == off else np.inf
+        for lane in range(count, WIDE):
+            gradient[i, lane] = gradient[i, count - 1]
+
+
+@compiled
+def judged_states(u, z, links, lam, s, own):
     """Return the objective of states, the largest violation, and the largest term.
 
-    lam (Phi(Z) - <Z, U>) and the links, phi(u) = max(u, alpha u) cut off at low and high; what
-    `StateFit.measure` asks for.
+    lam (Phi(Z) - <Z, U>) and the links; what `StateFit.measure` asks for.
 
     Args:
         u: pre-activations, (samples, units).
@@ -89,11 +140,10 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
         links: a tuple of `LinkRows`.
         lam: the weight of Phi.
         s: lam and the smoothness of all links.
-        alpha: the slope of phi below 0.
-        low: its least value.
-        high: its largest value.
+        own: the map that Phi belongs to.
     """
     samples, units = z.shape
+    ends = own.alpha, own.low, own.high
     tall, widest = filled(units), 0
     for link in links:
         widest = max(widest, filled(link.weight.shape[1]))
@@ -121,10 +171,14 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
         load(u, first, pre)
         load(z, first, v)
         fill(product, 0)
-        _own(v[:units].ravel(), pre[:units].ravel(), alpha, low, high, product[:units].ravel())
+        count = min(WIDE, samples - first)
+        if own.kind == RAMP:
+            _own(v[:units].ravel(), pre[:units].ravel(), *ends, product[:units].ravel())
+        else:
+            _own_curved(v, pre, own, units, count, product)
         fill(sums, 0)
         subtract_inner(sums, 0, units, product, 0, whole, 0)
-        for lane in range(min(WIDE, samples - first)):
+        for lane in range(count):
             objective -= lam * sums[0, lane]
         flat, given = gradient.ravel(), pre.ravel()
         for n in range(len(flat)):
@@ -135,10 +189,13 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
             load(link.offset, first, a)
             load(link.target, first, t)
             multiply(a, weight, every, units, v)
-            _push(a, t, link.slope, link.lam, link.smooth, product)
+            if link.smooth > 0:
+                _push(a, t, link.slope, link.lam, link.smooth, product)
+            else:
+                _push_curved(a, t, above, link.above, link.lam, count, product)
             fill(sums, 0)
             subtract_inner(sums, 0, above, product, 0, whole, 0)
-            for lane in range(min(WIDE, samples - first)):
+            for lane in range(count):
                 objective -= link.lam * sums[0, lane]
             fill(pulled, 0)
             multiply(pulled, adjoint, every, above, t)
@@ -151,6 +208,9 @@ def judged_states(u, z, links, lam, s, alpha, low, high):
             for n in range(len(flat)):
                 pull[n] += pushed[n]
             scale = largest(pulled, scale)
-        _missed(v[:units].ravel(), gradient[:units].ravel(), s, lam, alpha, low, high)
+        if own.kind == RAMP:
+            _missed(v[:units].ravel(), gradient[:units].ravel(), s, lam, *ends)
+        else:
+            _missed_curved(v, gradient, s, lam, own, units, count)
         violation = largest(gradient[:units], violation)
     return objective, violation, scale

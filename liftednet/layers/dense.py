@@ -9,7 +9,7 @@ from torch import Tensor
 
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, rows_of
 from liftednet.maps import Composed, Given, LinearMap, Moved, Rows, Times
-from liftednet.samples import Design, Weights, squared_norm_on
+from liftednet.samples import Design, Weights, squared_norm_of
 from liftednet.validation import require_count, require_flag
 
 
@@ -112,7 +112,7 @@ class DenseAtPositions(Layer):
         return Given(
             lambda v: through(v, matrix),
             lambda u: through(u, matrix.T),
-            float(squared_norm_on(matrix)),
+            squared_norm_of(matrix),
         )
 
     def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:

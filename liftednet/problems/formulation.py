@@ -101,7 +101,7 @@ def exact_target(divergence: Divergence, target: Tensor) -> np.ndarray[Any, np.d
 def require_bounded(name: str, divergence: Divergence, target: Tensor) -> None:
     """Raise `DataError` where R(u) - <u, V> is unbounded below for a target V."""
     nearest = divergence.nearest_target(target)
-    if nearest is target:
+    if nearest is target or torch.equal(nearest, target):
         return
     distance = (nearest - target).abs()
     worst = float(distance.max())

@@ -16,6 +16,7 @@ from liftednet.losses import OutputLoss
 from liftednet.problems.fit import Fit, Statement, parameter, read_states
 from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.link import Link
+from liftednet.problems.ramps import own_map
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -140,7 +141,8 @@ class OutputFit(Fit[Tensor]):
         The residual is the distance of Z from the point of the domain that stationarity asks
         for, over the largest of 1 and the entries of Z.
         """
-        given = value, self.target, self.pre_activation, self.lam
+        own = own_map(self.divergence)
+        given = value, self.target, self.pre_activation, self.lam, own
         found = self.loss.judged(*given) if len(value) else None
         if found is not None:
             return measured(found[0], found[1], max(1.0, found[2]))

@@ -1,4 +1,4 @@
-"""State fits that compiled loops know: phi of three straight pieces, below quadratic links."""
+"""State fits that compiled loops know, and their judgment by one."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
-from liftednet.activations.bounded import Bounded
-from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU
+from liftednet.activations.loops import RAMP, SOFTMAX, LoopMap, at_ends, few, loop_map
+from liftednet.activations.simplex import Softmax
 from liftednet.compiled import in_threads, refusal
-from liftednet.divergences import Joint
+from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.problems.formulation import Measure, measured
 
 if TYPE_CHECKING:
@@ -22,33 +21,25 @@ if TYPE_CHECKING:
     from liftednet.problems.state_fit import StateFit
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Looped = tuple[Array, "tuple[LinkRows, ...]"]
 
 
 class Ramp(NamedTuple):
     """phi(u) = max(u, alpha u), cut off at low and high."""
 
     alpha: float
-    low: float = -math.inf
-    high: float = math.inf
+    low: float
+    high: float
 
 
 def ramp(activation: Activation) -> Ramp | None:
     """Return an activation as a ramp, or None where it is none."""
-    if isinstance(activation, Bounded):
-        whole = ramp(activation.inner)
-        if whole is None:
-            return None
-        low, high = max(whole.low, activation.lower), min(whole.high, activation.upper)
-        return Ramp(whole.alpha, low, high)
-    if type(activation) is LeakyReLU:
-        return Ramp(activation.alpha)
-    if type(activation) is Clipped:
-        return Ramp(1.0, activation.lower, activation.upper)
-    return {Identity: Ramp(1.0), ReLU: Ramp(1.0, low=0.0)}.get(type(activation))
+    found = loop_map(activation)
+    return Ramp(*found[1:]) if found is not None and found.kind == RAMP else None
 
 
 def unserved(problem: StateFit) -> str | None:
-    """Return why compiled loops cannot take a state fit, or None."""
+    """Return why the compiled solvers of ramps cannot take a state fit, or None."""
     activation = problem.divergence.activation
     if ramp(activation) is None:
         return f"it needs an activation of at most three straight pieces, not {activation!r}"
@@ -61,51 +52,99 @@ def unserved(problem: StateFit) -> str | None:
 
 def measured_by_loop(problem: StateFit, value: Tensor) -> Measure | None:
     """Return what `StateFit.measure` does by a compiled loop, or None where there is none."""
-    line = ramp(problem.divergence.activation)
-    if line is None or problem.smoothness is None or unserved(problem) is not None:
+    own = own_map(problem.divergence)
+    if own is None or problem.smoothness is None or problem.loops is None:
         return None
+    straight = own.kind == RAMP and all(link.divergence.quadratic for link in problem.links)
+    if not (straight or few(problem.samples * (problem.units + columns_above(problem)))):
+        return None  # torch has exponentials in vectors
     if not len(value):  # of a process without samples
         return measured(0.0, 0.0, problem.lam)
     from liftednet.compiled.states import judged_states
 
-    u, links = looped(problem)
-    low, high = line.low, line.high
-    if value.dtype is torch.float32:  # as states have it
-        low, high = float(np.float32(low)), float(np.float32(high))
+    u, links = problem.loops
+    own = at_ends(own, value.dtype)
     z, s = value.detach().contiguous().numpy(), problem.lam + problem.smoothness
 
     def work(part: slice) -> tuple[float, float, float]:
         given = u[part], z[part], rows_of(links, part)
-        found: tuple[float, float, float] = judged_states(
-            *given, problem.lam, s, line.alpha, low, high
-        )
+        found: tuple[float, float, float] = judged_states(*given, problem.lam, s, own)
         return found
 
     objectives, violations, scales = zip(*in_threads(work, *z.shape), strict=True)
-    return measured(sum(objectives), max(violations), max(scales))
+    objective = sum(objectives)
+    violation = math.nan if math.isnan(objective) else max(violations)
+    return measured(objective, violation, max(scales))
 
 
-def looped(problem: StateFit) -> tuple[Array, tuple[LinkRows, ...]]:
-    """Return U and the links of a fit that compiled loops can take, as they take them."""
+def own_map(divergence: Divergence) -> LoopMap | None:
+    """Return phi as compiled loops know it, or None where they do not know Phi."""
+    return loop_map(divergence.activation) if isinstance(divergence, Joint | Tight) else None
+
+
+def columns_above(problem: StateFit) -> int:
+    """Return the number of pre-activations that the links see."""
+    return sum(link.weight.shape[1] for link in problem.links)
+
+
+def looped(problem: StateFit) -> Looped | None:
+    """Return U and the links of a fit as compiled loops take them, or None where they do not.
+
+    Where there is no link, one that sees nothing stands for it.
+    """
+    if not problem.matrices or refusal(problem.pre_activation) is not None:
+        return None
+    above = [link_map(link.divergence) for link in problem.links]
+    if None in above:
+        return None
     from liftednet.compiled.states import LinkRows
 
-    def parts(link: Link) -> tuple[Any, ...]:
-        divergence, columns = link.divergence, link.shape[1]
-        assert isinstance(divergence, Joint)  # the quadratic divergence
+    def parts(link: Link, above: LoopMap | None) -> tuple[Any, ...]:
+        columns = link.weight.shape[1]
         return (
             _array(link.weight),
             _array(link.offset).reshape(-1, columns),
             _array(link.target),
-            _array(divergence.activation.offset(columns)).reshape(-1, 1),
+            slope_of(link.divergence, columns),
             float(link.lam),
-            float(divergence.smoothness),
+            float(link.divergence.smoothness) if isinstance(link.divergence, Joint) else 0.0,
+            above,
         )
 
-    return _array(problem.pre_activation), tuple(LinkRows(*parts(link)) for link in problem.links)
+    u = _array(problem.pre_activation)
+    if not above:
+        none = np.empty((1, 0))
+        nothing = np.empty((problem.units, 0)), none, np.empty((len(u), 0)), none.reshape(0, 1)
+        return u, (LinkRows(*nothing, 1.0, 1.0, LoopMap(RAMP)),)
+    links = zip(problem.links, above, strict=True)
+    return u, tuple(LinkRows(*parts(link, map_)) for link, map_ in links)
+
+
+def slope_of(divergence: Divergence, columns: int) -> Array:
+    """Return c of a quadratic R, (columns, 1), and zeros for any other."""
+    if not isinstance(divergence, Joint):
+        return np.zeros((columns, 1))
+    known = loop_map(divergence.activation)
+    if known is not None:
+        return np.full((columns, 1), known.center)
+    return _array(divergence.activation.offset(columns)).reshape(-1, 1)
+
+
+def link_map(divergence: Divergence) -> LoopMap | None:
+    """Return the map whose Phi* a link is judged by, any for a quadratic one, or None."""
+    if isinstance(divergence, Joint):
+        return LoopMap(RAMP)
+    if not isinstance(divergence, Tight):
+        return None
+    if type(divergence.activation) is Softmax:
+        return LoopMap(SOFTMAX)
+    return loop_map(divergence.activation)
 
 
 def rows_of(links: tuple[LinkRows, ...], part: slice) -> tuple[LinkRows, ...]:
     """Return the links of some samples."""
+    if not part.start and part.stop == len(links[0].target):
+        return links
     return tuple(
         link._replace(
             target=link.target[part],

@@ -17,7 +17,7 @@ from liftednet.maps import Times
 from liftednet.problems.fit import Fit, Statement, parameter, read_states
 from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.link import Link
-from liftednet.problems.ramps import measured_by_loop
+from liftednet.problems.ramps import Looped, looped, measured_by_loop
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -118,6 +118,11 @@ class StateFit(Fit[Tensor]):
     def matrices(self) -> bool:
         """Whether every link is a matrix that all samples share."""
         return all(isinstance(link.map, Times) for link in self.links)
+
+    @cached_property
+    def loops(self) -> Looped | None:
+        """U and the links as compiled loops take them, or None where these do not serve."""
+        return looped(self)
 
     def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
         """Return Z, named "states"."""

@@ -21,7 +21,7 @@ from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.linearized_over_time import Linearized
 from liftednet.problems.link import Link
 from liftednet.problems.state_fit import StateFit
-from liftednet.samples import outlined, squared_norm_on
+from liftednet.samples import outlined, squared_norm_of
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ class StatesOverTime(Fit[Tensor]):
         """A Lipschitz constant of the gradient of all but Phi, or None."""
         if self.divergence.smoothness is None:
             return None
-        norm = float(squared_norm_on(self.recurrent).sqrt())
+        norm = squared_norm_of(self.recurrent) ** 0.5
         total = self.lam * norm * (2 + self.divergence.smoothness * norm)
         for link in self.links:
             if link.smoothness is None:

@@ -20,6 +20,13 @@ from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure, require_bounded
 from liftednet.problems.link import Link
+from liftednet.problems.weight_loops import (
+    cross_of,
+    looped,
+    measured_by_loop,
+    norm_of,
+    summed_by_loop,
+)
 from liftednet.samples import Design, Weights, row_chunks
 from liftednet.validation import (
     require_finite,
@@ -31,6 +38,8 @@ from liftednet.validation import (
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
+
+    from liftednet.compiled.weights import FitRows
 
 
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
@@ -187,10 +196,17 @@ class WeightFit(Fit[Weights]):
         return replace(self, design=self.design.rough)
 
     @cached_property
+    def loops(self) -> FitRows | None:
+        """The fit as compiled loops take it, or None where these do not serve."""
+        return looped(self)
+
+    @cached_property
     def cross(self) -> Tensor:
         """[X - shift, 1]' times what X W + b is pulled to, in float64."""
+        if self.loops is not None:
+            return cross_of(self.loops)
         design = self.design.centered
-        return (design.cross_with_gram if self._by_gram else design.cross)(self.pulled)
+        return (design.cross_with_gram if self.by_gram else design.cross)(self.pulled)
 
     @cached_property
     def asked(self) -> Tensor:
@@ -200,7 +216,7 @@ class WeightFit(Fit[Weights]):
         return self.cross - torch.outer(self.design.centered.total, offset)
 
     @property
-    def _by_gram(self) -> bool:
+    def by_gram(self) -> bool:
         """Whether sums over samples tell everything."""
         return isinstance(self.divergence, Joint) and not self.design.wide
 
@@ -217,7 +233,8 @@ class WeightFit(Fit[Weights]):
         """A Lipschitz constant of the gradient of the divergence in [W; b + shift W], or None."""
         if self.divergence.smoothness is None:
             return None
-        return self.lam * self.divergence.smoothness * self.design.centered.squared_norm
+        norm = self.design.centered.squared_norm if self.loops is None else norm_of(self.loops)
+        return self.lam * self.divergence.smoothness * norm
 
     def measure(self, value: Weights) -> Measure:
         """Return the objective and the relative KKT residual at (W, b), in float64.
@@ -229,6 +246,9 @@ class WeightFit(Fit[Weights]):
         the objective that rounding hides where pre-activations are huge, or loses where b is huge.
         Sums of a `rough` design add what their own rounding may hide.
         """
+        known = measured_by_loop(self, value)
+        if known is not None:
+            return known
         stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
         if self.divergence.smoothness is None or not self.penalty.proximable:
@@ -244,7 +264,7 @@ class WeightFit(Fit[Weights]):
         found += [part.abs().max() for part in (slope, self.cross, violation)]
         link, paid, lost, hidden, *largest = torch.stack(found).tolist()
         objective, scale = self.lam * link + paid, self.lam * max(largest[:2]) or 1.0
-        residual = max(largest[2] / scale, self._across_mean(violation))
+        residual = max(largest[2] / scale, self.across_mean(violation))
         if not self.design.exact:
             residual += self._unseen(stacked) / scale
         hidden *= self.design.rounding * self.lam
@@ -258,7 +278,7 @@ class WeightFit(Fit[Weights]):
         Of sums over samples to that in W, too: (inputs + 1, units), else in b, as in the last row.
         """
         least = bias.double().abs() * (torch.finfo(bias.dtype).eps * self._steepest)
-        if not self._by_gram:
+        if not self.by_gram:
             return torch.nn.functional.pad(least.unsqueeze(0), (0, 0, self.design.features, 0))
         return torch.outer(self.design.centered.total.abs() / self.design.mass, least)
 
@@ -287,7 +307,7 @@ class WeightFit(Fit[Weights]):
         most = (found + (squares / chunks).sqrt()).max() * lengths.max()
         return 4 * self.lam * design.rounding * float(most)
 
-    def _across_mean(self, violation: Tensor) -> float:
+    def across_mean(self, violation: Tensor) -> float:
         """Return the violation across the mean input, over terms of inputs about their mean.
 
         Without a bias the mean stays in X, whose terms may be so large beside those that tell
@@ -319,7 +339,9 @@ class WeightFit(Fit[Weights]):
 
     def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u)."""
-        return self._quadratic(stacked) if self._by_gram else self._pass(stacked)
+        if self.loops is not None:
+            return summed_by_loop(self.loops, stacked)
+        return self._quadratic(stacked) if self.by_gram else self._pass(stacked)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:
         """Return how far [W; b] is from stationary, (inputs + 1, units)."""

@@ -3,5 +3,13 @@
 from .descent import CompiledDescent
 from .newton import CompiledNewton
 from .simplex import CompiledSimplex
+from .small import CompiledSmall
+from .small_weights import CompiledSmallWeights
 
-__all__ = ["CompiledDescent", "CompiledNewton", "CompiledSimplex"]
+__all__ = [
+    "CompiledDescent",
+    "CompiledNewton",
+    "CompiledSimplex",
+    "CompiledSmall",
+    "CompiledSmallWeights",
+]

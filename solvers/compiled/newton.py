@@ -10,7 +10,7 @@ from torch import Tensor
 
 from liftednet.compiled import in_threads
 from liftednet.problems import Fit, StateFit
-from liftednet.problems.ramps import looped, ramp, rows_of
+from liftednet.problems.ramps import ramp, rows_of
 from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
@@ -70,10 +70,11 @@ class CompiledNewton(OnRamps[SharedMap]):
         started = time.perf_counter()
         shared, line = self.prepare(problem, cache), ramp(problem.divergence.activation)
         assert isinstance(shared, TurnedMap)  # on a CPU
+        assert line is not None and problem.loops is not None  # asked for by obstacle
         map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
-        u, links = looped(problem)
+        u, links = problem.loops
         begin, z = u[:0] if start is None else start.detach().contiguous().numpy(), value.numpy()
 
         def work(part: slice) -> int:

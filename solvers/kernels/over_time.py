@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.problems import Fit, StatesOverTime
-from liftednet.samples import squared_norm_on
+from liftednet.samples import squared_norm_of
 from liftednet.solution import Solution
 
 from .. import deferred
@@ -184,4 +184,4 @@ class _Launch:
 
 def _smoothness(smoothness: float | None, weight: Tensor, lam: float) -> float:
     assert smoothness is not None  # asked for by obstacle
-    return lam * smoothness * float(squared_norm_on(weight))
+    return lam * smoothness * squared_norm_of(weight)

@@ -208,6 +208,6 @@ def test_without_numba_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = solve(problem)
     monkeypatch.setattr(compiled, "has_numba", lambda: False)
     found = solve(problem)
-    assert expected.solver == "compiled-newton" and not found.solver.startswith("compiled")
+    assert expected.solver.startswith("compiled") and not found.solver.startswith("compiled")
     assert found.objective == pytest.approx(expected.objective, rel=1e-10)
     assert "pip install 'liftednet[cpu]'" in str(CompiledNewton().obstacle(problem))
