@@ -12,6 +12,7 @@ from liftednet.piecewise import refined
 
 _REACH = 38.0  # the table covers |x| <= sinh(38), about 1.6e16
 _CELLS = 65_536
+_STILL = 1e-9  # a map that moves by less, relative, over the last half of the table is at its limit
 _CHUNK = 32_768  # entries, so that a few temporaries stay in the cache
 
 
@@ -75,8 +76,11 @@ class IntegralTable:
         return torch.cat([left, torch.zeros(1, dtype=torch.float64), right])
 
     def _limits(self) -> tuple[float, float]:
-        ends = self._values(torch.tensor([-torch.inf, torch.inf], dtype=torch.float64))
-        low, high = torch.where(ends.isnan(), self.phi[[0, -1]], ends).tolist()
+        ends = torch.tensor([-torch.inf, torch.inf], dtype=torch.float64)
+        far, half = self.phi[[0, -1]], self._values(self.x[[0, -1]] / 2)
+        seen = torch.where((far - half).abs() > _STILL * (1 + half.abs()), ends, far)
+        at_ends = self._values(ends)  # NaN where it takes infinity from infinity
+        low, high = torch.where(at_ends.isnan(), seen, at_ends).tolist()
         return low, high
 
     def integral(self, u: Tensor) -> Tensor:

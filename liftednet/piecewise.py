@@ -115,9 +115,10 @@ def piecewise_quadratic(
 ) -> Expression:
     """Return f(x), summed over the entries, with f' the broken line through (knots, slopes).
 
-    x is filled segment by segment, x = knot_0 - tail + sum_k d_k with 0 <= d_k <= h_k, at cost
-    sum_k slope_k d_k + curvature_k d_k^2 / 2; convexity fills them in order. Beyond the ends the
-    last curvature continues.
+    x is filled segment by segment outward from the anchor, x = knot + sum_k d_k - sum_k e_k with
+    0 <= d_k, e_k <= h_k, at cost sum_k slope_k d_k + curvature_k d_k^2 / 2, and so to the left;
+    convexity fills them in order. Beyond the ends the last curvature continues. Filled from the
+    left end instead, large costs would cancel, which CLARABEL may fail on.
 
     Args:
         x: a CVXPY expression of any shape.
@@ -128,15 +129,24 @@ def piecewise_quadratic(
     """
     widths = np.diff(knots)
     kept = widths > _NARROW * (1 + np.abs(knots[1:]))
-    width, slope = widths[kept], slopes[:-1][kept]
-    curvature = np.diff(slopes)[kept] / width
+    curvature = np.diff(slopes)[kept] / widths[kept]
+    right = np.flatnonzero(kept) >= anchor
     size = int(np.prod(x.shape)) or 1
-    parts, tail = cp.Variable((len(width), size), nonneg=True), cp.Variable(size, nonneg=True)
-    cost = cp.sum(slope @ parts) + cp.sum(curvature / 2 @ cp.square(parts))
-    cost += curvature[0] / 2 * cp.sum_squares(tail) - slope[0] * cp.sum(tail)
-    limits = [parts[:-1] <= np.tile(width[:-1, None], (1, size))] if len(width) > 1 else []
+    cost, filled = size * value, knots[anchor]
+    sides = (
+        (1, right, slopes[:-1][kept], slopes[-1]),
+        (-1, ~right, -slopes[1:][kept], -slopes[0]),
+    )
+    limits = []
+    for sign, side, slope, last in sides:
+        own = [part[side][::sign] for part in (widths[kept], slope, curvature)]
+        if not side.any():  # beyond the last knot the nearest curvature continues
+            own = [np.ones(1), np.array([last]), curvature[::-sign][:1]]
+        width, slope, curve = own
+        parts = cp.Variable((len(width), size), nonneg=True)
+        cost += cp.sum(slope @ parts) + cp.sum(curve / 2 @ cp.square(parts))
+        filled = filled + sign * cp.sum(parts, axis=0)
+        if len(width) > 1:
+            limits.append(parts[:-1] <= np.tile(width[:-1, None], (1, size)))
     entries = cp.vec(x, order="C") if x.shape else cp.reshape(x, (1,), order="C")
-    filled = cp.sum(parts, axis=0) - tail + (knots[-1] - width.sum())
-    before = slice(0, anchor + 1)
-    start = value - float(np.trapezoid(slopes[before], knots[before]))
-    return cost + cp.transforms.indicator([filled == entries, *limits]) + size * start
+    return cost + cp.transforms.indicator([filled == entries, *limits])

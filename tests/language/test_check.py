@@ -186,3 +186,17 @@ def test_a_coupled_potential_and_forward_are_enough():
     names = {check.name for check in check_activation(Ball()).checks}
     assert "argmin: equals forward" in names
     assert not any("prox" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("function", "infimum"),
+    [
+        (lambda u: ((u * u + 1).sqrt() - 1) / 2 + u, -torch.inf),  # NaN at both ends: inf - inf
+        (lambda u: u / (1 + u * u).sqrt(), -1.0),  # NaN, too: inf / inf
+        (torch.nn.functional.hardshrink, -torch.inf),  # two jumps
+    ],
+)
+def test_right_functions_pass_whatever_they_give_at_infinity(function, infimum):
+    activation = Activation.from_function(function)
+    assert check_activation(activation).passed
+    assert activation.scalar_map.infimum == pytest.approx(infimum)
