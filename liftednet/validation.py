@@ -49,6 +49,8 @@ def _from_numpy(name: str, value: object) -> Tensor:
         hint = "".join(f": convert it with .{x}()" for x in hints)
         if isinstance(value, Dataset):
             hint = ": training takes a torch.utils.data.DataLoader of it"
+        if isinstance(value, list | tuple):
+            hint = ": convert it with torch.tensor() or numpy.array()"
         raise DataError(
             f"{name} must be a torch tensor or a numpy array, got {type(value).__name__}{hint}."
         )

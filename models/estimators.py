@@ -202,6 +202,7 @@ class _Feedforward(_Estimator):
                 numbers.
         """
         with self._together(), processes.agreed(), _refusals():
+            _refuse_dates(X, y, isinstance(self, RegressorMixin))
             found: tuple[Rows, Any] = validate_data(
                 self, X, y, dtype=_TYPES, multi_output=True, force_writeable=True, reset=reset,
                 y_numeric=isinstance(self, RegressorMixin), ensure_all_finite=self._finite,
@@ -818,6 +819,29 @@ def _refusals() -> Iterator[None]:
         if follows:
             text = f"{text.splitlines()[0]} Say missing=True where it is what was not seen."
         raise DataError(text) from error
+
+
+def _refuse_dates(X: Any, y: Any, regression: bool) -> None:
+    """Raise `DataTypeError` where columns of a frame, or targets of a regression, are no numbers.
+
+    scikit-learn names no column, and takes dates for nanoseconds.
+    """
+    kinds: Any = getattr(X, "dtypes", None)
+    if hasattr(kinds, "items"):
+        words = [repr(name) for name, kind in kinds.items() if not _is_number_like(kind)]
+        if words:
+            raise DataTypeError(
+                f"columns of X that hold no numbers: {', '.join(words)}. Encode them, as "
+                "sklearn.preprocessing.OneHotEncoder does, or leave them out; of a date, give days "
+                "since a first one."
+            )
+    if regression and getattr(getattr(y, "dtype", None), "kind", "f") in "mM":
+        raise DataTypeError(f"y holds dates ({y.dtype}); give numbers, such as days since a first.")
+
+
+def _is_number_like(kind: Any) -> bool:
+    """Whether a column's type may hold numbers; of objects scikit-learn sees what they are."""
+    return getattr(kind, "kind", "O") in "biufO" and str(kind) not in ("category", "str", "string")
 
 
 def _activations(given: Names) -> Any:

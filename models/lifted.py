@@ -313,7 +313,9 @@ class Lifted(Predictor):
                 "a DataLoader is for method='minibatch': this method needs all samples."
             )
         if y is None:
-            raise DataError("y is missing: fit(X, y).")
+            wanted = ", or fit(loader) with a torch.utils.data.DataLoader of pairs"
+            hint = "" if hasattr(X, "shape") else f"{wanted}; got a {type(X).__name__} alone"
+            raise DataError(f"y is missing: fit(X, y){hint}.")
         several = processes.size() > 1
         with processes.agreed():
             found = self._checked_data(X, y, lengths, sample_weight, dtype, part or several)

@@ -11,6 +11,7 @@ import torch
 from liftednet.activation import Activation, require_activation
 from liftednet.activations import ReLU
 from liftednet.constraints import Constraint
+from liftednet.constraints.constraint import require_constraints
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
@@ -113,7 +114,7 @@ class LiftedMLP(Lifted):
         self.loss = CrossEntropy() if loss is None else loss
         given = ReLU() if activations is None else activations
         self.monotonic_cst = monotonic_cst
-        self.missing, self.noise, self.within = missing, noise, tuple(within)
+        self.missing, self.noise, self.within = missing, noise, require_constraints(within)
         self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
         network = feedforward(
             self.sizes, given, self.loss, bias, missing=missing, noise=noise, within=self.within

@@ -179,7 +179,12 @@ class Reader:
         if len(moved) > 1 or (sizes[axis], other[axis]) != (
             factor * samples, factor * (samples + 1),
         ):  # fmt: skip
-            raise DataError(f"{where} mixes samples: its shape goes from {sizes} to {other}.")
+            hint = ""
+            if "pack_padded" in where:
+                hint = (
+                    " Run padded sequences, and take h[torch.arange(len(h)), lengths - 1] as last."
+                )
+            raise DataError(f"{where} mixes samples: its shape goes from {sizes} to {other}.{hint}")
         return Layout((*sizes[:axis], 1, *sizes[axis + 1 :]), axis, factor)
 
     def _read(self, call: Call, again: Call) -> None:

@@ -1033,3 +1033,22 @@ def test_inference_mode_is_no_obstacle_unless_the_network_was_made_in_it() -> No
     assert torch.autograd.grad(network(x).sum(), network.weight)[0].equal(torch.ones(2, 3))
     with pytest.raises(DataError, match="make it outside"):
         lift(made_inside, x, loss=CrossEntropy())
+
+
+class Packed(nn.Module):
+    """The last step of sequences of several lengths, packed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrence, self.readout = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        last: Tensor = self.readout(self.recurrence(packed)[1][0][-1])
+        return last
+
+
+def test_packed_sequences_are_refused_with_what_to_write() -> None:
+    x, lengths = torch.zeros(4, 5, 3), torch.tensor([5, 2, 3, 1])
+    with pytest.raises(DataError, match=r"h\[torch\.arange\(len\(h\)\), lengths - 1\]"):
+        lift(Packed(), (x, lengths), loss=CrossEntropy())

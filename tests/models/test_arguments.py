@@ -208,3 +208,11 @@ def test_a_fit_takes_its_gradients_under_inference_mode_too(method):
     for one, other in zip(inside.weights, outside.weights, strict=True):
         assert one.matrix.equal(other.matrix)
     inside.fit(X, Y)
+
+
+@pytest.mark.parametrize("data", [TensorDataset(X, Y), [(X[0], Y[0])]], ids=["dataset", "pairs"])
+def test_pairs_that_are_no_loader_are_told_of_one(data):
+    with pytest.raises(DataError, match="DataLoader of pairs; got a"):
+        LiftedMLP((4, 3)).fit(data)
+    with pytest.raises(DataError, match=r"got list: convert it with torch\.tensor\(\)"):
+        LiftedMLP((4, 3)).fit(X.tolist(), Y)

@@ -22,6 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import liftednet
 from liftednet import DataError, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.activations import Sigmoid, Tanh
+from liftednet.constraints import Bounds
 from liftednet.errors import DeclarationError, LiftedError, NotFittedError
 from liftednet.losses import Quantile, SquaredError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
@@ -354,3 +355,22 @@ def test_a_loss_may_be_a_name_as_on_the_command_line():
         assert np.array_equal(by_name.predict(X), by_object.predict(X))
     with pytest.raises(DataError, match="there is no loss 'absolute_error'; there are"):
         LiftedRegressor(loss="absolute_error").fit(X, y)
+
+
+def test_columns_and_targets_without_numbers_are_named():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0] * 5, "b": [True, False] * 5})
+    frame["kind"], frame["day"] = ["x", "y"] * 5, pandas.date_range("2024-01-01", periods=10)
+    frame["group"] = frame["kind"].astype("category")
+    with pytest.raises(DataError, match=r"'kind', 'day', 'group'.*OneHotEncoder"):
+        LiftedClassifier(**QUICK).fit(frame, [0, 1] * 5)
+    with pytest.raises(DataError, match="y holds dates"):
+        LiftedRegressor(**QUICK).fit(frame[["a"]], frame["day"])
+    numbers = frame[["a", "b"]].astype({"a": "Int64"}).astype({"b": object})
+    assert LiftedClassifier(**QUICK).fit(numbers, frame["group"]).predict(numbers).shape == (10,)
+
+
+def test_constraints_of_every_sample_are_a_list():
+    given: dict[str, Any] = {"within": Bounds(0, 1)}
+    with pytest.raises(DeclarationError, match=r"must be a list.*Bounds"):
+        LiftedRegressor(**given).fit(X, LABELS)
