@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.products import product
+
 _FEW = 1 << 20  # operations that BLAS leaves to one thread
 _LIMITED = Lock()  # by one Python thread: of two, the last would restore the limit of the first
 _SMALL = 16  # rows of a matrix whose eigenvalues take less than a call of torch
@@ -42,6 +44,9 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add left'right, multiplied in their own type, to a total in float64."""
     if total.device.type != "cpu":
         total += left.T @ right
+        return
+    if left.dtype is torch.float32:
+        total += product(left.T, right)
         return
     sums = total.numpy()
     sums += left.numpy().T @ right.numpy()
