@@ -31,7 +31,7 @@ plain = nn.Sequential(
 # The network is read from its forward pass. GELU is not monotone, and batch normalization has
 # running statistics; both are read.
 lifted = copy.deepcopy(plain)
-liftednet.initialize_(lifted, digits.x_train, digits.y_train, loss=CrossEntropy(), passes=5)
+liftednet.initialize_(lifted, digits.x_train, digits.y_train, loss=CrossEntropy(), epochs=5)
 
 # %%
 # Both go on with Adam, at the same rate and in the same order of samples. The lifted start has had

@@ -32,7 +32,7 @@ plain = nn.Sequential(
 # Two lifted passes over the data, in place.
 PASSES = 2
 loss = CrossEntropy()
-started = initialize_(copy.deepcopy(plain), x, digits.y_train, loss=loss, passes=PASSES)
+started = initialize_(copy.deepcopy(plain), x, digits.y_train, loss=loss, epochs=PASSES)
 
 # %%
 # The backend "aot_eager" traces a network forward and backward, as the default does, and compiles

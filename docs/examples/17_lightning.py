@@ -58,7 +58,7 @@ for name in ("torch's start", "lifted start"):
     modules[name] = Digits()
 PASSES = 2
 network = modules["lifted start"].network
-_ = initialize_(network, digits.x_train, digits.y_train, loss=CrossEntropy(), passes=PASSES)
+_ = initialize_(network, digits.x_train, digits.y_train, loss=CrossEntropy(), epochs=PASSES)
 
 # %%
 # The trainer is Lightning's own, with what it would write to disk or to the screen turned off.

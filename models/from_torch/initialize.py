@@ -34,7 +34,7 @@ def initialize_(
     y: Any = None,
     *,
     loss: Loss | None = None,
-    passes: int = 1,
+    epochs: int = 1,
     batch: Batch | None = None,
     progress: bool = False,
     **settings: Any,
@@ -57,10 +57,10 @@ def initialize_(
             (x.float() in its forward).
         y: as the loss takes it; None for a DataLoader or a model.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`.
-        passes: over the data.
+        epochs: passes over the data.
         batch: makes (X, y) of what a DataLoader yields.
         progress: whether to show a progress bar.
-        settings: of `lift`, such as lam; `method` in place of `passes`, start=None for one that
+        settings: of `lift`, such as lam; `method` in place of `epochs`, start=None for one that
             begins with the weights that are there, refit_output=False for a last layer as trained,
             refit_output=True for an error where it cannot be fitted.
 
@@ -82,7 +82,7 @@ def initialize_(
         >>> X = torch.tensor([[0.0, 1.0], [1.0, 0.0]] * 50)
         >>> y = torch.tensor([0, 1] * 50)
         >>> network = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> network = initialize_(network, X, y, loss=CrossEntropy(), passes=100)
+        >>> network = initialize_(network, X, y, loss=CrossEntropy(), epochs=100)
         >>> bool((network(X).argmax(-1) == y).all())
         True
     """
@@ -92,7 +92,7 @@ def initialize_(
         return _written(module, X)
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
-    settings = {"start": AUTO, "method": _method(passes, settings), **settings}
+    settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
     lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
     if "refit_output" not in settings and not isinstance(X, DataLoader):
         lifted.refit_output = output_obstacle(lifted.network) is None
@@ -102,13 +102,13 @@ def initialize_(
     return lifted.write_()
 
 
-def _method(passes: int, settings: Mapping[str, Any]) -> Minibatch:
-    """Return what few passes train by, unless weights have signs or are those of the network."""
+def _method(epochs: int, settings: Mapping[str, Any]) -> Minibatch:
+    """Return what few epochs train by, unless weights have signs or are those of the network."""
     if settings.get("start", AUTO) is None:
-        return Minibatch(epochs=passes, rate=RATE)
+        return Minibatch(epochs=epochs, rate=RATE)
     if "penalty" in settings:
-        return Minibatch(epochs=passes)
-    return Minibatch(epochs=passes, rate=_RATE, damping=_DAMPING)
+        return Minibatch(epochs=epochs)
+    return Minibatch(epochs=epochs, rate=_RATE, damping=_DAMPING)
 
 
 def _example(X: Any, batch: Batch | None) -> Any:

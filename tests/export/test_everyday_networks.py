@@ -57,7 +57,7 @@ def test_one_number_a_sample_is_fitted_with_or_without_its_axis(loss, generator)
         lambda s, x: s.single(s.one(x).relu()),
     ):
         torch.manual_seed(0)
-        network = initialize_(Written(forward), x, y, loss=loss, passes=20)
+        network = initialize_(Written(forward), x, y, loss=loss, epochs=20)
         found.append(network(x).reshape(-1))
     assert found[0].equal(found[1])
     right = ((found[0] > 0) == (x[:, 0] > 0)).float().mean()
@@ -152,7 +152,7 @@ def test_an_initialization_is_as_good_on_any_scale_of_the_data(make) -> None:
     x, y, x_test, y_test = pictures()
     for scale in (240, 1e4, 0.01):
         torch.manual_seed(0)
-        network = initialize_(make(), scale * x, y, loss=CrossEntropy(), passes=5)
+        network = initialize_(make(), scale * x, y, loss=CrossEntropy(), epochs=5)
         assert (network(scale * x_test).argmax(1) == y_test).float().mean() > 0.94
 
 
@@ -188,7 +188,7 @@ def test_bytes_are_divided_once_by_the_network_or_before_it() -> None:
     x, y, x_test, y_test = pictures()
     x, x_test = ((255 * v).byte() for v in (x, x_test))
     torch.manual_seed(0)
-    itself = initialize_(Bytes(), x, y, loss=CrossEntropy(), passes=5)
-    before = initialize_(dense(), x, y, loss=CrossEntropy(), passes=5)
+    itself = initialize_(Bytes(), x, y, loss=CrossEntropy(), epochs=5)
+    before = initialize_(dense(), x, y, loss=CrossEntropy(), epochs=5)
     for outputs in (itself(x_test), before(x_test.float() / 255)):
         assert (outputs.argmax(1) == y_test).float().mean() > 0.94

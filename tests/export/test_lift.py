@@ -179,8 +179,8 @@ def test_initialize_brings_deep_sigmoids_to_life(generator) -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), *sum(layers, ()), nn.Linear(20, 5))
     from_own = copy.deepcopy(network)
-    initialize_(network, x, y, loss=CrossEntropy(), passes=10)
-    initialize_(from_own, x, y, loss=CrossEntropy(), passes=10, start=None)
+    initialize_(network, x, y, loss=CrossEntropy(), epochs=10)
+    initialize_(from_own, x, y, loss=CrossEntropy(), epochs=10, start=None)
     assert float((network(x).argmax(1) == y).double().mean()) > 0.9
     assert float((from_own(x).argmax(1) == y).double().mean()) < 0.5
 
@@ -210,7 +210,7 @@ def test_entries_that_few_rows_ask_for_move_as_far_as_others(words, least) -> No
     x = x.long() + 17 * torch.arange(64) if words else x.float() / 16
     torch.manual_seed(0)
     network = Tokens(words)
-    initialize_(network, x, y, loss=CrossEntropy(), passes=8)
+    initialize_(network, x, y, loss=CrossEntropy(), epochs=8)
     assert float((network(x).argmax(1) == y).double().mean()) > least
 
 
@@ -330,7 +330,7 @@ def test_what_fails_leaves_the_network_as_it_was(generator) -> None:
     with pytest.raises(SolverError):
         lifted.fit(bad, y)
     with pytest.raises(SolverError):
-        initialize_(network, bad, y, loss=CrossEntropy(), passes=2)
+        initialize_(network, bad, y, loss=CrossEntropy(), epochs=2)
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     lifted.fit(x, y).write_()  # nothing of the failures is left in the running statistics
     assert all(value.isfinite().all() for value in network.state_dict().values())
@@ -458,7 +458,7 @@ def test_a_network_of_a_huge_function_is_refused_or_right_or_told(scales, standa
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
         try:
-            initialize_(network, x, y, loss=CrossEntropy(), passes=3, standardize=standardize)
+            initialize_(network, x, y, loss=CrossEntropy(), epochs=3, standardize=standardize)
         except (DataError, SolverError):
             return
     right = float((network(x.float()).argmax(1) == y).float().mean())
@@ -1014,7 +1014,7 @@ def test_features_in_several_units_are_worth_what_each_tells():
     def error(x, **settings):
         torch.manual_seed(0)
         network = nn.Sequential(nn.Linear(20, 50), nn.ReLU(), nn.Linear(50, 1))
-        initialize_(network, x[:400], y[:400], loss=SquaredError(), passes=20, **settings)
+        initialize_(network, x[:400], y[:400], loss=SquaredError(), epochs=20, **settings)
         with torch.no_grad():
             return float((network(x[400:]) - y[400:]).square().sum() / y[400:].square().sum())
 
