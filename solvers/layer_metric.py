@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import SolverError
+from liftednet.penalties import Penalty
 from liftednet.products import product
 from liftednet.samples import Weights
-
-from .metric_prox import LowRankMetric
 
 _NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
 
@@ -188,26 +187,30 @@ class LayerMetric:
         if bias is None:
             return Move(weight, None, 1 / variance, float(fall / variance))
         shift = bias / (variance + 1 / self._damping)
-        slope = float(fall / variance + shift @ bias)
-        mean = self._mean.to(weight)
-        return Move(weight, shift - mean @ weight / variance, 1 / variance, slope)
+        slope = float(fall) / variance + float(shift @ bias)
+        shift = torch.addmv(shift, weight.T, self._mean.to(weight), alpha=-1 / variance)
+        return Move(weight, shift, 1 / variance, slope)
 
     def _least_variance(self, like: Tensor) -> float:
         if not self._looks:  # of a layer that does not show its inputs
             return self._unseen
         return max(self._variance, float(torch.finfo(like.dtype).tiny))
 
-    @property
-    def scaling(self) -> LowRankMetric:
-        """The metric of W: v (I + C / (s v))."""
-        variance = self._least_variance(self._mean)
-        return LowRankMetric(variance, self._vectors, self._values / (self._damping * variance))
+    def held(self, layer: Weights, penalty: Penalty, t: float) -> Weights:
+        """Return the proximal step of a penalty in the metric v I, of rank 0.
 
-    def with_matrix(self, layer: Weights, matrix: Tensor) -> Weights:
-        """Return weights with another matrix, and a bias that keeps the mean pre-activation."""
+        The mean pre-activation is kept by the bias.
+
+        Args:
+            layer: where the step ends without the penalty.
+            penalty: pi.
+            t: the length of the step.
+        """
+        matrix = penalty.prox(layer.matrix, t / self._least_variance(self._mean))
         if layer.bias is None:
             return Weights(matrix, None)
-        return Weights(matrix, layer.bias - self._mean.to(matrix) @ (matrix - layer.matrix))
+        left = layer.matrix - matrix
+        return Weights(matrix, torch.addmv(layer.bias, left.T, self._mean.to(left)))
 
 
 def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:

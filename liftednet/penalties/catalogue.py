@@ -37,7 +37,6 @@ class SquaredFrobenius(Weighted):
 
     center: Tensor | None = None
     smooth = True
-    entrywise = True
 
     @property
     def curvature(self) -> float:
@@ -91,7 +90,6 @@ class L1(Weighted):
                 [ 0.,  0.]])
     """
 
-    entrywise = True
     place = 0
 
     def expression(self, weight: Expression) -> Expression:
@@ -168,7 +166,6 @@ class Nonnegative(Weighted):
     """
 
     rho: float = 0.0
-    entrywise = True
     signed = True
     place = 0
 

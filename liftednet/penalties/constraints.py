@@ -47,7 +47,6 @@ class Signs(Constrained):
     """
 
     signs: Tensor
-    entrywise = True
     signed = True
     place = 0
 
@@ -106,7 +105,6 @@ class FixedZeros(Constrained):
     """
 
     where: Tensor
-    entrywise = True
     place = 0
 
     def __post_init__(self) -> None:

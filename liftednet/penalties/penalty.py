@@ -31,8 +31,6 @@ class Penalty(ABC):
         smooth: whether pi has a gradient, so that `stationarity` needs no smoothness.
         proximable: whether `prox` is known; only the reference solver does without it.
         closed_form: whether `prox` is cheap; else CVXPY solves a problem every time.
-        entrywise: whether pi is a sum over entries, each quadratic on either side of 0, so that
-            a solver that knows which entries are 0 can take Newton's step.
         convex: whether it is; of one that is not, `prox` is one of the nearest points, a fit ends
             where its gradient and the constraint meet, and CVXPY cannot state it.
         signed: whether entries have signs, so that a start must not rely on their cancelling.
@@ -49,7 +47,6 @@ class Penalty(ABC):
     smooth: bool = False
     proximable: bool = True
     closed_form: bool = True
-    entrywise: bool = False
     convex: bool = True
     signed: bool = False
     place: int | None = None

@@ -58,7 +58,6 @@ class Sum(Penalty):
     terms: tuple[Penalty, ...]
     smooth: bool = field(init=False, repr=False, compare=False)
     closed_form: bool = field(init=False, repr=False, compare=False)
-    entrywise: bool = field(init=False, repr=False, compare=False)
     convex: bool = field(init=False, repr=False, compare=False)
     signed: bool = field(init=False, repr=False, compare=False)
 
@@ -67,7 +66,6 @@ class Sum(Penalty):
         known = (term.closed_form and term.proximable for term in self.terms)
         object.__setattr__(self, "closed_form", all(known))
         object.__setattr__(self, "smooth", all(term.smooth for term in self.terms))
-        object.__setattr__(self, "entrywise", all(term.entrywise for term in self.terms))
         object.__setattr__(self, "signed", any(term.signed for term in self.terms))
         object.__setattr__(self, "convex", all(term.convex for term in self.terms))
         if not self.convex and len(self._kinked) > 1:

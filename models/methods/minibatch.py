@@ -37,7 +37,6 @@ from liftednet.products import added, linear
 from liftednet.samples import Weights
 from liftednet.solvers import choose
 from liftednet.solvers.layer_metric import LayerMetric
-from liftednet.solvers.metric_prox import one_step_prox
 from liftednet.validation import is_number, require_count, require_positive
 
 from ..batches import Batches
@@ -47,7 +46,7 @@ from ..data import Data
 from ..forward_pass import Values, passed_forward
 from ..run import Ending, Memory, Step, Steps
 
-_RATE = 0.3
+_RATE, _RANK = 0.3, 16
 _MEMORY = 0.95  # of the running statistics at every look at them
 _FIRST_LOOKS = 5  # batches that are all looked at, before the statistics stand
 _NEAR = 1e3  # lam from which targets are so near to the states that float64 tells them apart
@@ -68,10 +67,12 @@ class Minibatch:
         batch_size: samples of a batch (a DataLoader brings its own).
         rate: step of the weights in units of their metric; it falls linearly to zero. No step
             is longer than 2 loss / slope, where a parabola with minimum 0 ends. None for 0.3, or
-            where weights have signs for one over the number of layers of states: steps of layers
-            that cannot cancel add up.
+            where weights have signs for 1 / (L - 1/2), of L layers of states: steps of layers
+            that cannot cancel add up (measured at 1, 3, 6 and 8).
         damping: how little the covariance of a layer's inputs is trusted.
-        rank: eigenvectors of that covariance that are followed.
+        rank: eigenvectors of that covariance that are followed, 0 for the weights of a penalty that
+            is no plain square, so that its prox is the exact step. None for 16, or for 0 where there
+            are such weights: at the same rate, steps of all layers then have one scale.
         refresh: batches from one look at the statistics to the next.
         validation: share of the samples that is held out; 0 for none.
         patience: epochs without a better validation objective until training stops and the best
@@ -97,7 +98,7 @@ class Minibatch:
     batch_size: int = 100
     rate: float | None = None
     damping: float = 30.0
-    rank: int = 16
+    rank: int | None = None
     refresh: int = 20
     validation: float = 0.0
     patience: int | None = None
@@ -107,7 +108,7 @@ class Minibatch:
         """Refuse numbers out of their range."""
         counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0, "patience": 1}
         for name, least in counts.items():
-            if getattr(self, name) is not None or name not in ("epochs", "patience"):
+            if getattr(self, name) is not None or name not in ("epochs", "patience", "rank"):
                 require_count(name, getattr(self, name), least)
         if self.rate is not None:
             require_positive("rate", self.rate)
@@ -346,13 +347,18 @@ class BatchSteps:
                 "pass X.float(), or dtype=torch.float32 to the model."
             )
         self._settings = settings
-        signed = any(penalty.signed for penalty in structure.penalties.values())
-        self.rate = settings.rate or (1 / max(1, len(structure.groups)) if signed else _RATE)
+        penalties = structure.penalties.values()
+        signed = any(penalty.signed for penalty in penalties)
+        rank = settings.rank
+        if rank is None:
+            rank = _RANK if all(map(_is_plain, penalties)) else 0
+        of_signs = 1 / max(0.5, len(structure.groups) - 0.5)
+        self.rate = settings.rate or (of_signs if signed else _RATE)
         self._metrics = [
             LayerMetric(
                 p.shape[0],
                 p.bias,
-                settings.rank,
+                rank if _is_plain(structure.penalties[p]) else 0,
                 settings.damping,
                 _MEMORY,
                 generator,
@@ -422,7 +428,8 @@ class BatchSteps:
         looks = self._looks(values, len(batch))
         self._begin(looks)
         counts, means = samples * weight, [metric.mean for metric in self._metrics]
-        pulls = [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
+        penalties = [self.structure.penalties[p] for p in self.structure.parameters]
+        pulls = [_pull(penalty, counts) for penalty in penalties]
         spare, self._spare = self._spare, [None] * len(self.weights)
         gradients = [
             found.gradient(metric, layer, pull / processes.size(), memory)
@@ -451,23 +458,13 @@ class BatchSteps:
         ]
         slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
         length = min(2 * loss / slope, rate)
+        taken = (move.taken(x, length) for move, x in zip(moves, self.weights, strict=True))
         self.weights = [
-            self._held(
-                self.structure.penalties[p], metric, move.taken(layer, length), length / counts
-            )
-            for p, metric, move, layer in zip(
-                self.structure.parameters, self._metrics, moves, self.weights, strict=True
-            )
+            x if _is_plain(penalty) else metric.held(x, penalty, length / counts)
+            for metric, penalty, x in zip(self._metrics, penalties, taken, strict=True)
         ]
         self._taken += 1
         return loss
-
-    def _held(self, penalty: Penalty, metric: LayerMetric, layer: Weights, t: float) -> Weights:
-        """Return the proximal step of a penalty in the metric, the mean pre-activation kept."""
-        if _is_plain(penalty):
-            return layer  # its gradient is part of the move
-        matrix = one_step_prox(penalty, layer.matrix, metric.scaling, t)
-        return metric.with_matrix(layer, matrix)
 
     @torch.enable_grad()
     @batch_statistics()

@@ -261,14 +261,13 @@ def test_a_sum_is_one_list_of_terms() -> None:
 
 def test_a_sum_has_what_its_terms_have_in_common(generator: torch.Generator) -> None:
     squares = SquaredFrobenius(0.3) + SquaredFrobenius(0.2, CENTER)
-    assert squares.smooth and squares.entrywise and squares.closed_form
+    assert squares.smooth and squares.closed_form
     assert squares.curvature == pytest.approx(1.0)
     w, gradient = matrix(generator), matrix(generator)
     expected = gradient + 0.6 * w + 0.4 * (w - CENTER)
     assert torch.allclose(squares.stationarity(w, gradient, 7.0), expected)
     mixed = L1(0.1) + Nonnegative(0.2)
-    assert mixed.entrywise and not mixed.smooth and mixed.curvature == 0.4
-    assert not (L1(0.1) + GroupLasso(0.1)).entrywise
+    assert not mixed.smooth and mixed.curvature == 0.4
     assert not (L1(0.1) + Declared(cp.norm1)).closed_form
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -16,8 +17,8 @@ from liftednet import DataError, DeclarationError, SolverError, activations, lif
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.minibatch import BatchSteps, Targets, _Lifted
-from liftednet.penalties import Nonnegative
-from liftednet.problems import Design, OutputFit, StateFit, WeightFit
+from liftednet.penalties import Nonnegative, Penalty, RowNorm, SimplexRows
+from liftednet.problems import Design, OutputFit, StateFit, WeightFit, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.layer_metric import LayerMetric
 from tests.models.networks import bias_of, full, gradients, labeled, targets_for
@@ -112,10 +113,26 @@ def test_steps_of_layers_with_signs_are_shorter_the_more_there_are():
         return _steps(full(sizes, sweeps=1, **options).fit(X, Y)).rate
 
     assert first(4, 6, 6, 3) == 0.3
-    assert [first(4, *hidden, 3, penalty=Nonnegative(), rho=None) for hidden in ((6,), (6, 6))] == [
-        1,
-        0.5,
-    ]
+    signs = {"penalty": Nonnegative(), "rho": None}
+    assert [first(4, *hidden, 3, **signs) for hidden in ((6,), (6, 6))] == [2, 2 / 3]
+
+
+@pytest.mark.parametrize("penalty", [Nonnegative(), Nonnegative(0.3), RowNorm(0.5), SimplexRows()])
+def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) -> None:
+    metric = LayerMetric(6, True, 0, 30.0, 0.95, torch.Generator())
+    x = 2 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0)).double() + 1
+    metric.begin(*metric.first_sums(x))
+    metric.look(*metric.sums(x))
+    w = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)).double()
+    found = metric.held(Weights(w, torch.ones(4).double()), penalty, 0.7)
+    p = cp.Variable((6, 4))
+    distance = float((x - x.mean(0)).square().mean()) * cp.sum_squares(p - w.numpy()) / (2 * 0.7)
+    cp.Problem(cp.Minimize(penalty.expression(p) + distance), penalty.domain(p)).solve(
+        solver="CLARABEL"
+    )
+    assert p.value is not None and np.allclose(found.matrix, p.value, atol=1e-5)
+    means = x.mean(0) @ w + 1, x.mean(0) @ found.matrix + bias_of(found)
+    torch.testing.assert_close(*means)  # what the constraint moves, the bias brings back
 
 
 def test_no_step_is_longer_than_the_parabola_allows():
