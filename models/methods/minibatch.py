@@ -70,9 +70,9 @@ class Minibatch:
             where weights have signs for 1 / (L - 1/2), of L layers of states: steps of layers
             that cannot cancel add up (measured at 1, 3, 6 and 8).
         damping: how little the covariance of a layer's inputs is trusted.
-        rank: eigenvectors of that covariance that are followed, 0 for the weights of a penalty that
-            is no plain square, so that its prox is the exact step. None for 16, or for 0 where there
-            are such weights: at the same rate, steps of all layers then have one scale.
+        rank: eigenvectors of that covariance that are followed; always 0 for weights with a
+            constraint, or another penalty than a square, so that its prox is the exact step.
+            None for 16, or 0 for all layers where there are such weights.
         refresh: batches from one look at the statistics to the next.
         validation: share of the samples that is held out; 0 for none.
         patience: epochs without a better validation objective until training stops and the best
