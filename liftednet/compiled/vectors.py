@@ -18,6 +18,7 @@ from .lanes import compiled
 intrinsic: Any = extending.intrinsic
 
 WIDE = 16  # lanes: one register of float32
+SINGLE = types.float32
 TOGETHER = 8  # rows of a product, so that no sum waits for itself
 
 
@@ -72,7 +73,8 @@ class Writer:
         return self.build.fadd(self.build.fmul(a, b, flags=("contract",)), c, flags=("contract",))
 
 
-def _signature(*arguments: Any) -> Any:
+def without_result(*arguments: Any) -> Any:
+    """Return the signature of what returns nothing; whole numbers are of one kind."""
     return types.void(*(types.intp if isinstance(x, types.Integer) else x for x in arguments))
 
 
@@ -101,7 +103,7 @@ def add_rows(typing, out, first, matrix, columns, chosen, count, x):
             w.store(builder.load(total), out, row)
         return context.get_dummy_value()
 
-    return _signature(out, first, matrix, columns, chosen, count, x), write
+    return without_result(out, first, matrix, columns, chosen, count, x), write
 
 
 @compiled
@@ -125,7 +127,7 @@ def subtract_multiple(typing, out, first, count, a, a_first, b, b_row):
             w.store(w.sum(values, factor, w.load(out, row)), out, row)
         return context.get_dummy_value()
 
-    return _signature(out, first, count, a, a_first, b, b_row), write
+    return without_result(out, first, count, a, a_first, b, b_row), write
 
 
 @intrinsic
@@ -143,7 +145,7 @@ def subtract_inner(typing, out, row, count, a, a_first, b, b_first):
         w.store(builder.load(total), out, row)
         return context.get_dummy_value()
 
-    return _signature(out, row, count, a, a_first, b, b_first), write
+    return without_result(out, row, count, a, a_first, b, b_first), write
 
 
 @intrinsic
@@ -173,4 +175,4 @@ def scale(typing, out, first, count, b, b_row):
             w.store(builder.fmul(w.load(out, row), factor), out, row)
         return context.get_dummy_value()
 
-    return _signature(out, first, count, b, b_row), write
+    return without_result(out, first, count, b, b_row), write

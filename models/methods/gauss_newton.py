@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -33,6 +34,8 @@ from liftednet.validation import require_count, require_flag, require_positive
 from ..block import Blocks, Structure
 from ..forward_pass import Values
 from ..run import Ending, Memory, Step, Steps
+
+_MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,12 @@ class GaussNewton:
                     "method 'gauss-newton' has the states of a forward pass, which no bounds hold: "
                     'use method="full".'
                 )
+        weights = sum(math.prod(p.shape) + p.bias * p.shape[1] for p in structure.parameters)
+        if self.evidence and weights > _MOST_WEIGHTS:
+            raise DeclarationError(
+                f"evidence=True takes the determinant of a matrix of all weights, which are at "
+                f"most {_MOST_WEIGHTS:,}; this network has {weights:,}."
+            )
         for term in structure.network.terms:
             if self.evidence and not isinstance(term.loss, SquaredError):
                 raise DeclarationError(

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import types
 
 from liftednet.compiled.lanes import compiled, copy, fill, load
 from liftednet.compiled.states import largest
 from liftednet.compiled.vectors import (
+    SINGLE,
     TOGETHER,
     WIDE,
     Writer,
@@ -21,6 +21,7 @@ from liftednet.compiled.vectors import (
     filled,
     intrinsic,
     multiply,
+    without_result,
 )
 
 _SAFE = 0.7  # share of the goal at which the gradient is taken anew
@@ -48,7 +49,7 @@ def _turn(typing, v, base, ahead, change, worst, row, place, numbers):
 
     def write(context, builder, signature, arguments):
         w = Writer(context, builder, signature, arguments)
-        single = Writer(context, builder, signature, arguments, number=types.float32)
+        single = Writer(context, builder, signature, arguments, number=SINGLE)
         v, base, ahead, change, worst, row, place, numbers = w.arguments
         curve, above, below, low, high, weight = (w.spread(numbers, row.type(n)) for n in range(6))
         zero = ir.Constant(w.vector, [0.0] * WIDE)
@@ -72,8 +73,7 @@ def _turn(typing, v, base, ahead, change, worst, row, place, numbers):
         )
         return context.get_dummy_value()
 
-    arrays = v, base, ahead, change, worst
-    return types.void(*arrays, types.intp, types.intp, numbers), write
+    return without_result(v, base, ahead, change, worst, row, place, numbers), write
 
 
 @compiled
