@@ -112,7 +112,8 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         failure = self._filled_and_run(problem, cache.formulation)
         seconds = time.perf_counter() - started
         found = self._judge(problem, cache.formulation, seconds, failure)
-        if began is None or began.residual >= found.residual or began.objective > found.objective:
+        better = began is not None and began.residual < found.residual  # NaN where it has none
+        if began is None or not better or began.objective > found.objective:
             return found
         return replace(began, iterations=found.iterations, seconds=seconds)
 
