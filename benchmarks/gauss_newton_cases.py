@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -15,15 +15,14 @@ from liftednet.activations import ReLU, Tanh
 from liftednet.data import echo, running_sum, timer
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.solvers.objective import Forward, Target, Tensors, joined
+from liftednet.solvers.recurrence import recurrence
 
 
 def recurrent(weights: Tensors, data: Tensors) -> Tensors:
     cell, readout = weights
-    units = cell.shape[1]
-    square, states = cell[:units], [data[0].new_zeros(len(data[0]), units)]
-    for drive in (data[0] @ cell[units:-1] + cell[-1]).unbind(1):
-        states.append(ReLU().forward(torch.addmm(drive, states[-1], square)))
-    return (torch.stack(states[1:], 1) @ readout[:-1] + readout[-1],)
+    drive = data[0].transpose(0, 1) @ cell[cell.shape[1] : -1] + cell[-1]
+    states = recurrence(drive, cell[: cell.shape[1]], ReLU().forward)
+    return ((states @ readout[:-1] + readout[-1]).transpose(0, 1),)
 
 
 def feedforward(weights: Tensors, data: Tensors) -> Tensors:
@@ -72,7 +71,8 @@ def problem(x: Tensor, y: Tensor, hidden: int, classes: int, rho: float) -> Forw
         part[-1] = 0.0
     values = torch.nn.functional.one_hot(y, classes)
     counted = torch.ones(y.shape, dtype=torch.bool)
-    return Forward(recurrent, (x,), (Target(CrossEntropy().divergence, values, counted),), pull)
+    target = Target(CrossEntropy().divergence, values, counted)
+    return Forward(recurrent, (x, counted.sum(1)), (target,), pull, recurrent=ReLU())
 
 
 def sequence_case(
@@ -128,7 +128,8 @@ SMALL: dict[str, Callable[[], Case]] = {
 def shortened(forward: Forward, length: int) -> Forward:
     target = forward.targets[0]
     part = Target(target.divergence, target.values[:, :length], target.counted[:, :length])
-    return Forward(forward.outputs, (forward.data[0][:, :length],), (part,), forward.pull)
+    data = forward.data[0][:, :length], part.counted.sum(1)
+    return replace(forward, data=data, targets=(part,))
 
 
 def sizes_of(forward: Forward) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from liftednet.activation import Activation
+from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence, Raw, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.memory import telling_of_memory
@@ -163,9 +164,13 @@ class Settings:
             found = list(given)
         for one in found:
             if not isinstance(one, Penalty):
+                scores = isinstance(one, Constraint)
+                hint = (
+                    ", which is on scores: by within= or fit(..., constraints=)" if scores else ""
+                )
                 raise DeclarationError(
                     f"a penalty must be one of liftednet.penalties, such as Nonnegative(); got "
-                    f"{one!r}."
+                    f"{one!r}{hint}."
                 )
         if len(found) != layers:
             raise DataError(f"penalty needs one, or one for each of {layers}; got {len(found)}.")

@@ -64,10 +64,13 @@ def form_named(name: str | None) -> Form | None:
 def form_for(forward: Forward) -> Form:
     """Return the form whose first steps should bring the objective down in less time.
 
-    With m numbers in the loss and n weights, the matrix takes (m + n) n^2 multiplications. It is
-    better where they take about as long as the products alone need to be called, a few hundredths
-    of a second (benchmarks/results/gauss_newton.md).
+    With m numbers in the loss and n weights, the matrix of dense layers takes (m + n) n^2
+    multiplications. It is better where they take about as long as the products alone need to be
+    called, a few hundredths of a second (benchmarks/results/gauss_newton.md). That of other
+    networks, sample by sample, is not.
     """
+    if forward.layers is None:
+        return CurvatureProducts
     weights = len(forward.pulls)
     answers = processes.total_of(sum(target.values.numel() for target in forward.targets))
     small = (answers + weights) * weights**2 <= _MOST_WORK

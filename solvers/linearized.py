@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .objective import Forward, Tensors
+from .recurrence import LinearRecurrence, recurrence
 
 
 class Linearized:
@@ -26,7 +27,7 @@ class Linearized:
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64."""
         self._weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
-        with torch.enable_grad(), _StepByStep():
+        with torch.enable_grad(), _StepsTogether():
             self._outputs = forward.at(self._weights)
         self.outputs = tuple(part.detach() for part in self._outputs)
         self._seen = [torch.zeros_like(part, requires_grad=True) for part in self.outputs]
@@ -54,11 +55,12 @@ class Linearized:
         )
 
 
-class _StepByStep(TorchFunctionMode):
-    """Takes the steps of `torch.stack` apart together, where it is differentiated twice.
+class _StepsTogether(TorchFunctionMode):
+    """Differentiates what is made of many steps by an operation of its own.
 
-    Its own backward pass selects one step after another, and going back through a selection fills
-    a tensor of the whole shape: over T steps, T^2.
+    A recurrence would else be a graph of every step. The backward pass of `torch.stack` selects one
+    step after another, and going back through a selection fills a tensor of the whole shape: over
+    T steps, T^2.
     """
 
     def __torch_function__(
@@ -69,6 +71,8 @@ class _StepByStep(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         named = dict(kwargs or {})
+        if func is recurrence:
+            return LinearRecurrence.apply(*args)  # type: ignore[no-untyped-call]
         if func is not torch.stack or "out" in named:
             return func(*args, **named)
         tensors = args[0] if args else named["tensors"]

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from liftednet import processes
 
+from .compiled.recurrent import CompiledRecurrence
 from .levenberg_marquardt import Damped
 from .linearized import Linearized
 from .objective import Forward, Product, Tensors, joined
@@ -27,7 +28,7 @@ class Curvature:
     """
 
     forward: Forward
-    linear: Linearized
+    linear: Linearized | CompiledRecurrence
     curved: Sequence[Product]
 
     def product(self, direction: Tensor) -> Tensor:
@@ -52,7 +53,8 @@ class LocalModel(ABC):
 
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64."""
-        linear = Linearized(forward, point)
+        kind = CompiledRecurrence if CompiledRecurrence.serves(forward) else Linearized
+        linear = kind(forward, point)
         pairs = list(zip(forward.targets, linear.outputs, strict=True))
         slopes = zip(*(target.slopes(outputs) for target, outputs in pairs), strict=True)
         left, answered = processes.total(*(joined(linear.back(part)) for part in slopes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Joint
 
 Tensors = tuple[Tensor, ...]
@@ -119,7 +120,9 @@ class Forward:
         data: its tensors, finite, the first axis of each samples; float64 from here on.
         targets: one for each output.
         pull: 2 rho of every weight, shaped as the weights, 0 for biases.
-        layers: the network with what its layers see, or None where it is not of dense layers alone.
+        layers: the network with what its layers see; None where it is not of dense layers alone.
+        recurrent: phi, which acts unit by unit, where with weights P, Q and data x, (samples,
+            steps, features), and lengths it is h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q.
     """
 
     outputs: Outputs
@@ -127,6 +130,7 @@ class Forward:
     targets: tuple[Target, ...]
     pull: Tensors
     layers: Layers | None = None
+    recurrent: Activation | None = None
 
     def __post_init__(self) -> None:
         """Bring the data to double precision."""
@@ -148,7 +152,7 @@ class Forward:
         """Return the same for some samples, penalty included."""
         data = tuple(part[samples] for part in self.data)
         targets = tuple(target.take(samples) for target in self.targets)
-        return Forward(self.outputs, data, targets, self.pull, self.layers)
+        return replace(self, data=data, targets=targets)
 
     def split(self, point: Tensor) -> Tensors:
         """Return the weights of a point, views of it."""

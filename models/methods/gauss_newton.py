@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.activations import Identity
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
+from liftednet.layers.dense import Dense
 from liftednet.layers.expression import (
     SAMPLE_WEIGHTS,
     TIME,
@@ -21,7 +23,8 @@ from liftednet.layers.expression import (
     arguments_of,
     value_of,
 )
-from liftednet.layers.time import Timeline
+from liftednet.layers.join import Concatenation
+from liftednet.layers.time import Delay, Timeline
 from liftednet.losses import SquaredError
 from liftednet.network import weighed_in
 from liftednet.penalties import SquaredFrobenius
@@ -238,7 +241,8 @@ def _forward(blocks: Blocks) -> Forward:
         pull.append(weight)
     network = _Function(blocks)
     layers = network.layers if network.dense else None
-    return Forward(network, network.data, tuple(_targets(blocks)), tuple(pull), layers)
+    targets, recurrent = tuple(_targets(blocks)), network.recurrent
+    return Forward(network, network.data, targets, tuple(pull), layers, recurrent)
 
 
 def _targets(blocks: Blocks) -> list[Target]:
@@ -286,6 +290,34 @@ class _Function:
         plain = all(layer.layer.plain for layer in self._weighed)
         once = [layer.weights for layer in self._weighed] == self._parameters
         return plain and once and self._timeline is None
+
+    @cached_property
+    def recurrent(self) -> Activation | None:
+        """The activation of the one layer that is recurrent, in [h_(t-1), x_t], and read; or None.
+
+        It acts unit by unit, and the read-out has the loss.
+        """
+        states, terms = self._structure.states, self._structure.network.terms
+        if len(states) != 1 or len(terms) != 1 or not states[0].activation.per_unit:
+            return None
+        (state,), (term,) = states, terms
+        match state.argument, term.argument:
+            case (
+                Applied(
+                    layer=Dense(bias=True),
+                    arguments=(
+                        Applied(
+                            layer=Concatenation(),
+                            arguments=(Applied(layer=Delay(), arguments=(before,)), inputs),
+                        ),
+                    ),
+                    weights=cell,
+                ),
+                Applied(layer=Dense(bias=True), arguments=(below,), weights=readout),
+            ) if before is below is state:
+                alone = [inputs] == self._inputs and [cell, readout] == self._parameters
+                return self._structure.held(state).activation if alone else None
+        return None
 
     def layers(
         self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]

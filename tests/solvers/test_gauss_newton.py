@@ -31,6 +31,7 @@ from liftednet.solvers.gauss_newton import (
     steps,
 )
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
+from liftednet.solvers.linearized import Linearized
 from liftednet.solvers.normal_equations import NormalEquations
 from liftednet.solvers.objective import Forward, Target, joined
 
@@ -387,8 +388,14 @@ def test_it_ends_at_a_stationary_point(generator, form):
 
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
     x, y = normal(generator, 2000, 400), normal(generator, 2000, 1)
-    assert form_for(regression(x[:, :6], y, pull=0.8)) is NormalEquations
-    assert form_for(regression(x, y, pull=0.8)) is CurvatureProducts
+    few, many = regression(x[:, :6], y, pull=0.8), regression(x, y, pull=0.8)
+
+    def layers(weights, data):
+        return linear(weights, data), [(data[0], data[0] @ weights[0][:-1])]
+
+    assert form_for(replace(few, layers=layers)) is NormalEquations
+    assert form_for(replace(many, layers=layers)) is CurvatureProducts
+    assert form_for(few) is CurvatureProducts  # it does not tell what its layers see
     assert form_named("products") is CurvatureProducts
     assert form_named("normal") is NormalEquations
     assert form_named(None) is None
@@ -411,7 +418,9 @@ def test_a_model_goes_with_its_last_name(generator):
 
 def selections(model: CurvatureProducts) -> int:
     """Return how many nodes of the graph of J v fill a tensor to set a part of it."""
-    found, todo = set(), [part.grad_fn for part in model.operator.linear._pulled]
+    linear = model.operator.linear
+    assert isinstance(linear, Linearized)
+    found, todo = set(), [part.grad_fn for part in linear._pulled]
     while todo:
         node = todo.pop()
         if node is not None and node not in found:
