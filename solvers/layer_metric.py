@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from liftednet.errors import SolverError
 from liftednet.penalties import Penalty
 from liftednet.products import product
 from liftednet.samples import Weights
 
 _NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
+
+
+class _Scales(NamedTuple):
+    """What the steps between two looks have in common.
+
+    Attributes:
+        shares: of what is along each eigenvector, that which a step leaves out, (rank, 1).
+        of_matrix: 1 / v, ().
+        of_bias: 1 / (v + 1 / s), ().
+        mean: mu / v, (inputs,).
+    """
+
+    shares: Tensor
+    of_matrix: Tensor
+    of_bias: Tensor
+    mean: Tensor
 
 
 @dataclass(frozen=True)
@@ -24,22 +39,22 @@ class Move:
     Attributes:
         matrix: of W, up to the scale, (inputs, units).
         bias: of b, (units,), or None.
-        scale: of the matrix.
-        slope: the gradient times the direction.
+        scale: of the matrix, ().
+        slope: the gradient times the direction, ().
     """
 
     matrix: Tensor
     bias: Tensor | None
-    scale: float
-    slope: float
+    scale: Tensor
+    slope: Tensor
 
-    def taken(self, layer: Weights, length: float) -> Weights:
-        """Return weights moved by a length, in the memory of the direction."""
+    def taken(self, layer: Weights, length: Tensor) -> Weights:
+        """Return weights moved by a length, (), in the memory of the direction."""
         scale = length * self.scale
-        matrix = torch.sub(layer.matrix, self.matrix, alpha=scale, out=self.matrix)
+        matrix = torch.addcmul(layer.matrix, self.matrix, scale, value=-1, out=self.matrix)
         if layer.bias is None or self.bias is None:
             return Weights(matrix, layer.bias)
-        return Weights(matrix, torch.sub(layer.bias, self.bias, alpha=length))
+        return Weights(matrix, torch.addcmul(layer.bias, self.bias, length, value=-1))
 
 
 class LayerMetric:
@@ -49,6 +64,13 @@ class LayerMetric:
     forgetting, and s the damping, the metric on [W; b] is v (I + C / (s v)) on centered inputs,
     (v + 1 / s) on the bias. C is kept by its leading eigenvectors, which one step of subspace
     iteration follows at every look. Without a bias, mu is 0 and C the second moment.
+
+    Nothing here is read from a device, so that a step can be recorded as a graph.
+
+    Attributes:
+        state: mu, the eigenvectors, their values, v and how many looks there have been, weighed as
+            they are forgotten. No look changes them in place.
+        blind: whether it needs to `begin` before sums about a mean can be formed.
     """
 
     def __init__(
@@ -74,19 +96,40 @@ class LayerMetric:
         """
         kept = min(rank, inputs // 4)
         self._bias, self._damping, self._memory = bias, damping, memory
-        self._mean = torch.zeros(inputs)  # of the type of the first inputs or gradient
         self._drawn = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
-        self._vectors = self._drawn
-        self._values = torch.zeros(kept)
-        self._variance, self._looks, self._unseen = 0.0, 0.0, variance
+        self._mean = torch.zeros(inputs)  # of the type of the first inputs or gradient
+        self._vectors, self._values = self._drawn, torch.zeros(kept)
+        self._variance = torch.tensor(variance, dtype=torch.float64)
+        self._looks = torch.zeros((), dtype=torch.float64)
+        self.blind = bias
+        self._scales: tuple[float, _Scales] | None = None  # and the pull for which they hold
 
-    def memory(self) -> list[Any]:
-        """Return the running statistics, which no look changes in place."""
+    @property
+    def state(self) -> list[Tensor]:
+        """The running statistics."""
         return [self._mean, self._vectors, self._values, self._variance, self._looks]
 
-    def recall(self, memory: list[Any]) -> None:
-        """Go back to what `memory` has returned."""
-        self._mean, self._vectors, self._values, self._variance, self._looks = memory
+    @state.setter
+    def state(self, state: Sequence[Tensor]) -> None:
+        self._mean, self._vectors, self._values, self._variance, self._looks = state
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that the next step depends on, once there has been one."""
+        assert self._scales is not None  # of the last step
+        return [*self.state, *self._scales[1]]
+
+    @tensors.setter
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        assert self._scales is not None
+        self.state, self._scales = tensors[:5], (self._scales[0], _Scales(*tensors[5:]))
+
+    def recall(self, memory: Sequence[Any]) -> None:
+        """Go back to a state of which the last two may be numbers."""
+        *known, variance, looks = memory
+        if looks > 0:
+            numbers = (torch.as_tensor(x, dtype=torch.float64) for x in (variance, looks))
+            self.state, self.blind, self._scales = [*known, *numbers], False, None
 
     @property
     def mean(self) -> Tensor:
@@ -94,9 +137,9 @@ class LayerMetric:
         return self._mean
 
     @property
-    def blind(self) -> bool:
-        """Whether it needs to `begin` before sums about a mean can be formed."""
-        return self._bias and not self._looks
+    def variance(self) -> Tensor:
+        """v, float64, ()."""
+        return self._variance
 
     def first_sums(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return how often inputs, (samples, inputs), count, and their sum."""
@@ -104,8 +147,8 @@ class LayerMetric:
 
     def begin(self, mass: Tensor, total: Tensor) -> None:
         """Take the mean of the first inputs from their sums."""
-        if mass > 0:
-            self._mean = total / mass
+        self._mean = (total / mass).where(mass > 0, 0.0)
+        self.blind, self._scales = False, None
 
     def sums(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:
         """Return what `look` needs of a batch, sums over samples about the mean so far.
@@ -123,15 +166,11 @@ class LayerMetric:
         return _mass(inputs, weights), counted.sum(0), moved, (counted * centered).sum()
 
     def look(self, mass: Tensor, total: Tensor, moved: Tensor, squares: Tensor) -> None:
-        """Update the statistics by the `sums` of a batch.
-
-        Raises:
-            SolverError: the squares of inputs overflow.
-        """
-        if not mass > 0:
-            return
-        looks = self._memory * self._looks + 1
-        share = 1 / looks
+        """Update the statistics by the `sums` of a batch; one without mass changes nothing."""
+        counts, before = mass > 0, self.state
+        mass = mass.where(counts, 1.0)
+        self._looks = self._memory * self._looks.to(mass.device) + 1
+        share = 1 / self._looks
         total, moved, squares = total / mass, moved / mass, squares / mass
         if self._bias:  # the mean moves, and with it what the sums are about
             shift = share * total
@@ -139,11 +178,8 @@ class LayerMetric:
             moved = moved - shift.outer(total @ self._vectors - along) - total.outer(along)
             squares = squares - (2 - share) * share * total.dot(total)
             self._mean = self._mean + shift
-        spread = float(squares / len(total))
-        if not spread < math.inf:
-            raise SolverError("the variance of a layer's inputs is not finite: scale X.")
-        self._looks = looks
-        self._variance += share * (spread - self._variance)
+        spread = (squares / len(total)).double()
+        self._variance = self._variance.to(spread).lerp(spread, share)
         mixed = (1 - share) * self._vectors * self._values + share * moved
         found, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
@@ -152,6 +188,8 @@ class LayerMetric:
         self._values = self._values.where(self._values > least, 0.0)
         # What is left where the inputs have a lower rank is rounding: the next look begins anew.
         self._vectors = found.where(self._values > 0, self._drawn)
+        self.state = [new.where(counts, old) for new, old in zip(self.state, before, strict=True)]
+        self._scales = None
 
     def centered(self, inputs: Tensor) -> Tensor:
         """Return inputs less their running mean, (samples, inputs)."""
@@ -176,27 +214,31 @@ class LayerMetric:
             pull: the curvature of a penalty whose gradient is in that of W. Inputs that vary less
                 do not make the step longer: it would be all penalty, and the bias stand still.
         """
-        variance = max(self._least_variance(weight), pull)
-        fall = torch.dot(weight.flatten(), weight.flatten())
+        if self._scales is None or self._scales[0] != pull:
+            self._scales = pull, self._scaled(weight, pull)
+        scales, flat = self._scales[1], weight.flatten()
+        fall = flat.dot(flat)
         if len(self._values):
-            self._vectors, self._values = self._vectors.to(weight), self._values.to(weight)
             seen = product(self._vectors.T, weight)
-            shrunk = (self._values / (self._values + self._damping * variance))[:, None] * seen
-            fall -= (seen * shrunk).sum()
+            shrunk = scales.shares * seen
+            fall = fall - (seen * shrunk).sum()
             weight.addmm_(self._vectors, shrunk, alpha=-1)
         if bias is None:
-            return Move(weight, None, 1 / variance, float(fall / variance))
-        shift = bias / (variance + 1 / self._damping)
-        slope = float(fall) / variance + float(shift @ bias)
-        shift = torch.addmv(shift, weight.T, self._mean.to(weight), alpha=-1 / variance)
-        return Move(weight, shift, 1 / variance, slope)
+            return Move(weight, None, scales.of_matrix, fall * scales.of_matrix)
+        shift = bias * scales.of_bias
+        slope = fall * scales.of_matrix + shift.dot(bias)
+        shift = torch.addmv(shift, weight.T, scales.mean, alpha=-1)
+        return Move(weight, shift, scales.of_matrix, slope)
 
-    def _least_variance(self, like: Tensor) -> float:
-        if not self._looks:  # of a layer that does not show its inputs
-            return self._unseen
-        return max(self._variance, float(torch.finfo(like.dtype).tiny))
+    def _scaled(self, like: Tensor, pull: float) -> _Scales:
+        self._vectors, self._values = self._vectors.to(like), self._values.to(like)
+        variance = self._variance.to(like.device).clamp(min=max(_least(like), pull))
+        shares = self._values / (self._values + self._damping * variance)
+        of_bias = 1 / (variance + 1 / self._damping)
+        mean = self._mean.to(like) / variance
+        return _Scales(shares.unsqueeze(1), (1 / variance).to(like), of_bias.to(like), mean)
 
-    def held(self, layer: Weights, penalty: Penalty, t: float) -> Weights:
+    def held(self, layer: Weights, penalty: Penalty, t: Tensor) -> Weights:
         """Return the proximal step of a penalty in the metric v I, of rank 0.
 
         The mean pre-activation is kept by the bias.
@@ -204,13 +246,18 @@ class LayerMetric:
         Args:
             layer: where the step ends without the penalty.
             penalty: pi.
-            t: the length of the step.
+            t: the length of the step, ().
         """
-        matrix = penalty.prox(layer.matrix, t / self._least_variance(self._mean))
+        scaled = cast(float, t / self._variance.clamp(min=_least(layer.matrix)))
+        matrix = penalty.prox(layer.matrix, scaled)
         if layer.bias is None:
             return Weights(matrix, None)
         left = layer.matrix - matrix
         return Weights(matrix, torch.addmv(layer.bias, left.T, self._mean.to(left)))
+
+
+def _least(like: Tensor) -> float:
+    return float(torch.finfo(like.dtype).tiny)
 
 
 def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:
@@ -218,4 +265,4 @@ def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _mass(rows: Tensor, weights: Tensor | None) -> Tensor:
-    return rows.new_tensor(len(rows)) if weights is None else weights.sum()
+    return rows.new_full((), len(rows)) if weights is None else weights.sum()

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import (
     SAMPLE_WEIGHTS,
+    TIME,
     Applied,
     Parameter,
     arguments_of,
@@ -36,6 +37,7 @@ from liftednet.problems import OutputFit
 from liftednet.products import added, linear
 from liftednet.samples import Weights
 from liftednet.solvers import choose
+from liftednet.solvers.deferred import stays_on_device
 from liftednet.solvers.layer_metric import LayerMetric
 from liftednet.validation import is_number, require_count, require_positive
 
@@ -53,6 +55,7 @@ _NEAR = 1e3  # lam from which targets are so near to the states that float64 tel
 _WIDTH = 0.6  # of a margin that has no scale, in root mean squares of u
 _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
+_UNREAD = 20  # losses of batches at most, that stay on a device
 _KEPT = 8  # sizes of batches for which a problem stays compiled
 
 Validate = Callable[[Sequence[Weights]], float]
@@ -171,12 +174,17 @@ class Minibatch:
                 pairs = zip(batches, self._shares(epoch, len(batches)), strict=False)
                 for batch, share in islice(pairs, done, None):
                     before_it = moves.weights
-                    loss = moves.step(batch, share * moves.rate, batches.samples, batches.weight)
-                    total, seen, done = total + moves.met * loss, seen + moves.met, done + 1
-                    remember()
-                    yield None
+                    moves.step(batch, share * moves.rate, batches.samples, batches.weight)
                     if before_it is not last:
                         moves.reuse(before_it)
+                    if not moves.due:
+                        continue
+                    for met, loss in moves.read():
+                        total, seen, done = total + met * loss, seen + met, done + 1
+                    remember()
+                    yield None
+                for met, loss in moves.read():
+                    total, seen, done = total + met * loss, seen + met, done + 1
                 moves.require_finite()  # no loss has seen the last step
             except SolverError as error:
                 moves.weights = last
@@ -264,8 +272,9 @@ class Targets:
         rows = u.detach()
         ones = rows.new_ones(len(rows)) if self.weights is None else self.weights.to(rows)
         squares, mass = processes.total(ones @ rows.square().mean(-1), ones.sum())
-        size = math.sqrt(float(squares) / max(float(mass), 1.0)) or 1.0
-        margin = replace(self.held, width=_WIDTH * size)
+        size = (squares / mass.clamp(min=1.0)).sqrt()
+        width = cast(float, _WIDTH * size.where(size > 0, 1.0))  # it acts as a number
+        margin = replace(self.held, width=width)
         return replace(self, divergence=margin, held=margin)
 
     def asked(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
@@ -370,7 +379,8 @@ class BatchSteps:
         self._still = not any(state.sequence for state in structure.states)
         self._statistics = running_statistics(x.layer for x in structure.network.layers())
         _refuse_statistics_of_parts(self._statistics)
-        self._taken, self.samples = 0, 0
+        self._taken, self.samples, self._looked = 0, 0, -1
+        self._unread: list[tuple[int, float, Tensor]] = []
         self._prepared: dict[Hashable, Any] = {}
         self._spare: list[Tensor | None] = [None] * len(self.weights)
 
@@ -381,7 +391,7 @@ class BatchSteps:
     def memory(self) -> Memory:
         """Return what the next step depends on."""
         return {
-            "weights": self.weights, "metrics": [metric.memory() for metric in self._metrics],
+            "weights": self.weights, "metrics": [metric.state for metric in self._metrics],
             "taken": [self._taken, self.samples],
             "statistics": [known.memory() for known in self._statistics],
         }  # fmt: skip
@@ -412,17 +422,16 @@ class BatchSteps:
         if not self.finite():
             raise SolverError("weights have become NaN or infinite: lower the rate, or scale X.")
 
-    def step(self, batch: Data, rate: float, samples: int, weight: float = 1.0) -> float:
-        """Move the weights by one batch, and return its mean loss before the step.
+    def step(self, batch: Data, rate: float, samples: int, weight: float = 1.0) -> Tensor:
+        """Move the weights by one batch, and return its mean loss before the step, float64, ().
+
+        Where that is not finite, nor are the weights from then on: `require` tells of it.
 
         Args:
             batch: some samples.
             rate: step in units of the metric.
             samples: of all data, over which the penalty on the weights is shared.
             weight: the mean weight of these samples.
-
-        Raises:
-            SolverError: the loss is not finite; the weights are as they were.
         """
         loss, slopes, values = self._slopes(batch, weight)
         looks = self._looks(values, len(batch))
@@ -439,36 +448,62 @@ class BatchSteps:
         ]
         sent = [x for pair in gradients for x in pair if x is not None]
         seen = [metric.sums(*rows) for metric, *rows in looks]
-        answered = processes.total(
-            sent[0].new_tensor(loss), *sent, *(part for parts in seen for part in parts)
-        )
-        loss, whole = loss if processes.size() == 1 else float(answered[0]), iter(answered[1:])
-        if not loss < math.inf:
-            raise SolverError(
-                f"the loss of batch {self._taken} is {loss}: lower the rate ({rate:.3g} now), or "
-                "scale the inputs."
-            )
+        told = loss if processes.size() == 1 else loss.to(sent[0])
+        loss, *answered = processes.total(told, *sent, *(part for parts in seen for part in parts))
+        whole = iter(answered)
         found = [(next(whole), None if bias is None else next(whole)) for _, bias in gradients]
         for (metric, *_), parts in zip(looks, seen, strict=True):
             metric.look(*(next(whole) for _ in parts))
+            self._looked = self._taken
         self.samples += self.met
         moves = [
             metric.move(metric.about(mean, *pair), pair[1], pull)
             for metric, mean, pair, pull in zip(self._metrics, means, found, pulls, strict=True)
         ]
-        slope = max(sum(move.slope for move in moves), torch.finfo(torch.float64).tiny)
-        length = min(2 * loss / slope, rate)
+        slope = sum((move.slope for move in moves[1:]), moves[0].slope)
+        least = torch.finfo(slope.dtype).tiny
+        length = (2 * loss / slope.clamp(min=least)).clamp(max=rate).to(slope)
         taken = (move.taken(x, length) for move, x in zip(moves, self.weights, strict=True))
         self.weights = [
             x if _is_plain(penalty) else metric.held(x, penalty, length / counts)
             for metric, penalty, x in zip(self._metrics, penalties, taken, strict=True)
         ]
         self._taken += 1
+        self._unread.append((self.met, rate, loss))
         return loss
+
+    @property
+    def due(self) -> bool:
+        """Whether losses are to be read, at every step but where a device would be waited for."""
+        return len(self._unread) >= (_UNREAD if stays_on_device(self._unread[-1][-1]) else 1)
+
+    def read(self) -> list[tuple[int, float]]:
+        """Return samples and loss of the batches since the last reading.
+
+        Raises:
+            SolverError: a loss is not finite, or the variance of a layer's inputs.
+        """
+        if not self._unread:
+            return []
+        mets, rates, losses = zip(*self._unread, strict=True)
+        self._unread.clear()
+        several, first = len(losses) > 1, self._taken - len(losses)
+        found = torch.stack(losses).tolist() if several else [float(losses[0])]
+        bad = next((i for i, loss in enumerate(found) if not loss < math.inf), len(found))
+        if first <= self._looked < first + bad:  # what comes after the look is of its making
+            spreads = torch.stack([metric.variance.to(losses[0]) for metric in self._metrics])
+            if not bool(spreads.isfinite().all()):
+                raise SolverError("the variance of a layer's inputs is not finite: scale X.")
+        if bad < len(found):
+            raise SolverError(
+                f"the loss of batch {first + bad} is {found[bad]}: lower the rate "
+                f"({rates[bad]:.3g} now), or scale the inputs."
+            )
+        return list(zip(mets, found, strict=True))
 
     @torch.enable_grad()
     @batch_statistics()
-    def _slopes(self, batch: Data, weight: float = 1.0) -> tuple[float, list[_Slope], Values]:
+    def _slopes(self, batch: Data, weight: float = 1.0) -> tuple[Tensor, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
         leaves = [
             self._leaf(parameter, layer)
@@ -476,26 +511,28 @@ class BatchSteps:
         ]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        rows = self._rows(batch)
+        rows, counted = self._rows(batch)
         rules = partial(self._rule, batch, max(rows) * weight)
         activated = partial(self._activated, batch.like, rules)
         terms = self.structure.network.terms
         with self._precision(batch.like):
             values = passed_forward(self.structure.groups, given, activated, known, rules)
             outputs = [value_of(term.argument, values, known) for term in terms]
-        loss, tops, slopes = 0.0, [], []
-        for term, output, count in zip(terms, outputs, rows, strict=True):
-            value, u, slope = self._top(term, batch, output.to(batch.like), count * weight)
-            loss += value
-            tops.append(u)
-            slopes.append(slope)
+        losses, tops, slopes = zip(
+            *(
+                self._top(term, batch, output.to(batch.like), some, count * weight)
+                for term, output, some, count in zip(terms, outputs, counted, rows, strict=True)
+            ),
+            strict=True,
+        )
         asked = [
             self._asked(parameter, leaf, values, known)
             for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
         ]
         parts = [part for one in asked for part in one.parts]
         found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
-        return loss, [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked], values
+        asks = [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked]
+        return sum(losses[1:], losses[0]), asks, values
 
     def _leaf(self, parameter: Parameter, layer: Weights) -> Weights:
         """Return weights as they stand in a forward pass, of which gradients can be asked."""
@@ -522,19 +559,27 @@ class BatchSteps:
             return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
         return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
-    def _rows(self, batch: Data) -> list[int]:
-        """Return over how many rows the mean of every loss is taken, and keep the samples."""
-        rows, terms = [len(batch)], self.structure.network.terms
+    def _rows(self, batch: Data) -> tuple[list[int], list[Tensor | None]]:
+        """Return over how many rows the mean of every loss is taken, and which; keep the samples.
+
+        None where all rows count. Lengths are known on the CPU, so that nobody waits for them.
+        """
+        terms, known = self.structure.network.terms, batch.values
+        if TIME in known:
+            known = {TIME: replace(known[TIME], device=torch.device("cpu"))}
+        rows, counting = [len(batch)], list[Tensor | None]()
         for term in terms:
+            mask = counted(known, batch.last_only, term.label, term.argument)
+            some = None if mask is None else mask.flatten().nonzero().squeeze(1)
             y = batch.values[term.label]
-            mask = counted(batch.values, batch.last_only, term.label, term.argument)
-            rows.append(y[..., 0].numel() if mask is None else int(mask.sum()))
+            rows.append(y.shape[:-1].numel() if some is None else len(some))
+            counting.append(None if some is None else some.to(batch.like.device))
         if batch.among is not None and not any(term.argument.sequence for term in terms):
             rows = [batch.among] * len(rows)
         elif processes.size() > 1:
             rows = processes.gathered(rows).sum(0).long().tolist()
         self.met, *rows = rows
-        return rows
+        return rows, counting
 
     def _activated(self, like: Tensor, rules: Rules, state: State, u: Tensor) -> Tensor:
         u = u.to(like)
@@ -556,7 +601,9 @@ class BatchSteps:
             divergence, held, lam / counts, batch.values.get(SAMPLE_WEIGHTS), lam > _NEAR
         )
 
-    def _top(self, term: Term, batch: Data, u: Tensor, mass: float) -> tuple[float, Tensor, Tensor]:
+    def _top(
+        self, term: Term, batch: Data, u: Tensor, some: Tensor | None, mass: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the mean loss, the last pre-activations, and their part of the mean gradient.
 
         The means are over rows of so much weight, of which other processes may have some.
@@ -564,11 +611,11 @@ class BatchSteps:
         y = batch.values[term.label]
         weights = row_weights(batch.values, y)
         if term.argument.sequence:
-            mask = counted(batch.values, batch.last_only, term.label, term.argument)
-            if mask is not None:
-                u, y = u[mask], y[mask]
-                weights = None if weights is None else weights[mask]
             u, y = u.flatten(0, -2), y.flatten(0, -2)
+            weights = None if weights is None else weights.flatten()
+            if some is not None:
+                u, y = u.index_select(0, some), y.index_select(0, some)
+                weights = None if weights is None else weights.index_select(0, some)
         with torch.no_grad():
             if term.state is None:
                 divergence = term.pinned.divergence
@@ -578,9 +625,8 @@ class BatchSteps:
                 rows, slope = self._output(term, term.state, y, u, weights is None)
                 share = 1 / mass
             if weights is not None:
-                weights = weights.flatten()
                 rows, slope = weights * rows, weights.unsqueeze(-1) * slope
-            return share * float(rows.sum()), u, slope.mul_(share)
+            return share * rows.sum(dtype=torch.float64), u, slope.mul_(share)
 
     def _output(
         self, term: Term, state: State, y: Tensor, u: Tensor, together: bool
