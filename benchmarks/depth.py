@@ -9,10 +9,10 @@ MNIST, labels smoothed by 0.1; AdamW is tuned on 5,000 other digits, ours has it
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, stdev
@@ -26,6 +26,7 @@ from liftednet.errors import SolverError
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.starts import STARTS
 from liftednet.reproduce.exact import exact_gradients
+from liftednet.reproduce.runs import Outcome, run_all
 
 FOLDER = Path(__file__).parents[1] / "results" / "depth"
 ACTIVATIONS = {
@@ -155,39 +156,26 @@ def by_adam(run: Run, data: Digits) -> Callable[[Tensor], Tensor]:
 METHODS = {LIFTED: by_library, EXACT: by_exact_gradients, ADAM: by_adam}
 
 
-class Runs:
-    """What has been run, kept in a file of one line each."""
-
-    def __init__(self, path: Path | None, data: Digits) -> None:
-        """Take up the runs of a file, where there is one."""
-        self.path, self.data = path, data
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        self.found = {Run(**(line := json.loads(x))["run"]): line["result"] for x in lines}
-
-    def __call__(self, run: Run) -> dict[str, float]:
-        """Return accuracy on held-out and test digits, and processor seconds."""
-        if run not in self.found:
-            started = time.process_time()
-            try:
-                predict = METHODS[run.method](run, self.data)
-                seconds = time.process_time() - started
-                with torch.no_grad():
-                    held, test = (
-                        float((predict(x) == y).float().mean())
-                        for x, y in (self.data.held, self.data.test)
-                    )
-            except SolverError as error:  # a training that fails is a failed run
-                print(error)
-                held, test, seconds = 0.1, 0.1, time.process_time() - started
-            self.found[run] = {"held": held, "test": test, "seconds": round(seconds, 2)}
-            print(run, self.found[run], flush=True)
-            if self.path is not None:
-                with self.path.open("a") as file:
-                    file.write(json.dumps({"run": asdict(run), "result": self.found[run]}) + "\n")
-        return self.found[run]
+Found = Callable[[Run], Outcome]
 
 
-def tuned(runs: Runs, layers: int, activation: str, passes: int, known: Run | None) -> Run:
+def train(data: Digits, run: Run) -> Outcome:
+    """Return accuracy on held-out and test digits, and processor seconds."""
+    started = time.process_time()
+    try:
+        predict = METHODS[run.method](run, data)
+        seconds = time.process_time() - started
+        with torch.no_grad():
+            held, test = (
+                float((predict(x) == y).float().mean()) for x, y in (data.held, data.test)
+            )
+    except SolverError as error:  # a training that fails is a failed run
+        print(error)
+        held, test, seconds = 0.1, 0.1, time.process_time() - started
+    return {"held": held, "test": test, "seconds": round(seconds, 2)}
+
+
+def tuned(found: Found, layers: int, activation: str, passes: int, known: Run | None) -> Run:
     """Return AdamW as it is best on held-out digits, among starts, rates and decays.
 
     Rates go on by a factor of 3 until the best is inside; other depths begin at the best of 20.
@@ -203,7 +191,8 @@ def tuned(runs: Runs, layers: int, activation: str, passes: int, known: Run | No
         tries = [replace(known, layers=layers)]
 
     def held(run: Run) -> float:
-        return runs(run)["held"]
+        value: float = found(run)["held"]
+        return value
 
     best = max(tries, key=held)
     for factor in (3, 1 / 3):
@@ -215,20 +204,20 @@ def tuned(runs: Runs, layers: int, activation: str, passes: int, known: Run | No
     return max([best, *(replace(best, decay=decay) for decay in decays)], key=held)
 
 
-def rows(runs: Runs, depths: tuple[int, ...], passes: int, most: int) -> Iterator[str]:
+def rows(found: Found, depths: tuple[int, ...], passes: int, most: int) -> Iterator[str]:
     """Yield the table: mean and deviation of test accuracy over seeds."""
     yield "| layers | activation | training | passes | test accuracy | worst | processor seconds |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
     best: dict[str, Run] = {}
     for layers in depths:
         for activation in ACTIVATIONS:
-            opponent = tuned(runs, layers, activation, most, best.get(activation))
+            opponent = tuned(found, layers, activation, most, best.get(activation))
             best.setdefault(activation, opponent)
             ours = Run(layers, activation, LIFTED, TUNED_AT, passes)
             for run in (ours, replace(ours, method=EXACT), opponent):
-                found = [runs(replace(run, seed=seed)) for seed in SEEDS]
-                test = [result["test"] for result in found]
-                seconds = fmean(result["seconds"] for result in found)
+                results = [found(replace(run, seed=seed)) for seed in SEEDS]
+                test = [result["test"] for result in results]
+                seconds = fmean(result["seconds"] for result in results)
                 told = run.method
                 if run.method == ADAM:
                     told = f"AdamW, {run.start} start, rate {run.rate:g}, decay {run.decay:g}"
@@ -241,20 +230,18 @@ def rows(runs: Runs, depths: tuple[int, ...], passes: int, most: int) -> Iterato
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a check that it runs")
-    quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    if quick:
-        runs = Runs(None, digits(500, 500))
-        for line in rows(runs, (2,), 2, 2):
-            print(line)
+    if parser.parse_args().quick:
+        few = digits(500, 500)
+        print(*rows(lambda run: train(few, run), (2,), 2, 2), sep="\n")
         return
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    runs = Runs(FOLDER / "runs.jsonl", digits())
-    lines = []
-    for line in rows(runs, (20, 40, 10), 10, 25):
-        print(line, flush=True)
-        lines.append(line)
-    (FOLDER / "table.md").write_text("\n".join(lines) + "\n")
+    run = partial(train, digits())
+
+    def found(setting: Run) -> Outcome:
+        return run_all(FOLDER / "runs.jsonl", [setting], run)[0].outcome
+
+    lines = rows(found, (20, 40, 10), 10, 25)
+    (FOLDER / "table.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
 
 
 if __name__ == "__main__":

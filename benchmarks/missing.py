@@ -4,19 +4,17 @@ Of every feature three tenths of the entries are missing, at random, or large on
 `missing=True` has no option set, and so has our network on imputed data; where rho is chosen, it is
 out of eight on a held-out fifth. AdamW on the same network, for as many steps with a rate that
 falls to zero, has rate and decay chosen likewise, out of eight pairs.
-Run it with `OMP_NUM_THREADS=1 python -m benchmarks.missing`; what is done is kept, and --minutes
-cuts it in pieces. Written to benchmarks/results/missing.md.
+Run it with `OMP_NUM_THREADS=1 python -m benchmarks.missing`; finished runs are kept, and --stored
+writes the table of those that are there, benchmarks/results/missing.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -29,16 +27,20 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from benchmarks.solvers import machine
+from benchmarks.stored import records, write
 from liftednet.models import LiftedClassifier, LiftedRegressor
+from liftednet.reproduce.runs import Outcome
 
-RESULT = Path(__file__).parent / "results" / "missing.md"
-RUNS = RESULT.with_suffix(".jsonl")
 SEEDS = range(5)
 HOLES = (("at random", 0.3), ("large ones", 0.3))
 RATES, DECAYS = (1e-4, 3e-4, 1e-3, 3e-3), (1e-2, 1.0)
 RHOS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 STEPS, BATCH, HIDDEN, MOST = 500, 100, 100, 1_000
+TEXT = (
+    f"{(__doc__ or '').split('Run it with')[0].strip()}\n\n"
+    "R2 of regressions, accuracy of classes, 30 % of the samples held out: mean over "
+    f"{len(SEEDS)} seeds of holes, split and start (and the worst). Bold is the best mean of a row."
+)
 Array = np.ndarray[Any, Any]
 Split = tuple[Array, Array, Array, Array]  # training and test inputs, training and test answers
 
@@ -148,78 +150,61 @@ def lifted(parts: Split, classes: bool, seed: int, rho: float | None = None) -> 
     return float(model.fit(x, y).score(unseen, wanted))
 
 
-def runs(name: str, kind: str, share: float, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield every method's score on one set with holes."""
-    parts, classes = split(name, kind, share, seed), tables()[name][2]
-    about = {"set": name, "kind": kind, "share": share, "seed": seed}
-    begun = time.process_time()
+@dataclass(frozen=True)
+class Run:
+    """All methods on one set with holes."""
 
-    def row(method: str, score: float, **more: float) -> dict[str, Any]:
+    set: str
+    holes: str
+    share: float
+    seed: int
+
+
+def train(run: Run) -> Outcome:
+    """Return every method's score, its processor seconds, and what it chose."""
+    parts, classes = split(run.set, run.holes, run.share, run.seed), tables()[run.set][2]
+    pairs = [{"rate": rate, "decay": decay} for rate, decay in product(RATES, DECAYS)]
+    found, begun = {}, time.process_time()
+
+    def keep(method: str, score: float, chosen: Mapping[str, float] = {}) -> None:
         nonlocal begun
         spent, begun = time.process_time() - begun, time.process_time()
-        return {**about, "method": method, "score": score, "seconds": spent, **more}
+        found[method] = {"score": score, "seconds": spent, **chosen}
 
-    yield row("missing=True", lifted(parts, classes, seed))
-    score, chosen = tuned(lifted, [{"rho": rho} for rho in RHOS], parts, classes, seed)
-    yield row("missing=True, rho chosen", score, **chosen)
-    pairs = [{"rate": rate, "decay": decay} for rate, decay in product(RATES, DECAYS)]
-    for imputed, imputer in imputers(parts[0].shape[1]).items():
-        filled = (imputer.fit_transform(parts[0]), imputer.transform(parts[1]), *parts[2:])
-        yield row(f"{imputed}; ours", lifted(filled, classes, seed))
-        score, chosen = tuned(adam, pairs, filled, classes, seed)
-        yield row(f"{imputed}; AdamW", score, **chosen)
-
-
-def table(records: list[dict[str, Any]]) -> str:
-    """Return a row for every set and kind of holes, a column for every method."""
-    methods = list(dict.fromkeys(x["method"] for x in records))
-    cells = list(dict.fromkeys((x["set"], x["kind"], x["share"]) for x in records))
-    lines = ["| set, missing | " + " | ".join(methods) + " |", "|" + " --- |" * (len(methods) + 1)]
-    for cell in cells:
-        found = {
-            method: [
-                x["score"] for x in records
-                if x["method"] == method and (x["set"], x["kind"], x["share"]) == cell
-            ]
-            for method in methods
-        }  # fmt: skip
-        best = max(map(fmean, found.values()))
-        shown = []
-        for scores in found.values():
-            text = f"{fmean(scores):.3f} ({min(scores):.3f})"
-            shown.append(f"**{text}**" if fmean(scores) == best else text)
-        name = f"{cell[0]}, {cell[2]:.0%} {cell[1]}"
-        lines.append(f"| {name} | " + " | ".join(shown) + " |")
-    return "\n".join(lines)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        keep("missing=True", lifted(parts, classes, run.seed))
+        rhos = [{"rho": rho} for rho in RHOS]
+        keep("missing=True, rho chosen", *tuned(lifted, rhos, parts, classes, run.seed))
+        for imputed, imputer in imputers(parts[0].shape[1]).items():
+            filled = (imputer.fit_transform(parts[0]), imputer.transform(parts[1]), *parts[2:])
+            keep(f"{imputed}; ours", lifted(filled, classes, run.seed))
+            keep(f"{imputed}; AdamW", *tuned(adam, pairs, filled, classes, run.seed))
+    return found
 
 
-def main(minutes: float) -> None:
-    records = [json.loads(x) for x in RUNS.read_text().splitlines()] if RUNS.exists() else []
-    done = {(x["set"], x["kind"], x["share"], x["seed"]) for x in records}
-    begun = time.monotonic()
-    for seed, name, (kind, share) in product(SEEDS, tables(), HOLES):
-        if (name, kind, share, seed) in done or time.monotonic() - begun > 60 * minutes:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            records += runs(name, kind, share, seed)
-        RUNS.write_text("".join(json.dumps(x) + "\n" for x in records))
-    if not records:
-        return
-    order = {name: number for number, name in enumerate(tables())}
-    records.sort(key=lambda x: (order[x["set"]], HOLES.index((x["kind"], x["share"]))))
-    seeds = sorted({x["seed"] for x in records})
-    where = ", ".join(f"{name} {value}" for name, value in machine().items())
-    RESULT.write_text(
-        "# Data with holes\n\n"
-        f"{(__doc__ or '').split('Run it with')[0].strip()}\n\n"
-        f"R2 of regressions, accuracy of classes, 30 % of the samples held out: mean over "
-        f"{len(seeds)} seeds of holes, split and start (and the worst). Bold is the best mean of a "
-        f"row.\n\n{table(records)}\n\n({where}.)\n"
-    )
+def row(name: str, kind: str, share: float, outcomes: Sequence[Outcome]) -> str:
+    """Return the line of a set and kind of holes, with a column for every method."""
+    found = {method: [one[method]["score"] for one in outcomes] for method in outcomes[0]}
+    best = max(map(fmean, found.values()))
+    shown = []
+    for scores in found.values():
+        text = f"{fmean(scores):.3f} ({min(scores):.3f})"
+        shown.append(f"**{text}**" if fmean(scores) == best else text)
+    return f"| {name}, {share:.0%} {kind} | {' | '.join(shown)} |"
+
+
+def main() -> None:
+    records_of, lines = records("missing", train), []
+    for name, (kind, share) in product(tables(), HOLES):
+        done = [one.outcome for one in records_of([Run(name, kind, share, s) for s in SEEDS])]
+        if done:
+            heads = f"| set, missing | {' | '.join(done[0])} |"
+            lines += [row(name, kind, share, done)]
+    if lines:
+        rule = "|" + " --- |" * (heads.count("|") - 1)
+        write("missing", "Data with holes", TEXT, [heads, rule, *lines])
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60.0)
-    main(parser.parse_args().minutes)
+    main()

@@ -11,7 +11,6 @@ the table in multiple_shooting.md; --stored writes it and runs nothing.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -28,19 +26,18 @@ from torch.func import jvp
 from torch.nn.functional import one_hot
 
 from benchmarks.gauss_newton_cases import Case, sequence_case
-from benchmarks.solvers import machine
+from benchmarks.stored import Records, records, write
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.data import digits
 from liftednet.losses import CrossEntropy
 from liftednet.models.starts import xavier
-from liftednet.reproduce.runs import Outcome, finished, run_all
+from liftednet.reproduce.runs import Outcome
 from liftednet.solvers.curvature_products import CurvatureProducts
 from liftednet.solvers.gauss_newton import steps
 from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt
 from liftednet.solvers.objective import Forward, Target, Tensors, joined
 
-RESULTS = Path(__file__).parent / "results"
 RESET = "reset"
 KEPT = {"kept, nu of closing": 0.0, "kept, nu of multipliers": 2.0}  # times their mean
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # of a step, of which the best is taken
@@ -309,9 +306,10 @@ def train(run: Run) -> Outcome:
     return {"best": best, "steps": count, "processor": seconds}
 
 
-def rows(task: Task, outcomes: Callable[[list[Run]], list[Outcome]]) -> Iterator[str]:
+def rows(task: Task, records_of: Records[Run]) -> Iterator[str]:
     for form in (RESET, *KEPT):
-        found = outcomes([Run(task.name, form, seed, task.seconds) for seed in task.seeds])
+        runs = [Run(task.name, form, seed, task.seconds) for seed in task.seeds]
+        found = [record.outcome for record in records_of(runs)]
         if not found:
             continue
         reached = [one for one in found if one["best"] >= task.aim]
@@ -327,21 +325,11 @@ def rows(task: Task, outcomes: Callable[[list[Run]], list[Outcome]]) -> Iterator
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--stored", action="store_true", help="the table of what has been run")
-    stored, store = parser.parse_args().stored, RESULTS / "multiple_shooting.jsonl"
-
-    def outcomes(runs: list[Run]) -> list[Outcome]:
-        found = finished(store, runs) if stored else run_all(store, runs, train)
-        return [record.outcome for record in found]
-
-    where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    lines = ["# Gauss-Newton with states that stay variables", "", f"{where}.", "", TEXT, ""]
-    lines += ["| task, start | aim | seconds | form | succeeded | steps | seconds | best |"]
+    found = records("multiple_shooting", train)
+    lines = ["| task, start | aim | seconds | form | succeeded | steps | seconds | best |"]
     lines += ["| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |"]
-    for task in TASKS:
-        lines += rows(task, outcomes)
-    (RESULTS / "multiple_shooting.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    lines += [line for task in TASKS for line in rows(task, found)]
+    write("multiple_shooting", "Gauss-Newton with states that stay variables", TEXT, lines)
 
 
 if __name__ == "__main__":

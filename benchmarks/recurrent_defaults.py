@@ -7,13 +7,9 @@ recurrent_defaults.jsonl, the table in recurrent_defaults.md; --stored writes it
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -21,16 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.solvers import machine
+from benchmarks.stored import Records, records, write
 from liftednet import starts
 from liftednet.data import echo, har, running_sum, timer
 from liftednet.models import LiftedRNN
 from liftednet.models.networks import PlainRNN
 from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, Record, finished, run_all
+from liftednet.reproduce.runs import Outcome, Record
 from liftednet.reproduce.tuning import tuned
 
-RESULTS = Path(__file__).parent / "results"
 TEST, TRIAL, VALIDATION = 1000, 1000, 10**6
 FRESH = (4, 5, 6, 7, 8)  # seeds by which no default was chosen
 BATCH, CLIP, FACTOR = 50, 1.0, 10 / 3
@@ -41,7 +36,6 @@ EVERY = (ADAM, LSTM, GRU)
 OLD: dict[str, Any] = {
     "method": "full", "divergence": "joint", "start": "identity", "rho": 0.1, "standardize": False,
 }  # fmt: skip
-Outcomes = Callable[[Sequence["Run"]], "list[Record[Run]]"]
 FEW = 1  # seeds of what takes twelve minutes for each
 FAILED = 0.05  # below the best mean of a task
 
@@ -196,7 +190,7 @@ def adam(task: Task, run: Run, x: Tensor, y: Tensor) -> Network:
     return network
 
 
-def opponent(task: Task, method: str, outcomes: Outcomes) -> tuple[str, list[Record[Run]]]:
+def opponent(task: Task, method: str, records_of: Records[Run]) -> tuple[str, list[Record[Run]]]:
     """Return how an opponent is best on validation sequences, and its runs."""
     first = Run(task.name, method, TRIAL, 1e-2, trial=True)
     search: list[tuple[str, float | tuple[object, ...]]] = [("rate", FACTOR), ("batch", (20,))]
@@ -206,26 +200,26 @@ def opponent(task: Task, method: str, outcomes: Outcomes) -> tuple[str, list[Rec
     scores: list[float] = []
 
     def score(run: Run) -> float:
-        found = [record.outcome["accuracy"] for record in outcomes([run])]
+        found = [record.outcome["accuracy"] for record in records_of([run])]
         scores.extend(found)
         return found[0] if found else -1.0
 
     best, _ = tuned(first, search, score)
     failed = sum(accuracy < max(scores) - FAILED for accuracy in scores)
-    found = outcomes([replace(best, seed=seed, trial=False) for seed in task.seeds])
+    found = records_of([replace(best, seed=seed, trial=False) for seed in task.seeds])
     told = ", ".join(filter(None, (f"{best.rate:g}", f"batch {best.batch}", best.start)))
     return f"{method}, {told} ({len(scores)}, {failed})", found
 
 
-def rows(task: Task, outcomes: Outcomes) -> list[str]:
+def rows(task: Task, records_of: Records[Run]) -> list[str]:
     """Return the lines of a task, of what has been run."""
-    found = {LIFTED: outcomes([Run(task.name, LIFTED, seed) for seed in task.seeds])}
+    found = {LIFTED: records_of([Run(task.name, LIFTED, seed) for seed in task.seeds])}
     for method in task.methods:
         if method in (EXACT, BEFORE):
             seeds = task.seeds[:FEW] if method == BEFORE else task.seeds
-            found[method] = outcomes([Run(task.name, method, seed) for seed in seeds])
+            found[method] = records_of([Run(task.name, method, seed) for seed in seeds])
         else:
-            name, trained = opponent(task, method, outcomes)
+            name, trained = opponent(task, method, records_of)
             found[name] = trained
     by_method = {method: [record.outcome for record in own] for method, own in found.items() if own}
     means = {method: fmean(one["accuracy"] for one in own) for method, own in by_method.items()}
@@ -244,17 +238,11 @@ def rows(task: Task, outcomes: Outcomes) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--stored", action="store_true", help="the table of what has been run")
-    stored, store = parser.parse_args().stored, RESULTS / "recurrent_defaults.jsonl"
-    outcomes: Outcomes = partial(finished, store) if stored else partial(run_all, store, run=train)
-    where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    lines = ["# Recurrent networks without options", "", f"{where}.", "", TEXT, ""]
-    lines += ["| task | aim | method | seeds | mean | worst | failed | seconds |"]
+    found = records("recurrent_defaults", train)
+    lines = ["| task | aim | method | seeds | mean | worst | failed | seconds |"]
     lines += ["| --- | ---: | --- | --- | ---: | ---: | ---: | ---: |"]
-    for task in TASKS:
-        lines += rows(task, outcomes)
-    (RESULTS / "recurrent_defaults.md").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    lines += [line for task in TASKS for line in rows(task, found)]
+    write("recurrent_defaults", "Recurrent networks without options", TEXT, lines)
 
 
 if __name__ == "__main__":

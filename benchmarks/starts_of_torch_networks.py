@@ -20,7 +20,7 @@ seconds would be fewer now. Those of digits and HAR are of before the last bias 
 gives weights it draws, the best constant output, which classes of equal size hardly need.
 
 Run it with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.starts_of_torch_networks`,
-two hours; finished runs are kept, and with --written only what is there is shown. Written to
+two hours; finished runs are kept, and with --stored only what is there is shown. Written to
 benchmarks/results/starts_of_torch_networks.md.
 """
 
@@ -340,9 +340,9 @@ def draw(cells: Cells) -> None:
 def main() -> None:
     """Run what is missing, and write the table and its picture."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--written", action="store_true", help="run nothing, write what is there")
+    parser.add_argument("--stored", action="store_true", help="run nothing, write what is there")
     run = partial(run_all, RESULT.with_suffix(".jsonl"), run=train)
-    cells = measured(stored if parser.parse_args().written else run)
+    cells = measured(stored if parser.parse_args().stored else run)
     here = "; ".join(f"{name} {value}" for name, value in machine().items())
     heads = [f"{epochs} epochs (rate)" for epochs in EPOCHS]
     about = " ".join((__doc__ or "").split("\n\n")[1].split())

@@ -36,8 +36,8 @@ from liftednet.reproduce import Table, mean_and_spread, run_all, write_report
 from liftednet.reproduce.exact import exact_gradients
 from liftednet.reproduce.runs import Outcome
 from liftednet.reproduce.starts import shuffled
-from liftednet.reproduce.table1_alone import STARTS
-from liftednet.reproduce.table1_starts import RHO, network_from
+from liftednet.reproduce.table1.alone import STARTS
+from liftednet.reproduce.table1.starts import RHO, network_from
 from liftednet.reproduce.tuning import tuned
 
 GOAL = 0.97
@@ -74,6 +74,7 @@ def lifted(data: Classification, run: Run) -> Networks:
     for batch, rate in _schedule(lambda: batches, len(batches), run):
         with torch.no_grad():
             steps.step(batch, rate, batches.samples)
+            steps.read()
         yield lambda x: model.with_weights(steps.weights).forward(x)
 
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet import activations, losses, penalties
+from liftednet import activations, constraints, losses, penalties
 from liftednet.errors import DataError
 from liftednet.validation import is_integer, is_number, require_finite, require_float
 
@@ -196,7 +197,7 @@ def describe(
     A declared activation, loss or penalty is one of the others: a file cannot hold code.
 
     Args:
-        value: numbers, names, parts, tensors, or sequences of them.
+        value: numbers, names, parts, tensors, arrays, or sequences of them.
         known: classes of parts by name; None for the catalogue of the language.
         tensors: where tensors are put, numbered; None for no tensors.
     """
@@ -205,6 +206,8 @@ def describe(
         return value
     if is_number(value):
         return int(value) if is_integer(value) else float(value)
+    if isinstance(value, np.ndarray):
+        return value.tolist()
     if isinstance(value, list | tuple):
         return [describe(each, known, tensors) for each in value]
     if isinstance(value, Tensor) and tensors is not None:
@@ -279,7 +282,8 @@ _LOSSES = (
     losses.Quantile,
     losses.Huber,
 )
+_CONSTRAINTS = (constraints.Bounds, constraints.Linear)  # those that hold at every input
 CATALOGUE: Catalogue = {
     **{name: getattr(activations, name) for name in activations.__all__},
-    **{part.__name__: part for part in (*_LOSSES, *_PENALTIES)},
+    **{part.__name__: part for part in (*_LOSSES, *_PENALTIES, *_CONSTRAINTS)},
 }

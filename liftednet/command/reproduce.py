@@ -26,18 +26,18 @@ class Reproduction:
 
 REPRODUCTIONS = {
     "frank-wolfe": Reproduction(
-        "liftednet.reproduce.frank_wolfe",
+        "liftednet.reproduce.frank_wolfe.report",
         "recurrent networks by Frank-Wolfe steps, table III and figures 3 to 5",
     ),
     "lifted-rnn": Reproduction(
-        "liftednet.reproduce.lifted_rnn",
+        "liftednet.reproduce.lifted_rnn.report",
         "lifted recurrent networks, the four tables of section 6",
     ),
     "table1": Reproduction(
-        "liftednet.reproduce.table1", "Table 1 of the lifted networks: starts on MNIST"
+        "liftednet.reproduce.table1.report", "Table 1 of the lifted networks: starts on MNIST"
     ),
     "temporal": Reproduction(
-        "liftednet.reproduce.temporal", "early inputs in recurrent networks: tasks and music"
+        "liftednet.reproduce.temporal.report", "early inputs in recurrent networks: tasks and music"
     ),
 }
 

@@ -98,6 +98,19 @@ def finished(store: Path, settings: Sequence[Settings]) -> list[Record[Settings]
     return [Record(s, line["outcome"], line["seconds"]) for s, line in found]
 
 
+def matching(records: Sequence[Record[Settings]], **values: Any) -> list[Record[Settings]]:
+    """Return the records whose settings have these values."""
+    wanted = values.items()
+    return [r for r in records if all(getattr(r.settings, k) == value for k, value in wanted)]
+
+
+def best_rate(tried: Sequence[Record[Settings]], method: str, of: str = "accuracy") -> float:
+    """Return the rate at which a method has the largest outcome of that name."""
+    own: list[Record[Any]] = [*matching(tried, method=method)]
+    rate: float = max(own, key=lambda record: record.outcome[of]).settings.rate
+    return rate
+
+
 def _named(settings: Any) -> dict[str, Any]:
     return {"kind": type(settings).__name__, **asdict(settings)}
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from liftednet import data
 from liftednet.models.networks import SequenceModel
-from liftednet.reproduce import music
-from liftednet.reproduce.lanes import Lanes
+from liftednet.reproduce.temporal import music
+from liftednet.reproduce.temporal.lanes import Lanes
 
 LENGTHS = (9, 3, 1, 4, 12, 7, 3, 5)
 

@@ -22,7 +22,7 @@ from liftednet.reproduce import (
     write_report,
 )
 from liftednet.reproduce.curves import figure_of
-from liftednet.reproduce.runs import finished
+from liftednet.reproduce.runs import Record, best_rate, finished, matching
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,21 @@ def test_a_store_that_cannot_be_written_or_read_is_named(tmp_path: Path) -> None
     (tmp_path / "runs.jsonl").write_bytes(b'{"settings": "\xff"}\n' + b"[" * 100_000 + b"\n")
     with pytest.raises(DataError, match="Line 1"):
         finished(tmp_path / "runs.jsonl", SETTINGS)
+
+
+@dataclass(frozen=True)
+class Trial:
+    method: str
+    rate: float
+
+
+def test_records_are_found_by_their_settings_and_a_rate_by_its_outcome() -> None:
+    found = {("a", 0.1): 0.7, ("a", 0.3): 0.9, ("a", 1.0): 0.8, ("b", 0.1): 1.0}
+    records = [Record(Trial(*key), {"accuracy": x, "loss": -x}, 0.0) for key, x in found.items()]
+    assert [r.settings.rate for r in matching(records, method="a")] == [0.1, 0.3, 1.0]
+    assert matching(records, method="b", rate=0.1) == records[3:]
+    assert not matching(records, method="b", rate=0.3)
+    assert best_rate(records, "a") == 0.3 and best_rate(records, "a", "loss") == 0.1
 
 
 def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from liftednet.data import digits
-from liftednet.reproduce import table1, table1_runs
 from liftednet.reproduce.starts import Samples, accuracy
-from liftednet.reproduce.table1_extent import QUICK, Comparison
-from liftednet.reproduce.table1_starts import (
+from liftednet.reproduce.table1 import data, runs
+from liftednet.reproduce.table1.extent import QUICK, Comparison
+from liftednet.reproduce.table1.report import report
+from liftednet.reproduce.table1.starts import (
     drawn,
     fitted_head,
     lifted,
@@ -39,7 +40,7 @@ def test_training_a_network_leaves_its_start_as_it_was(name):
     layers = drawn(name)(DIGITS, SIZES, 0)
     before = [layer.matrix.clone() for layer in layers]
     network = network_from(layers)
-    table1_runs.train(network, DIGITS, table1_runs.OPTIMIZERS["SGD"], 0.1, 1, 0)
+    runs.train(network, DIGITS, runs.OPTIMIZERS["SGD"], 0.1, 1, 0)
     assert all(old.equal(new.matrix) for old, new in zip(before, layers, strict=True))
 
 
@@ -93,14 +94,13 @@ def test_biases_are_those_of_the_paper():
 
 
 def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
-    monkeypatch.setitem(table1_runs.SOURCES, "mnist", table1_runs.Source(digits))
+    monkeypatch.setitem(data.SOURCES, "mnist", data.Source(digits))
     extent = replace(
         QUICK,
         samples=300,
         test_samples=100,
         architectures=("300",),
         opponents=("300",),
-        paper_architectures=("300",),
         paper_epochs=1,
         lifted_epochs=2,
         compared=(Comparison("digits", "300", 2),),
@@ -108,13 +108,13 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
         seeds=2,
         rates=(("Adam", 1e-3), ("SGD", 1e-1)),
     )
-    report = table1.report(tmp_path, extent).read_text()
+    text = report(tmp_path, extent).read_text()
     stores = {path: path.read_text() for path in tmp_path.glob("*.jsonl")}
     assert len(stores) == 3
-    assert "| Kaiming, fitted head |" in report and "0.898" in report
-    assert "| exact gradients, same step |" in report and "| Muon, tuned |" in report
+    assert "| Kaiming, fitted head |" in text and "0.898" in text
+    assert "| exact gradients, same step |" in text and "| Muon, tuned |" in text
     assert (tmp_path / "curves.png").stat().st_size > 0
-    table1.report(tmp_path, extent)
+    report(tmp_path, extent)
     assert stores == {path: path.read_text() for path in tmp_path.glob("*.jsonl")}
     (tmp_path / "best_rates.jsonl").write_text(
         "".join(
@@ -123,9 +123,9 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
             if '"start": "LSUV"' not in line or '"held_out": true' in line
         )
     )
-    partial = table1.report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
+    partial = report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
     assert "| SWIM |" in partial and "| LSUV |" not in partial
     cells = (tmp_path / "best_rates_digits_300.csv").read_text()
     (tmp_path / "best_rates.jsonl").unlink()
-    kept = table1.report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
+    kept = report(tmp_path, replace(extent, stored_only=True, seeds=2)).read_text()
     assert kept == partial and cells == (tmp_path / "best_rates_digits_300.csv").read_text()

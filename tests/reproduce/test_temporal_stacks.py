@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from liftednet.models.networks import SequenceModel
-from liftednet.reproduce import temporal_methods, temporal_tasks
-from liftednet.reproduce.temporal_methods import METHODS, OPPONENTS, TASKS
-from liftednet.reproduce.temporal_stacks import NetworkStack, network_losses
-from liftednet.reproduce.temporal_tasks import TaskRun, train_all, train_task, train_together
+from liftednet.reproduce.temporal import methods, tasks
+from liftednet.reproduce.temporal.methods import METHODS, OPPONENTS, TASKS
+from liftednet.reproduce.temporal.stacks import NetworkStack, network_losses
+from liftednet.reproduce.temporal.tasks import TaskRun, train_all, train_task, train_together
 
 STACKED = [name for name, method in METHODS.items() if method.stacks]
 
@@ -24,8 +24,8 @@ def runs_of(task: str, method: str, steps: int = 3) -> list[TaskRun]:
 def alone(run: TaskRun) -> SequenceModel:
     """The network of a run, trained by itself."""
     task = TASKS[run.task]
-    model = temporal_methods.network(task.features, task.outputs, run.radius, run.seed)
-    temporal_tasks.train_network(model, run)
+    model = methods.network(task.features, task.outputs, run.radius, run.seed)
+    tasks.train_network(model, run)
     return model
 
 
@@ -37,10 +37,8 @@ def test_only_plain_networks_stack() -> None:
 @pytest.mark.parametrize("task", ["addition", "temporal order, 3 symbols"])
 def test_outputs_and_losses_are_those_of_each_network(task: str) -> None:
     runs, own = runs_of(task, "plain"), TASKS[task]
-    models = [
-        temporal_methods.network(own.features, own.outputs, run.radius, run.seed) for run in runs
-    ]
-    x, y, lengths = temporal_tasks._stacked_sequences(runs, 7, 3)
+    models = [methods.network(own.features, own.outputs, run.radius, run.seed) for run in runs]
+    x, y, lengths = tasks._stacked_sequences(runs, 7, 3)
     outputs = NetworkStack(models).at_end(x, lengths)
     for k, model in enumerate(models):
         expected = model.at_end(x[k], lengths[k])
@@ -61,8 +59,8 @@ def test_weights_after_some_steps_are_those_of_each_network(
             super().__init__(models)
             stacks.append(self)
 
-    monkeypatch.setattr(temporal_tasks, "NetworkStack", Kept)
-    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 3)
+    monkeypatch.setattr(tasks, "NetworkStack", Kept)
+    monkeypatch.setattr(tasks, "CHECK_EVERY", 3)
     train_together(runs)
     for k, run in enumerate(runs):
         for name, weight in alone(run).named_parameters():
@@ -73,9 +71,9 @@ def test_weights_after_some_steps_are_those_of_each_network(
 def test_outcomes_stop_at_success_and_are_stored_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporal_tasks, "TEST", 40)
-    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 2)
-    monkeypatch.setattr(temporal_tasks, "SUCCESS", 0.55)
+    monkeypatch.setattr(tasks, "TEST", 40)
+    monkeypatch.setattr(tasks, "CHECK_EVERY", 2)
+    monkeypatch.setattr(tasks, "SUCCESS", 0.55)
     runs = runs_of("xor", "clipped", 20)
     records = train_all(tmp_path / "runs.jsonl", runs, "runs")
     assert [record.settings for record in records] == runs

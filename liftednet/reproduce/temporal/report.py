@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from liftednet.reproduce.lifted_start import start_table
-from liftednet.reproduce.music_tables import MusicExtent, jsb_table, muse_report
 from liftednet.reproduce.tables import write_report
-from liftednet.reproduce.temporal_opponents import opponents_table
-from liftednet.reproduce.temporal_tasks import norms_figure, success_table
+from liftednet.reproduce.temporal.lifted_start import start_table
+from liftednet.reproduce.temporal.music_tables import MusicExtent, jsb_table, muse_report
+from liftednet.reproduce.temporal.opponents import opponents_table
+from liftednet.reproduce.temporal.tasks import norms_figure, success_table
 
 REMARKS = (
     "What was tried, what it gave and how the protocol came about: [NOTES.md](NOTES.md).",

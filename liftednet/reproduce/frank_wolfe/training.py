@@ -36,6 +36,7 @@ class Method:
         begin: changes the network before training, given the training data and the seed.
         noise: deviation of the noise that sensor windows get in training.
         angle: deviation in radians of the rotations that they get instead.
+        longer: how many times the passes of other rows it has.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Method:
     begin: Begin | None = None
     noise: float = 0.0
     angle: float = 0.0
+    longer: int = 1
 
 
 @dataclass(frozen=True)

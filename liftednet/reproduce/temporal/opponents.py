@@ -11,10 +11,10 @@ from liftednet import data
 from liftednet.activations import Tanh
 from liftednet.models import GaussNewton, LiftedRNN, Trace
 from liftednet.models.networks import EchoStateNetwork
-from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.runs import Outcome, Record, matching, run_all
 from liftednet.reproduce.tables import Table
-from liftednet.reproduce.temporal_methods import HIDDEN, OMEGA, OPPONENTS, TASKS
-from liftednet.reproduce.temporal_tasks import TEST, Rates, TaskRun, cell_text, train_task
+from liftednet.reproduce.temporal.methods import HIDDEN, OMEGA, OPPONENTS, TASKS
+from liftednet.reproduce.temporal.tasks import TEST, Rates, TaskRun, cell_text, train_task
 
 RESERVOIR, SEQUENCES, RADII = 300, 5000, (0.8, 0.95, 1.1)
 FITTED = 1000  # sequences that Gauss-Newton steps are taken on
@@ -145,20 +145,18 @@ def _table(
 
 
 def _trained_cell(trained: Sequence[Record[TaskRun]], task: str, method: str) -> str:
-    wanted = (task, method)
-    return cell_text([r.outcome for r in trained if (r.settings.task, r.settings.method) == wanted])
+    return cell_text([r.outcome for r in matching(trained, task=task, method=method)])
 
 
 def _stepped_cell(stepped: Sequence[Record[NewtonTask]], task: str) -> str:
-    own = [r.outcome for r in stepped if r.settings.task == task]
+    own = [r.outcome for r in matching(stepped, task=task)]
     steps = statistics.median(outcome["steps"] for outcome in own)
     return f"{steps:.0f} steps, {statistics.fmean(outcome['test'] for outcome in own):.2f}"
 
 
 def _fitted_cell(fitted: Sequence[Record[EchoTask]], task: str) -> str:
     def mean(radius: float, part: str) -> float:
-        wanted = (task, radius)
-        own = [r for r in fitted if (r.settings.task, r.settings.radius) == wanted]
+        own = matching(fitted, task=task, radius=radius)
         return statistics.fmean(r.outcome[part] for r in own)
 
     best = max(RADII, key=lambda radius: mean(radius, "valid"))

@@ -14,8 +14,8 @@ from liftednet.data import PianoRolls, Sequences, jsb_chorales, muse_data
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy
 from liftednet.models.networks import EchoStateNetwork, PlainRNN, SequenceModel
-from liftednet.reproduce.lanes import Lanes
 from liftednet.reproduce.runs import Outcome
+from liftednet.reproduce.temporal.lanes import Lanes
 from liftednet.starts import orthogonal
 
 NOTES, WINDOW, LANES, CLIP = 88, 100, 16, 1.0

@@ -14,10 +14,10 @@ from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import LiftedRNN, Minibatch
 from liftednet.models.networks import SequenceModel
-from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.runs import Outcome, Record, Settings, matching, run_all
 from liftednet.reproduce.tables import Table
-from liftednet.reproduce.temporal_methods import HIDDEN, TASKS, Task, network
-from liftednet.reproduce.temporal_tasks import Rates, TaskRun, train_all, train_network
+from liftednet.reproduce.temporal.methods import HIDDEN, TASKS, Task, network
+from liftednet.reproduce.temporal.tasks import Rates, TaskRun, train_all, train_network
 
 SAMPLES, PASSES, BATCH, METHOD = 1000, 3, 50, "clipped"
 
@@ -107,8 +107,8 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
     initialize_rnn_(model.recurrence, model.readout, lifted)
 
 
-def _cells(records: Sequence[Record[StartRun]] | Sequence[Record[TaskRun]], task: str) -> list[str]:
-    own = [record for record in records if record.settings.task == task]
+def _cells(records: Sequence[Record[Settings]], task: str) -> list[str]:
+    own = matching(records, task=task)
     steps = [r.outcome["steps"] for r in own if r.outcome["steps"] is not None]
     after = f", {statistics.median(steps):.0f}" if steps else ""
     best = statistics.fmean(max(r.outcome["shares"]) for r in own)

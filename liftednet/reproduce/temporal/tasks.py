@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from liftednet import data
 from liftednet.models.networks import SequenceModel
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.runs import Outcome, Record, finished, run_groups
+from liftednet.reproduce.runs import Outcome, Record, finished, matching, run_groups
 from liftednet.reproduce.tables import Table
-from liftednet.reproduce.temporal_methods import (
+from liftednet.reproduce.temporal.methods import (
     HIDDEN,
     METHODS,
     OPPONENTS,
@@ -27,7 +27,7 @@ from liftednet.reproduce.temporal_methods import (
     cell_of,
     network,
 )
-from liftednet.reproduce.temporal_stacks import NetworkStack, network_losses
+from liftednet.reproduce.temporal.stacks import NetworkStack, network_losses
 from liftednet.solvers.gradient import temporal_norms
 
 BATCH, TEST, CHECK_EVERY = 50, 1000, 100
@@ -203,12 +203,8 @@ def _table(
     for task, method in rates:
         cells = []
         for radius in RADII:
-            own = [
-                r.outcome
-                for r in records
-                if (r.settings.task, r.settings.method, r.settings.radius) == (task, method, radius)
-            ]
-            cells.append(cell_text(own))
+            own = matching(records, task=task, method=method, radius=radius)
+            cells.append(cell_text([record.outcome for record in own]))
         rows.append([task, method, f"{rates[task, method]:g}", *cells])
     columns = ("task", "method", "rate", *(f"radius {radius:g}" for radius in RADII))
     notes = (

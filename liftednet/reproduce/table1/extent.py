@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from liftednet.reproduce.table1_printed import PRINTED_ALONE
-from liftednet.reproduce.table1_starts import RATE, NamedStart, practical_starts
+from liftednet.reproduce.runs import Outcome, Record, Settings, finished, run_all
+from liftednet.reproduce.table1.starts import RATE, NamedStart, practical_starts
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,13 @@ class Extent:
     Attributes:
         samples: of MNIST to train on.
         test_samples: of MNIST to test on.
-        architectures: of the paper's table, for the standalone networks.
-        opponents: those of them that opponents train, too.
-        paper_architectures: those that the paper's protocol is run with.
+        architectures: hidden layers, for the standalone networks and the paper's protocol.
+        opponents: those of them that opponents of standalone networks train, too.
         paper_epochs: passes of the paper's protocol.
-        paper_seeds: runs of every cell of it.
         lifted_epochs: passes of the standalone network and of the paper's lifted start.
-        alone_seeds: runs of every standalone network.
         compared: what is compared at best rates.
         epochs: passes of every torch network there.
-        seeds: runs of every row there.
+        seeds: runs of every row.
         rates: (optimizer, rate) that every start may choose from.
         stored_only: whether the report is of the runs that are there, and nothing is run.
     """
@@ -59,16 +58,25 @@ class Extent:
     test_samples: int
     architectures: tuple[str, ...]
     opponents: tuple[str, ...]
-    paper_architectures: tuple[str, ...]
     paper_epochs: int
-    paper_seeds: int
     lifted_epochs: int
-    alone_seeds: int
     compared: tuple[Comparison, ...]
     epochs: int
     seeds: int
     rates: tuple[tuple[str, float], ...]
     stored_only: bool = False
+
+    def records(
+        self,
+        store: Path,
+        settings: Sequence[Settings],
+        run: Callable[[Settings], Outcome],
+        title: str,
+    ) -> list[Record[Settings]]:
+        """Return all records, running what is missing, or those that are stored."""
+        if self.stored_only:
+            return finished(store, settings)
+        return run_all(store, settings, run, title)
 
 
 _RATES = (
@@ -78,13 +86,10 @@ _RATES = (
 FULL = Extent(
     samples=60_000,
     test_samples=10_000,
-    architectures=tuple(PRINTED_ALONE),
+    architectures=("300", "300-100", "500-150", "500-200-100", "400-200-100-50"),
     opponents=("300", "400-200-100-50"),
-    paper_architectures=tuple(PRINTED_ALONE),
     paper_epochs=17,
-    paper_seeds=5,
     lifted_epochs=10,
-    alone_seeds=5,
     compared=(
         Comparison("mnist", "300", 10),
         Comparison("mnist", "400-200-100-50", 10),
@@ -93,7 +98,7 @@ FULL = Extent(
         Comparison("har", "300", 30, start_rate=1.0),
     ),
     epochs=17,
-    seeds=5,
+    seeds=3,
     rates=_RATES,
 )
 QUICK = replace(
@@ -102,11 +107,9 @@ QUICK = replace(
     test_samples=2_000,
     architectures=("300", "400-200-100-50"),
     opponents=("300",),
-    paper_architectures=("300", "400-200-100-50"),
     paper_epochs=3,
-    paper_seeds=1,
-    alone_seeds=1,
     compared=(Comparison("mnist", "300", 10), Comparison("digits", "300", 30)),
     epochs=2,
+    seeds=1,
     rates=(("Adam", 1e-4), ("Adam", 1e-3), ("SGD", 1e-1)),
 )

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, cross_entropy
 
 from liftednet.data import Classification, Sequences, mnist, pixel_sequences, split
-from liftednet.reproduce.recurrent_methods import RATES, adam, frank_wolfe, independent, vanilla
-from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.frank_wolfe.methods import RATES, adam, frank_wolfe, independent, vanilla
+from liftednet.reproduce.frank_wolfe.training import Budget, Method, Training, outputs_at_end
+from liftednet.reproduce.runs import Outcome, Record, best_rate, matching, run_all
 from liftednet.reproduce.tables import Table
-from liftednet.reproduce.training import Budget, Method, Training, outputs_at_end
 
 HIDDEN, BATCH, LAYERS = 128, 64, 6
 SIDE, SEGMENT = 14, 49  # pixels; steps, a quarter of an image as in the paper
@@ -106,7 +106,7 @@ def _chosen_rates(store: Path, images: Classification, budgets: dict[str, int]) 
         for rate in method.rates
     ]
     tried = run_all(store, trials, lambda run: train_pixels(run, kept), "choosing rates")
-    return {name: _best(tried, name) for name in budgets}
+    return {name: best_rate(tried, name) for name in budgets}
 
 
 def _without_test(images: Classification) -> Classification:
@@ -115,17 +115,12 @@ def _without_test(images: Classification) -> Classification:
     return Classification(*parts, images.classes)
 
 
-def _best(tried: Sequence[Record[PixelTrial]], method: str) -> float:
-    own = [record for record in tried if record.settings.method == method]
-    return max(own, key=lambda record: record.outcome["accuracy"]).settings.rate
-
-
 def _table(records: Sequence[Record[PixelRun]]) -> Table:
     rows = []
     for method in METHODS:
         plain, permuted = (
-            next(r for r in records if (r.settings.method, r.settings.permuted) == (method.name, p))
-            for p in (False, True)
+            matching(records, method=method.name, permuted=permuted)[0]
+            for permuted in (False, True)
         )
         printed = PRINTED.get(method.name)
         cells = ["a curve"] * 2 if printed is None else [f"{number:.2f}" for number in printed]

@@ -1,4 +1,4 @@
-"""The training loop, its methods, and the reports of the recurrent papers at toy size."""
+"""The training loop of the Frank-Wolfe paper, its methods, and the report at toy size."""
 
 from __future__ import annotations
 
@@ -14,25 +14,11 @@ from torch.nn.functional import cross_entropy
 from liftednet import data
 from liftednet.errors import DataError
 from liftednet.models.networks import SequenceModel
-from liftednet.reproduce import (
-    Record,
-    activity,
-    activity_tables,
-    adding_curve,
-    lifted_start,
-    music,
-    music_tables,
-    pixel_digits,
-    temporal_methods,
-    temporal_opponents,
-    temporal_tasks,
-)
-from liftednet.reproduce.augmentations import Noise, Rotations, rotation_matrices
-from liftednet.reproduce.frank_wolfe import run as run_frank_wolfe
-from liftednet.reproduce.recurrent_methods import lstm, table_methods
-from liftednet.reproduce.temporal import run as run_temporal
-from liftednet.reproduce.temporal_tasks import TaskRun, norms_figure, success_table, train_task
-from liftednet.reproduce.training import Budget, Training, outputs_at_end
+from liftednet.reproduce import Record
+from liftednet.reproduce.frank_wolfe import activity, activity_tables, adding, pixels, report
+from liftednet.reproduce.frank_wolfe.augmentations import Noise, Rotations, rotation_matrices
+from liftednet.reproduce.frank_wolfe.methods import lstm, table_methods
+from liftednet.reproduce.frank_wolfe.training import Budget, Training, outputs_at_end
 
 METHODS = {
     method.name: method for method in table_methods(hidden=6, segment=4, layers=2, noisy=True)
@@ -77,7 +63,7 @@ def test_a_diverging_run_ends_with_nan_and_is_named() -> None:
     training.run(data.Sequences.from_padded(x * 1e38, y))
     assert math.isnan(training.losses[-1])
     outcomes = [{"error": 0.5, "losses": training.losses}, {"error": 0.25, "losses": [0.1]}]
-    assert adding_curve._cell(outcomes) == "0.2500 (1), 1 diverged"
+    assert adding._cell(outcomes) == "0.2500 (1), 1 diverged"
 
 
 def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
@@ -162,38 +148,6 @@ def test_validation_windows_are_those_of_other_persons() -> None:
     assert torch.equal(parts.y_test, windows.y_train[[0, 1, 2, 3, 11]])
 
 
-@pytest.mark.parametrize("method", [*temporal_methods.METHODS, *temporal_methods.OPPONENTS])
-@pytest.mark.parametrize("task", ["addition", "temporal order, 3 symbols"])
-def test_a_task_run_reports_steps_and_shares(
-    task: str, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 20)
-    run = TaskRun(task, method, 1.0, 0.1, steps=20, length=10, seed=0)
-    outcome = train_task(run)
-    assert outcome == train_task(run)
-    assert len(outcome["shares"]) == 1 and 0 <= outcome["shares"][0] <= 1
-
-
-def test_success_is_reported_with_its_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(temporal_tasks, "SUCCESS", 0.1)
-    monkeypatch.setattr(temporal_tasks, "TEST", 100)
-    monkeypatch.setattr(temporal_tasks, "BATCH", 5)
-    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 10)
-    names = ("xor", "temporal order, 2 symbols")
-    monkeypatch.setattr(
-        temporal_tasks, "TASKS", {name: temporal_methods.TASKS[name] for name in names}
-    )
-    table, _ = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
-    assert len(table.rows) == 8
-    assert all("1/1, 10 steps" in cell for row in table.rows for cell in row[3:])
-
-
-def test_norms_vanish_below_radius_one(tmp_path: Path) -> None:
-    assert norms_figure(tmp_path / "n.png", 12).read_bytes().startswith(b"\x89PNG")
-
-
 def activity_records(
     accuracies: dict[str, list[float]], noisy: bool = False, loss: float = 0.1
 ) -> list[Record[activity.ActivityRun]]:
@@ -220,9 +174,11 @@ def test_the_best_over_training_is_of_all_looks_and_the_last_step() -> None:
     kept = activity_records({"SGD": [0.5, 0.75], "Truncated": [0.5], "LSTM + Adam": [0.5, 0.6]})
     looks = ([0.625, 0.25], [0.5, 0.25], [0.4, 0.3], [0.5])  # one of two LSTMs without
     for place, seen in enumerate(looks):
-        kept[place] = replace(kept[place], outcome={**kept[place].outcome, "accuracies": seen})
+        more = {"accuracies": seen, "processor": 3.0}
+        kept[place] = replace(kept[place], outcome={**kept[place].outcome, **more})
     table = activity_tables.accuracy_table(kept, activity.Extent(1, 1))
     assert [row[3] for row in table.rows] == ["68.75 ± 8.84 (2)", "50.00 (1)", "not kept"]
+    assert [row[-1] for row in table.rows] == ["3", "3", "2"]  # processor time where it was kept
 
 
 def test_an_order_holds_where_every_seed_has_it() -> None:
@@ -235,55 +191,27 @@ def test_an_order_holds_where_every_seed_has_it() -> None:
     assert first[7] == "refuted" and truncated[4] == "open"
 
 
-def needs_real_data() -> None:
+def test_the_report_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         data.har()
         data.mnist()
-        data.jsb_chorales()
     except DataError as error:
         pytest.skip(str(error))
-
-
-def test_both_reports_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs_real_data()
-    from liftednet.reproduce import frank_wolfe, temporal
-
-    for module in (activity, adding_curve, pixel_digits):
+    for module in (activity, adding, pixels):
         monkeypatch.setattr(module, "HIDDEN", 4)
     monkeypatch.setattr(activity, "LAYERS", 2)
-    monkeypatch.setattr(pixel_digits, "HELD_OUT", 50)
-    monkeypatch.setattr(pixel_digits, "METHODS", pixel_digits.METHODS[2:5])
-    monkeypatch.setattr(pixel_digits, "mnist", lambda: data.subsample(data.mnist(), 300, 50, 0))
+    monkeypatch.setattr(pixels, "HELD_OUT", 50)
+    monkeypatch.setattr(pixels, "METHODS", pixels.METHODS[2:5])
+    monkeypatch.setattr(pixels, "mnist", lambda: data.subsample(data.mnist(), 300, 50, 0))
     quick = replace(
-        frank_wolfe._QUICK,
+        report._QUICK,
         windows=40,
         lengths=(10, 12),
         adding_gradients=20,
         rnn_gradients=1,
         indrnn_gradients=1,
     )
-    monkeypatch.setattr(frank_wolfe, "_QUICK", quick)
-    report = run_frank_wolfe(tmp_path / "frank-wolfe", quick=True, seeds=1).read_text()
+    monkeypatch.setattr(report, "_QUICK", quick)
+    text = report.run(tmp_path, quick=True, seeds=1).read_text()
     for piece in ("94.11", "Noisy-HAR-2", "Adding task", "98.88", "Made on"):
-        assert piece in report
-
-    rolls = data.jsb_chorales()
-    few = data.PianoRolls(
-        *(music._some_songs(p, 4) for p in (rolls.train, rolls.valid, rolls.test))
-    )
-    monkeypatch.setattr(music, "ROLLS", {"MuseData": lambda: few, "JSB": lambda: few})
-    monkeypatch.setattr(music_tables, "JSB_HIDDEN", 4)
-    monkeypatch.setattr(music_tables, "RESERVOIR", 10)
-    monkeypatch.setattr(temporal_tasks, "TEST", 50)
-    monkeypatch.setattr(temporal_tasks, "BATCH", 5)
-    monkeypatch.setattr(temporal_tasks, "CHECK_EVERY", 5)
-    monkeypatch.setattr(temporal_opponents, "RESERVOIR", 10)
-    monkeypatch.setattr(temporal_opponents, "SEQUENCES", 50)
-    monkeypatch.setattr(lifted_start, "SAMPLES", 20)
-    monkeypatch.setattr(lifted_start, "PASSES", 1)
-    extent = music_tables.MusicExtent({50: (0.1,), 100: (0.1,)}, 1, 1, songs=3)
-    small = replace(temporal._QUICK, length=10, steps=5, music=extent)
-    monkeypatch.setattr(temporal, "_QUICK", small)
-    report = run_temporal(tmp_path / "temporal", quick=True, seeds=1).read_text()
-    for piece in ("temporal simplex", "6.20", "echo state", "temporal_norms.png", "musedata.png"):
-        assert piece in report
+        assert piece in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,16 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from liftednet.data import Classification, Sequences, har, har2, har_subjects, subsample
-from liftednet.reproduce.augmentations import Noise, Rotations
-from liftednet.reproduce.recurrent_methods import table_methods
-from liftednet.reproduce.runs import Outcome, Record, run_all
-from liftednet.reproduce.training import Augment, Budget, Method, Training, outputs_at_end
+from liftednet.reproduce.frank_wolfe.augmentations import Noise, Rotations
+from liftednet.reproduce.frank_wolfe.methods import table_methods
+from liftednet.reproduce.frank_wolfe.training import (
+    Augment,
+    Budget,
+    Method,
+    Training,
+    outputs_at_end,
+)
+from liftednet.reproduce.runs import Outcome, Record, best_rate, run_all
 
 HIDDEN, SEGMENT, LAYERS, BATCH = 80, 16, 6, 32
 NOISE_VARIANCE = 2.0
@@ -77,13 +84,19 @@ def activity_runs(store: Path, extent: Extent, noisy: bool) -> list[Record[Activ
     every = har2(noise_variance=NOISE_VARIANCE if noisy else 0.0)
     rates = _chosen_rates(store, methods, every, extent, noisy)
     windows = _some(every, extent)
-    gradients = extent.epochs * len(windows.x_train) // BATCH
     settings = [
-        ActivityRun(m.name, noisy, rates[m.name], m.noise, m.angle, gradients, FIRST_SEED + seed)
+        ActivityRun(
+            m.name, noisy, rates[m.name], m.noise, m.angle, _gradients(m, windows, extent),
+            FIRST_SEED + seed,
+        )
         for seed in range(extent.seeds)
         for m in methods
-    ]
+    ]  # fmt: skip
     return run_all(store, settings, _Runner(methods, windows).run, "activity")
+
+
+def _gradients(method: Method, windows: Classification, extent: Extent) -> int:
+    return method.longer * extent.epochs * len(windows.x_train) // BATCH
 
 
 def _some(windows: Classification, extent: Extent) -> Classification:
@@ -110,19 +123,13 @@ def _chosen_rates(
     store: Path, methods: Sequence[Method], windows: Classification, extent: Extent, noisy: bool
 ) -> dict[str, float]:
     kept = _some(persons_apart(windows, har_subjects()), extent)
-    gradients = extent.epochs * len(kept.x_train) // BATCH
     trials = [
-        ActivityTrial(m.name, noisy, rate, m.noise, m.angle, gradients)
+        ActivityTrial(m.name, noisy, rate, m.noise, m.angle, _gradients(m, kept, extent))
         for m in methods
         for rate in m.rates
     ]
     records = run_all(store, trials, _Runner(methods, kept).run, "choosing rates")
-    return {method.name: _best(records, method.name) for method in methods}
-
-
-def _best(records: Sequence[Record[ActivityTrial]], method: str) -> float:
-    own = [record for record in records if record.settings.method == method]
-    return max(own, key=lambda record: record.outcome["accuracy"]).settings.rate
+    return {method.name: best_rate(records, method.name) for method in methods}
 
 
 @dataclass(frozen=True)
@@ -133,6 +140,7 @@ class _Runner:
     windows: Classification
 
     def run(self, run: ActivityTrial | ActivityRun) -> Outcome:
+        started = time.process_time()
         method = next(m for m in self.methods if m.name == run.method)
         torch.manual_seed(run.seed)  # of the start; the order of the batches has its own generator
         _, steps, features = self.windows.x_train.shape
@@ -151,8 +159,8 @@ class _Runner:
             accuracy if isinstance(run, ActivityRun) else None,
         )  # fmt: skip
         training.run(Sequences.from_padded(self.windows.x_train, self.windows.y_train))
-        found = {"accuracy": accuracy(), "losses": training.losses}
-        return {**found, "accuracies": training.seen} if training.seen else found
+        found = {"accuracy": accuracy(), "losses": training.losses, "accuracies": training.seen}
+        return {**found, "processor": round(time.process_time() - started, 3)}
 
 
 def _augmentation(run: ActivityTrial | ActivityRun) -> Augment | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from liftednet.export_recurrent import initialize_rnn_
 from liftednet.models import LiftedRNN
 from liftednet.models.methods import with_numbers
 from liftednet.models.networks import PlainRNN
-from liftednet.reproduce.recurrent_rows import TABLES, TEST, TRAIN, VALIDATION, Row
+from liftednet.reproduce.lifted_rnn.rows import TABLES, TEST, TRAIN, VALIDATION, Row
 from liftednet.reproduce.runs import Outcome
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.solvers.over_time import Cyclic
@@ -240,8 +239,3 @@ def _optimizer(network: Network, run: RecurrentRun) -> torch.optim.Optimizer:
     if run.method == SGD:
         return torch.optim.SGD(network.parameters(), run.rate, weight_decay=2 * PAPER_RHO)
     return torch.optim.Adam(network.parameters(), run.rate)
-
-
-def best_rate(tried: Mapping[float, float]) -> float:
-    """Return the rate with the largest accuracy on trial sequences."""
-    return max(tried, key=lambda rate: tried[rate])

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.recurrent_rows import TABLES, TEST, TRAIN, VALIDATION, Row
-from liftednet.reproduce.recurrent_trainings import (
+from liftednet.reproduce.lifted_rnn.rows import TABLES, TEST, TRAIN, VALIDATION, Row
+from liftednet.reproduce.lifted_rnn.trainings import (
     ADAM,
     ADAM_GROWING,
     ADAM_IDENTITY,
@@ -29,11 +29,10 @@ from liftednet.reproduce.recurrent_trainings import (
     TOGETHER,
     TUNED,
     RecurrentRun,
-    best_rate,
     methods_for,
     train_row,
 )
-from liftednet.reproduce.runs import Record, run_all
+from liftednet.reproduce.runs import Record, best_rate, matching, run_all
 from liftednet.reproduce.tables import Table, mean_and_spread, write_report
 
 REMARKS = (
@@ -144,14 +143,8 @@ def _chosen_rates(store: Path, name: str, row: int, size: _Size) -> dict[str, fl
             for rate in RATES
         ]
         tried = run_all(store, trials, train_row, "choosing rates")
-        rates[method] = best_rate({r.settings.rate: r.outcome["validation"] for r in tried})
+        rates[method] = best_rate(tried, method, "validation")
     return {**rates, ADAM_GROWING: rates[ADAM], ADAM_LIFTED: rates[ADAM]}
-
-
-def _of(
-    records: Sequence[Record[RecurrentRun]], row: int, method: str
-) -> list[Record[RecurrentRun]]:
-    return [r for r in records if (r.settings.row, r.settings.method) == (row, method)]
 
 
 def _table(name: str, records: Sequence[Record[RecurrentRun]]) -> Table:
@@ -160,7 +153,7 @@ def _table(name: str, records: Sequence[Record[RecurrentRun]]) -> Table:
         row = TABLES[name][number]
         cells = [row.label, f"{row.possible:.2f}", f"{row.lifted:g}", f"{row.sgd:g}"]
         for method in METHODS:
-            cells.append(_cell(_of(records, number, method)))
+            cells.append(_cell(matching(records, row=number, method=method)))
         best = _best_lifted(records, number)
         rows.append([*cells, best, _level(row, records, number, best)])
     columns = ("", "possible", "paper, lifted", "paper, SGD", *METHODS, "best lifted", "level")
@@ -186,7 +179,7 @@ def _cell(records: Sequence[Record[RecurrentRun]]) -> str:
 
 def _best_lifted(records: Sequence[Record[RecurrentRun]], number: int) -> str:
     """Return the method that is best on validation sequences, over the seeds that all have."""
-    found = {method: _of(records, number, method) for method in LIFTED}
+    found = {method: matching(records, row=number, method=method) for method in LIFTED}
     tried = [method for method, own in found.items() if own]
     seeds = [{record.settings.seed for record in found[method]} for method in tried]
     shared = [r for r in records if r.settings.seed in set.intersection(*seeds)]
@@ -209,7 +202,9 @@ def _level(row: Row, records: Sequence[Record[RecurrentRun]], number: int, best:
 def _mean(
     records: Sequence[Record[RecurrentRun]], row: int, method: str, kind: str = "test"
 ) -> float:
-    return statistics.fmean(record.outcome[kind] for record in _of(records, row, method))
+    return statistics.fmean(
+        record.outcome[kind] for record in matching(records, row=row, method=method)
+    )
 
 
 def _picture(path: Path, store: Path, size: _Size, seeds: int) -> Path:
@@ -225,7 +220,7 @@ def _picture(path: Path, store: Path, size: _Size, seeds: int) -> Path:
             Curve("paper, SGD", labels, [TABLES[name][row].sgd for row in rows]),
         ]
         for method in (CYCLIC, EXACT, TOGETHER, ADAM, ADAM_IDENTITY, ADAM_GROWING, ADAM_LIFTED):
-            tried = [n for n, row in enumerate(rows) if _of(records, row, method)]
+            tried = [n for n, row in enumerate(rows) if matching(records, row=row, method=method)]
             means = [_mean(records, rows[n], method) for n in tried]
             curves.append(Curve(method, [labels[n] for n in tried], means))
         title = name.replace("_", ", by ")

@@ -6,6 +6,8 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +18,20 @@ from liftednet.models import LiftedMLP, Minibatch
 from liftednet.reproduce.exact import exact_gradients
 from liftednet.reproduce.runs import Outcome, Record
 from liftednet.reproduce.starts import shuffled
-from liftednet.reproduce.table1_printed import PRINTED_ALONE
-from liftednet.reproduce.table1_runs import loaded, sizes_of
-from liftednet.reproduce.table1_starts import drawn, network_from, unit_variance
+from liftednet.reproduce.table1.data import loaded, sizes_of
+from liftednet.reproduce.table1.extent import Extent
+from liftednet.reproduce.table1.starts import drawn, network_from, unit_variance
 from liftednet.reproduce.tables import Table, mean_and_spread
 from liftednet.reproduce.tuning import tuned
 
+# Test accuracy as printed, by hidden layers.
+PRINTED = {
+    "300": 0.898,
+    "300-100": 0.875,
+    "500-150": 0.865,
+    "500-200-100": 0.853,
+    "400-200-100-50": 0.770,
+}
 OURS, EXACT = "lifted", "exact gradients, same step"
 ADAMW, MUON, LBFGS = "AdamW", "Muon", "L-BFGS"
 _MEMORY = 20  # pairs that L-BFGS keeps
@@ -201,37 +211,29 @@ def _by_lbfgs(network: nn.Module, data: Classification, run: AloneRun) -> None:
     optimizer.step(closure)
 
 
-def alone_table(
-    records: Callable[[Sequence[AloneRun]], list[Record[AloneRun]]],
-    samples: int,
-    epochs: int,
-    compared: Sequence[str],
-    others: Sequence[str],
-    seeds: int,
-) -> Table:
+def alone_table(folder: Path, extent: Extent) -> Table:
     """Run what is missing, and return the table.
 
     Args:
-        records: returns the finished ones of some runs.
-        samples: of MNIST to train on.
-        epochs: passes over them.
-        compared: hidden layers that every method trains.
-        others: hidden layers of which only the library's own rows are shown.
-        seeds: runs of every row.
+        folder: of the finished runs.
+        extent: how much is run.
     """
+    run = partial(train, test_samples=extent.test_samples)
+    records = partial(extent.records, folder / "alone.jsonl", run=run, title="by themselves")
     lines, known = [], dict[str, AloneRun]()
-    for architecture in (*compared, *others):
-        rows = rows_of(samples, epochs, architecture)
-        for row in rows if architecture in compared else rows[:2]:
-            lines += _line(row, known, records, seeds)
+    for architecture in sorted(extent.architectures, key=lambda a: a not in extent.opponents):
+        rows = rows_of(extent.samples, extent.lifted_epochs, architecture)
+        for row in rows if architecture in extent.opponents else rows[:2]:
+            lines += _line(row, known, records, extent.seeds)
     columns = (
         "hidden layers", "paper", "training", "test accuracy", "worst", "processor seconds",
         "setting (tried)",
     )  # fmt: skip
+    epochs = extent.lifted_epochs
     notes = (
-        f"{epochs} passes over {samples} samples, L-BFGS {5 * epochs // 2} evaluations on all of "
-        f"them or {10 * epochs}, the latter as it is first tried; the test set is read once by "
-        "every run, at the end. Mean ± deviation (seeds).",
+        f"{epochs} passes over {extent.samples} samples, L-BFGS {5 * epochs // 2} evaluations on "
+        f"all of them or {10 * epochs}, the latter as it is first tried; the test set is read once "
+        "by every run, at the end. Mean ± deviation (seeds).",
         "Tuned: along one field after another, on a sixth of the training data with one seed, a "
         f"rate or decay going on by factors of {_FACTOR:g} until its best is inside, and for the "
         "other networks rate and decay from what is best for the first; AdamW's "
@@ -270,7 +272,7 @@ def _line(
     if not found:
         return []
     accuracies = [outcome["accuracy"] for outcome in found]
-    printed = PRINTED_ALONE.get(best.architecture)
+    printed = PRINTED.get(best.architecture)
     setting = f"rate {best.rate:g}, decay {best.decay:g}, smoothing {best.smoothing:g}, batch "
     setting += f"{best.batch}, {best.start} ({tries})"
     if best.method == LBFGS:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.music import (
+from liftednet.reproduce.runs import Outcome, Record, matching, run_all
+from liftednet.reproduce.tables import Table
+from liftednet.reproduce.temporal.music import (
     CLIP,
     LANES,
     WINDOW,
@@ -16,8 +18,6 @@ from liftednet.reproduce.music import (
     fit_echo,
     train_music,
 )
-from liftednet.reproduce.runs import Outcome, Record, run_all
-from liftednet.reproduce.tables import Table
 
 RATE, SEED = 1.5e-2, 0
 JSB_RATES, RHOS = (5e-3, 1e-2, 2e-2), (1.0, 10.0, 100.0)
@@ -156,7 +156,7 @@ def _jsb_table(
 ) -> Table:
     rows = []
     for network in dict.fromkeys(record.settings.network for record in records):
-        own = [record for record in records if record.settings.network == network]
+        own = matching(records, network=network)
         record = min(own, key=lambda r: _valid(r.outcome)[1])
         epoch = record.outcome["epochs"][_best(record.outcome)]
         chosen = f"rate {record.settings.rate:g}, epoch {epoch}"

@@ -7,9 +7,9 @@ import csv
 import pytest
 import torch
 
-from liftednet.reproduce import lifted_rnn, recurrent_trainings
-from liftednet.reproduce.recurrent_rows import TABLES, TEST
-from liftednet.reproduce.recurrent_trainings import (
+from liftednet.reproduce.lifted_rnn import report, trainings
+from liftednet.reproduce.lifted_rnn.rows import TABLES, TEST
+from liftednet.reproduce.lifted_rnn.trainings import (
     ADAM_GROWING,
     METHODS,
     RecurrentRun,
@@ -18,19 +18,18 @@ from liftednet.reproduce.recurrent_trainings import (
     train_row,
 )
 
-TOY = lifted_rnn._Size(cyclic=1, exact=1, together=1, sgd=1, gradients=1, echoes=1, longest=10)
+TOY = report._Size(cyclic=1, exact=1, together=1, sgd=1, gradients=1, echoes=1, longest=10)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(lifted_rnn, "_QUICK", TOY)
-    monkeypatch.setattr(recurrent_trainings, "START_STEPS", 1)
+    monkeypatch.setattr(report, "_QUICK", TOY)
+    monkeypatch.setattr(trainings, "START_STEPS", 1)
     return tmp_path / "lifted-rnn"
 
 
 def test_tables_and_picture_are_written_and_runs_resumed(folder, monkeypatch):
-    report = lifted_rnn.run(folder, quick=True, seeds=1)
-    text = report.read_text()
+    text = report.run(folder, quick=True, seeds=1).read_text()
     assert all(method in text for method in METHODS)
     with (folder / "echo.csv").open() as file:
         rows = list(csv.reader(file))
@@ -41,8 +40,8 @@ def test_tables_and_picture_are_written_and_runs_resumed(folder, monkeypatch):
     def refuse(run):
         raise AssertionError(f"{run} was there already")
 
-    monkeypatch.setattr(lifted_rnn, "train_row", refuse)
-    lifted_rnn.run(folder, quick=True, seeds=1)
+    monkeypatch.setattr(report, "train_row", refuse)
+    report.run(folder, quick=True, seeds=1)
     assert (folder / "runs.jsonl").read_text() == stored
 
 

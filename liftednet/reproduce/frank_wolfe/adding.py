@@ -12,15 +12,15 @@ from torch.nn.functional import mse_loss
 
 from liftednet.data import Sequences, adding
 from liftednet.reproduce.curves import Curve, Panel, draw
-from liftednet.reproduce.recurrent_methods import (
+from liftednet.reproduce.frank_wolfe.methods import (
     adam,
     frank_wolfe,
     gradient_descent,
     vanilla,
 )
-from liftednet.reproduce.runs import Outcome, Record, run_all
+from liftednet.reproduce.frank_wolfe.training import Budget, Method, Training, outputs_at_end
+from liftednet.reproduce.runs import Outcome, Record, matching, run_all
 from liftednet.reproduce.tables import Table, mean_and_spread
-from liftednet.reproduce.training import Budget, Method, Training, outputs_at_end
 
 HIDDEN, BATCH, TRAIN, TEST = 128, 50, 20_000, 1000
 BASELINE = 1 / 6  # variance of the sum of two uniform numbers: the loss of answering 1
@@ -92,20 +92,15 @@ def train_adding(run: AddingRun) -> Outcome:
 
 
 def _best(tried: Sequence[Record[AddingRun]], method: str) -> float:
-    own = [record for record in tried if record.settings.method == method]
+    own = matching(tried, method=method)
     return min(own, key=lambda record: record.outcome["error"]).settings.rate
-
-
-def _of(records: Sequence[Record[AddingRun]], method: str, length: int) -> list[Record[AddingRun]]:
-    wanted = (method, length)
-    return [r for r in records if (r.settings.method, r.settings.length) == wanted]
 
 
 def _table(records: Sequence[Record[AddingRun]]) -> Table:
     lengths = sorted({record.settings.length for record in records})
     rows = []
     for method in METHODS:
-        own = [_of(records, method.name, length) for length in lengths]
+        own = [matching(records, method=method.name, length=length) for length in lengths]
         cells = [_cell([r.outcome for r in part]) for part in own]
         rows.append([method.name, f"{own[0][0].settings.rate:g}", *cells])
     columns = ("method", "rate", *(f"length {length}" for length in lengths))
@@ -135,7 +130,7 @@ def _picture(path: Path, records: Sequence[Record[AddingRun]], lengths: Sequence
     for length in lengths:
         curves = []
         for method in METHODS:
-            own = _of(records, method.name, length)
+            own = matching(records, method=method.name, length=length)
             losses = [r.outcome["losses"] for r in own if _finite(r.outcome)]
             if not losses:
                 continue

@@ -1,0 +1,1 @@
+"""Lifted Recurrent Neural Networks (2018), the four tables of section 6."""

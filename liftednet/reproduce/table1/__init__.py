@@ -1,0 +1,1 @@
+"""Lifted Neural Networks (2018), Table 1, and what it leaves out."""

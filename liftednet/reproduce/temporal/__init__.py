@@ -1,0 +1,1 @@
+"""On Recurrent Neural Networks: artificial tasks, and music."""
