@@ -1,9 +1,9 @@
 """Nonnegative and monotone networks: ours, exact gradients in the same step, Adam and AdamW.
 
 Run it with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.constrained`, half an hour
-of one core; monotonicnetworks and geotorch must be on the path. `--minutes 3` stops after so many,
-and the next call goes on: runs that stand in benchmarks/results/constrained.jsonl are not repeated.
-With --quick it takes seconds and writes nothing.
+of one core; monotonicnetworks and geotorch must be on the path. It goes on where
+it was interrupted: runs that stand in benchmarks/results/constrained.jsonl are not repeated. With
+--quick it takes seconds and writes nothing.
 
 Nonnegative: 10,000 digits of MNIST, standardized, three passes over batches of 100, layers of 100,
 no weight negative after the first layer; 2,500 other digits choose start and rate (seed 0, the same
@@ -23,11 +23,10 @@ of its own) is trained by the same Adam, at two bounds of its slopes as well.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
@@ -48,6 +47,7 @@ from liftednet.models import LiftedMLP, Minibatch, certify
 from liftednet.penalties import Nonnegative, Orthogonal, SquaredFrobenius
 from liftednet.problems import Weights
 from liftednet.reproduce.exact import exact_gradients
+from liftednet.reproduce.runs import Outcome, run_all
 
 RESULTS = Path(__file__).parent / "results"
 DEPTHS, WIDTH, PASSES, BATCH = (1, 3, 6, 8), 100, 3, 100
@@ -95,6 +95,19 @@ class Run:
     def passes(self) -> int:
         """Over these digits."""
         return PASSES if self.digits == 10_000 else 10
+
+
+Done = dict[Run, Outcome]
+Plan = Callable[[Done], Iterator[list[Run]]]  # which may ask what came of the runs before
+
+
+def all_done(store: Path, plans: Iterable[Plan], run: Callable[[Run], Outcome]) -> Done:
+    """Make the runs of all plans that are not in the store, and return what came of each."""
+    done: Done = {}
+    for plan in plans:
+        for runs in plan(done):
+            done |= {record.settings: record.outcome for record in run_all(store, runs, run)}
+    return done
 
 
 # Nonnegative layers.
@@ -230,9 +243,7 @@ def nonnegative(run: Run) -> dict[str, float]:
     return {"held": held, "test": test, "violation": max(0.0, -lowest), "seconds": seconds}
 
 
-def nonnegative_runs(
-    done: dict[Run, dict[str, float]], methods: tuple[str, ...] = (OURS, *ADAM)
-) -> Iterator[Run]:
+def nonnegative_runs(done: Done, methods: tuple[str, ...] = (OURS, *ADAM)) -> Iterator[list[Run]]:
     """Yield all runs: the grid at one seed, then the best of it at five."""
     for method, layers in product(methods, DEPTHS):
         rates = RATES["ours" if method in (OURS, EXACT) else "Adam"]
@@ -240,12 +251,11 @@ def nonnegative_runs(
             Run("nonnegative", method, TUNED_AT, layers, start, rate)
             for start, rate in product(STARTS, rates)
         ]
-        yield from grid
+        yield grid
         best = max(grid, key=lambda run: done[run]["held"])
-        yield from (replace(best, seed=seed) for seed in SEEDS)
+        yield [replace(best, seed=seed) for seed in SEEDS]
         if method == OURS:
-            default = Run("nonnegative", method, TUNED_AT, layers)
-            yield from (replace(default, seed=seed) for seed in SEEDS)
+            yield [Run("nonnegative", method, seed, layers) for seed in SEEDS]
 
 
 def alternated(run: Run) -> dict[str, float]:
@@ -261,18 +271,18 @@ def alternated(run: Run) -> dict[str, float]:
     return found
 
 
-def alternated_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+def alternated_runs(done: Done) -> Iterator[list[Run]]:
     """Yield one run of each depth."""
-    yield from (Run("alternated", OURS, 1, layers) for layers in DEPTHS)
+    yield [Run("alternated", OURS, 1, layers) for layers in DEPTHS]
 
 
-def long_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+def long_runs(done: Done) -> Iterator[list[Run]]:
     """Yield runs on all digits: ours without options, Adam as it is best on fewer."""
     for seed, layers in product(SEEDS, LONG):
-        yield Run("nonnegative", OURS, seed, layers, digits=ALL)
         grid = {r: v for r, v in done.items() if (r.method, r.layers) == (ADAM[0], layers)}
         best = max((r for r in grid if r.seed == TUNED_AT), key=lambda r: grid[r]["held"])
-        yield replace(best, seed=seed, digits=ALL)
+        ours = Run("nonnegative", OURS, seed, layers, digits=ALL)
+        yield [ours, replace(best, seed=seed, digits=ALL)]
 
 
 # Orthogonal layers.
@@ -330,14 +340,14 @@ def orthogonal_network(run: Run, start: list[Weights]) -> tuple[nn.Sequential, C
     return network, nearest if run.method == "Adam, polar factor" else lambda: None
 
 
-def orthogonal_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
-    yield from (Run("orthogonal", NO_OPTION, seed, 3) for seed in SEEDS)
-    yield from (Run("orthogonal", NO_OPTION, TUNED_AT, 3, rate=rate) for rate in RATES["ours"][:4])
+def orthogonal_runs(done: Done) -> Iterator[list[Run]]:
+    yield [Run("orthogonal", NO_OPTION, seed, 3) for seed in SEEDS]
+    yield [Run("orthogonal", NO_OPTION, TUNED_AT, 3, rate=rate) for rate in RATES["ours"][:4]]
     for method in ORTHOGONAL:
         grid = [Run("orthogonal", method, TUNED_AT, 3, rate=rate) for rate in RATES["Adam"][:4]]
-        yield from grid
+        yield grid
         best = max(grid, key=lambda run: done[run]["held"])
-        yield from (replace(best, seed=seed) for seed in SEEDS)
+        yield [replace(best, seed=seed) for seed in SEEDS]
 
 
 # Monotone regressions.
@@ -467,20 +477,20 @@ def by_steps_of_adam(
     return found * size + middle
 
 
-def regression_runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+def regression_runs(done: Done) -> Iterator[list[Run]]:
     for task in DIRECTIONS:
         for method in (OURS, "ours, free", "HistGradientBoosting, monotone"):
-            yield from (Run(task, method, seed) for seed in SEEDS)
-        yield from (Run(task, OURS, TUNED_AT, rate=rate) for rate in RATES["ours"])
+            yield [Run(task, method, seed) for seed in SEEDS]
+        yield [Run(task, OURS, TUNED_AT, rate=rate) for rate in RATES["ours"]]
         for method in ("Adam, clip", "Adam, free", PACKAGE):
             starts = ("bound 1", "bound 3") if method == PACKAGE else ("passing",)
             grid = [
                 Run(task, method, TUNED_AT, start=start, rate=rate)
                 for start, rate in product(starts, RATES["Adam"])
             ]
-            yield from grid
+            yield grid
             best = max(grid, key=lambda run: done[run]["test"])
-            yield from (replace(best, seed=seed) for seed in SEEDS)
+            yield [replace(best, seed=seed) for seed in SEEDS]
 
 
 # Tables.
@@ -491,7 +501,7 @@ def measured(run: Run) -> dict[str, float]:
     return by.get(run.task, regressed)(run)
 
 
-def table(done: dict[Run, dict[str, float]]) -> str:
+def table(done: Done) -> str:
     lines = [
         "# Constraints on weights", "",
         "Nonnegative after the first layer, 10,000 digits of MNIST, three passes: mean and worst "
@@ -596,28 +606,15 @@ def table(done: dict[Run, dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--quick", action="store_true")
-    asked = parser.parse_args()
+    quick = parser.parse_args().quick
     torch.set_num_threads(1)
-    if asked.quick:
+    if quick:
         print(measured(Run("nonnegative", OURS, 1, 3)), measured(Run("diabetes", OURS, 1)))
         return
-    file, done, began = RESULTS / "constrained.jsonl", {}, time.monotonic()
-    if file.exists():
-        for line in map(json.loads, file.read_text().splitlines()):
-            done[Run(**line["run"])] = line["found"]
     exact = partial(nonnegative_runs, methods=(EXACT,))
-    tasks = (regression_runs, nonnegative_runs, orthogonal_runs, alternated_runs, exact, long_runs)
-    for runs in tasks:
-        for run in runs(done):
-            if run in done:
-                continue
-            if time.monotonic() - began > 60 * asked.minutes:
-                break
-            done[run] = measured(run)
-            with file.open("a") as opened:
-                opened.write(json.dumps({"run": asdict(run), "found": done[run]}) + "\n")
+    plans = (regression_runs, nonnegative_runs, orthogonal_runs, alternated_runs, exact, long_runs)
+    done = all_done(RESULTS / "constrained.jsonl", plans, measured)
     (RESULTS / "constrained.md").write_text(table(done))
 
 

@@ -1,8 +1,8 @@
 """Input-convex networks: ours, Adam with a clip or softplus, and convex regression.
 
-Run it with `OMP_NUM_THREADS=1 python -m benchmarks.input_convex`, some minutes of one core;
-`--minutes 2` stops after so many, and the next call goes on: runs that stand in
-benchmarks/results/input_convex.jsonl are not repeated.
+Run it with `OMP_NUM_THREADS=1 python -m benchmarks.input_convex`, some minutes of one core.
+It goes on where it was interrupted: runs that stand in benchmarks/results/input_convex.jsonl are
+not repeated.
 
 Three convex functions on [-1, 1]^p: the largest of six affine functions of two variables, a
 log-sum-exp of eight of five variables, and a quadratic form of five; 150 samples with noise of a
@@ -18,12 +18,10 @@ the least-squares fit of a convex function, min sum (y_i - f_i)^2 over f_i and s
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -37,7 +35,18 @@ from torch import Tensor
 from liftednet.models import Lifted, Minibatch, certify, input_convex
 from liftednet.problems import Weights
 
-from .constrained import FROM, RATES, SEEDS, STARTS, TO, TUNED_AT, Run, by_steps_of_adam
+from .constrained import (
+    FROM,
+    RATES,
+    SEEDS,
+    STARTS,
+    TO,
+    TUNED_AT,
+    Done,
+    Run,
+    all_done,
+    by_steps_of_adam,
+)
 
 RESULTS = Path(__file__).parent / "results"
 TASKS = {"largest of affine": 2, "log-sum-exp": 5, "quadratic form": 5}
@@ -147,22 +156,22 @@ def measured(run: Run) -> dict[str, float]:
     return {"error": error, "seconds": seconds, **facts}
 
 
-def runs(done: dict[Run, dict[str, float]]) -> Iterator[Run]:
+def runs(done: Done) -> Iterator[list[Run]]:
     """Yield all runs: the grid at one seed, then the best of it at five."""
     for method, task in product((OURS, REFERENCE), TASKS):
-        yield from (Run(task, method, seed) for seed in SEEDS)
+        yield [Run(task, method, seed) for seed in SEEDS]
     for method, task in product(METHODS, TASKS):
         rates = RATES["ours" if method == "ours" else "Adam"]
         grid = [
             Run(task, method, TUNED_AT, start=start, rate=rate)
             for start, rate in product(STARTS, rates)
         ]
-        yield from grid
+        yield grid
         best = min(grid, key=lambda run: done[run]["error"])
-        yield from (replace(best, seed=seed) for seed in SEEDS)
+        yield [replace(best, seed=seed) for seed in SEEDS]
 
 
-def table(done: dict[Run, dict[str, float]]) -> str:
+def table(done: Done) -> str:
     lines = [
         "# Input-convex networks", "",
         "Error on new points without noise, over their deviation: mean and worst of five seeds, at "
@@ -194,22 +203,8 @@ def table(done: dict[Run, dict[str, float]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=math.inf)
-    asked = parser.parse_args()
     torch.set_num_threads(1)
-    file, done, began = RESULTS / "input_convex.jsonl", {}, time.monotonic()
-    if file.exists():
-        for line in map(json.loads, file.read_text().splitlines()):
-            done[Run(**line["run"])] = line["found"]
-    for run in runs(done):
-        if run in done:
-            continue
-        if time.monotonic() - began > 60 * asked.minutes:
-            break
-        done[run] = measured(run)
-        with file.open("a") as opened:
-            opened.write(json.dumps({"run": asdict(run), "found": done[run]}) + "\n")
+    done = all_done(RESULTS / "input_convex.jsonl", [runs], measured)
     (RESULTS / "input_convex.md").write_text(table(done))
 
 

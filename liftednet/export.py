@@ -254,6 +254,8 @@ class ExportedGraph(nn.Module):
             `LayerWeights` of another layer, or of layers of several kinds that share them.
         before: what standardizes each input, where that is not part of its weights.
         behind: the same for what each loss answers.
+        structure: the graph, without what training alone needs.
+        logits: whether the last activations are left out.
     """
 
     def __init__(self, model: Any, *, logits: bool = False) -> None:
@@ -261,7 +263,7 @@ class ExportedGraph(nn.Module):
         super().__init__()
         weights, structure = model.weights, model.structure
         self.logits = logits
-        self._structure = replace(structure, lam={}, penalties={})  # what training needs alone
+        self.structure = replace(structure, lam={}, penalties={})  # what training needs alone
         self._last_only = model._known.last_only
         self._names = [f"weights_{number}" for number in range(1, len(weights) + 1)]
         for name, parameter, layer in zip(self._names, structure.parameters, weights, strict=True):
@@ -282,7 +284,7 @@ class ExportedGraph(nn.Module):
         Returns:
             A tensor, or a tuple of them where there are several losses.
         """
-        network = self._structure.network
+        network = self.structure.network
         rows = [_rows(variable, x) for variable, x in zip(network.inputs, inputs, strict=True)]
         ends = network.ends(dict(zip(network.inputs, rows, strict=True)))
         if self._standardized:
@@ -294,13 +296,17 @@ class ExportedGraph(nn.Module):
         sequences = [values[x] for x in network.inputs if x.sequence]
         if sequences:
             values[TIME] = _timeline(sequences[0], lengths)
-        for parameter, name in zip(self._structure.parameters, self._names, strict=True):
-            values[parameter] = _weights_in(getattr(self, name))
-        values = self._structure.passed(values)
+        values.update(zip(self.structure.parameters, self.layers, strict=True))
+        values = self.structure.passed(values)
         found = tuple(self._output(term, values) for term in network.terms)
         if self._standardized:
             found = tuple(behind(x) for behind, x in zip(self.behind, found, strict=True))
         return found[0] if len(found) == 1 else found
+
+    @property
+    def layers(self) -> list[Weights]:
+        """The weights that the modules hold now, in the order of the graph's parameters."""
+        return [_weights_in(getattr(self, name)) for name in self._names]
 
     def _output(self, term: Any, values: dict[Any, Any]) -> Tensor:
         if self.logits or term.state is None:

@@ -45,6 +45,9 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
         DataError: no v meets the limits of a sample.
         SolverError: pivoting has not ended.
 
+    A program traced by torch.export raises RuntimeError for both; one of ONNX, which knows no
+    errors, has NaN for these samples.
+
     Example:
         >>> import torch
         >>> from liftednet.polyhedron import nearest_in_polyhedron
@@ -57,8 +60,7 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
     norms = scaled.norm(dim=1)
     scaled, point = scaled / norms.unsqueeze(-1), u.double()
     low, high = lower.double() / norms, upper.double() / norms
-    with torch.no_grad():
-        side = _binding(scaled, point, low, high)
+    side = _binding(*(part.detach() for part in (scaled, point, low, high)))
     ends = torch.where(side < 0, low, high)
     for _ in range(2):  # the ridge is less where limits do not contradict, and its rest then gone
         found = _at(scaled, point, side, ends, 1e-3 * _RIDGE)
@@ -67,6 +69,8 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
     empty = off > _met(u)
     if torch.compiler.is_exporting():
         torch._assert_async(~empty.any(), "no scores meet the limits of a sample")
+        lost = (empty | side.isnan().any(-1)).unsqueeze(-1)
+        point = torch.where(lost, torch.nan, point)  # ONNX leaves assertions out
     elif bool(empty.any()):
         raise DataError(
             f"no scores meet the limits of sample {int(empty.nonzero()[0])}, counted from 0: they "
@@ -88,8 +92,34 @@ def _at(rows: Tensor, u: Tensor, side: Tensor, ends: Tensor, ridge: float) -> _P
     rest = torch.diag_embed(torch.where(binds, ridge, 1.0).to(u))
     products = torch.where(both, linear(rows, rows), 0.0) + rest
     excess = torch.where(binds, excess, 0.0)
-    prices = torch.linalg.solve(products, excess.unsqueeze(-1)).squeeze(-1)
+    prices = _solved(products, excess)
     return _Point(prices, linear(u - prices @ rows, rows))
+
+
+def _solved(products: Tensor, right: Tensor) -> Tensor:
+    """Return P^-1 r of every sample, P (samples, limits, limits) positive definite.
+
+    ONNX has no such operator: a traced program eliminates, which needs no pivots there.
+    """
+    if not torch.compiler.is_exporting():
+        found: Tensor = torch.linalg.solve(products, right.unsqueeze(-1)).squeeze(-1)
+        return found
+    count = products.shape[1]
+    numbers = torch.arange(count, device=right.device).unsqueeze(-1)
+
+    def go_on(number: Tensor, both: Tensor) -> Tensor:
+        return number < count
+
+    def step(number: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
+        index = number.reshape(1)
+        row, column = both.index_select(1, index), both.index_select(2, index)
+        row = row / row.index_select(2, index)
+        return number + 1, torch.where(numbers == number, row, both - column * row)
+
+    zero = torch.zeros((), dtype=torch.int64, device=right.device)
+    both = torch.cat([products, right.unsqueeze(-1)], -1)
+    _, found = torch.while_loop(go_on, step, (zero, both))
+    return found[..., -1]
 
 
 def _binding(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
@@ -131,18 +161,12 @@ def _traced(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, begun: _Pivot
         return (taken < most) & ~now[-1].all()
 
     def step(taken: Tensor, *now: Tensor) -> tuple[Tensor, ...]:
-        before = _Pivots(*now)
-        after = _exchanged(rows, u, lower, upper, before)
-        kept = (
-            torch.where(before.done.unsqueeze(-1) if new.ndim > 1 else before.done, old, new)
-            for old, new in zip(before, after, strict=True)
-        )
-        return taken + 1, *kept
+        return taken + 1, *_exchanged(rows, u, lower, upper, _Pivots(*now))
 
     taken = torch.zeros((), dtype=torch.int64, device=rows.device)
     found: Sequence[Tensor] = torch.while_loop(go_on, step, (taken, *begun))
     torch._assert_async(found[-1].all(), "which limits of a sample bind was not found")
-    return found[1]
+    return torch.where(found[-1].unsqueeze(-1), found[1], torch.nan)
 
 
 def _exchanged(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, now: _Pivots) -> _Pivots:
@@ -151,12 +175,14 @@ def _exchanged(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, now: _Pivo
     side = torch.where(equal & (now.side == 0), 1.0, now.side)
     prices, values = _at(rows, u, side, torch.where(side < 0, lower, upper), _RIDGE)
     passed = (values > upper + met).to(u) - (values < lower - met).to(u)
-    wrong = torch.where(side == 0, passed != 0, ~equal & (prices * side < -met))
+    rests = side == 0
+    # ONNX's runtime chooses between numbers, not between truths.
+    wrong = (rests & (passed != 0)) | (~rests & ~equal & (prices * side < -met))
     wrongs = wrong.sum(-1)
     fewer = wrongs < now.least
     left = torch.where(fewer, _PATIENCE, now.patience - 1)
     last = len(rows) - 1 - wrong.flip(-1).int().argmax(-1, keepdim=True)
-    alone = torch.zeros_like(wrong).scatter(-1, last, True) & wrong
-    exchange = torch.where((left > 0).unsqueeze(-1), wrong, alone)
-    side = torch.where(exchange, torch.where(side == 0, passed, 0.0), side)
+    alone = torch.zeros_like(wrong).scatter(-1, last, True)
+    exchange = wrong & (alone | (left > 0).unsqueeze(-1))
+    side = torch.where(exchange, torch.where(rests, passed, 0.0), side)
     return _Pivots(side, torch.minimum(wrongs, now.least), left, wrongs == 0)

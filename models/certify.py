@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from liftednet.activation import Activation
 from liftednet.activations import Arctan, Clipped, Identity, LeakyReLU, Sigmoid, Sine, Softmax, Tanh
 from liftednet.errors import DataError, DeclarationError
+from liftednet.export import Affine, ExportedGraph
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.normalization import BatchNormalization
+from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
 from liftednet.network import State
 from liftednet.samples import Weights
@@ -26,6 +28,7 @@ from .convex import CONVEX
 from .from_torch import lift
 from .prediction import Predictor
 from .semidefinite import Chain, semidefinite_lipschitz
+from .standardization import Moments
 
 _MONOTONE = (*CONVEX, Arctan, Clipped, Sigmoid, Sine, Tanh)
 _NORM = 1 + 1e-10  # that rounding may take from a norm in float64
@@ -124,7 +127,10 @@ class Certificate:
             lines.append("  " + "  ".join(cells))
         return "\n".join(lines)
 
+    __repr__ = __str__
 
+
+@torch.no_grad()
 def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> Certificate:
     """Return what a fitted model or a torch network is for certain, at every input.
 
@@ -164,10 +170,15 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
         >>> certify(model).increasing
         (0,)
     """
-    if isinstance(model, nn.Module):
+    weights: Sequence[Weights]
+    last = True
+    if isinstance(model, ExportedGraph):
+        weights, structure, last = model.layers, model.structure, not model.logits
+        moments = dict(_standardizing(model))
+    elif isinstance(model, nn.Module):
         # a model's own loss is not known, and of SquaredError outputs are the last pre-activation
         model = lift(model, _example(model, example), loss=SquaredError(), show=False)
-        weights: Sequence[Weights] = model._first_weights()
+        weights = model._first_weights()
         structure, moments = model.structure, {}
     elif isinstance(model, Predictor):
         weights, structure = model.weights, model.structure
@@ -178,7 +189,7 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
             f"{model_inside(model)}."
         )
     given = [layer.to(torch.empty(0, dtype=torch.float64)) for layer in weights]
-    walk = _Walk(structure, dict(zip(structure.parameters, given, strict=True)), moments)
+    walk = _Walk(structure, dict(zip(structure.parameters, given, strict=True)), moments, last)
     return walk.certificate(semidefinite)
 
 
@@ -239,6 +250,37 @@ class _Facts:
         no = torch.zeros_like(self.convex)
         return _Facts(*_outward(low, high), no, no, self.lipschitz / 2)
 
+    def projected(self, layer: Projection) -> _Facts:
+        """Return the facts of the nearest points, whose derivative J in u is a projection.
+
+        J_kk is in [0, 1], J_jk in [-1/2, 1/2], and not negative where each limit is on one unit or
+        on the difference of two: J then is the mean over units that are held together, or 0.
+        Nothing is known where limits move with the inputs.
+        """
+        rows = torch.tensor(layer.of_outputs, dtype=self.low.dtype)
+        if any(map(any, layer.of_inputs)):
+            return self.unknown(rows.shape[1])
+        touched = rows != 0
+        single, bound = touched.sum(1) == 1, touched.any(0)
+        up, down = self.high.clamp(min=0), (-self.low).clamp(min=0)
+        either = torch.maximum(up, down)
+        means = bool((single | ((touched.sum(1) == 2) & (rows.sum(1) == 0))).all())
+        together = _together(touched)
+        low = -down - _halves(down if means else either, together)
+        high = up + _halves(up if means else either, together)
+        alone = ~touched[~single].any(0)
+        lower, upper = (
+            torch.tensor([end is not None for end in ends])[:, None] & single[:, None]
+            for ends in (layer.lower, layer.upper)
+        )
+        raised = (((rows > 0) & lower) | ((rows < 0) & upper)).any(0)  # max(u, l), which is convex
+        lowered = (((rows > 0) & upper) | ((rows < 0) & lower)).any(0)
+        return _Facts(
+            torch.where(bound, low, self.low), torch.where(bound, high, self.high),
+            self.convex & alone & ~lowered, self.concave & alone & ~raised,
+            _steepest(self.low, self.high, self.lipschitz),
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
@@ -248,11 +290,13 @@ class _Walk:
         structure: of the network.
         weights: of the layers, in float64.
         moments: what standardizes inputs and outputs, where that is not part of the weights.
+        last: whether the activations of the losses are part of the network.
     """
 
     structure: Any
     weights: dict[Any, Weights]
-    moments: dict[Any, Any]
+    moments: dict[Any, Moments]
+    last: bool
 
     def certificate(self, semidefinite: bool) -> Certificate:
         known = dict(self._inputs())
@@ -261,11 +305,7 @@ class _Walk:
                 known[state] = self._state(state, known)
         found = [self._term(term, known) for term in self.structure.network.terms]
         low, high = (torch.cat([getattr(x, end).T for x in found]) for end in ("low", "high"))
-        lipschitz = math.hypot(*(x.lipschitz for x in found))
-        largest = torch.maximum(low.abs(), high.abs())
-        if bool(largest.isfinite().all()):
-            about = _norm((low + high) / 2) + _norm((high - low) / 2)
-            lipschitz = min(lipschitz, _norm(largest), about)
+        lipschitz = _steepest(low, high, math.hypot(*(x.lipschitz for x in found)))
         if semidefinite:
             lipschitz = min(lipschitz, self._semidefinite(known))
         return Certificate(
@@ -276,7 +316,11 @@ class _Walk:
 
     def _semidefinite(self, known: dict[Any, _Facts]) -> float:
         """Return the bound of `semidefinite_lipschitz`, with what stands before and behind."""
-        chain, expression = Chain([], []), self.structure.network.terms[0].argument
+        term = self.structure.network.terms[0]
+        chain, expression = Chain([], []), term.argument
+        if _is_projection(expression):
+            expression = expression.arguments[0]
+        inside = expression
         while True:
             below = expression.arguments[0] if _is_dense(expression) else None
             several = len(self.structure.network.terms) + len(self.structure.network.inputs) > 2
@@ -296,11 +340,8 @@ class _Walk:
             chain.slopes.insert(0, (flattest, activation.lipschitz))
             expression = below.argument
         bound = semidefinite_lipschitz(chain) * _NORM
-        term = self.structure.network.terms[0]
-        scores = replace(self._facts(term.argument, known), lipschitz=bound)
-        moments = self.moments.get(term.label)
-        found = scores.activated(term.activation)
-        return (found if moments is None else found.scaled(moments.scale.double())).lipschitz
+        bounded = replace(self._facts(inside, known), lipschitz=bound)
+        return self._term(term, {**known, inside: bounded}).lipschitz
 
     def _inputs(self) -> Iterator[tuple[Input, _Facts]]:
         inputs = self.structure.network.inputs
@@ -325,10 +366,12 @@ class _Walk:
         )
 
     def _term(self, term: Any, known: dict[Any, _Facts]) -> _Facts:
-        if term.state is None:
-            facts = self._facts(term.argument, known).activated(term.pinned.divergence.activation)
-        else:
+        if term.state is not None and self.last:
             facts = known[term.state]
+        else:
+            facts = self._facts(term.argument, known)
+            if self.last:
+                facts = facts.activated(term.pinned.divergence.activation)
         moments = self.moments.get(term.label)
         return facts if moments is None else facts.scaled(moments.scale.double())
 
@@ -338,6 +381,9 @@ class _Walk:
         assert isinstance(expression, Applied)  # states and inputs are known
         inside = [self._facts(x, known) for x in expression.arguments if isinstance(x, Expression)]
         layer = expression.layer
+        if isinstance(layer, Projection):
+            known[expression] = inside[0].projected(layer)
+            return known[expression]
         tells = layer.affine and layer.linear and not isinstance(layer, BatchNormalization)
         if expression.sequence or len(inside) < len(expression.arguments) or not tells:
             found = inside[0].unknown(expression.units)
@@ -377,6 +423,31 @@ def _affine(inside: Sequence[_Facts], matrices: Sequence[Tensor]) -> _Facts:
         ~((plus & bent_down) | (minus & bent_up)).any(0),
         min(apart, together),
     )
+
+
+def _steepest(low: Tensor, high: Tensor, lipschitz: float) -> float:
+    """Return a Lipschitz constant, or what the ends of derivatives say where that is less."""
+    largest = torch.maximum(low.abs(), high.abs())
+    if not bool(largest.isfinite().all()):
+        return lipschitz
+    about = _norm((low + high) / 2) + _norm((high - low) / 2)
+    return min(lipschitz, _norm(largest), about)
+
+
+def _together(touched: Tensor) -> Tensor:
+    """Return which units one limit or several hold together, (units, units), but for themselves."""
+    near = touched.double().T @ touched.double() > 0
+    for _ in range(len(near).bit_length()):
+        near = near.double() @ near.double() > 0
+    return near.fill_diagonal_(False)
+
+
+def _halves(sizes: Tensor, together: Tensor) -> Tensor:
+    """Return half the sums of sizes (inputs, units) over other units held together, or more."""
+    endless = sizes.isinf().double() @ together.double()
+    found = sizes.masked_fill(sizes.isinf(), 0.0) @ together.double() / 2
+    found = found * (1 + 4 * (len(together) + 4) * torch.finfo(sizes.dtype).eps)
+    return found.masked_fill(endless > 0, math.inf)
 
 
 def _through(matrix: Tensor, lipschitz: float) -> float:
@@ -419,6 +490,21 @@ def _flattest(activation: Activation) -> float:
 
 def _is_dense(expression: Any) -> bool:
     return isinstance(expression, Applied) and type(expression.layer) is Dense
+
+
+def _is_projection(expression: Any) -> bool:
+    return isinstance(expression, Applied) and isinstance(expression.layer, Projection)
+
+
+def _standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
+    """Yield what an exported network does to its inputs and outputs beside its weights."""
+    network = module.structure.network
+    for variable, part in zip(network.inputs, getattr(module, "before", ()), strict=False):
+        if isinstance(part, Affine):
+            yield variable, Moments(part.center, 1 / part.scale)
+    for term, part in zip(network.terms, getattr(module, "behind", ()), strict=False):
+        if isinstance(part, Affine):
+            yield term.label, Moments(part.shift, part.scale)
 
 
 def _norm(matrix: Tensor) -> float:

@@ -78,6 +78,8 @@ class ConstraintReport:
         fit = f"last layer by {self.solver}: objective {self.objective:.6g} less a constant, "
         return "\n".join([*lines, f"{fit}gap {self.gap:.1e}, residual {self.residual:.1e}"])
 
+    __repr__ = __str__
+
 
 @dataclass(frozen=True, eq=False)
 class HeldScores:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from liftednet.layers.expression import TIME, Applied, Expression, Variable, aff
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import State
+from liftednet.solvers.recurrence import recurrence
 
 from .cells import Rules
 
@@ -97,14 +99,10 @@ def _driven(group: Sequence[State], values: Values, activate: Activate) -> Tenso
     like = _zeros(state, values)
     parts = affine_in(state.argument, state, {**values, state: like})
     recurrent = recurrent_weight(chain(parts.map))
-    if recurrent is None or parts.offset is None:
+    if recurrent is None or parts.offset is None or not state.activation.per_unit:
         return None
-    row = like[0]
-    rows = []
-    for drive in parts.offset.expand(len(like), *row.shape[:-1], -1):
-        row = activate(state, torch.addmm(drive, row, recurrent))
-        rows.append(row)
-    return torch.stack(rows)
+    drive = parts.offset.expand(*like.shape[:-1], -1)
+    return recurrence(drive, recurrent, partial(activate, state))
 
 
 def recurrent_weight(factors: Sequence[Any]) -> Tensor | None:

@@ -257,14 +257,19 @@ class Lifted(Predictor):
         if parts.spreads is not None:  # which the scales follow
             warn_of_far_rows(structure, batch)
         steps, batch = parts.steps, parts.standardization.of(batch)
-        before = steps.snapshot()
+        before = steps.memory()
         share = processes.share_of(len(batch))
         weight = processes.total_of(batch.mass) / share.samples
         batch = replace(batch, among=share.samples)
         with torch.no_grad():
-            loss = steps.step(batch, steps.rate, parts.samples, weight)
+            steps.step(batch, steps.rate, parts.samples, weight)
+            try:
+                ((_, loss),) = steps.read()
+            except SolverError:
+                steps.recall(before)
+                raise
         if not steps.finite():
-            steps.weights = before
+            steps.recall(before)
             self._parts = None  # its running statistics are spoiled, too
             raise SolverError("the step made weights NaN or infinite: scale the inputs.")
         found = tuple(steps.snapshot())

@@ -9,6 +9,7 @@ are few, and more are taken in as long as the weights pass more.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,8 @@ _NEEDED = (
     "A wider layer below, or what a total is made of joined to the last layer's inputs, makes "
     "more of them possible; or loosen the constraint."
 )
+_ROUNDED = 1e-6  # relative excess that data in float32 may have by themselves
+_ROOM = 1e-6  # in units of rows of norm 1, without which limits have none
 _BOUNDARY = 0.995  # share of the way to the boundary that a step takes
 
 
@@ -99,10 +102,13 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
         value, prices = smooth.weights(x), problem.split(y)
         objective, residual = problem.measure_with(value, prices)
         tolerance = self.tolerance or default_tolerance(problem.fit.targets.dtype)
-        return Solution(
+        found = Solution(
             value, objective, residual, steps, tolerance, Status.STALLED,
             time.perf_counter() - started, self.name, prices,
         ).require_usable()  # fmt: skip
+        if found.status is Status.STALLED and (why := _without_room(smooth, problem)) is not None:
+            raise SolverError(why)
+        return found
 
 
 class _Smooth:
@@ -349,18 +355,55 @@ def _length(at: _At, ds: Tensor, dy: Tensor) -> float:
 
 def _unmet(smooth: _Smooth, problem: ConstrainedFit) -> str:
     """Return what to say where no weights of this layer meet the constraints."""
-    limits, (inputs, outputs) = problem.limits, smooth.shape
-    begins = f"{len(limits.lower):,} limits on {inputs * outputs:,} weights"
-    if len(limits.lower) * inputs * outputs > _LOOKED_AT:
+    begins = _count(smooth, problem)
+    if (known := _limits(smooth, problem)) is None:
         return f"no weights were found that meet the constraints, {begins}. {_NEEDED}"
-    moved = limits.moved(smooth.constant)
-    rows = smooth.rows(moved, np.ones(len(moved.lower), dtype=bool)).cpu().numpy()
-    excess = least_excess(rows, moved.lower, moved.upper)
+    excess = least_excess(*known)
     if excess is None:
         return f"the interior-point method did not converge in {_STEPS} steps, {begins}."
-    prices = zip(problem.constraints, problem.split(excess), strict=True)
-    gives = [f"{one!r} by {float(x.max()):.3g}" for one, x in prices if bool((x > 0).any())]
+    ends = np.abs(np.concatenate(known[1:]))
+    size = max(1.0, *ends[np.isfinite(ends)])
+    needed = _NEEDED
+    if excess.max() < _ROUNDED * size:
+        needed = "So little is what float32 rounds away: give X, y and the constraint in float64."
     return (
         f"no weights of this layer meet all constraints, {begins}: what gives way is "
-        f"{' and '.join(gives)}. {_NEEDED}"
+        f"{_naming(problem, excess)}. {needed}"
+    )
+
+
+def _without_room(smooth: _Smooth, problem: ConstrainedFit) -> str | None:
+    """Return what to say where weights meet limits at their ends alone, of endless prices."""
+    if (known := _limits(smooth, problem)) is None:
+        return None
+    rows, lower, upper = known
+    room = np.where(lower < upper, _ROOM * np.linalg.norm(rows, axis=1), 0.0)
+    excess = least_excess(rows, lower + room, upper - room)
+    if excess is None:
+        return None
+    return (
+        f"the weights of this layer that meet all constraints, {_count(smooth, problem)}, leave no "
+        f"room in {_naming(problem, excess, how='')}: all of these weights meet some of its limits "
+        f"with equality, which then have no price. {_NEEDED}"
+    )
+
+
+def _count(smooth: _Smooth, problem: ConstrainedFit) -> str:
+    inputs, outputs = smooth.shape
+    return f"{len(problem.limits.lower):,} limits on {inputs * outputs:,} weights"
+
+
+def _limits(smooth: _Smooth, problem: ConstrainedFit) -> tuple[Array, Array, Array] | None:
+    """Return A, l and h of l <= A x <= h for the weights x; None where they are too many."""
+    if len(problem.limits.lower) * math.prod(smooth.shape) > _LOOKED_AT:
+        return None
+    moved = problem.limits.moved(smooth.constant)
+    rows = smooth.rows(moved, np.ones(len(moved.lower), dtype=bool)).cpu().numpy()
+    return rows, moved.lower, moved.upper
+
+
+def _naming(problem: ConstrainedFit, excess: Array, how: str = " by {:.3g}") -> str:
+    prices = zip(problem.constraints, problem.split(excess), strict=True)
+    return " and ".join(
+        f"{one!r}{how.format(float(x.max()))}" for one, x in prices if bool((x > 0).any())
     )

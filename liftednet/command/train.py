@@ -214,7 +214,7 @@ def _samples(order: Order, loss: Loss) -> tuple[Halves, Notes, int]:
         raise DataError(f"X of {table.source} must be (samples, features), got shape {x.shape}.")
     numbers = encoded(y, labels)
     share = _HELD_OUT if order.held_out is None else order.held_out
-    halves = Halves(*data.split(torch.from_numpy(x), numbers, share, order.seed))
+    halves = Halves(*data.split(torch.from_numpy(x).float(), numbers, share, order.seed))
     return halves, Notes(columns, target, labels), outputs_of(numbers, labels, loss)
 
 

@@ -11,13 +11,24 @@ from liftednet.errors import DataError
 from liftednet.lazy import sparse
 from liftednet.validation import integers
 
+_SHOWN = 6  # numbers of an array in a line
+
 
 class _Linear(Constraint):
     """A constraint that has limits."""
 
+    _told: tuple[str, ...] = ()
+
     def __repr__(self) -> str:
-        """Name the class."""
-        return f"{type(self).__name__}(...)"
+        """Name the class and its numbers."""
+        given = {name: getattr(self, name) for name in self._told}
+        parts = (f"{name}={_brief(x)}" for name, x in given.items() if x is not None)
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+def _brief(given: Array) -> str:
+    few = given.size <= _SHOWN
+    return str(given.squeeze().tolist()) if few else f"array of shape {given.shape}"
 
 
 class Bounds(_Linear):
@@ -37,14 +48,18 @@ class Bounds(_Linear):
         0.25
     """
 
+    _told = ("lower", "upper")
+
     def __init__(self, lower: Any = None, upper: Any = None) -> None:
         """Keep the bounds."""
-        self.lower, self.upper = _ends(type(self).__name__, lower, upper, None)
+        self.lower, self.upper = _given("Bounds", lower=lower, upper=upper)
+        _ends("Bounds", self.lower, self.upper)
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each entry."""
         shape = samples, outputs
-        lower, upper = (_spread("the bounds", end, shape) for end in (self.lower, self.upper))
+        ends = _ends("Bounds", self.lower, self.upper)
+        lower, upper = (_spread("the bounds", end, shape) for end in ends)
         each = sparse.identity(samples * outputs, format="csr")
         return Limits(each, lower, upper, shape)
 
@@ -75,6 +90,8 @@ class Linear(_Linear):
         0.25
     """
 
+    _told = ("coefficients", "lower", "upper", "equal", "inputs")
+
     def __init__(
         self,
         coefficients: Any,
@@ -92,7 +109,8 @@ class Linear(_Linear):
                 "the coefficients of Linear must have shape (outputs,) or (outputs, k), none of "
                 f"the k all zero; got shape {given.shape}."
             )
-        self.lower, self.upper = _ends("Linear", lower, upper, equal)
+        self.lower, self.upper, self.equal = _given("Linear", lower=lower, upper=upper, equal=equal)
+        _ends("Linear", self.lower, self.upper, self.equal)
         self.inputs = None if inputs is None else as_array("the inputs of Linear", inputs)
         if self.inputs is not None and self.inputs.ndim == 1:
             self.inputs = self.inputs[:, None]
@@ -117,7 +135,8 @@ class Linear(_Linear):
                 f"Linear has coefficients for {rows} outputs, and the network has {outputs}."
             )
         shape = samples, count
-        lower, upper = (_spread("an end of Linear", end, shape) for end in (self.lower, self.upper))
+        ends = _ends("Linear", self.lower, self.upper, self.equal)
+        lower, upper = (_spread("an end of Linear", end, shape) for end in ends)
         each = sparse.csr_matrix(self.coefficients.T)
         return Limits(sparse.kron(sparse.identity(samples), each, "csr"), lower, upper, shape)
 
@@ -133,7 +152,8 @@ class GroupMeans(_Linear):
     prices divided by the sizes of their groups.
 
     Args:
-        groups: (samples,) the integer group of every sample; a negative one is in none.
+        groups: (samples,) the integer group of every sample, or booleans of two groups; a negative
+            one is in none.
         within: of the mean of all, in units of the scores, 0 or more.
 
     Raises:
@@ -148,7 +168,7 @@ class GroupMeans(_Linear):
 
     def __init__(self, groups: Any, within: float = 0.0) -> None:
         """Keep the groups."""
-        found = integers("the groups of GroupMeans", groups)
+        found = integers("the groups of GroupMeans", _numbered(groups))
         if found.ndim != 1:
             raise DataError(
                 "GroupMeans needs one group for each sample, (samples,), so that none overlap; got "
@@ -293,6 +313,8 @@ class Budget(_Linear):
         0.5
     """
 
+    _told = ("highest",)
+
     def __init__(self, highest: Any) -> None:
         """Keep the budget."""
         self.highest = as_array("the budget", highest)
@@ -305,14 +327,28 @@ class Budget(_Linear):
         return Limits(matrix, np.full_like(upper, -np.inf), upper, (outputs,))
 
 
-def _ends(name: str, lower: Any, upper: Any, equal: Any) -> tuple[Array, Array]:
+def _numbered(groups: Any) -> Any:
+    """Return booleans as numbers of two groups, others as they are."""
+    listed = isinstance(groups, list | tuple) and all(isinstance(x, bool) for x in groups)
+    given = np.array(groups) if listed else groups
+    return given + 0 if str(getattr(given, "dtype", "")).endswith("bool") else given
+
+
+def _given(name: str, **ends: Any) -> tuple[Array | None, ...]:
+    """Return ends as arrays, those that are None as they are."""
+    return tuple(x if x is None else as_array(f"{end} of {name}", x) for end, x in ends.items())
+
+
+def _ends(
+    name: str, lower: Array | None, upper: Array | None, equal: Array | None = None
+) -> tuple[Array, Array]:
     """Return l and h, infinite where there is none."""
     if (equal is None) == (lower is None and upper is None):
         raise DataError(f"{name} needs lower, upper or both, or equal alone.")
     if equal is not None:
         lower = upper = equal
-    low = np.array(-np.inf) if lower is None else as_array(f"lower of {name}", lower)
-    high = np.array(np.inf) if upper is None else as_array(f"upper of {name}", upper)
+    low = np.array(-np.inf) if lower is None else lower
+    high = np.array(np.inf) if upper is None else upper
     try:
         crossed = np.broadcast_arrays(low, high)
     except ValueError as error:

@@ -155,6 +155,10 @@ class Rescaled(Constraint):
         ones = np.ones((u.shape[0], 1))
         return self.constraint.stated(u @ np.diag(scale) + ones @ center[None])
 
+    def __repr__(self) -> str:
+        """Be named as it was declared, in whose units excess is."""
+        return repr(self.constraint)
+
     def _moments(self) -> tuple[Array, Array]:
         return self.scale.double().cpu().numpy(), self.center.double().cpu().numpy()
 
@@ -170,9 +174,14 @@ def require_constraints(constraints: object) -> tuple[Constraint, ...]:
         raise DeclarationError(f"constraints must be a list, as in [Budget(1.0)]; got {kind}.")
     for one in constraints:
         if not isinstance(one, Constraint):
+            room, hint = type(one).__module__, ""
+            if room.startswith("liftednet."):  # where others have a Declared, too
+                hint = f" of {room}, which is no constraint on scores"
+            elif isinstance(one, cp.Constraint):
+                hint = ": declare it of the scores U, as in Declared(lambda U: cp.norm(U) <= 1)"
             raise DeclarationError(
                 f"constraints must be those of liftednet.constraints, such as Budget(1.0); got "
-                f"{one!r}."
+                f"{one!r}{hint}."
             )
     return tuple(constraints)
 

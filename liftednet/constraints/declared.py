@@ -27,7 +27,8 @@ class Declared(Constraint):
         function: takes U (samples, outputs) as a CVXPY expression and returns constraints, or one.
 
     Raises:
-        DeclarationError: at first use, what it returns is no constraint, or not convex to CVXPY.
+        DeclarationError: it is no function; at first use, what it returns is no constraint, or not
+            convex to CVXPY.
 
     Example:
         >>> import cvxpy as cp
@@ -40,6 +41,11 @@ class Declared(Constraint):
 
     def __init__(self, function: Callable[[Expression], Sequence[Stated] | Stated]) -> None:
         """Keep the declaration."""
+        if not callable(function):
+            raise DeclarationError(
+                "Declared needs a function of the scores U, as in Declared(lambda U: U <= 1); got "
+                f"{function!r}."
+            )
         self.function = function
 
     def limits(self, samples: int, outputs: int) -> None:

@@ -34,7 +34,7 @@ class Table:
     def inputs(
         self, names: Sequence[str] | None = None, without: Sequence[str] = ()
     ) -> tuple[Values, list[str]]:
-        """Return X in float32, (samples, features), and the names of its columns.
+        """Return X in float64, (samples, features), and the names of its columns.
 
         Args:
             names: of the columns; None for all but some, or for the array X of an npz file, whose
@@ -45,7 +45,7 @@ class Table:
             DataError: columns are missing, or are no real numbers.
         """
         if names is None and self.source.suffix == ".npz":
-            return _real(f"X of {self.source}", self._array("X")).astype(np.float32), []
+            return _real(f"X of {self.source}", self._array("X")).astype(np.float64), []
         found = [name for name in self.columns if name not in without] if names is None else names
         if not found:
             raise DataError(f"{self.source} has no columns beside {', '.join(without)}.")
@@ -60,7 +60,7 @@ class Table:
             raise DataError(
                 f"{', '.join(found)} of {self.source} have other numbers of samples: {shapes}."
             )
-        return np.column_stack(parts).astype(np.float32), list(found)
+        return np.column_stack(parts).astype(np.float64), list(found)
 
     def targets(self, names: Sequence[str]) -> Values:
         """Return y, (samples,) of one column, or real numbers (samples, outputs) of several.

@@ -58,7 +58,13 @@ class Declared(Penalty):
             DeclarationError: it is not a convex scalar to CVXPY.
         """
         with stating(f"pi(W) of {self!r}"):
-            found = cp.Constant(0.0) + (0.0 if self.function is None else self.function(weight))
+            given = 0.0 if self.function is None else self.function(weight)
+            if isinstance(given, list | tuple | cp.Constraint):
+                raise DeclarationError(
+                    "the function of Declared returns pi(W), a number; got constraints, which are "
+                    "declared by Declared(constraints=lambda W: [W >= 0])."
+                )
+            found = cp.Constant(0.0) + given
         if not found.is_scalar():
             raise DeclarationError(f"pi(W) must be a scalar; {found} has shape {found.shape}.")
         if not found.is_convex():

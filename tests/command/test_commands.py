@@ -289,7 +289,7 @@ def test_reproduce_passes_on_what_is_asked_for(monkeypatch, tmp_path) -> None:
         asked.append((folder, quick, seeds))
         return folder / "README.md"
 
-    monkeypatch.setattr("liftednet.reproduce.temporal.run", run)
+    monkeypatch.setattr("liftednet.reproduce.temporal.report.run", run)
     result = call("reproduce", "temporal", "--folder", str(tmp_path))
     call("reproduce", "temporal", "--quick", "--seeds", "2", "--folder", str(tmp_path))
     assert str(tmp_path / "temporal" / "README.md") in result.stdout

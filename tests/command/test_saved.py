@@ -16,9 +16,10 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_diabetes, load_iris
 from typer.testing import CliRunner
 
-from liftednet import load, recurrent_to_torch, save, storage, to_torch
+from liftednet import LiftedRegressor, load, recurrent_to_torch, save, storage, to_torch
 from liftednet.activations import Tanh
 from liftednet.command import app
+from liftednet.constraints import Bounds, Linear
 from liftednet.models import GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 
 X, LABELS = load_iris(return_X_y=True)
@@ -196,6 +197,40 @@ def test_onnx_is_written_where_torch_can(here):
     x = X.astype(np.float32)
     (found,) = session.run(None, {session.get_inputs()[0].name: x})
     np.testing.assert_allclose(found, load("iris.st").forward(x).numpy(), atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def shares(folder) -> np.ndarray:
+    """Inputs, of which a saved regressor answers with nonnegative parts of the first."""
+    x = np.random.default_rng(0).uniform(1, 2, size=(60, 4))
+    limits = [Linear(np.ones(3), equal=0, inputs=[-1, 0, 0, 0]), Bounds(lower=0)]
+    parts = np.random.default_rng(1).dirichlet(np.ones(3), 60) * x[:, :1]
+    model = LiftedRegressor((6,), within=limits, max_iter=5, random_state=0).fit(x, parts)
+    save(model.model_, folder / "shares.st")
+    np.savez(folder / "shares.npz", X=9 * x)
+    return 9 * x
+
+
+def test_what_is_within_limits_is_predicted_so(here, shares):
+    _, *found = rows(done("predict", "shares.st", "shares.npz"))
+    answers = np.array(found, dtype=float)
+    np.testing.assert_allclose(answers, load("shares.st").predict(torch.from_numpy(shares)))
+    np.testing.assert_allclose(answers.sum(1), shares[:, 0], rtol=1e-9)
+
+
+def test_what_is_within_limits_is_written_to_onnx(here, shares):
+    """With NaN where no answer meets them, as ONNX has no errors."""
+    pytest.importorskip("onnxscript")
+    runtime = pytest.importorskip("onnxruntime")
+    done("export", "shares.st", "shares.onnx")
+    session = runtime.InferenceSession(here / "shares.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: shares})
+    expected = load("shares.st").predict(torch.from_numpy(shares)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    none = np.stack([-shares[0], shares[1]])  # parts that are not negative have no negative sum
+    (found,) = session.run(None, {session.get_inputs()[0].name: none})
+    assert np.isnan(found[0]).all()
+    np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-12)
 
 
 def test_onnx_is_refused_where_torch_cannot(here, monkeypatch):

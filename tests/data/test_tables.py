@@ -34,7 +34,7 @@ def test_columns_have_the_types_of_their_values(folder, name):
     assert kinds == {"size": "f", "weight": "f", "count": "i", "kind": "U"}
     x, names = table.inputs(without=["kind"])
     assert names == ["size", "weight", "count"]
-    assert x.dtype == np.float32
+    assert x.dtype == np.float64
     assert x.tolist() == [[1.5, 2, 3], [-4, 50, 6]]
     assert table.inputs(["count", "size"])[0].tolist() == [[3, 1.5], [6, -4]]
     assert table.targets(["kind"]).tolist() == ["oak", "elm"]

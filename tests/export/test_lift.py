@@ -111,7 +111,7 @@ def test_a_step_on_a_minibatch_follows_the_gradient_where_lam_is_large(case, gen
         loss, slopes, _ = steps._slopes(batch)
     wanted = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
     wanted.backward()
-    torch.testing.assert_close(loss, float(wanted.detach()))
+    torch.testing.assert_close(float(loss), float(wanted.detach()))
     for pair, slope in zip(lifted._pairs(lifted._reader), slopes, strict=True):
         matrix = slope.parts[0]
         if slope.rows is not None:

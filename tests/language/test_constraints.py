@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, DeclarationError, Network
+from liftednet import DataError, DeclarationError, Network, losses, penalties
 from liftednet.activations import ReLU
 from liftednet.constraints import (
     Bounds,
@@ -23,7 +23,11 @@ from liftednet.constraints import (
     Values,
     violations,
 )
-from liftednet.constraints.constraint import Rescaled, refuse_contradictions
+from liftednet.constraints.constraint import (
+    Rescaled,
+    refuse_contradictions,
+    require_constraints,
+)
 from liftednet.constraints.declared import refuse_impossible
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
@@ -98,6 +102,38 @@ def test_bad_input_is_refused(make, says: str) -> None:
         make()
 
 
+def test_what_is_no_constraint_on_scores_is_told_from_one() -> None:
+    u = cp.Variable((4, 2))
+    for given, says in (
+        (losses.Declared(lambda y, v: cp.sum(y - v)), "of liftednet.losses"),
+        (penalties.Nonnegative(), "of liftednet.penalties"),
+        (u <= 1, "Declared(lambda U"),
+    ):
+        with pytest.raises(DeclarationError, match=re.escape(says)):
+            require_constraints([given])
+    with pytest.raises(DeclarationError, match="needs a function of the scores"):
+        Declared(u <= 1)
+    with pytest.raises(DeclarationError, match="which is on scores"):
+        LiftedMLP((3, 2), penalty=Bounds(lower=0.0)).checked()  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="constraints=lambda W"):
+        penalties.Declared(lambda w: [w >= 0]).expression(u)  # type: ignore[arg-type,return-value]
+
+
+def test_constraints_are_named_with_their_numbers() -> None:
+    assert repr(Bounds(lower=0)) == "Bounds(lower=0.0)"
+    assert repr(Linear([1, 1], equal=np.ones(9))) == (
+        "Linear(coefficients=[1.0, 1.0], equal=array of shape (9,))"
+    )
+    assert repr(Budget([1, 2])) == "Budget(highest=[1.0, 2.0])"
+
+
+def test_two_groups_may_be_booleans() -> None:
+    belongs = U[:, 0] > 0
+    by = GroupMeans(belongs.long()).violation(U)
+    for groups in (belongs, belongs.numpy(), belongs.tolist()):
+        assert GroupMeans(groups).violation(U) == by > 0
+
+
 def test_a_declaration_that_is_not_convex_is_refused() -> None:
     with pytest.raises(DeclarationError, match="not convex to CVXPY"):
         Declared(lambda v: cp.norm(v, "fro") >= 3).violation(U)
@@ -118,7 +154,7 @@ CONTRADICTORY = [
 def test_what_no_scores_can_meet_is_refused(constraints, says: str) -> None:
     with pytest.raises(DataError, match="contradict each other") as refused:
         refuse_contradictions(constraints, 4, 2)
-    assert any(part in str(refused.value) for part in (says, "Bounds(...) by 2"))
+    assert any(part in str(refused.value) for part in (says, "Bounds(upper=[1.0, 1.0]) by 2"))
 
 
 def test_constraints_that_can_be_met_are_not_refused() -> None:

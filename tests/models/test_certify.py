@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 
 from liftednet import LiftedClassifier, LiftedRegressor, certify, load, save, to_torch
 from liftednet.activations import ELU, LeakyReLU, MaxPooling, ReLU, Sigmoid, Softmax, Softplus, Tanh
+from liftednet.constraints import Bounds, Constraint, Linear
 from liftednet.errors import DataError, DeclarationError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, convolution, dense
 from liftednet.losses import CrossEntropy, SquaredError
@@ -31,6 +33,7 @@ from liftednet.penalties import (
     SpectralNorm,
     SquaredFrobenius,
 )
+from liftednet.problems import Weights
 
 X = torch.rand(240, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1, 10, 100.0])
 Y = (X[:, :1] * X[:, 1:2]).sqrt() - X[:, 2:] / 50
@@ -78,6 +81,58 @@ def test_a_model_and_its_export_have_one_sound_certificate(activation, standardi
     assert facts.increasing == (0,) and facts.decreasing == (2,)
     again = certify(network)
     assert torch.allclose(facts.lowest, again.lowest) and facts.lipschitz == again.lipschitz
+
+
+RISING = Linear([[-1.0, 0], [1, -1], [0, 1]], lower=0.0)
+KINDS: dict[str, list[Constraint]] = {
+    "bounds": [Bounds(lower=-30.0, upper=[30.0, 60.0, 15.0])],
+    "order": [RISING, Bounds(upper=40.0)],
+    "shares": [Linear([1, 1, 1], equal=50.0), Bounds(lower=0.0)],
+    "any": [Linear([[1.0, -0.3], [2.0, 0.5], [0, 1]], upper=[20.0, 50.0])],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("standardize", [True, False])
+def test_a_network_within_limits_has_a_sound_certificate(kind, standardize):
+    """Means and clipped outputs rise where what they are of rises, and none is steeper."""
+    free, model = (
+        LiftedMLP(
+            (3, 8, 3), loss=SquaredError(), method=BRIEF, standardize=standardize,
+            dtype=torch.float64, within=within,
+        ).fit(X, torch.cat([Y, -Y, Y.square()], 1))
+        for within in ([], KINDS[kind])
+    )  # fmt: skip
+    rising = [Weights(w.matrix.abs(), w.bias) for w in model.weights]
+    for weights in (model.weights, rising):
+        model.with_weights(weights)
+        facts = certify(model)
+        require_sound(facts, to_torch(model))
+        again = certify(to_torch(model))
+        assert facts.lipschitz == again.lipschitz and facts.lowest.equal(again.lowest)
+        if not standardize:  # by one number, and not by one for each output
+            assert facts.lipschitz <= certify(free.with_weights(weights)).lipschitz * (1 + 1e-9)
+    assert facts.increasing == ((0, 1, 2) if kind in ("bounds", "order") else ())
+
+
+def test_what_is_cut_from_below_stays_convex():
+    below = [Linear([-2.0, 0, 0], upper=60), Linear([0.0, 1, 0], lower=20)]
+    for within in (below, [*below, Bounds(upper=[99.0, 99.0, 99.0])]):
+        network = Network()
+        z = network.state(ReLU(), dense(network.input(3), 8))
+        network.loss(SquaredError(), dense(z, 3, penalty=Nonnegative()), within=within)
+        model = Lifted(network, method=BRIEF, dtype=torch.float64)
+        model.fit(X, torch.cat([Y, -Y, Y.square()], 1))
+        facts = certify(model)
+        require_sound(facts, to_torch(model))
+        assert facts.convex.all() == (within is below) and not facts.concave.any()
+
+
+def test_limits_that_move_with_inputs_are_not_certified():
+    total = Linear([1.0], upper=0.0, inputs=[1.0, 0, 0])
+    model = LiftedMLP((3, 4, 1), loss=SquaredError(), method=BRIEF, within=[total]).fit(X, Y)
+    facts = certify(model)
+    assert math.isinf(facts.lipschitz) and not facts.increasing and not facts.convex.any()
 
 
 def test_moments_that_stay_layers_are_part_of_the_network():
