@@ -144,7 +144,7 @@ class LiftedMLP(Lifted):
         structure, method = super().checked()
         if self.lipschitz is not None and isinstance(method, GaussNewton):
             raise DeclarationError(
-                "Gauss-Newton takes squared norms alone, and lipschitz bounds spectral norms: use "
+                "Gauss-Newton holds single entries alone, and lipschitz bounds spectral norms: use "
                 'method="minibatch" or "full".'
             )
         return structure, method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -29,7 +30,9 @@ class CurvatureProducts(LocalModel):
         """Pass forward at a point, (parameters,) in float64; `flat` and `window` as in Krylov."""
         super().__init__(forward, point)
         # A product of the model itself would keep the passes alive until garbage is collected.
-        self._space = Krylov(self.operator.product, self.gradient, flat, window)
+        product, free = self.operator.product, self.free
+        among = product if free is None else lambda direction: free * product(free * direction)
+        self._space = Krylov(among, self.released(self.gradient), flat, window)
 
     @property
     def products(self) -> int:
@@ -46,4 +49,9 @@ class CurvatureProducts(LocalModel):
 
     def minimizer(self, damping: float) -> Damped:
         """Return a damped step by conjugate gradients, truncated where they no longer pay."""
-        return self._space.minimizer(damping)
+        found = self._space.minimizer(damping)
+        step = self.inside(found.step)
+        if torch.equal(step, found.step):
+            return found
+        curved = self.operator.product(step)
+        return replace(found, step=step, expected=-float(self.gradient @ step + step @ curved / 2))

@@ -153,7 +153,7 @@ def steps_by_evidence(
                 place.logarithm = seen.logarithm
             place.rhos = seen.rhos
         if found is not None:
-            place.point = place.point + found.step
+            place.point = now.within(place.point + found.step)
             yield Taken(
                 place.point, objective - decrease, decrease, model.residual, found.attempts, True
             )

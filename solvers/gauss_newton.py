@@ -17,15 +17,25 @@ from liftednet import processes
 from liftednet.errors import DeclarationError
 
 from .curvature_products import CurvatureProducts
+from .direct import DirectModel
 from .levenberg_marquardt import LevenbergMarquardt
 from .local_model import LocalModel
 from .normal_equations import NormalEquations
 from .objective import Forward
+from .output_equations import OutputEquations, answers
 
 Form = Callable[[Forward, Tensor], LocalModel]
-FORMS: dict[str, Form] = {"products": CurvatureProducts, "normal": NormalEquations}
+
+
+def direct(forward: Forward, point: Tensor) -> DirectModel:
+    """Return the model with a matrix of the outputs, or of the weights where these are fewer."""
+    return (OutputEquations if OutputEquations.serves(forward) else NormalEquations)(forward, point)
+
+
+FORMS: dict[str, Form] = {"products": CurvatureProducts, "normal": direct}
 _MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
 _PRODUCT_SHARE = 25  # of a product in a matrix by layers, times n / m
+_OUTPUT_SHARE = 8  # of a product in a matrix of outputs, times their square / m
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,27 +75,30 @@ def form_for(forward: Forward) -> Form:
     """Return the form whose first steps should bring the objective down in less time.
 
     With m numbers in the loss and n weights, the matrix of dense layers takes (m + n) n^2
-    multiplications. It is better where they take about as long as the products alone need to be
-    called, a few hundredths of a second (benchmarks/results/gauss_newton.md). That of other
-    networks, sample by sample, is not.
+    multiplications, that of fewer outputs than weights m^2 n. It is better where they take about as
+    long as the products alone need to be called, a few hundredths of a second
+    (benchmarks/results/gauss_newton.md). That of other networks, sample by sample, is not.
     """
     if forward.layers is None:
         return CurvatureProducts
-    weights = len(forward.pulls)
-    answers = processes.total_of(sum(target.values.numel() for target in forward.targets))
-    small = (answers + weights) * weights**2 <= _MOST_WORK
-    return NormalEquations if small else CurvatureProducts
+    asked, weights = answers(forward), len(forward.pulls)
+    by_outputs = OutputEquations.serves(forward)
+    work = asked**2 * weights if by_outputs else (asked + weights) * weights**2
+    return direct if work <= _MOST_WORK else CurvatureProducts
 
 
 def costs_a_matrix(model: LocalModel, forward: Forward) -> bool:
     """Return whether a step has taken more products than a matrix by layers has time for.
 
     Where the residuals become small, so does the damping, and conjugate gradients need more and
-    more products. The matrix of m samples and n weights takes about n (m + n) / (25 m) of them.
+    more products. The matrix of m samples and n weights takes about n (m + n) / (25 m) of them,
+    that of k outputs k^2 / (8 m).
     """
     if forward.layers is None or not isinstance(model, CurvatureProducts):
-        return isinstance(model, NormalEquations)
+        return isinstance(model, DirectModel)
     weights, samples = len(forward.pulls), processes.total_of(forward.samples)
+    if OutputEquations.serves(forward):
+        return _OUTPUT_SHARE * model.products * samples > answers(forward) ** 2
     return _PRODUCT_SHARE * model.products * samples > weights * (samples + weights)
 
 
@@ -119,13 +132,13 @@ def steps(
     damped = solver or LevenbergMarquardt()
     objective = forward.objective(point) if objective is None else objective
     while True:
-        model = (NormalEquations if matrix else given)(forward, point)
+        model = (direct if matrix else given)(forward, point)
         if model.residual <= tolerance:
             return True
         found = damped.descend(model, partial(forward.decrease, point, objective))
         if found is None:
             return False
-        point = point + found.step
+        point = forward.within(point + found.step)
         objective -= found.decrease
         matrix = form is None and costs_a_matrix(model, forward)
         taken = Taken(point, objective, found.decrease, model.residual, found.attempts, matrix)

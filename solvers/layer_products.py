@@ -13,26 +13,26 @@ of outputs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate, combinations_with_replacement
 
 import torch
 from torch import Tensor
 
-from .objective import Forward, Product, Tensors
+from .objective import Forward, Product
 
 _CHUNK_BYTES = 2**26  # of pairs at a time
 
 
 def by_layers(forward: Forward, point: Tensor) -> Tensor:
     """Return J' Hess R J, (parameters, parameters), of a network whose layers are known."""
-    assert forward.layers is not None  # the caller has seen to it
-    weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
-    with torch.enable_grad():
-        outputs, layers = forward.layers(weights, forward.data)
-    inputs = [rows.detach().T[None] for rows, _ in layers]
-    slopes, bent = _slopes(forward, outputs, [u for _, u in layers])
-    ends = list(accumulate(part.numel() for part in weights))
-    parts = [slice(end - part.numel(), end) for end, part in zip(ends, weights, strict=True)]
+    inputs, losses = sensitivities(forward, point)
+    inputs = [rows[None] for rows in inputs]
+    slopes = [torch.cat(parts) for parts in zip(*(loss.slopes for loss in losses), strict=True)]
+    bents = (loss.times(loss.curvature) for loss in losses)
+    bent = [torch.cat(parts) for parts in zip(*bents, strict=True)]
+    ends = list(accumulate(part.numel() for part in forward.pull))
+    parts = [slice(end - part.numel(), end) for end, part in zip(ends, forward.pull, strict=True)]
     found = point.new_empty(len(point), len(point))
     for one, other in combinations_with_replacement(range(len(parts)), 2):
         block = _block(inputs[one], inputs[other], slopes[one], bent[other], same=one == other)
@@ -47,12 +47,30 @@ def hessians(curved: Product, outputs: Tensor) -> Tensor:
     return torch.stack([curved(unit.expand_as(outputs)) for unit in units], -1)
 
 
-def _slopes(
-    forward: Forward, outputs: Tensors, arguments: Sequence[Tensor]
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Return D and Hess R D of every layer, (outputs of all losses, units, samples) each."""
-    slopes: list[list[Tensor]] = [[] for _ in arguments]
-    bent: list[list[Tensor]] = [[] for _ in arguments]
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """What one loss and the outputs that it sees make of the pre-activations of every layer.
+
+    Attributes:
+        curvature: Hess R, (samples, outputs, outputs).
+        slopes: D = d outputs / d u of every layer, (outputs, units, samples) each.
+    """
+
+    curvature: Tensor
+    slopes: Sequence[Tensor]
+
+    def times(self, left: Tensor) -> list[Tensor]:
+        """Return L D of every layer for matrices L, (samples, rows, outputs)."""
+        return [torch.einsum("nij,jqn->iqn", left, slope) for slope in self.slopes]
+
+
+def sensitivities(forward: Forward, point: Tensor) -> tuple[list[Tensor], list[Sensitivity]]:
+    """Return [x, 1] of every layer, (inputs + 1, samples), and what every loss sees of it."""
+    assert forward.layers is not None  # the caller has seen to it
+    weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
+    with torch.enable_grad():
+        outputs, layers = forward.layers(weights, forward.data)
+    arguments, found = [u for _, u in layers], []
     for target, answer in zip(forward.targets, outputs, strict=True):
         units = torch.eye(answer.shape[-1], dtype=answer.dtype, device=answer.device)
         columns = [
@@ -61,13 +79,10 @@ def _slopes(
             )
             for unit in units
         ]
+        slopes = [torch.stack([x.T for x in layer]) for layer in zip(*columns, strict=True)]
         answer = answer.detach()
-        curvature = hessians(target.curved(answer), answer)[:, 0]
-        for number, of_layer in enumerate(zip(*columns, strict=True)):
-            slope = torch.stack([part.T for part in of_layer])
-            slopes[number].append(slope)
-            bent[number].append(torch.einsum("nij,jqn->iqn", curvature, slope))
-    return [torch.cat(parts) for parts in slopes], [torch.cat(parts) for parts in bent]
+        found.append(Sensitivity(hessians(target.curved(answer), answer)[:, 0], slopes))
+    return [rows.detach().T for rows, _ in layers], found
 
 
 def _block(x: Tensor, y: Tensor, slope: Tensor, bent: Tensor, *, same: bool) -> Tensor:

@@ -41,6 +41,10 @@ class Model(Protocol):
         """Return a minimizer of the model + damping |s|^2 / 2, or a good step towards it."""
         ...
 
+    def inside(self, step: Tensor) -> Tensor:
+        """Return the nearest step that keeps weights between their ends."""
+        ...
+
     def bend(self, step: Tensor) -> Tensor:
         """Return what the gradient after a step has beside that of the model, to first order."""
         ...
@@ -99,7 +103,7 @@ class LevenbergMarquardt:
         growth = 2.0
         for attempt in range(1, _ATTEMPTS + 1):
             damped = model.minimizer(self.mu)
-            corrected = damped.step - damped.solve(model.bend(damped.step))
+            corrected = model.inside(damped.step - damped.solve(model.bend(damped.step)))
             gains = [(decrease(step), step) for step in (damped.step, corrected)]
             lowered = [(gain, step) for gain, step in gains if 0 < gain < math.inf]
             if lowered and damped.expected > 0:

@@ -49,6 +49,8 @@ class LocalModel(ABC):
         point: all weights, (parameters,), float64.
         gradient: g, (parameters,), float64.
         operator: C as a map.
+        free: 0 for weights that rest on an end and are pushed against it, which no step moves, 1
+            for others, (parameters,), float64; None where all are free.
     """
 
     def __init__(self, forward: Forward, point: Tensor) -> None:
@@ -63,12 +65,25 @@ class LocalModel(ABC):
         self.point, self.gradient = point, left + pulled
         self.operator = Curvature(forward, linear, curved)
         self._scale = max(float(term.abs().max()) for term in (answered, answered - left, pulled))
+        held = forward.held(point, self.gradient)
+        self.free = None if held is None else 1.0 - held.double()
 
     @property
     def residual(self) -> float:
-        """The largest entry of the gradient over the largest of its terms."""
+        """The largest entry of the gradient in what is free over the largest of its terms."""
         smallest = torch.finfo(torch.float64).tiny
-        return float(self.gradient.abs().max()) / max(self._scale, smallest)
+        return float(self.released(self.gradient).abs().max()) / max(self._scale, smallest)
+
+    def released(self, direction: Tensor) -> Tensor:
+        """Return a direction with 0 for what is held, (parameters,)."""
+        return direction if self.free is None else self.free * direction
+
+    def inside(self, step: Tensor) -> Tensor:
+        """Return the step from the point to the nearest one between the ends, (parameters,)."""
+        ends = self.operator.forward.ends
+        if ends is None:
+            return step
+        return step.clamp(ends[0] - self.point, ends[1] - self.point)
 
     @property
     @abstractmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -10,16 +10,15 @@ from torch.func import jacrev, jvp, vmap
 
 from liftednet import processes
 
+from .direct import DirectModel
 from .layer_products import by_layers, hessians
-from .levenberg_marquardt import Damped
-from .local_model import LocalModel
-from .objective import Forward, Target, Tensors
+from .objective import Forward, Product, Target, Tensors
 
 _CHUNK_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
 _DIRECTIONS = 16  # at a time, forward
 
 
-class NormalEquations(LocalModel):
+class NormalEquations(DirectModel):
     """A model with C as a matrix, whose damped minimizer is exact.
 
     Attributes:
@@ -38,18 +37,20 @@ class NormalEquations(LocalModel):
         """The mean of the diagonal of C."""
         return float(self.curvature.diagonal().mean())
 
-    def value(self, step: Tensor) -> float:
-        """Return <g, s> + <s, C s> / 2."""
-        return float(self.gradient @ step + step @ (self.curvature @ step) / 2)
+    def curved(self, direction: Tensor) -> Tensor:
+        """Return C v for a direction v, (parameters,)."""
+        return self.curvature @ direction
 
-    def minimizer(self, damping: float) -> Damped:
-        """Return -(C + damping I)^-1 g."""
-        solve = _solver(self.curvature, damping)
-        step = solve(-self.gradient)
-        return Damped(step, -self.value(step), solve)
+    def solver(self, damping: float, free: Tensor | None = None) -> Product:
+        """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
+        if free is None:
+            return _solver(self.curvature, damping)
+        (among,) = free.nonzero(as_tuple=True)
+        solve = _solver(self.curvature[among][:, among], damping)
+        return lambda b: torch.zeros_like(b).index_copy(0, among, solve(b[among]))
 
 
-def _solver(curvature: Tensor, damping: float) -> Callable[[Tensor], Tensor]:
+def _solver(curvature: Tensor, damping: float) -> Product:
     """Return b -> (C + damping)^-1 b."""
     damped = curvature.clone()
     damped.diagonal().add_(damping)

@@ -113,6 +113,8 @@ class Target:
 class Forward:
     """sum over targets of D(y, u(weights)) + sum (pull / 2) weights^2, in double precision.
 
+    The weights may be held between ends, lowest <= weights <= highest.
+
     A point is all weights in one vector (parameters,), float64, one matrix after another.
 
     Attributes:
@@ -123,6 +125,8 @@ class Forward:
         layers: the network with what its layers see; None where it is not of dense layers alone.
         recurrent: phi, which acts unit by unit, where with weights P, Q and data x, (samples,
             steps, features), and lengths it is h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q.
+        ends: lowest and highest, (parameters,) each, infinite where there is none; None where
+            weights are free.
     """
 
     outputs: Outputs
@@ -131,6 +135,7 @@ class Forward:
     pull: Tensors
     layers: Layers | None = None
     recurrent: Activation | None = None
+    ends: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
         """Bring the data to double precision."""
@@ -170,9 +175,21 @@ class Forward:
         loss = processes.total_of(sum(float(target.value(outputs)) for target, outputs in found))
         return loss + float((self.pulls * point * point).sum()) / 2
 
+    def within(self, point: Tensor) -> Tensor:
+        """Return the nearest point between the ends."""
+        return point if self.ends is None else point.clamp(*self.ends)
+
+    def held(self, point: Tensor, gradient: Tensor) -> Tensor | None:
+        """Return which weights rest on an end that they are pushed against; None where none can."""
+        if self.ends is None:
+            return None
+        lowest, highest = self.ends
+        below, above = point <= lowest, point >= highest
+        return (below & (gradient > 0)) | (above & (gradient < 0)) | (below & above)
+
     def decrease(self, point: Tensor, before: float, step: Tensor) -> float:
         """Return by how much a step lowers the objective, which is `before` at the point."""
-        return before - self.objective(point + step)
+        return before - self.objective(self.within(point + step))
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

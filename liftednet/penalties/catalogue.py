@@ -210,6 +210,11 @@ class Nonnegative(Weighted):
         inner = (gradient + 2 * self.rho * weight) / (1 + 2 * self.rho / smoothness)
         return torch.where(stiff > gradient, inner, stiff)
 
+    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
+        """Return 0 and infinity, where there is no square."""
+        lowest = torch.zeros(shape, dtype=torch.float64)
+        return None if self.rho else (lowest, torch.full_like(lowest, torch.inf))
+
     def begin(self, weight: Tensor) -> Tensor:
         """Return |W|."""
         return weight.abs()

@@ -66,6 +66,11 @@ class Signs(Constrained):
         lowest, highest = self._ends
         return weight.clamp(lowest.to(weight), highest.to(weight))
 
+    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return 0 on the side of the wrong sign."""
+        lowest, highest = (end.double().expand(shape) for end in self._ends)
+        return lowest, highest
+
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor]:
         free = torch.full_like(self.signs, math.inf)
@@ -119,6 +124,12 @@ class FixedZeros(Constrained):
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return W with 0 in the chosen places."""
         return weight.masked_fill(self.where.to(weight.device) != 0, 0.0)
+
+    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return 0 and 0 in the chosen places."""
+        highest = torch.full(shape, math.inf, dtype=torch.float64, device=self.where.device)
+        highest = highest.masked_fill(self.where != 0, 0.0)
+        return -highest, highest
 
     def begin(self, weight: Tensor) -> Tensor:
         """Return W whose units pass on their largest entry, from the next input that they may."""

@@ -85,6 +85,13 @@ class Penalty(ABC):
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return argmin over P of t pi(P) + |P - W|^2 / 2, (inputs, units)."""
 
+    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
+        """Return the least and the largest W where pi is 0 between them and nothing else.
+
+        Both are (inputs, units), float64, infinite where there is none. None for other penalties.
+        """
+        return None
+
     def project(self, weight: Tensor) -> Tensor:
         """Return the point of the domain nearest to W, (inputs, units): the prox with t = 0."""
         return self.prox(weight, 0.0)

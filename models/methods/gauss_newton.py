@@ -27,11 +27,11 @@ from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, Timeline
 from liftednet.losses import SquaredError
 from liftednet.network import weighed_in
-from liftednet.penalties import SquaredFrobenius
+from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.solvers.evidence import Place, steps_by_evidence
 from liftednet.solvers.gauss_newton import form_named, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
-from liftednet.solvers.objective import Forward, Target
+from liftednet.solvers.objective import Forward, Target, joined
 from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
@@ -49,12 +49,15 @@ class GaussNewton:
     and states. Its states are eliminated, which leaves a damped least-squares problem in the
     weights: the lifted Newton method of Albersmeyer and Diehl (2010), here equal to
     Levenberg-Marquardt steps on the loss of the feedforward rule. A forward pass with the new
-    weights then gives states at which every divergence is zero again.
+    weights then gives states at which every divergence is zero again. Constraints on single
+    entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
+    (Bertsekas, 1982), in which weights at zero that are pushed on stand still.
 
     Attributes:
         steps: the most of them.
         tolerance: stop when no entry of the gradient, relative to its terms, is larger.
-        form: "products" (conjugate gradients), "normal" (a dense matrix), or None to choose.
+        form: "products" (conjugate gradients), "normal" (a dense matrix of the weights, or of the
+            outputs where these are fewer), or None to choose.
         evidence: whether the rho of every layer is chosen by the evidence of the data (see
             `Evidence`), from the given one on: it rises where targets are noisy, and falls where
             they are not. It takes a dense matrix, a squared loss, and no tolerance: it ends at the
@@ -124,10 +127,11 @@ class GaussNewton:
                     "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
                     f"{term.loss!r} is none here."
                 )
-        for penalty in structure.penalties.values():
-            if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+        for parameter, penalty in structure.penalties.items():
+            if not all(_is_square(x) or x.ends(parameter.shape) is not None for x in penalty.parts):
                 raise DeclarationError(
-                    f"method 'gauss-newton' holds the penalty SquaredFrobenius alone, not "
+                    "method 'gauss-newton' holds SquaredFrobenius and constraints on single "
+                    "entries, Nonnegative, Signs and FixedZeros, not "
                     f'{penalty!r}: use method="minibatch" or method="full".'
                 )
 
@@ -235,14 +239,33 @@ def _forward(blocks: Blocks) -> Forward:
     structure, pull = blocks.structure, []
     for parameter in structure.parameters:
         penalty, stacked = structure.penalties[parameter], blocks.values[parameter].stacked()
-        assert isinstance(penalty, SquaredFrobenius)  # refused elsewhere
         weight = torch.zeros_like(stacked, dtype=torch.float64)
-        weight[: parameter.shape[0]] = 2 * penalty.rho
+        weight[: parameter.shape[0]] = penalty.curvature
         pull.append(weight)
     network = _Function(blocks)
     layers = network.layers if network.dense else None
     targets, recurrent = tuple(_targets(blocks)), network.recurrent
-    return Forward(network, network.data, targets, tuple(pull), layers, recurrent)
+    return Forward(
+        network, network.data, targets, tuple(pull), layers, recurrent, _ends(structure, pull)
+    )
+
+
+def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | None:
+    """Return the ends that penalties give to all weights, None where they give none."""
+    lowest = [torch.full_like(x, -math.inf) for x in likes]
+    highest = [torch.full_like(x, math.inf) for x in likes]
+    for parameter, low, high in zip(structure.parameters, lowest, highest, strict=True):
+        rows = slice(parameter.shape[0])  # a bias has no ends
+        for part in structure.penalties[parameter].parts:
+            if (ends := part.ends(parameter.shape)) is not None:
+                low[rows] = low[rows].maximum(ends[0].to(low))
+                high[rows] = high[rows].minimum(ends[1].to(high))
+    found = joined(lowest), joined(highest)
+    return found if bool(torch.cat(found).isfinite().any()) else None
+
+
+def _is_square(penalty: Penalty) -> bool:
+    return isinstance(penalty, SquaredFrobenius) and penalty.center is None
 
 
 def _targets(blocks: Blocks) -> list[Target]:

@@ -125,6 +125,17 @@ def test_prox_solves_its_problem(penalty: Penalty, t: float, generator: torch.Ge
     assert distance_to_cvxpy(penalty, w, t, penalty.prox(w, t)) < 1e-6
 
 
+@pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *DECLARED], ids=name)
+def test_between_ends_is_the_domain(penalty: Penalty, generator: torch.Generator) -> None:
+    w, ends = matrix(generator), penalty.ends(SHAPE)
+    if ends is None:
+        known = (Nonnegative, Signs, FixedZeros)
+        assert len(penalty.parts) > 1 or not isinstance(penalty, known)
+    else:
+        torch.testing.assert_close(penalty.prox(w, 0.7), w.clamp(*ends), rtol=0, atol=0)
+        assert float(penalty.value(w.clamp(*ends))) == 0.0
+
+
 @pytest.mark.parametrize("penalty", [*SINGLE, *LINEAR, *DECLARED, *LONG], ids=name)
 def test_value_is_the_expression(penalty: Penalty, generator: torch.Generator) -> None:
     w = penalty.prox(matrix(generator), 0.5)  # inside the domain

@@ -15,7 +15,7 @@ from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.layers import Layer, apply, concatenate, delay, dense, turn
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, Network
-from liftednet.penalties import L1, Declared, Nonnegative, SquaredFrobenius
+from liftednet.penalties import L1, Declared, Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.problems import Weights
 from tests.models.networks import labeled
 
@@ -186,8 +186,8 @@ def _infeasible() -> Declared:
     ("model", "words"),
     [
         (_model(penalty=L1(0.1), method=GaussNewton()), ["gauss-newton", "L1"]),
-        (_model(penalty=SquaredFrobenius(0.1) + Nonnegative(0.1), method="gauss-newton"),
-         ["gauss-newton", "Nonnegative"]),
+        (_model(penalty=SquaredFrobenius(0.1) + SpectralNorm(), method="gauss-newton"),
+         ["gauss-newton", "SpectralNorm"]),
         (_model(penalty=[L1(0.1)]), ["penalty", "2", "1"]),
         (_model(penalty="l1"), ["penalty", "l1"]),
         (_model(penalty=_infeasible()), ["infeasible|no weights|feasible"]),

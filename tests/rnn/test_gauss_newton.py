@@ -19,7 +19,7 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, rnn
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.models.rnn import Cell
-from liftednet.penalties import Nonnegative
+from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt
 from liftednet.solvers.normal_equations import NormalEquations
 
@@ -182,6 +182,9 @@ class Quadratic:
         expected = -self.gradient @ step - step @ (self.curvature @ step) / 2
         return Damped(step, float(expected), lambda b: inverse @ b)
 
+    def inside(self, step: Tensor) -> Tensor:
+        return step
+
     def bend(self, step: Tensor) -> Tensor:
         return self.cubic * step.square()
 
@@ -273,7 +276,8 @@ def test_of_several_starts_the_best_goes_on(generator):
     ("options", "solver"),
     [
         ({"divergence": "joint"}, None),
-        ({"penalty": Nonnegative()}, "minibatch"),
+        ({"penalty": SpectralNorm()}, "minibatch"),
+        ({"penalty": Nonnegative()}, "levenberg-marquardt"),
         ({"method": "gauss-newton"}, "levenberg-marquardt"),
     ],
 )

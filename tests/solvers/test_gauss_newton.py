@@ -26,6 +26,7 @@ from liftednet.solvers.gauss_newton import (
     Form,
     Taken,
     costs_a_matrix,
+    direct,
     form_for,
     form_named,
     steps,
@@ -34,6 +35,7 @@ from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
 from liftednet.solvers.linearized import Linearized
 from liftednet.solvers.normal_equations import NormalEquations
 from liftednet.solvers.objective import Forward, Target, joined
+from liftednet.solvers.output_equations import OutputEquations
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 FORMS: list[Form] = [CurvatureProducts, NormalEquations]
@@ -393,11 +395,15 @@ def test_few_weights_take_the_matrix_and_many_the_products(generator):
     def layers(weights, data):
         return linear(weights, data), [(data[0], data[0] @ weights[0][:-1])]
 
-    assert form_for(replace(few, layers=layers)) is NormalEquations
+    assert form_for(replace(few, layers=layers)) is direct
+    assert isinstance(direct(few, torch.zeros(7).double()), NormalEquations)
+    fewer = regression(x[:300], y[:300], pull=0.8)
+    assert form_for(replace(fewer, layers=layers)) is direct  # 300 answers are fewer than weights
+    assert OutputEquations.serves(replace(fewer, layers=layers))
     assert form_for(replace(many, layers=layers)) is CurvatureProducts
     assert form_for(few) is CurvatureProducts  # it does not tell what its layers see
     assert form_named("products") is CurvatureProducts
-    assert form_named("normal") is NormalEquations
+    assert form_named("normal") is direct
     assert form_named(None) is None
     with pytest.raises(DeclarationError, match="'cholesky'"):
         form_named("cholesky")
