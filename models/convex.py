@@ -19,7 +19,7 @@ def input_convex(
     sizes: Sequence[int],
     activation: Activation | None = None,
     loss: PinnedLoss | None = None,
-    rho: float = 1.0,
+    rho: float = 0.0,
 ) -> Network:
     """Return a network whose outputs are convex functions of its input, to be given to `Lifted`.
 
@@ -31,7 +31,8 @@ def input_convex(
         sizes: units of the input, every hidden layer, and the output.
         activation: one of ReLU(), which it is by default, LeakyReLU, ELU, Softplus and Identity.
         loss: on the last pre-activation, which is what is convex; SquaredError() by default.
-        rho: weight of |W|_F^2 for the weights W on states.
+        rho: weight of |W|_F^2 for the weights W on states; 0 for W >= 0 alone, and for the rho that
+            the data choose where they choose that of all weights (see `Lifted`).
 
     Raises:
         DataError: there is no hidden layer, or a size is no positive integer.

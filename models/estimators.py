@@ -89,8 +89,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 seed = check_random_state(seed).randint(2**31)
         return {**settings, "seed": seed}
 
-    def _tuned(self, model: Lifted) -> Method:
-        """Return the model's method with the numbers that are set here."""
+    def _tuned(self, model: Lifted) -> str | Method:
+        """Return the model's method with the numbers that are set here, or as it chooses it."""
+        if self.max_iter is None and self.batch_size is None and not self.early_stopping:
+            return model.method
         numbers: dict[str, Any] = {}
         if self.batch_size is not None:
             numbers["batch_size"] = self.batch_size

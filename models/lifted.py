@@ -33,7 +33,7 @@ from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
 from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
 from .methods.descent import FullBatch, Solvers
-from .methods.gauss_newton import GaussNewton
+from .methods.gauss_newton import FIRST_RHO, GaussNewton, pulled, suits_together
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
 from .output import refitted
@@ -72,7 +72,9 @@ class Lifted(Predictor):
             held by every method at every step.
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
             with numbers of its own; "auto" for minibatches, but where multipliers or a raw
-            divergence need all samples.
+            divergence need all samples, and for regressions of some hundreds of samples whose
+            weights have signs or places fixed to zero, as where outputs are monotone or convex:
+            for these Gauss-Newton, which chooses rho by the evidence where none is given.
         start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
             first samples so that each layer lies in the nearly linear range of its activation),
             "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
@@ -190,7 +192,7 @@ class Lifted(Predictor):
                     "constraints on scores need all samples in one process, and "
                     f"{processes.size()} share them."
                 )
-            method = self._suited(method, X)
+            method, structure = self._suited(method, structure, X)
             keeper = Keeper(checkpoint, resume)
             told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
             if isinstance(method, Minibatch):
@@ -401,9 +403,17 @@ class Lifted(Predictor):
         """Return the training problem on data that are standardized so."""
         return structure
 
-    def _suited(self, method: Method, X: Any) -> Method:
-        """Return the method of a fit to these data."""
-        return method
+    def _suited(self, method: Method, structure: Structure, X: Any) -> tuple[Method, Structure]:
+        """Return the method of a fit to these data, and the problem that it begins with."""
+        if self.method != "auto" or not isinstance(method, Minibatch):
+            return method, structure
+        shapes = [getattr(x, "shape", ()) for x in (X if isinstance(X, tuple) else (X,))]
+        if not shapes[0] or not suits_together(structure, processes.total_of(shapes[0][0])):
+            return method, structure
+        given = [p.penalty for p in structure.parameters if p.penalty is not None]
+        if self.rho is None and self.penalty is None and not any(x.curvature for x in given):
+            return GaussNewton(evidence=True), pulled(structure, FIRST_RHO)
+        return GaussNewton(), structure
 
     def _begun(
         self, structure: Structure, data: Data, standardization: Standardization, method: Method,

@@ -12,13 +12,13 @@ from torch import Tensor
 
 from liftednet import processes
 
-from .gauss_newton import Taken
+from .direct import DirectModel
+from .gauss_newton import Taken, direct
 from .levenberg_marquardt import LevenbergMarquardt
-from .normal_equations import NormalEquations
 from .objective import Forward, Target
 
-_SETTLED = 0.2  # relative decrease of a step, below which weights have followed their rho
-_PATIENCE = 10  # looks at the evidence without a better one
+_SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
+_PATIENCE = 5  # looks at the evidence without a better one
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Evidence:
     rhos: tuple[float, ...]
 
 
-def evidence(forward: Forward, model: NormalEquations, objective: float) -> Evidence | None:
+def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence | None:
     """Return the evidence at the point of a model, None where rounding hides it.
 
     Args:
@@ -51,15 +51,13 @@ def evidence(forward: Forward, model: NormalEquations, objective: float) -> Evid
         model: of it.
         objective: F at its point.
     """
-    pulls = [part.amax().expand(part.numel()) for part in forward.pull]
-    curvature, prior = model.curvature.clone(), torch.cat(pulls)
-    curvature.diagonal().add_(prior - forward.pulls)
-    factor, failed = torch.linalg.cholesky_ex(curvature)
-    if failed:
+    prior = torch.cat([part.amax().expand(part.numel()) for part in forward.pull])
+    found = model.determined(prior)
+    if found is None:
         return None
+    determined, determinant = found
     parts = [part.numel() for part in forward.pull]
-    free = 1 - prior * torch.cholesky_inverse(factor).diagonal()
-    known = [float(part.sum()) for part in free.split(parts)]
+    known = [float(part.sum()) for part in determined.split(parts)]
     answers = processes.total_of(sum(map(_answers, forward.targets)))
     squares = 2 * objective - float(forward.pulls @ model.point.square())
     noise = squares / max(answers - sum(known), 1.0)
@@ -68,8 +66,8 @@ def evidence(forward: Forward, model: NormalEquations, objective: float) -> Evid
     logarithm = (
         -objective / noise
         - answers / 2 * math.log(noise)
-        + float(prior.log().sum()) / 2
-        - float(factor.diagonal().log().sum())
+        + float(model.released(prior.log()).sum()) / 2
+        - determinant / 2
     )
     sizes = [
         float(part.square().sum()) for part in (model.point * (forward.pulls > 0)).split(parts)
@@ -140,7 +138,7 @@ def steps_by_evidence(
     while place.stale < _PATIENCE:
         now = pulled_by(forward, place.rhos)
         objective = now.objective(place.point)
-        model = NormalEquations(now, place.point)
+        model = direct(now, place.point)
         found = solver.descend(model, partial(now.decrease, place.point, objective))
         decrease = 0.0 if found is None else found.decrease
         if decrease < _SETTLED * objective:

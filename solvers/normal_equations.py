@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -41,13 +42,25 @@ class NormalEquations(DirectModel):
         """Return C v for a direction v, (parameters,)."""
         return self.curvature @ direction
 
-    def solver(self, damping: float, free: Tensor | None = None) -> Product:
+    def solver(self, damping: float) -> Product:
         """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
-        if free is None:
-            return _solver(self.curvature, damping)
-        (among,) = free.nonzero(as_tuple=True)
-        solve = _solver(self.curvature[among][:, among], damping)
-        return lambda b: torch.zeros_like(b).index_copy(0, among, solve(b[among]))
+        solve = _solver(self._curvature, damping)
+        return lambda b: self.spread(solve(self.chosen(b)))
+
+    def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
+        """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these."""
+        among, system = self.chosen(prior), self._curvature.clone()
+        system.diagonal().add_(among - self.chosen(self.operator.forward.pulls))
+        factor, failed = torch.linalg.cholesky_ex(system)
+        if failed:
+            return None
+        known = 1 - among * torch.cholesky_inverse(factor).diagonal()
+        return self.spread(known), 2 * float(factor.diagonal().log().sum())
+
+    @cached_property
+    def _curvature(self) -> Tensor:
+        """C among the weights that are free."""
+        return self.chosen(self.chosen(self.curvature).T)
 
 
 def _solver(curvature: Tensor, damping: float) -> Product:

@@ -27,6 +27,7 @@ class OutputEquations(DirectModel):
         """Pass forward at a point, (parameters,) in float64, and form A."""
         super().__init__(forward, point)
         self.rows = weighed_jacobian(forward, point)
+        self._rows = self.chosen(self.rows)
 
     @staticmethod
     def serves(forward: Forward) -> bool:
@@ -47,28 +48,47 @@ class OutputEquations(DirectModel):
         pulled = self.operator.forward.pulls * direction
         return torch.addmv(pulled, self.rows.T, self.rows @ direction)
 
-    def solver(self, damping: float, free: Tensor | None = None) -> Product:
+    def solver(self, damping: float) -> Product:
         """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
-        diagonal = self.operator.forward.pulls + damping
-        shares = 1 / diagonal if free is None else free / diagonal
-        system = (self.rows * shares) @ self.rows.T
-        system.diagonal().add_(1.0)
-        factor, failed = torch.linalg.cholesky_ex(system)
-        if failed:
+        rows, diagonal = self._rows, self.chosen(self.operator.forward.pulls) + damping
+        factor = self._factor(diagonal)
+        if factor is None:
             return lambda b: torch.full_like(b, torch.nan)
 
         def once(right: Tensor) -> Tensor:
-            scaled = shares * right
-            seen = torch.cholesky_solve((self.rows @ scaled)[:, None], factor)[:, 0]
-            return scaled - shares * (self.rows.T @ seen)
+            scaled = right / diagonal
+            seen = torch.cholesky_solve((rows @ scaled)[:, None], factor)[:, 0]
+            return scaled - (rows.T @ seen) / diagonal
 
         def solve(right: Tensor) -> Tensor:
-            """Return the solution, refined once: D^-1 may be far larger than it."""
-            found = once(right)
-            left = right - self.curved(found) - damping * found
-            return found + once(left)
+            """Return the solution, refined once: 1 / D may be far larger than it."""
+            among = self.chosen(right)
+            found = once(among)
+            left = among - rows.T @ (rows @ found) - diagonal * found
+            return self.spread(found + once(left))
 
         return solve
+
+    def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
+        """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these.
+
+        With K = I + A prior^-1 A' they are a_i' K^-1 a_i / prior_i for the columns a_i of A, and
+        log det K + sum log prior_i.
+        """
+        among = self.chosen(prior)
+        factor = self._factor(among)
+        if factor is None:
+            return None
+        seen = torch.linalg.solve_triangular(factor, self._rows, upper=False).square().sum(0)
+        logarithm = 2 * factor.diagonal().log().sum() + among.log().sum()
+        return self.spread(seen / among), float(logarithm)
+
+    def _factor(self, diagonal: Tensor) -> Tensor | None:
+        """Return the Cholesky factor of I + A D^-1 A', None where there is none."""
+        system = (self._rows / diagonal) @ self._rows.T
+        system.diagonal().add_(1.0)
+        factor, failed = torch.linalg.cholesky_ex(system)
+        return None if failed else factor
 
 
 def answers(forward: Forward) -> int:

@@ -39,6 +39,8 @@ from ..forward_pass import Values
 from ..run import Ending, Memory, Step, Steps
 
 _MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
+_MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second
+FIRST_RHO = 0.1  # of weights that lie between ends, from which the evidence goes on
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class GaussNewton:
         memory = {} if memory is None else memory
         if memory:
             blocks.recall(memory["blocks"])
+        if self.evidence:
+            blocks.structure = _all_pulled(blocks.structure)
         forward, number = _forward(blocks), memory.get("number", 0)
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
@@ -205,11 +209,49 @@ class GaussNewton:
         finally:
             point, rhos = place.chosen
             _keep(blocks, forward.split(point))
-            parameters = blocks.structure.parameters
-            penalties = dict(zip(parameters, map(SquaredFrobenius, rhos), strict=True))
+            known = zip(blocks.structure.penalties.items(), rhos, strict=True)
+            penalties = {p: _squared(penalty, rho) for (p, penalty), rho in known}
             blocks.structure = replace(blocks.structure, penalties=penalties)
             blocks.pass_forward()
         return Ending.BUDGET
+
+
+def pulled(structure: Structure, rho: float) -> Structure:
+    """Return a problem whose weights are all pulled to zero so much, within their constraints."""
+    penalties = {p: _squared(x, rho) for p, x in structure.penalties.items()}
+    return replace(structure, penalties=penalties)
+
+
+def _all_pulled(structure: Structure) -> Structure:
+    """Return a problem with a square for every weight, from which its evidence can begin."""
+    penalties = {
+        p: x if x.curvature else _squared(x, FIRST_RHO) for p, x in structure.penalties.items()
+    }
+    return replace(structure, penalties=penalties)
+
+
+def suits_together(structure: Structure, samples: float) -> bool:
+    """Say whether a network is a small regression whose weights lie between ends.
+
+    There minibatches of as much time have a larger error (benchmarks/results/input_convex.md).
+    """
+    network = structure.network
+    weights = sum(math.prod(p.shape) + p.bias * p.shape[1] for p in structure.parameters)
+    answers = samples * sum(term.argument.units for term in network.terms)
+    fewer, more = sorted((answers, weights))
+    if fewer * fewer * (answers + weights) > _MOST_WORK or more > _MOST_WEIGHTS:
+        return False
+    held = any(
+        part.ends(p.shape) is not None for p, x in structure.penalties.items() for part in x.parts
+    )
+    filled = any(x.incomplete for x in network.inputs)
+    if not held or filled or any(x.sequence for x in network.inputs):
+        return False
+    try:
+        GaussNewton(evidence=True).refuse(structure, multipliers=False)
+    except DeclarationError:
+        return False
+    return True
 
 
 def _told(place: Place) -> Memory:
@@ -262,6 +304,12 @@ def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | 
                 high[rows] = high[rows].minimum(ends[1].to(high))
     found = joined(lowest), joined(highest)
     return found if bool(torch.cat(found).isfinite().any()) else None
+
+
+def _squared(penalty: Penalty, rho: float) -> Penalty:
+    """Return a penalty with another square."""
+    held = [part for part in penalty.parts if not _is_square(part)]
+    return sum(held, SquaredFrobenius(rho))
 
 
 def _is_square(penalty: Penalty) -> bool:

@@ -11,15 +11,18 @@ from sklearn.linear_model import BayesianRidge
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+from liftednet import LiftedRegressor, certify
 from liftednet.activations import Identity, Tanh
 from liftednet.divergences import tight
 from liftednet.errors import DeclarationError
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.models import Ending, GaussNewton, LiftedMLP
+from liftednet.models import Ending, GaussNewton, Lifted, LiftedMLP, input_convex
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.evidence import evidence, pulled_by
+from liftednet.solvers.gauss_newton import steps
 from liftednet.solvers.normal_equations import NormalEquations
 from liftednet.solvers.objective import Forward, Target
+from liftednet.solvers.output_equations import OutputEquations
 
 
 def linear(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:
@@ -113,3 +116,68 @@ def test_what_has_no_evidence_is_refused() -> None:
 def test_a_network_whose_matrix_has_no_room_is_refused_before_training() -> None:
     with pytest.raises(DeclarationError, match=r"at most 10,000; this network has 39,760"):
         LiftedMLP((784, 50, 10), loss=SquaredError(), method=GaussNewton(evidence=True))
+
+
+def test_weights_that_rest_on_an_end_are_as_if_they_were_not_there() -> None:
+    """The evidence of a linear network is that of its free inputs alone, by either matrix."""
+    x, y = linear(12, 20, 0.3)
+    highest = torch.full((20,), torch.inf, dtype=torch.float64)
+    ends = torch.where(torch.arange(20) < 14, 0.0, -torch.inf).double(), highest
+    target = Target(tight(Identity()), y[:, None, None], torch.ones(12, 1, dtype=torch.bool))
+
+    def layers(weights: Any, data: Any) -> Any:
+        return ((data[0] @ weights[0])[:, None],), [(data[0], data[0] @ weights[0])]
+
+    def of(inputs: Tensor, ends: Any) -> Forward:
+        pull = torch.full((inputs.shape[1], 1), 0.8, dtype=torch.float64)
+        return Forward(
+            lambda w, d: layers(w, d)[0], (inputs,), (target,), (pull,), layers, None, ends
+        )
+
+    forward = of(x, ends)
+    *_, last = steps(forward, torch.zeros(20, dtype=torch.float64), 1e-9, NormalEquations)
+    free = (last.point > 0) | ~ends[0].isfinite()
+    assert 6 < int(free.sum()) < 20
+    alone = of(x[:, free], None)
+    objective = forward.objective(last.point)
+    wanted = evidence(alone, NormalEquations(alone, last.point[free]), objective)
+    assert wanted is not None
+    for form in (NormalEquations, OutputEquations):
+        found = evidence(forward, form(forward, last.point), objective)
+        assert found is not None
+        assert found.logarithm == pytest.approx(wanted.logarithm)
+        assert found.rhos == pytest.approx(wanted.rhos)
+
+
+def test_small_regressions_between_ends_are_trained_together_with_rho_of_the_data() -> None:
+    x, y = linear(80, 3, 0.3)
+    rising: dict[str, Any] = {"loss": SquaredError(), "monotonic_cst": [0, 0, 1]}
+    chosen = LiftedMLP((3, 6, 1), Tanh(), **rising).fit(x, y)
+    given = LiftedMLP((3, 6, 1), Tanh(), rho=0.5, **rising).fit(x, y)
+    convex = Lifted(input_convex((3, 6, 1))).fit(x, y)
+    for model in (chosen, given, convex):
+        assert model.trace is not None
+        assert {step.solver for step in model.trace.steps} == {"levenberg-marquardt"}
+        penalties = [*model.structure.penalties.items()]
+        rhos = [penalty.curvature / 2 for _, penalty in penalties]
+        assert (rhos == [0.5, 0.5]) == (model is given)
+        assert all(rho > 0 for rho in rhos)
+        pairs = zip(penalties, model.weights, strict=True)
+        assert all(penalty.violation(layer.matrix) == 0 for (_, penalty), layer in pairs)
+    assert 2 in certify(chosen).increasing
+    assert bool(certify(convex).convex.all())
+    regressor = LiftedRegressor((6,), "tanh", monotonic_cst=[0, 0, 1], random_state=0)
+    same = LiftedMLP((3, 6, 1), Tanh(), **rising).fit(x, y).forward(x)[:, 0].numpy()
+    np.testing.assert_allclose(regressor.fit(x.numpy(), y.numpy()).predict(x.numpy()), same)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"lipschitz": 2.0, "monotonic_cst": [0, 1]}, {"noise": 0.1, "monotonic_cst": [0, 1]}],
+    ids=["free", "lipschitz", "noise"],
+)
+def test_others_are_trained_on_minibatches(options: dict[str, Any]) -> None:
+    x, y = linear(40, 2, 0.3)
+    model = LiftedMLP((2, 4, 1), loss=SquaredError(), **options).fit(x, y)
+    assert model.trace is not None
+    assert model.trace.steps[0].solver == "minibatch"
