@@ -65,7 +65,8 @@ class Lifted(Predictor):
         network: of inputs, states and losses, joined by layers.
         lam: weight of the divergences, one number or one for each layer with states.
         rho: weight of the squared Frobenius norms, one number or one for each layer's weights; None
-            for 1, and where there is a penalty.
+            for 1, times the square of the steepest slope that the weights act through where that is
+            below 1 (1/16 before sigmoids), and where there is a penalty.
         divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
             "multipliers" (at rest the states are the forward pass; lam is where damping begins).
         penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,

@@ -110,7 +110,7 @@ class LiftedRNN(Lifted):
         loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
         lam: weight of the divergences, which "gauss-newton" keeps at zero.
         rho: weight of the squared Frobenius norms, one number or (recurrent, output); None for 3,
-            and where there is a penalty.
+            less before flat activations (see `Lifted`), and where there is a penalty.
         divergence: "tight" (zero at the forward pass) or "joint" (states convex over time).
         start: recurrent weights "identity", "orthogonal" or "gaussian", or all weights; "auto" for
             the best of three after some steps of "gauss-newton" (the identity, where none
@@ -253,10 +253,9 @@ class LiftedRNN(Lifted):
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights, of (recurrent, output) where two are given."""
-        rho = self._rho_in_use()
-        if not isinstance(rho, Sequence) or len(rho) != 2:
+        if not isinstance(self.rho, Sequence) or len(self.rho) != 2:
             return super()._rhos(layers)
-        recurrent_rho, output_rho = rho
+        recurrent_rho, output_rho = self.rho
         return each_layer("rho", (*(recurrent_rho,) * (layers - 1), output_rho), layers)
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:

@@ -13,8 +13,9 @@ from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence, Raw, joint, tight
 from liftednet.errors import DataError, DeclarationError
+from liftednet.layers import Parameter
 from liftednet.memory import telling_of_memory
-from liftednet.network import Network
+from liftednet.network import Network, parameters_of
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
@@ -178,11 +179,9 @@ class Settings:
 
     def _rhos(self, layers: int) -> Sequence[float]:
         """Return rho of each layer's weights."""
-        return each_layer("rho", self._rho_in_use(), layers)
-
-    def _rho_in_use(self) -> Any:
-        """Return rho as it was given, else the default; None where a penalty has its place."""
-        return self.default_rho if self.rho is None and self.penalty is None else self.rho
+        if self.rho is None:
+            return [self.default_rho * slope**2 for slope in steepest_slopes(self.network)]
+        return each_layer("rho", self.rho, layers)
 
     def _method(self, structure: Structure) -> Method:
         if self.method != "auto":
@@ -234,10 +233,25 @@ class Settings:
     def _settings(self) -> dict[str, Any]:
         names = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed")
         found = {name: getattr(self, name) for name in names}
-        found["rho"] = self._rho_in_use()
         if not isinstance(self.start, str):
             found["start"] = "given"
         return {name: value for name, value in found.items() if value is not None}
+
+
+def steepest_slopes(network: Network) -> list[float]:
+    """Return for all weights how steep the activations are that they act through, at most 1.
+
+    What a layer passes on is phi'(U) W: a penalty on W alone asks sixteen times as much of
+    sigmoids, whose slope is at most 1/4, as of ReLUs, and layers of them end constant.
+    """
+    outputs = {term.state for term in network.terms}
+    found: dict[Parameter, float] = {}
+    for state in network.states:
+        slope = 1.0 if state in outputs else min(1.0, state.activation.lipschitz or 1.0)
+        for parameter in parameters_of(state.argument):
+            found[parameter] = max(slope, found.get(parameter, 0.0))
+    ending = {x for term in network.terms for x in parameters_of(term.argument)}
+    return [1.0 if x in ending else found.get(x, 1.0) for x in network.parameters]
 
 
 def feasible(weights: Sequence[Weights], penalties: Iterable[Penalty]) -> list[Weights]:

@@ -173,8 +173,7 @@ def _graph_arguments(model: Lifted) -> Arguments:
 
 
 def _named(model: Lifted, names: Sequence[str]) -> Arguments:
-    found = {name: getattr(model, name) for name in names}
-    return {**found, "rho": model._rho_in_use()}
+    return {name: getattr(model, name) for name in names}
 
 
 def _first(activations: Any) -> Arguments:

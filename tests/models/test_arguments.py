@@ -161,7 +161,7 @@ def test_a_penalty_stands_in_the_place_of_rho():
     text = repr(LiftedMLP((4, 3), penalty=penalties.L1(0.1)))
     assert "penalty=L1" in text
     assert "rho=" not in text.replace("L1(rho=", "")
-    assert "rho=1.0" in repr(LiftedMLP((4, 3)))
+    assert "rho=0.5" in repr(LiftedMLP((4, 3), rho=0.5))
 
 
 @pytest.mark.parametrize("warm_start", [True, False])
