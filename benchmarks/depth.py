@@ -1,6 +1,6 @@
 """Networks of ten, twenty and forty layers: lifted targets, exact gradients, AdamW tuned.
 
-Run it with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.depth`, half an hour of
+Run it with `OMP_NUM_THREADS=1 LIFTEDNET_DATA=folder python -m benchmarks.depth`, an hour of
 one core; with --quick it takes seconds and writes nothing. Runs that stand in
 results/depth/runs.jsonl are not repeated. Layers of 50 without normalization, 5,000 digits of
 MNIST, labels smoothed by 0.1; AdamW is tuned on 5,000 other digits, ours has its defaults.
