@@ -124,6 +124,10 @@ class LayerMetric:
         assert self._scales is not None
         self.state, self._scales = tensors[:5], (self._scales[0], _Scales(*tensors[5:]))
 
+    def scaled_for(self, pull: float) -> bool:
+        """Return whether the last step has left its scales, which hold for this pull."""
+        return self._scales is not None and self._scales[0] == pull
+
     def recall(self, memory: Sequence[Any]) -> None:
         """Go back to a state of which the last two may be numbers."""
         *known, variance, looks = memory

@@ -37,6 +37,7 @@ from liftednet.problems import OutputFit
 from liftednet.products import added, linear
 from liftednet.samples import Weights
 from liftednet.solvers import choose
+from liftednet.solvers.captured import graphs_for
 from liftednet.solvers.deferred import stays_on_device
 from liftednet.solvers.layer_metric import LayerMetric
 from liftednet.validation import is_number, require_count, require_positive
@@ -47,6 +48,7 @@ from ..cells import Rule, Rules
 from ..data import Data
 from ..forward_pass import Values, passed_forward
 from ..run import Ending, Memory, Step, Steps
+from .recorded import RecordedSteps
 
 _RATE, _RANK = 0.3, 16
 _MEMORY = 0.95  # of the running statistics at every look at them
@@ -377,12 +379,14 @@ class BatchSteps:
         ]
         self._layers = structure.layers
         self._still = not any(state.sequence for state in structure.states)
-        self._statistics = running_statistics(x.layer for x in structure.network.layers())
-        _refuse_statistics_of_parts(self._statistics)
+        self.statistics = running_statistics(x.layer for x in structure.network.layers())
+        _refuse_statistics_of_parts(self.statistics)
         self._taken, self.samples, self._looked = 0, 0, -1
         self._unread: list[tuple[int, float, Tensor]] = []
         self._prepared: dict[Hashable, Any] = {}
         self._spare: list[Tensor | None] = [None] * len(self.weights)
+        graphs = graphs_for(self.weights[0].matrix) if processes.size() == 1 else None
+        self._recorded = None if graphs is None else RecordedSteps(self, graphs)
 
     def snapshot(self) -> list[Weights]:
         """Return the weights, which the next step replaces."""
@@ -393,7 +397,7 @@ class BatchSteps:
         return {
             "weights": self.weights, "metrics": [metric.state for metric in self._metrics],
             "taken": [self._taken, self.samples],
-            "statistics": [known.memory() for known in self._statistics],
+            "statistics": [known.memory() for known in self.statistics],
         }  # fmt: skip
 
     def recall(self, memory: Memory) -> None:
@@ -402,7 +406,7 @@ class BatchSteps:
         self._taken, self.samples = memory["taken"]
         for metric, held in zip(self._metrics, memory["metrics"], strict=True):
             metric.recall(held)
-        for known, numbers in zip(self._statistics, memory["statistics"], strict=True):
+        for known, numbers in zip(self.statistics, memory["statistics"], strict=True):
             known.recall(numbers)
 
     def reuse(self, weights: Sequence[Weights]) -> None:
@@ -410,7 +414,8 @@ class BatchSteps:
 
         Memory that is new in every step costs more than what is written to it.
         """
-        self._spare = [layer.matrix for layer in weights]
+        if self._recorded is None:
+            self._spare = [layer.matrix for layer in weights]
 
     def finite(self) -> bool:
         """Return whether no weight is NaN or infinite."""
@@ -433,12 +438,27 @@ class BatchSteps:
             samples: of all data, over which the penalty on the weights is shared.
             weight: the mean weight of these samples.
         """
-        loss, slopes, values = self._slopes(batch, weight)
+        counts, loss = self._counts(batch), None
+        if self._recorded is not None and not self._looking and self._scaled(samples * weight):
+            loss = self._recorded.step(batch, counts, rate, samples, weight)
+        self.met = counts.met
+        if loss is None:
+            loss = self.moved(batch, counts, rate, samples, weight)
+        self.samples += counts.met
+        self._taken += 1
+        self._unread.append((counts.met, rate, loss))
+        return loss
+
+    def moved(
+        self, batch: Data, counted: Counts, rate: float | Tensor, samples: int, weight: float
+    ) -> Tensor:
+        """Move the weights as `step` does, without a record of it; a rate may be a tensor, ()."""
+        loss, slopes, values = self._slopes(batch, counted, weight)
         looks = self._looks(values, len(batch))
         self._begin(looks)
         counts, means = samples * weight, [metric.mean for metric in self._metrics]
         penalties = [self.structure.penalties[p] for p in self.structure.parameters]
-        pulls = [_pull(penalty, counts) for penalty in penalties]
+        pulls = self._pulls(counts)
         spare, self._spare = self._spare, [None] * len(self.weights)
         gradients = [
             found.gradient(metric, layer, pull / processes.size(), memory)
@@ -455,7 +475,6 @@ class BatchSteps:
         for (metric, *_), parts in zip(looks, seen, strict=True):
             metric.look(*(next(whole) for _ in parts))
             self._looked = self._taken
-        self.samples += self.met
         moves = [
             metric.move(metric.about(mean, *pair), pair[1], pull)
             for metric, mean, pair, pull in zip(self._metrics, means, found, pulls, strict=True)
@@ -468,9 +487,42 @@ class BatchSteps:
             x if _is_plain(penalty) else metric.held(x, penalty, length / counts)
             for metric, penalty, x in zip(self._metrics, penalties, taken, strict=True)
         ]
-        self._taken += 1
-        self._unread.append((self.met, rate, loss))
         return loss
+
+    @property
+    def weight_tensors(self) -> list[Tensor]:
+        """W and b of all layers, one after the other."""
+        pairs = [(layer.matrix, layer.bias) for layer in self.weights]
+        return [x for pair in pairs for x in pair if x is not None]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The weights, and what the metrics know: all that a step without a look depends on."""
+        return [*self.weight_tensors, *(x for metric in self._metrics for x in metric.tensors)]
+
+    @tensors.setter
+    def tensors(self, tensors: Sequence[Tensor]) -> None:
+        """Take the weights, and what the metrics know where it is given."""
+        given = iter(tensors)
+        self.weights = [
+            Weights(next(given), None if layer.bias is None else next(given))
+            for layer in self.weights
+        ]
+        for metric in self._metrics:
+            if known := list(islice(given, len(metric.tensors))):
+                metric.tensors = known
+
+    def _pulls(self, counts: float) -> list[float]:
+        return [_pull(self.structure.penalties[p], counts) for p in self.structure.parameters]
+
+    def _scaled(self, counts: float) -> bool:
+        """Return whether the last step has left what all metrics scale by."""
+        pairs = zip(self._metrics, self._pulls(counts), strict=True)
+        return all(metric.scaled_for(pull) for metric, pull in pairs)
+
+    @property
+    def _looking(self) -> bool:
+        return self._taken % self._settings.refresh == 0 or self._taken < _FIRST_LOOKS
 
     @property
     def due(self) -> bool:
@@ -503,7 +555,9 @@ class BatchSteps:
 
     @torch.enable_grad()
     @batch_statistics()
-    def _slopes(self, batch: Data, weight: float = 1.0) -> tuple[Tensor, list[_Slope], Values]:
+    def _slopes(
+        self, batch: Data, counted: Counts, weight: float
+    ) -> tuple[Tensor, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
         leaves = [
             self._leaf(parameter, layer)
@@ -511,8 +565,7 @@ class BatchSteps:
         ]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        rows, counted = self._rows(batch)
-        rules = partial(self._rule, batch, max(rows) * weight)
+        rules = partial(self._rule, batch, max(counted.rows) * weight)
         activated = partial(self._activated, batch.like, rules)
         terms = self.structure.network.terms
         with self._precision(batch.like):
@@ -521,7 +574,7 @@ class BatchSteps:
         losses, tops, slopes = zip(
             *(
                 self._top(term, batch, output.to(batch.like), some, count * weight)
-                for term, output, some, count in zip(terms, outputs, counted, rows, strict=True)
+                for term, output, some, count in zip(terms, outputs, counted.some, counted.rows, strict=True)
             ),
             strict=True,
         )
@@ -559,11 +612,8 @@ class BatchSteps:
             return _Asked([known[id(first)]], inputs.detach().flatten(0, -2))
         return _Asked([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias], None)
 
-    def _rows(self, batch: Data) -> tuple[list[int], list[Tensor | None]]:
-        """Return over how many rows the mean of every loss is taken, and which; keep the samples.
-
-        None where all rows count. Lengths are known on the CPU, so that nobody waits for them.
-        """
+    def _counts(self, batch: Data) -> Counts:
+        """Return what counts; lengths are known on the CPU, so that nobody waits for them."""
         terms, known = self.structure.network.terms, batch.values
         if TIME in known:
             known = {TIME: replace(known[TIME], device=torch.device("cpu"))}
@@ -578,8 +628,7 @@ class BatchSteps:
             rows = [batch.among] * len(rows)
         elif processes.size() > 1:
             rows = processes.gathered(rows).sum(0).long().tolist()
-        self.met, *rows = rows
-        return rows, counting
+        return Counts(rows[0], rows[1:], counting)
 
     def _activated(self, like: Tensor, rules: Rules, state: State, u: Tensor) -> Tensor:
         u = u.to(like)
@@ -655,7 +704,7 @@ class BatchSteps:
 
     def _looks(self, values: Values, samples: int) -> list[tuple[LayerMetric, Tensor, Any]]:
         """Return the metrics whose turn it is, each with rows of inputs and what these weigh."""
-        if self._taken % self._settings.refresh and self._taken >= _FIRST_LOOKS:
+        if not self._looking:
             return []
         found = []
         for parameter, metric in zip(self.structure.parameters, self._metrics, strict=True):
@@ -706,6 +755,21 @@ def _refuse_statistics_of_parts(statistics: Sequence[RunningStatistics]) -> None
             "processes has a part: put the network in eval mode, or normalize by samples "
             "(LayerNorm, GroupNorm)."
         )
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What counts in a batch.
+
+    Attributes:
+        met: samples, those of all processes.
+        rows: over how many the mean of every loss is taken.
+        some: which of the rows here; None for all of them.
+    """
+
+    met: int
+    rows: list[int]
+    some: list[Tensor | None]
 
 
 @dataclass(frozen=True)

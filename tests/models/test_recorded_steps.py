@@ -8,32 +8,38 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from liftednet import activations, lift, losses
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.data import Data
+from liftednet.models.methods import minibatch
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.penalties import L1, Nonnegative, RowNorm
+from liftednet.solvers.captured import Captured, CudaGraphs, Unread
 from tests.models.networks import labeled
 
 X, Y = labeled(samples=60)
-_READS = ("_local_scalar_dense", "nonzero", "masked_select", "item", "is_nonzero", "equal")
 
 
-class Unread(TorchDispatchMode):
-    """Refuses what would wait for a device."""
+class Replays:
+    """A CPU's stand-in for CUDA graphs: a replay runs the recorded work on the same tensors.
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):
-        name = function.overloadpacket.__name__
-        masks = name.startswith("index") and any(
-            isinstance(x, Tensor) and x.dtype is torch.bool
-            for part in args[1:]
-            if isinstance(part, list | tuple)
-            for x in part
-        )
-        assert name not in _READS and not masks, f"{name} reads from the device"
-        return function(*args, **(kwargs or {}))
+    As there, a recording runs nothing that counts, and what it makes stays where it is.
+    """
+
+    def __init__(self) -> None:
+        self.recorded, self.replayed = 0, 0
+
+    def record(self, work: Any) -> Any:
+        self.recorded += 1
+        made = [torch.full_like(x, torch.nan) for x in work()]
+
+        def replay() -> None:
+            self.replayed += 1
+            for kept, found in zip(made, work(), strict=True):
+                kept.copy_(found)
+
+        return made, replay
 
 
 class Last(nn.Module):
@@ -105,5 +111,111 @@ def test_nothing_is_read_in_a_step(name: str) -> None:
 def test_what_reads_is_found() -> None:
     x = torch.ones(3)
     for read in (x.sum().item, x.nonzero, lambda: x[x > 0], lambda: bool(x.sum() > 0)):
-        with pytest.raises(AssertionError), Unread():
+        with pytest.raises(RuntimeError), Unread():
             read()
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> Replays:
+    found = Replays()
+    monkeypatch.setattr(minibatch, "graphs_for", lambda tensor: found)
+    monkeypatch.setattr(minibatch, "stays_on_device", lambda value: True)
+    return found
+
+
+def _same(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def _trained(name: str, replays: Replays | None) -> tuple[list[float], BatchSteps]:
+    """Return losses and steps after epochs in new orders, whose last batches are shorter."""
+    torch.manual_seed(0)
+    model, x, y = NETWORKS[name]()
+    data, generator = model._data(x, y), torch.Generator().manual_seed(1)
+    weights = [layer.to(data.like) for layer in model._first_weights()]
+    with pytest.MonkeyPatch.context() as patch:
+        if replays is not None:
+            patch.setattr(minibatch, "graphs_for", lambda tensor: replays)
+        steps = BatchSteps(model.checked()[0], weights, Minibatch(), generator)
+    losses = []
+    with torch.no_grad():
+        for epoch in range(13):
+            for rows in torch.randperm(60, generator=generator).split(16):
+                rate = 0.3 / (1 + epoch)
+                steps.step(replace(data.take(rows), among=len(rows)), rate, 60)
+        losses = [loss for _, loss in steps.read()]
+    return losses, steps
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_replay_is_the_plain_step(name: str) -> None:
+    replays = Replays()
+    (losses, plain), (found, steps) = _trained(name, None), _trained(name, replays)
+    assert replays.recorded == 2  # of 16 samples, and of the 12 that are left
+    assert replays.replayed > 20
+    _same(found, losses)
+    _same(steps.memory()["metrics"], plain.memory()["metrics"])
+    _same(steps.memory()["statistics"], plain.memory()["statistics"])
+    for one, other in zip(steps.weights, plain.weights, strict=True):
+        _same([one.matrix, one.bias], [other.matrix, other.bias])
+
+
+def test_static_tensors_are_what_is_read_and_what_is_handed_out_stays() -> None:
+    replays, x = Replays(), torch.zeros(3)
+    doubled = Captured(lambda x, y: [2 * x + y], [x, x], replays)
+    first, given = torch.ones(3), torch.arange(3.0)
+    (one,) = doubled(first, x)
+    (two,) = doubled(given, x)
+    _same([one, two], [2 * first, 2 * given])
+    given.fill_(torch.nan)  # what has been given is the caller's again
+    _same(doubled(first, x), [2 * first])
+    _same([one, two], [2 * first, 2 * torch.arange(3.0)])
+
+
+def test_a_network_that_reads_takes_plain_steps(replays: Replays) -> None:
+    def fitted() -> list[float]:
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(6, momentum=None)  # its share of a batch is a number that is read
+        network = nn.Sequential(nn.Linear(4, 6), norm, nn.ReLU(), nn.Linear(6, 3)).train()
+        model = lift(
+            network, X[:2].float(), loss=losses.CrossEntropy(), show=False,
+            method=Minibatch(epochs=5, batch_size=10),
+        )  # fmt: skip
+        found: list[float] = model.fit(X.float(), Y).trace.losses
+        return found
+
+    recorded = fitted()
+    assert replays.recorded == replays.replayed == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(minibatch, "graphs_for", lambda tensor: None)
+        assert fitted() == recorded
+
+
+def _fit(path: Any = None, **options: Any) -> LiftedMLP:
+    method = Minibatch(epochs=12, batch_size=13, validation=0.2, patience=8)
+    model = _dense(dtype=torch.float32, method=method)
+    return model.fit(X, Y, checkpoint=path, **options) if path else model.fit(X, Y, **options)
+
+
+def test_validation_and_checkpoints_read_the_weights_of_their_step(
+    replays: Replays, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = _fit()
+    assert replays.replayed > 20
+
+    def stop(step: Any) -> None:
+        if step.number == 7:
+            raise KeyboardInterrupt
+
+    path = tmp_path / "training"
+    with pytest.raises(KeyboardInterrupt):
+        _fit(path, callback=stop)
+    resumed = _fit(path)
+    monkeypatch.setattr(minibatch, "graphs_for", lambda tensor: None)
+    plain = _fit()
+    for model in (found, resumed):
+        assert model.trace.losses == plain.trace.losses
+        assert [step.validation for step in model.trace.steps] == [
+            step.validation for step in plain.trace.steps
+        ]
+        _same(model.predict_proba(X), plain.predict_proba(X))
