@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ class CudaGraphs:
         Args:
             device: of the tensors.
         """
-        self._device, self._pool = device, None
+        self._device, self._pool = device, cast(Any, None)
 
     def record(self, work: Callable[[], Made]) -> tuple[Made, Callable[[], None]]:
         """Run the work three times on a stream of its own, and record it there."""
@@ -84,7 +84,7 @@ class Captured:
         """
         self._held = [x.clone() for x in given]
         self._last: list[Tensor | None] = [None] * len(self._held)
-        with Unread():
+        with Unread():  # type: ignore[no-untyped-call]
             function(*self._held)
         self._made, self._replay = graphs.record(lambda: function(*self._held))
 
@@ -101,7 +101,9 @@ class Captured:
 class Unread(TorchDispatchMode):
     """Refuses what waits for a device, and so cannot be recorded, by a `RuntimeError`."""
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None):  # type: ignore[no-untyped-def]
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Look at an operation, and do it."""
         name = function.overloadpacket.__name__
         masks = name.startswith("index") and any(

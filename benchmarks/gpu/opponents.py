@@ -17,6 +17,7 @@ from liftednet.activation import Activation
 from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import Proximal
 from liftednet.solvers.base import default_tolerance
+from liftednet.solvers.captured import CudaGraphs
 from liftednet.solvers.primal_rows import PrimalRows, primal_rows
 from liftednet.solvers.proximal import Walk, advance
 
@@ -32,16 +33,7 @@ def captured(work: Callable[[], object], device: torch.device) -> Callable[[], o
     """
     if device.type != "cuda":
         return work
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
+    return CudaGraphs(device).record(work)[1]
 
 
 def compiled(scale: Scale, work: Callable[..., Any]) -> Callable[..., Any]:

@@ -574,7 +574,9 @@ class BatchSteps:
         losses, tops, slopes = zip(
             *(
                 self._top(term, batch, output.to(batch.like), some, count * weight)
-                for term, output, some, count in zip(terms, outputs, counted.some, counted.rows, strict=True)
+                for term, output, some, count in zip(
+                    terms, outputs, counted.some, counted.rows, strict=True
+                )
             ),
             strict=True,
         )

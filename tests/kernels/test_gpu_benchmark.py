@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import benchmarks.gpu.run as run_module
-from benchmarks.gpu.checks import cases, check, check_jobs, gram_check
+from benchmarks.gpu.checks import cases, check, check_jobs, gram_check, recorded_check
 from benchmarks.gpu.jobs import Job, Runner
 from benchmarks.gpu.opponents import StateLoop, output_seconds
 from benchmarks.gpu.problems import simplex_fit, squared_fit, state_fit
@@ -69,6 +69,7 @@ def test_its_checks_pass_under_the_interpreter() -> None:
     for case in islice(cases(TOY), 3):
         assert check(case).passed
     assert gram_check(TOY).passed
+    assert recorded_check(TOY).passed
     assert all(job.work().passed for job in time_checks(TOY))
 
 
