@@ -18,6 +18,27 @@ from liftednet.solvers.kernels.table import state_blocks
 _SAMPLES = 60_000
 _FLOAT = 4  # bytes
 
+_IN_THE_WAY = """
+## What stands in the way of one graph for the conjugate gradients of a weight fit
+
+Counted on a CPU, 6,000 samples, 300 inputs, 10 classes, 40 steps: 108 operations a step without
+views, of which 57 are in the line search (one round; a GPU goes one further, hence 156) and 39 in
+the rest of the step; one number is read in the search and one in the loop. Both reads can be late,
+and are, on a GPU; none can stand in a graph.
+
+- The search would have to take a fixed number of rounds. One was the rule in all 40 steps, yet a
+  bracket that is still open needs up to 40, so that a graph of two rounds wants a plain step where
+  its slope has not fallen, and the host would learn of it two steps later.
+- Anchors follow and the preconditioner is renewed when the violation says so, and bring new
+  tensors: 4 of an anchor (two of samples by classes, float64) and those of the ridge system, which
+  would have to be copied to where the graph reads.
+- A recording costs five steps (torch asks for three before it), and a fit takes 13. It pays only
+  where the graph outlives the fit, from sweep to sweep: with the inputs, a copy of them, and 20 MB
+  of states of the loop held between fits, by a solver that keeps nothing today.
+
+Steps on minibatches have none of these, and are recorded.
+"""
+
 
 @dataclass(frozen=True)
 class Card:
@@ -110,7 +131,7 @@ def calculated(card: Card = H200) -> str:
         }
     )
     report.sections.update(bounds(card))
-    return report.text()
+    return report.text() + _IN_THE_WAY
 
 
 def bounds(card: Card) -> Iterator[tuple[str, list[Bound]]]:
