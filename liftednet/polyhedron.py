@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch.nn.functional import linear  # not A.T, which no traced loop may clos
 from liftednet.errors import DataError, SolverError
 
 _MET = 1e-9  # by how much limits and the signs of prices may be off, relative to a sample's scale
+_AT_AN_END = 1e-6  # likewise, to count as there: answers may be in float32
 _RIDGE = 1e-10  # on the products of rows of norm 1, while rows that bind may contradict each other
 _PATIENCE = 3  # exchanges of all rows that are wrong, without fewer of them
 
@@ -79,9 +80,54 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
     return point.to(u)
 
 
+def trained_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+    """Return the nearest points v, of whose gradients g those of u are projected: -P_T(-g).
+
+    T are the directions from v that leave no limit. Limits that bind let no derivative through,
+    though a step back inside would help; where they bind for all samples no gradient would be
+    left to train by. Within the limits, and along those that bind, both are the same.
+
+    Args:
+        rows: A, (limits, units).
+        u: (samples, units).
+        lower: l, (samples, limits), -inf where there is none.
+        upper: h, likewise.
+
+    Raises:
+        DataError: no v meets the limits of a sample.
+        SolverError: pivoting has not ended.
+    """
+    found: Tensor = _Trained.apply(u, rows, lower, upper)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Trained(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, u: Tensor, rows: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        found = nearest_in_polyhedron(rows, u, lower, upper)
+        ctx.save_for_backward(found, rows, lower, upper)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None, None]:
+        v, rows, lower, upper = ctx.saved_tensors
+        values, near = linear(v.to(rows), rows), _AT_AN_END * rows.norm(dim=1) * _size(v)
+        low = torch.where(values <= lower + near, 0.0, -torch.inf)
+        high = torch.where(values >= upper - near, 0.0, torch.inf)
+        (push,) = pushes
+        scale = push.abs().max().clamp(min=torch.finfo(push.dtype).tiny)
+        inside = nearest_in_polyhedron(rows, -push / scale, low.to(lower), high.to(upper))
+        return -scale * inside, None, None, None
+
+
 def _met(u: Tensor) -> Tensor:
     """Return by how much limits may be off, (samples,)."""
-    return _MET * (1 + u.abs().amax(-1))
+    return _MET * _size(u).squeeze(-1)
+
+
+def _size(u: Tensor) -> Tensor:
+    """Return the scale of a sample, (samples, 1)."""
+    return 1 + u.abs().amax(-1, keepdim=True)
 
 
 def _at(rows: Tensor, u: Tensor, side: Tensor, ends: Tensor, ridge: float) -> _Point:
@@ -104,17 +150,14 @@ def _solved(products: Tensor, right: Tensor) -> Tensor:
     if not torch.compiler.is_exporting():
         found: Tensor = torch.linalg.solve(products, right.unsqueeze(-1)).squeeze(-1)
         return found
-    count = products.shape[1]
-    numbers = torch.arange(count, device=right.device).unsqueeze(-1)
 
     def go_on(number: Tensor, both: Tensor) -> Tensor:
-        return number < count
+        return number < both.shape[1]
 
     def step(number: Tensor, both: Tensor) -> tuple[Tensor, Tensor]:
-        index = number.reshape(1)
-        row, column = both.index_select(1, index), both.index_select(2, index)
-        row = row / row.index_select(2, index)
-        return number + 1, torch.where(numbers == number, row, both - column * row)
+        first = both[:, :1] / both[:, :1, :1]
+        rows = torch.cat([both[:, 1:] - both[:, 1:, :1] * first, first], 1)  # the next comes first
+        return number + 1, torch.cat([rows[..., 1:-1], rows[..., :1], rows[..., -1:]], -1)
 
     zero = torch.zeros((), dtype=torch.int64, device=right.device)
     both = torch.cat([products, right.unsqueeze(-1)], -1)

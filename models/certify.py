@@ -71,6 +71,8 @@ class Certificate:
         concave: outputs that are concave, (outputs,) booleans.
         lipschitz: |f(x) - f(x')|_2 <= lipschitz |x - x'|_2; infinite where nothing is known.
         layers: facts of each weight matrix.
+        limits: those of `within=`, such as "0 <= output 1 - output 0"; scores are outputs before
+            their last activation.
 
     Example:
         >>> import torch
@@ -89,6 +91,7 @@ class Certificate:
     concave: Tensor
     lipschitz: float
     layers: tuple[LayerFacts, ...]
+    limits: tuple[str, ...] = ()
 
     @property
     def increasing(self) -> tuple[int, ...]:
@@ -117,6 +120,10 @@ class Certificate:
             if bool(of_outputs.any()):
                 which = ", ".join(map(str, _numbers(of_outputs)))
                 lines.append(f"  {name} in the inputs: outputs {which}")
+        if self.limits:
+            more = [f"and {len(self.limits) - 12} more"] if len(self.limits) > 12 else []
+            lines.append("  limits that are met:")
+            lines += [f"    {limit}" for limit in [*self.limits[:12], *more]]
         bound = "not bounded" if math.isinf(self.lipschitz) else f"at most {self.lipschitz:.6g}"
         lines.append(f"  Lipschitz constant {bound}")
         header = ("weights", "shape", "lowest", "highest", "norm", "zeros", "row sums", "|s - 1|")
@@ -312,7 +319,17 @@ class _Walk:
             low, high, torch.cat([x.convex for x in found]), torch.cat([x.concave for x in found]),
             lipschitz,
             tuple(_layer_facts(p.name, self.weights[p].matrix) for p in self.structure.parameters),
+            tuple(self._limits()),
         )  # fmt: skip
+
+    def _limits(self) -> Iterator[str]:
+        first = 0
+        for term in self.structure.network.terms:
+            if _is_projection(term.argument):
+                kind = type(term.pinned.divergence.activation)
+                name = "output" if kind is Identity or not self.last else "score"
+                yield from term.argument.layer.lines(first, name)
+            first += term.argument.units
 
     def _semidefinite(self, known: dict[Any, _Facts]) -> float:
         """Return the bound of `semidefinite_lipschitz`, with what stands before and behind."""

@@ -19,7 +19,8 @@ from liftednet.constraints.constraint import (
 )
 from liftednet.constraints.declared import refuse_impossible
 from liftednet.errors import DeclarationError
-from liftednet.layers.expression import Parameter
+from liftednet.layers.expression import Applied, Parameter
+from liftednet.layers.projection import Projection
 from liftednet.network import Network, Term
 from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Weights
@@ -129,6 +130,11 @@ def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data
     if not require_constraints(constraints):
         return
     term = network.terms[0]
+    if isinstance(term.argument, Applied) and isinstance(term.argument.layer, Projection):
+        raise DeclarationError(
+            "this network holds its scores by within= already, behind which no layer is fitted "
+            "under constraints= exactly: declare all of them by one of the two."
+        )
     elsewhere = len(network.terms) > 1 or term.state is not None or term.argument.sequence
     if elsewhere or term.argument.weights is None:
         raise DeclarationError(_NEEDS)

@@ -165,10 +165,11 @@ class Settings:
             found = list(given)
         for one in found:
             if not isinstance(one, Penalty):
-                scores = isinstance(one, Constraint)
-                hint = (
-                    ", which is on scores: by within= or fit(..., constraints=)" if scores else ""
-                )
+                hint = ""
+                if isinstance(one, Constraint):
+                    hint = ", which is on scores: by within= or fit(..., constraints=)"
+                elif isinstance(one, Mapping):
+                    hint = ": a list has one for each layer, in the order of a forward pass"
                 raise DeclarationError(
                     f"a penalty must be one of liftednet.penalties, such as Nonnegative(); got "
                     f"{one!r}{hint}."

@@ -273,6 +273,21 @@ def show(model: Annotated[Path, _MODEL]) -> None:
 
 
 @app.command()
+def certify(
+    model: Annotated[Path, _MODEL],
+    semidefinite: Annotated[
+        bool,
+        typer.Option("--semidefinite", help="Bound the Lipschitz constant by a longer proof, too."),
+    ] = False,
+    activation: Annotated[str | None, _ACTIVATION] = None,
+) -> None:
+    """Say what a saved model is for certain, at every input."""
+    from liftednet.command.certify import run_certify
+
+    run_certify(model, semidefinite, activation)
+
+
+@app.command()
 def reproduce(
     name: Annotated[str, typer.Argument(help="Which one; without it they are listed.")] = "",
     quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,

@@ -11,6 +11,7 @@ from liftednet import storage
 from liftednet.command.saved import notes_of
 from liftednet.command.targets import some
 from liftednet.errors import DataError
+from liftednet.layers.projection import Projection
 
 _HOW = ("divergence", "lam", "rho", "penalty", "method", "solver", "seed")
 
@@ -64,6 +65,8 @@ def _network(about: Any) -> list[str]:
         own = layer["weights"]
         shape = f", {' x '.join(map(str, sizes[own]))}" if own in sizes else ""
         lines.append(f"  layer {number}: {layer['layer']} of {', '.join(layer['of'])}{shape}")
+        if layer["layer"] == Projection.__name__:
+            lines += [f"    {limit}" for limit in Projection(**layer["fields"]).lines()]
     for number, state in enumerate(graph["states"], start=1):
         lines.append(f"  states {number}: {activations[state['of']]} of {state['of']}")
     lines += [f"  loss: {_said(term['loss'])} of {term['of']}" for term in graph["losses"]]

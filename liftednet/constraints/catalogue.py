@@ -35,7 +35,7 @@ class Bounds(_Linear):
     """l <= U <= h for every sample and output; prices (samples, outputs).
 
     Args:
-        lower: l, a number, or (outputs,), or (samples, outputs); None for none.
+        lower: l, a number, or (outputs,), or (samples, outputs); None or -inf for none.
         upper: h, likewise.
 
     Raises:
@@ -73,7 +73,7 @@ class Linear(_Linear):
 
     Args:
         coefficients: C, (outputs,) or (outputs, k).
-        lower: l, a number, or (samples,) where k is 1, or (samples, k); None for none.
+        lower: l, a number, or (samples,) where k is 1, or (samples, k); None or -inf for none.
         upper: h, likewise.
         equal: both of them.
         inputs: M, (features,) or (features, k), for a relation to raw inputs, which a network holds
@@ -336,7 +336,11 @@ def _numbered(groups: Any) -> Any:
 
 def _given(name: str, **ends: Any) -> tuple[Array | None, ...]:
     """Return ends as arrays, those that are None as they are."""
-    return tuple(x if x is None else as_array(f"{end} of {name}", x) for end, x in ends.items())
+    none = {"lower": -np.inf, "upper": np.inf}
+    return tuple(
+        x if x is None else as_array(f"{end} of {name}", x, none.get(end))
+        for end, x in ends.items()
+    )
 
 
 def _ends(

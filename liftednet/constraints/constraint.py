@@ -257,8 +257,13 @@ def violations(constraints: Sequence[Constraint], scores: Tensor) -> tuple[float
     return tuple(one.violation(scores) for one in require_constraints(constraints))
 
 
-def as_array(name: str, value: Any) -> Array:
+def as_array(name: str, value: Any, endless: float | None = None) -> Array:
     """Return numbers as a float64 array.
+
+    Args:
+        name: in messages.
+        value: numbers.
+        endless: an infinite one that some of them may be.
 
     Raises:
         DataError: they are none, or not finite.
@@ -269,8 +274,11 @@ def as_array(name: str, value: Any) -> Array:
         array: Array = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} must be numbers, got {type(value).__name__}.") from error
-    if not np.isfinite(array).all():
-        raise DataError(f"{name} must be finite; {int((~np.isfinite(array)).sum())} are not.")
+    bad = ~np.isfinite(array)
+    if endless is not None and not bad.all():
+        bad &= array != endless
+    if bad.any():
+        raise DataError(f"{name} must be finite; {int(bad.sum())} are not.")
     return array
 
 

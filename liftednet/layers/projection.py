@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from liftednet.constraints.constraint import refuse_contradictions, require_cons
 from liftednet.errors import DataError
 from liftednet.layers.expression import Context, Variable
 from liftednet.layers.layer import Arguments, Layer, Shape
-from liftednet.polyhedron import nearest_in_polyhedron
+from liftednet.polyhedron import nearest_in_polyhedron, trained_in_polyhedron
 from liftednet.samples import Weights
 
 Rows = tuple[tuple[float, ...], ...]
@@ -39,15 +39,51 @@ class Projection(Layer):
     upper: tuple[float | None, ...]
     affine = False
 
+    def __repr__(self) -> str:
+        """Count the limits, of which there may be many."""
+        return f"Projection({len(self.of_outputs)} limits of {len(self.of_outputs[0])} outputs)"
+
+    def lines(self, first: int = 0, name: str = "output") -> Iterator[str]:
+        """Yield every limit, such as "0 <= output 1 - 2 output 0 + input 3 <= 1".
+
+        Args:
+            first: number of the first output.
+            name: of what is within them.
+        """
+        for row, move, low, high in zip(
+            self.of_outputs, self.of_inputs, self.lower, self.upper, strict=True
+        ):
+            parts = [(x, f"{name} {n}") for n, x in enumerate(row, first) if x]
+            parts += [(x, f"input {n}") for n, x in enumerate(move) if x]
+            text = "".join(_part(*part) for part in parts)
+            text = f"-{text[3:]}" if text.startswith(" - ") else text.removeprefix(" + ")
+            if low == high:
+                yield f"{text} = {low:g}"
+            else:
+                above = "" if low is None else f"{low:g} <= "
+                yield f"{above}{text}" + ("" if high is None else f" <= {high:g}")
+
     def shape(self, *shapes: Shape) -> Shape:
         """Return the shape of u."""
         return shapes[0]
 
     def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
         """Return the nearest points, (samples, outputs), of u and of the ends."""
+        return self._nearest(nearest_in_polyhedron, arguments)
+
+    def trained(self, arguments: Arguments) -> Tensor:
+        """Return the same, through which minibatches train (see `trained_in_polyhedron`)."""
+        return self._nearest(trained_in_polyhedron, arguments)
+
+    def _nearest(self, point: Callable[..., Tensor], arguments: Arguments) -> Tensor:
         u, ends = arguments
         rows = torch.tensor(self.of_outputs, dtype=torch.float64, device=u.device)
-        return nearest_in_polyhedron(rows, u, *ends.chunk(2, dim=-1))
+        return point(rows, u, *ends.chunk(2, dim=-1))
+
+
+def _part(factor: float, name: str) -> str:
+    size = "" if abs(factor) == 1 else f"{abs(factor):g} "
+    return f" {'-' if factor < 0 else '+'} {size}{name}"
 
 
 class Ends(Context):
@@ -109,10 +145,11 @@ def projection(constraints: Sequence[Constraint], outputs: int, features: int) -
                 f"the inputs of {one!r} must have the shape {(features, count)}, for {features} "
                 f"features and {count} limits; got {moved.shape}."
             )
-        rows += map(tuple, limits.matrix.toarray().tolist())
-        moves += map(tuple, moved.T.tolist())
-        low += limits.lower.tolist()
-        high += limits.upper.tolist()
+        limited = np.isfinite(limits.lower) | np.isfinite(limits.upper)
+        rows += map(tuple, limits.matrix.toarray()[limited].tolist())
+        moves += map(tuple, moved.T[limited].tolist())
+        low += limits.lower[limited].tolist()
+        high += limits.upper[limited].tolist()
     refuse_contradictions(
         [x for x in constraints if not (isinstance(x, Linear) and x.inputs is not None)], 1, outputs
     )

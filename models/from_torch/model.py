@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
-from liftednet.export import modules_of, refuse_standardized
+from liftednet.export import ExportedGraph, modules_of, refuse_standardized
 from liftednet.layers import Expression, Input, apply
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
@@ -451,6 +451,13 @@ def _require_network(network: object) -> Tensor:
         raise DataError(
             "a scripted module runs no Python that could be read: give the module from before "
             "torch.jit.script."
+        )
+    exported = (x for x in network.modules() if isinstance(x, ExportedGraph))
+    if any(x.structure.network.limited for x in exported):
+        raise DataError(
+            "the network ends in a projection that holds its outputs within limits, which lift "
+            "does not read: declare them anew by within=, as in Network.loss(..., within=[...]), "
+            "and start from its weights."
         )
     parameters = list(network.parameters())
     if any(map(is_lazy, parameters)):

@@ -182,7 +182,13 @@ def _cannot_run(
 def _evaluated(network: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in network.modules()]
     try:
-        network.eval()
+        try:
+            network.eval()
+        except NotImplementedError as error:
+            raise DataError(
+                "a program of torch.export has operations and no layers: give the module that it "
+                "was exported from."
+            ) from error
         yield
     finally:
         for module, mode in modes:

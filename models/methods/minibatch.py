@@ -21,6 +21,7 @@ from liftednet.layers.expression import (
     SAMPLE_WEIGHTS,
     TIME,
     Applied,
+    Expression,
     Parameter,
     arguments_of,
     value_of,
@@ -30,6 +31,7 @@ from liftednet.layers.normalization import (
     batch_statistics,
     running_statistics,
 )
+from liftednet.layers.projection import Projection
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
@@ -570,7 +572,7 @@ class BatchSteps:
         terms = self.structure.network.terms
         with self._precision(batch.like):
             values = passed_forward(self.structure.groups, given, activated, known, rules)
-            outputs = [value_of(term.argument, values, known) for term in terms]
+            outputs = [_answered(term.argument, values, known) for term in terms]
         losses, tops, slopes = zip(
             *(
                 self._top(term, batch, output.to(batch.like), some, count * weight)
@@ -743,6 +745,13 @@ class BatchSteps:
             weights = weights.flatten()
             weights = weights.repeat_interleave(len(inputs) // max(1, len(weights)))[every]
         return inputs[every].detach(), weights
+
+
+def _answered(argument: Expression, values: Values, known: dict[int, Any]) -> Tensor:
+    """Return what a loss sees; a projection lets gradients through that can leave its limits."""
+    if isinstance(argument, Applied) and isinstance(argument.layer, Projection):
+        return argument.layer.trained(arguments_of(argument, values, known))
+    return value_of(argument, values, known)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

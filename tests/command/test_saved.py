@@ -16,7 +16,15 @@ from safetensors.torch import load_file
 from sklearn.datasets import load_diabetes, load_iris
 from typer.testing import CliRunner
 
-from liftednet import LiftedRegressor, load, recurrent_to_torch, save, storage, to_torch
+from liftednet import (
+    LiftedRegressor,
+    certify,
+    load,
+    recurrent_to_torch,
+    save,
+    storage,
+    to_torch,
+)
 from liftednet.activations import Tanh
 from liftednet.command import app
 from liftednet.constraints import Bounds, Linear
@@ -231,6 +239,15 @@ def test_what_is_within_limits_is_written_to_onnx(here, shares):
     (found,) = session.run(None, {session.get_inputs()[0].name: none})
     assert np.isnan(found[0]).all()
     np.testing.assert_allclose(found[1], expected[1], rtol=0, atol=1e-12)
+
+
+def test_a_saved_model_is_certified_and_its_limits_are_shown(here, shares):
+    text = done("certify", "shares.st")
+    facts = certify(load("shares.st"))
+    assert text == f"{facts}\n" and "Lipschitz constant not bounded" in text
+    assert "output 0 + output 1 + output 2 - input 0 = 0" in text
+    assert "0 <= output 2\n" in done("show", "shares.st")
+    assert "inputs: 0 a, 1 b, 2 c, 3 d" in done("certify", "iris.st")
 
 
 def test_onnx_is_refused_where_torch_cannot(here, monkeypatch):

@@ -44,6 +44,8 @@ def expected() -> list[tuple[Any, Any]]:
     return [
         (Bounds(-1.0, [2.0, 3.0]), 1.0),
         (Bounds(upper=u - 0.25), 0.25),
+        (Bounds([0.0, -np.inf], [np.inf, 3.5]), 1.0),
+        (Linear([[1, 0], [0, 1]], lower=[-np.inf, 0.0], upper=[2.5, np.inf]), 2.0),
         (Linear([1.0, 1.0], equal=[-1.0, 4.0, 3.0, 0.0]), 0.5),
         (Linear([[1.0, 0.0], [-1.0, 1.0]], lower=[[0.0, -9.0]]), 3.5),
         (GroupMeans(GROUPS, 0.125), parity - 0.125),
@@ -221,3 +223,9 @@ def test_a_model_refuses_what_it_cannot_hold() -> None:
     binary = LiftedMLP((3, 4, 1), loss=BinaryCrossEntropy()).fit(X, (Y > 0).double())
     with pytest.raises(Exception, match="fitted without constraints"):
         binary.constraint_report()
+
+
+def test_penalties_by_name_are_told_to_be_a_list() -> None:
+    given: Any = {"weights 2": penalties.Nonnegative()}
+    with pytest.raises(DeclarationError, match="a list has one for each layer"):
+        LiftedMLP((2, 3, 1), loss=SquaredError(), penalty=given)

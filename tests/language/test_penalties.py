@@ -394,3 +394,16 @@ def test_a_negative_rho_is_refused(rho: Any) -> None:
     with pytest.raises(DataError, match=r"positive|real number"):
         Nonnegative(rho)
     assert Nonnegative().rho == 0.0
+
+
+def test_a_sum_whose_bounds_are_met_ever_more_slowly_is_within_them(monkeypatch):
+    """Terms that have nearly met then suffice, and what is left beyond a bound is taken off."""
+    penalty = Nonnegative() + SpectralNorm(1.0)
+    weight = torch.rand(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight += torch.randn(12, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    exact = penalty.prox(weight, 1.0)
+    monkeypatch.setattr("liftednet.penalties.sums._PATIENCE", 0)
+    monkeypatch.setattr("liftednet.penalties.sums._NEAR", 1e-2)
+    found = penalty.prox(weight, 1.0)
+    assert 1e-6 < float((found - exact).abs().max()) < 0.1
+    assert float(found.min()) == 0 and penalty.violation(found) <= 1e-12

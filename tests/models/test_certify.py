@@ -92,6 +92,22 @@ KINDS: dict[str, list[Constraint]] = {
 }
 
 
+def test_a_certificate_has_the_limits_that_are_met():
+    limits = [Linear([[1, 2], [1, -1]], lower=[0.0, -1.0], upper=[5.0, math.inf]),
+              Linear([1, 1], equal=5, inputs=[-3, 0, 1])]  # fmt: skip
+    expected = ("0 <= output 0 + output 1 <= 5", "-1 <= 2 output 0 - output 1",
+                "output 0 + output 1 - 3 input 0 + input 2 = 5")  # fmt: skip
+    network = Network()
+    network.loss(SquaredError(), dense(network.input(3), 2), within=limits)
+    facts = certify(Lifted(network).with_weights([Weights(torch.zeros(3, 2), torch.zeros(2))]))
+    assert facts.limits == expected and expected[2] in str(facts)
+    scores = Network()
+    scores.loss(CrossEntropy(), dense(scores.input(3), 2), within=limits[:1])
+    model = Lifted(scores).with_weights([Weights(torch.zeros(3, 2), torch.zeros(2))])
+    assert certify(model).limits[1] == "-1 <= 2 score 0 - score 1"
+    assert certify(to_torch(model, logits=True)).limits[1] == "-1 <= 2 output 0 - output 1"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("standardize", [True, False])
 def test_a_network_within_limits_has_a_sound_certificate(kind, standardize):

@@ -14,6 +14,7 @@ from liftednet import (
     LiftedClassifier,
     LiftedRegressor,
     Network,
+    lift,
     load,
     save,
     to_torch,
@@ -23,6 +24,7 @@ from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
 from liftednet.layers import dense
 from liftednet.losses import Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, Minibatch
+from liftednet.samples import Weights
 
 GENERATOR = np.random.default_rng(0)
 X = GENERATOR.uniform(size=(120, 4))
@@ -73,6 +75,21 @@ def test_training_goes_through_the_projection() -> None:
     assert model.objective() == pytest.approx(objective(model.weights, model.forward(X)), rel=1e-9)
     after = Lifted(held, standardize=False).with_weights(free.weights).forward(X)
     assert model.objective() < objective(free.weights, after)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_limits_that_bind_for_all_samples_are_left_again(dtype) -> None:
+    """No derivative comes through them there, but projected gradients do."""
+    ordered = Linear([[1], [-1]], lower=0.0)
+    graph = Network()
+    graph.loss(SquaredError(), dense(graph.input(4), 2), within=[ordered])
+    y = np.stack([3 + X[:, 0], X[:, 1]], axis=1)
+    wrong = [Weights(torch.zeros(4, 2, dtype=dtype), torch.tensor([-2.0, 5.0], dtype=dtype))]
+    model = Lifted(graph, dtype=dtype, start=wrong, standardize=False, rho=1e-3)
+    before = model.with_weights(wrong).forward(X)
+    torch.testing.assert_close(before, torch.full_like(before, 1.5))
+    found = model.fit(X, y).forward(X).double().numpy()
+    assert ((found - y) ** 2).mean() < 1e-3
 
 
 def test_a_saved_network_is_within_the_same_limits(tmp_path) -> None:
@@ -157,6 +174,21 @@ def test_a_traced_program_is_within_them(tmp_path) -> None:
             traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
 
 
+def test_a_program_for_one_number_of_samples_is_within_them() -> None:
+    model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=1)).fit(X, Y)
+    rows = torch.from_numpy(OTHERS[:7])
+    traced = torch.export.export(to_torch(model), (rows,)).module()
+    torch.testing.assert_close(traced(rows), model.forward(rows), rtol=0, atol=1e-9)
+    with pytest.raises(DataError, match="give the module that it was exported from"):
+        lift(traced, rows, loss=SquaredError())
+
+
+def test_what_lift_does_not_read_is_told() -> None:
+    model = Lifted(network(BALANCE), method=Minibatch(epochs=1)).fit(X, Y)
+    with pytest.raises(DataError, match="declare them anew by within="):
+        lift(to_torch(model), torch.from_numpy(X), loss=SquaredError())
+
+
 def test_limits_that_no_answer_meets_at_an_input_are_told() -> None:
     model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)
     with pytest.raises(DataError, match="sample 1"):
@@ -189,5 +221,7 @@ def test_where_it_cannot_stand() -> None:
         holes.loss(SquaredError(), scores, within=[BALANCE])
     with pytest.raises(DeclarationError, match="not affine"):
         Lifted(network(Bounds(lower=0)), method=FullBatch())
+    with pytest.raises(DeclarationError, match="by one of the two"):
+        Lifted(network(BALANCE)).fit(X, Y, constraints=[GroupMeans(np.arange(120) % 2)])
     with pytest.raises(DataError, match="within="):
         Lifted(network()).fit(X, Y, constraints=[BALANCE])
