@@ -33,6 +33,7 @@ class Evidence:
     layer that the data determine: MacKay, A Practical Bayesian Framework for Backpropagation
     Networks, 1992; with Gauss-Newton's H Foresee and Hagan, Gauss-Newton Approximation to Bayesian
     Learning, 1997. Biases count as weights here, so that a unit that answers nothing tells nothing.
+    Weights that rest on an end are known, and stand neither in n_l nor in H.
 
     Attributes:
         logarithm: log p(y) but for a constant.

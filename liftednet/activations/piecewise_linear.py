@@ -161,7 +161,7 @@ class LeakyReLU(Activation):
 
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 where u > 0, else alpha."""
-        return torch.where(u > 0, 1.0, self.alpha).to(u.dtype)
+        return torch.where(u > 0, 1.0, u.new_tensor(self.alpha))
 
     def potential(self, v: Expression) -> Expression:
         """Return (|max(v, 0)|^2 + |min(v, 0)|^2 / alpha) / 2."""

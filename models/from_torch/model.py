@@ -6,6 +6,7 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from liftednet import processes
+from liftednet.activations.grouped import Grouped
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.export import ExportedGraph, modules_of, refuse_standardized
@@ -41,7 +43,7 @@ from ..output import with_constants
 from ..run import Report, Step
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
-from .reader import CURVED, UNKNOWN, Line, Pair, Reader, Seen
+from .reader import CURVED, PASSED, UNKNOWN, Line, Pair, Reader, Seen
 from .recording import record
 
 RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
@@ -438,7 +440,7 @@ def lift(
     model = LiftedModule(network, reader, takes_bytes=takes_bytes, **settings)
     longer = tuple(torch.cat([x, x[:1]]) for x in given)
     for one in (given, longer):
-        _require_equal(model, term, output, one)
+        _require_equal(model, term, loss, one)
     if show:
         sys.stdout.write(f"{model.summary()}\n")
     return model
@@ -508,14 +510,10 @@ def _as_example(x: Tensor, like: Tensor, raw: bool) -> Tensor:
 
 def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
     """Give the graph its loss, for each step where the output has steps."""
-    expression, shape = output.expression, output.layout.shape
+    shape = output.layout.shape
     if output.layout.axis != 0:
         raise DataError("the samples must stand on the first axis of what the network returns.")
-    pinned = loss.divergence.activation if isinstance(loss, PinnedLoss) else None
-    if isinstance(expression, State) and type(expression.activation) is type(pinned):
-        reader.network.states.remove(expression)  # the loss has it inside
-        reader.activated = True
-        expression = expression.argument
+    expression = _without_activation(reader, output, loss)
     if isinstance(loss, CrossEntropy) and len(shape) > 2:
         raise DataError(
             f"CrossEntropy takes (samples, classes) or (samples, steps, classes), and the network "
@@ -535,8 +533,47 @@ def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
     return reader.network.loss(loss, expression)
 
 
+def _without_activation(reader: Reader, output: Seen, loss: Loss) -> Expression:
+    """Return what the loss is on: the last activation, where the loss has it inside, is left out.
+
+    A softmax of log-probabilities gives the probabilities: their logarithm is left out likewise.
+    """
+    expression = output.expression
+    if not isinstance(loss, PinnedLoss):
+        return expression
+    if isinstance(loss, CrossEntropy) and reader.log_softmax is not None:
+        logarithms, logits = reader.log_softmax
+        if logarithms is expression:
+            last = max(n for n, line in enumerate(reader.lines) if line.call == "log_softmax")
+            reader.lines[last] = replace(reader.lines[last], kind=PASSED, text="inside the loss")
+            return logits
+    if isinstance(expression, State):
+        last_map, size = expression.activation, output.layout.shape[-1]
+        if isinstance(last_map, Grouped) and last_map.size == size:
+            last_map = last_map.inner
+        if type(last_map) is type(loss.divergence.activation):
+            reader.network.states.remove(expression)
+            reader.activated = True
+            return expression.argument
+    return expression
+
+
+def _refuse_probabilities(loss: Loss, reader: Reader, output: Tensor) -> None:
+    """Refuse what has been through a softmax before: the loss would take another of it."""
+    if not isinstance(loss, CrossEntropy) or reader.activated or output.shape[-1] < 2:
+        return
+    off = (output.sum(-1) - 1).abs().max()
+    if bool((output >= 0).all()) and float(off) <= _TOLERANCES[output.dtype]:
+        raise DataError(
+            "the network returns probabilities (each row is nonnegative and sums to 1), and "
+            "CrossEntropy takes logits, of which it computes the softmax itself: it would be taken "
+            "twice. Return what the softmax takes, or, of several mixed, their logarithm: "
+            "x.clamp(min=1e-12).log()."
+        )
+
+
 def _require_equal(
-    model: LiftedModule, term: Expression, output: Seen, example: tuple[Tensor, ...]
+    model: LiftedModule, term: Expression, loss: Loss, example: tuple[Tensor, ...]
 ) -> None:
     """Refuse a reading that does not compute what the network does."""
     X = tuple(x.to(model.dtype) for x in example)
@@ -554,13 +591,13 @@ def _require_equal(
                 f"{', '.join(line.call for line in model.lines)}."
             ) from error
         wanted = record(model.module, example, {}).output
+        _refuse_probabilities(loss, reader, wanted)
         state = model.network.terms[0].activation
         if term.sequence:
             found = found.transpose(0, 1)
-        found, wanted = found.reshape(len(wanted), -1), wanted.reshape(len(wanted), -1)
-        far = min(
-            float((found - wanted).abs().max()), float((state.forward(found) - wanted).abs().max())
-        )
+        activated = state.forward(found)
+        readings = (found, activated, activated.log()) if reader.log_softmax else (found, activated)
+        far = min(float((x.reshape(wanted.shape) - wanted).abs().max()) for x in readings)
         scale = float(wanted.abs().max().clamp(min=1.0))
         if not far <= _TOLERANCES[wanted.dtype] * scale:
             raise DataError(

@@ -109,6 +109,7 @@ class Reader:
         modules: paths of the innermost modules that ran.
         samples: of the example.
         activated: whether the network ends with the activation that the loss has inside.
+        log_softmax: the last one over the classes, and what it takes.
         by_position: parameters, by their ids, each row of which is added to one position.
     """
 
@@ -119,6 +120,7 @@ class Reader:
     modules: list[str] = field(default_factory=list)
     samples: int = 0
     activated: bool = False
+    log_softmax: tuple[Expression, Expression] | None = None
     by_position: set[int] = field(default_factory=set)
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)

@@ -120,6 +120,15 @@ def _softmax(reader: Reader, call: Call) -> Seen | None:
     return Seen(reader.state(call, softmax_over(x.layout), x.expression), x.layout)
 
 
+@reads("log_softmax")
+def _log_softmax(reader: Reader, call: Call) -> Any:
+    tensor, dim = argument(call, 0, "input"), argument(call, 1, "dim")
+    (found,), x = _curved(reader, call), reader.rows(tensor)
+    if x is not None and dim in (-1, tensor.ndim - 1) and x.layout.axis != tensor.ndim - 1:
+        reader.log_softmax = found.expression, x.expression
+    return found
+
+
 def softmax_over(layout: Layout) -> Activation:
     """Return the softmax over the last axis."""
     size = layout.shape[-1]
@@ -489,7 +498,7 @@ _CURVED = (
     "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
     "adaptive_max_pool3d", "lp_pool3d", "fractional_max_pool2d", "pairwise_distance", "hardshrink",
     "max_pool1d_with_indices", "max_pool2d_with_indices", "boolean_dispatch", "fn",
-    "lp_pool1d", "lp_pool2d", "log_softmax", "normalize", "instance_norm", "local_response_norm",
+    "lp_pool1d", "lp_pool2d", "normalize", "instance_norm", "local_response_norm",
     "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",
     "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
     "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",

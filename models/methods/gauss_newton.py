@@ -64,7 +64,7 @@ class GaussNewton:
             `Evidence`), from the given one on: it rises where targets are noisy, and falls where
             they are not. It takes a dense matrix, a squared loss, and no tolerance: it ends at the
             largest evidence, whose rho stand in `model.structure.penalties`. Objectives along the
-            way are each of their own rho.
+            way are each of their own rho. Weights without a square begin with rho = 0.1.
 
     Raises:
         DataError: a number is out of its range.
