@@ -51,6 +51,11 @@ class Prior(ABC):
     def prox(self, v: Tensor, t: float) -> Tensor:
         """Return argmin over w of t g(w) + |w - v|^2 / 2."""
 
+    @property
+    def modulus(self) -> float:
+        """How strongly convex g is: g less modulus |v|^2 / 2 is convex."""
+        return 0.0
+
     @abstractmethod
     def obstacle(self) -> str | None:
         """Return why there is no prox, or None."""
@@ -114,6 +119,12 @@ class BoxedStates(Prior):
 
     def _counted(self, v: Tensor) -> Tensor:
         return v if self.counted is None else v.where(self.counted.unsqueeze(-1), 0.0)
+
+    @property
+    def modulus(self) -> float:
+        """That of lam Phi, lam / L with L a Lipschitz constant of phi; 0 where phi has none."""
+        lipschitz = self.divergence.activation.lipschitz
+        return self.lam / lipschitz if lipschitz else 0.0
 
     def obstacle(self) -> str | None:
         """Ask for a prox."""
@@ -408,9 +419,10 @@ class BlockFit(Fit[Any]):
         """Return the objective and the relative KKT residual at a value, in float64.
 
         The residual is the largest entry of s (v - prox_{g / s}(v - gradient / s)), s the
-        smoothness of all but g, over the largest entry of a term of the gradient. Where v is the
-        target of a joint link of its own it is at least the share of the objective that this may
-        cost through the recurrence, as in `StatesOverTime`.
+        smoothness of all but g, over the largest entry of a term of the gradient. It is at least
+        the share of the objective that this may cost: for g strongly convex by its modulus, and
+        where v is the target of a joint link of its own through the recurrence, as in
+        `StatesOverTime`.
         """
         problem, v = self.double(), self.block.packed(value).double()
         total = float if self._shared else processes.total_of  # shared terms are whole already
@@ -423,11 +435,21 @@ class BlockFit(Fit[Any]):
         ends = torch.stack([_largest(torch.stack(terms)), _largest(violation)])
         scale, off = (ends if self._shared else processes.largest(ends)).tolist()
         residual = off / scale if scale > 0 else off
-        if self.own is None or not self.convex or residual > NEAR:
+        if not self.convex or residual > NEAR:
             return Measure(objective, residual)
+        if self.own is None:
+            return Measure(objective, max(residual, self._cost(violation, objective)))
         sizes = sum((term.abs() for term in terms), s * v.abs())
         bound = total(problem._bound(violation + rounding(sizes)))
         return Measure(objective, max(residual, bound / (self.own.lam + abs(objective))))
+
+    def _cost(self, violation: Tensor, objective: float) -> float:
+        """Return |g|^2 / (2 modulus) of a subgradient g, relative to the objective's size."""
+        modulus = self.block.modulus
+        if not modulus:
+            return 0.0
+        bound = processes.total_of(float(violation.square().sum())) / (2 * modulus)
+        return bound / (modulus + abs(objective))
 
     def _bound(self, violation: Tensor) -> float:
         """Return a bound of how far the objective is above the least one (`Linearized`).

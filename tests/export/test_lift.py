@@ -778,6 +778,71 @@ def test_to_torch_is_a_copy_of_the_network(ends, generator) -> None:
         torch.testing.assert_close(logits(x).softmax(-1), lifted.forward(x))
 
 
+_ENDS = {
+    "softmax": lambda u: u.softmax(-1),
+    "log_softmax": lambda u: functional.log_softmax(u, dim=-1),
+    "log of softmax": lambda u: u.softmax(-1).log(),
+}
+
+
+class Ending(nn.Module):
+    """Two layers and what is done to their result."""
+
+    def __init__(self, end: Any, inputs: int = 4) -> None:
+        super().__init__()
+        self.one, self.two, self.end = nn.Linear(inputs, 5), nn.Linear(5, 3), end
+
+    def forward(self, x: Tensor) -> Any:
+        return self.end(self.two(self.one(x).tanh()))
+
+
+@pytest.mark.parametrize("steps", [False, True])
+@pytest.mark.parametrize("end", _ENDS.values(), ids=_ENDS)
+def test_the_softmax_of_a_network_is_that_of_the_loss(end, steps, generator) -> None:
+    network = Ending(end)
+    x = torch.rand(30, *((6,) if steps else ()), 4, generator=generator)
+    y = (torch.arange(30)[:, None] + torch.arange(6)) % 3 if steps else torch.arange(30) % 3
+    lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
+    lifted.fit(x, y)
+    with torch.no_grad():
+        network = lifted.write_()
+        logits = network.two(network.one(x).tanh())
+    torch.testing.assert_close(lifted.forward(x), logits.softmax(-1))
+    copied = to_torch(lifted)(x)
+    torch.testing.assert_close(copied, logits.softmax(-1))
+
+
+@pytest.mark.parametrize("end", ["softmax", "log_softmax"])
+def test_a_last_softmax_changes_nothing_of_the_training(end, generator) -> None:
+    x, y = torch.rand(60, 4, generator=generator), torch.arange(60) % 3
+    plain = Ending(nn.Identity())
+    ending = Ending(_ENDS[end])
+    ending.load_state_dict(plain.state_dict())
+    for network in (plain, ending):
+        initialize_(network, x, y, loss=CrossEntropy(), epochs=2, seed=0)
+    torch.testing.assert_close(ending.two.weight, plain.two.weight)
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda u: u.softmax(-1).clamp(1e-7, 1.0),
+        lambda u: u.exp() / u.exp().sum(-1, keepdim=True),
+        lambda u: (u.softmax(-1) + (2 * u).softmax(-1)) / 2,
+    ],
+    ids=["clamped", "by hand", "mixed"],
+)
+def test_probabilities_are_refused_as_logits(end, generator) -> None:
+    network = Ending(end)
+    x, y = torch.rand(30, 4, generator=generator), torch.arange(30) % 3
+    before = copy.deepcopy(network.state_dict())
+    with pytest.raises(DataError, match=r"taken twice.*x\.clamp\(min=1e-12\)\.log\(\)"):
+        initialize_(network, x, y, loss=CrossEntropy())
+    assert all(torch.equal(before[key], value) for key, value in network.state_dict().items())
+    logarithm = Ending(lambda u: end(u).clamp(min=1e-12).log())
+    lift(logarithm, x[:2], loss=CrossEntropy(), show=False)
+
+
 def test_other_losses_and_several_inputs(generator) -> None:
     class Two(nn.Module):
         def __init__(self) -> None:

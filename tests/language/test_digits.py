@@ -81,3 +81,9 @@ def test_a_sigmoid_potential_keeps_its_digits_near_both_ends():
             activations.Sigmoid().potential_value(torch.tensor([[v]], dtype=torch.float64))
         )
         assert found == pytest.approx(float(wanted), rel=1e-14)
+
+
+def test_a_slope_that_is_given_keeps_its_digits():
+    u = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    for activation in (activations.LeakyReLU(0.1), activations.PReLU((0.1,))):
+        assert activation.slope(u).tolist() == [0.1, 1.0]

@@ -26,6 +26,11 @@ def test_weight_fits_that_were_certified_and_wrong(seed):
     assert verdict(make(seed)) == ("SOLVED", "")
 
 
+def test_a_block_fit_whose_small_violation_cost_a_share_of_the_objective():
+    make, _ = KINDS["block fits"]  # float32, curvature 7e4 beside that of its states
+    assert verdict(make(910087)) == ("SOLVED", "")
+
+
 @pytest.mark.parametrize("kind, seed", [("state fits", 600330), ("weight fits", 600341)])
 def test_auto_solves_what_its_first_solver_does_not(kind, seed):
     make, _ = KINDS[kind]
