@@ -349,6 +349,11 @@ class Activation:
         """Say whether the class itself gives `method`."""
         return getattr(type(self), method) is not getattr(Activation, method)
 
+    @property
+    def closed_prox(self) -> bool:
+        """Whether the prox is a closed form, and no root that is found unit by unit."""
+        return self.declares("prox")
+
     def _missing(self, method: str, need: str) -> NoReturn:
         raise DeclarationError(
             f"{self!r} does not declare `{method}`, which {need} needs and which cannot be "

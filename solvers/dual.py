@@ -90,9 +90,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
     def suits(self, problem: StateFit) -> bool:
         """Say whether the links have few units, or the activation no prox in closed form."""
         columns = sum(link.weight.shape[1] for link in problem.links)
-        return 3 * columns <= 2 * problem.units or not problem.divergence.activation.declares(
-            "prox"
-        )
+        return 3 * columns <= 2 * problem.units or not problem.divergence.activation.closed_prox
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""

@@ -86,7 +86,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         if all(link.divergence.quadratic for link in problem.links):
             return False
         columns = sum(link.weight.shape[1] for link in problem.links)
-        return columns <= _FEW or not problem.divergence.activation.declares("prox")
+        return columns <= _FEW or not problem.divergence.activation.closed_prox
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: None = None

@@ -71,6 +71,11 @@ class Bounded(Activation):
             walls = [*walls, v >= self.lower]
         return [*walls, v <= self.upper] if math.isfinite(self.upper) else walls
 
+    @property
+    def closed_prox(self) -> bool:
+        """Whether that of Phi is a closed form."""
+        return self.inner.closed_prox
+
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return the prox of Phi cut off at the bounds, exact in one dimension."""
         return self._cut(self.inner.prox(w, t))

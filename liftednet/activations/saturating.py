@@ -108,6 +108,11 @@ class Tanh(Activation):
         """Return sum of log cosh(u)."""
         return cp.sum(cp.logistic(2 * u) - u) - u.size * math.log(2)
 
+    @property
+    def closed_prox(self) -> bool:
+        """False: that of the sigmoid is a root."""
+        return self._sigmoid.closed_prox
+
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return the prox of the sigmoid, rescaled: tanh(u) = 2 sigmoid(2 u) - 1."""
         return 2 * self._sigmoid.prox((w + 1) / 2, t / 4) - 1
