@@ -805,7 +805,7 @@ def test_the_softmax_of_a_network_is_that_of_the_loss(end, steps, generator) -> 
     lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=FEW)
     lifted.fit(x, y)
     with torch.no_grad():
-        network = lifted.write_()
+        lifted.write_()
         logits = network.two(network.one(x).tanh())
     torch.testing.assert_close(lifted.forward(x), logits.softmax(-1))
     copied = to_torch(lifted)(x)
