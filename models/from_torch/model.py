@@ -398,7 +398,8 @@ def lift(
         example: some samples of what the network takes, such as X[:2]; a tuple of several. Bytes
             (uint8) are divided by 255 here and in `fit`, see there. An `if` on their values stays
             as it is for them, with a warning.
-        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; of
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; a
+            last softmax or log_softmax is left to that loss, other probabilities are refused. Of
             an output (samples, steps, units) of a Linear for each step, whose y is (samples, steps)
             classes or (samples, steps, units), and the loss a mean over steps. Of one number a
             sample, (samples,), `predict` and `forward` make (samples, 1), as of any regression.
@@ -410,7 +411,8 @@ def lift(
             such as "auto", draws matrices and kernels anew.
 
     Raises:
-        DataError: the network cannot be read, and what stands in the way, with module and line.
+        DataError: the network cannot be read, and what stands in the way, with module and line; or
+            it returns probabilities that no last softmax makes, and CrossEntropy takes logits.
         DeclarationError: the network, the loss and the settings do not fit together.
 
     Example:
