@@ -174,11 +174,14 @@ def _asked(
 
 
 @torch.no_grad()
-def with_constants(structure: Structure, weights: Sequence[Weights], data: Data) -> list[Weights]:
+def with_constants(
+    structure: Structure, weights: Sequence[Weights], data: Data, centered: bool
+) -> list[Weights]:
     """Return weights whose last layers have the bias of the best constant prediction.
 
     It is grad Phi of the mean target, among which phi(0) is counted once, so that none is at the
-    end of its range. Layers without a bias, and those that are not dense, stay as they are.
+    end of its range; added to the bias that is there where this centers the outputs. Layers without
+    a bias, and those that are not dense, stay as they are.
     """
     found = dict(zip(structure.parameters, weights, strict=True))
     for term in structure.network.terms:
@@ -188,7 +191,9 @@ def with_constants(structure: Structure, weights: Sequence[Weights], data: Data)
             if given.bias is not None:
                 bias = _best_constant(term.pinned.divergence, *_mean(term, layer, data))
                 if bool(bias.isfinite().all()):
-                    found[layer.weights] = Weights(given.matrix, bias[0].to(given.bias))
+                    constant = bias[0].to(given.bias)
+                    around = given.bias + constant if centered else constant
+                    found[layer.weights] = Weights(given.matrix, around)
     return [found[parameter] for parameter in structure.parameters]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Map = Callable[[Tensor], Tensor]
 
-_ROUNDS, _PATIENCE, _NEAR = 10_000, 100, 1e-4  # of Dykstra's algorithm
+_ROUNDS, _PATIENCE, _NEAR = 10_000, 300, 1e-4  # of Dykstra's algorithm
 _FARTHEST = 10.0  # times W, beyond which its corrections are not mixed
 
 
@@ -109,7 +109,7 @@ class Sum(Penalty):
         maps: list[Map] = [partial(other.prox, t=t) for other in self._others]
         if self._chain:  # comes last, so that zeros and signs are exact
             maps.append(partial(self._chained, t=t))
-        if len(maps) == 1:
+        if len(maps) <= 1:
             return _composed(maps, weight)
         if not all(isinstance(other, Bounded) for other in self._others):
             return _dykstra(maps, weight)

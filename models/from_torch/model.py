@@ -114,8 +114,9 @@ class LiftedModule(Lifted):
         weights = super()._weights_to_begin_with(structure, data, standardization, goes_on)
         if not isinstance(self.start, str) or (goes_on and self.is_fitted):
             return weights
-        weights = with_constants(structure, weights, data)
-        if needs_fit(self.network, self._all_penalties()):  # fitted to data already
+        fitted = needs_fit(self.network, self._all_penalties())  # to data already
+        weights = with_constants(structure, weights, data, centered=fitted)
+        if fitted:
             return weights
         share = processes.share_of(len(data))
         some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples)))).values
