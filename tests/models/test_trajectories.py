@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from liftednet.activations import Tanh
 from tests.models.trajectories import CASES, RECORD, objectives
 
 WANTED = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -20,6 +21,7 @@ def test_every_case_is_on_record():
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_block_has_the_objective_on_record(name, monkeypatch):
-    # by the solvers of the record: compiled ones end nearer to the minimizer
+    # by the solvers of the record: others end elsewhere within their tolerance
     monkeypatch.setattr("liftednet.compiled.has_numba", lambda: False)
+    monkeypatch.setattr(Tanh, "closed_prox", True)
     assert objectives(name) == pytest.approx(WANTED[name], rel=SWEPT.get(name, 1e-9), abs=0)
