@@ -1,7 +1,7 @@
 """LiftedRNN without options beside tuned Adam, gated networks, and what the defaults were before.
 
-Run it with `OMP_NUM_THREADS=1 python -m benchmarks.recurrent_defaults`: an hour and a half, which
-goes on where it was interrupted. Finished runs are kept in benchmarks/results/
+Run it with `OMP_NUM_THREADS=1 python -m benchmarks.recurrent_defaults`: two hours, which go on
+where they were interrupted. Finished runs are kept in benchmarks/results/
 recurrent_defaults.jsonl, the table in recurrent_defaults.md; --stored writes it and runs nothing.
 """
 
@@ -55,9 +55,9 @@ TEXT = (
     "tries. The seeds are 4 to 8, by which no default was chosen, on HAR 1 to 8. The trainings of "
     "HAR amplify rounding: from inputs times 1 + 1e-14 single seeds of LiftedRNN end up to 0.015 "
     "apart, and the mean at 0.879. On the echo gated networks learn the training sequences, not "
-    "the task (seed 4 of GRU and LSTM has 0.449 and 0.602 of their answers right). Rows that are "
-    "missing have not been run. Seconds are processor time of one training, without those of the "
-    "trials, on a machine that others used at the same time."
+    "the task (seed 4 of GRU and LSTM has 0.449 and 0.602 of their answers right). Seconds are "
+    "processor time of one training, without those of the trials, on a machine that others used at "
+    "the same time."
 )
 
 
