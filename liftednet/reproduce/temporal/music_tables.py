@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +40,12 @@ class MusicExtent:
     """How much is run.
 
     Attributes:
-        sizes: decays of the weights to try for each number of hidden units on MuseData.
-        epochs: of MuseData.
+        muse: hidden units, decay of the weights and epochs of each row of MuseData.
         jsb_epochs: of the chorales.
         songs: training songs to use, or None for all.
     """
 
-    sizes: Mapping[int, Sequence[float]]
-    epochs: int
+    muse: Sequence[tuple[int, float, int]]
     jsb_epochs: int
     songs: int | None = None
 
@@ -61,12 +59,11 @@ def muse_report(folder: Path, store: Path, extent: MusicExtent) -> tuple[Table, 
         extent: how much is run.
     """
     settings = [
-        MusicRun("MuseData", "tanh", hidden, RATE, decay, extent.epochs, SEED, extent.songs)
-        for hidden, decays in extent.sizes.items()
-        for decay in decays
+        MusicRun("MuseData", "tanh", hidden, RATE, decay, epochs, SEED, extent.songs)
+        for hidden, decay, epochs in extent.muse
     ]
     records = run_all(store, settings, train_music, "MuseData")
-    return _muse_table(records, extent), _picture(folder / "musedata.png", records)
+    return _muse_table(records), _picture(folder / "musedata.png", records)
 
 
 def jsb_table(store: Path, extent: MusicExtent) -> Table:
@@ -103,11 +100,12 @@ def _name(run: MusicRun) -> str:
     return f"{run.network}, {run.hidden} units"
 
 
-def _muse_table(records: Sequence[Record[MusicRun]], extent: MusicExtent) -> Table:
+def _muse_table(records: Sequence[Record[MusicRun]]) -> Table:
     rows = [_muse_row(record) for record in records]
     columns = (
         "network",
         "decay",
+        "epochs",
         "paper train, taken as per step",
         "train per step, best epoch",
         "last epoch",
@@ -123,8 +121,7 @@ def _muse_table(records: Sequence[Record[MusicRun]], extent: MusicExtent) -> Tab
     notes = (
         *_MEASURES,
         f"Muon at {RATE:g} for the matrices, which decay, and Adam at a third of it for the "
-        f"vectors. {extent.epochs} epochs for every size, one seed; the decays tried for a "
-        "size are all shown.",
+        "vectors. One seed; the decays and numbers of epochs tried for a size are all shown.",
         "The paper does not say which of the two means it prints; its curves mark the best epoch "
         "on the validation songs. Its training losses lie above its validation losses, which here, "
         "with 50 and 100 units, is so where the first are per step and the second per song: long "
@@ -142,6 +139,7 @@ def _muse_row(record: Record[MusicRun]) -> list[str]:
     return [
         _name(run),
         f"{run.decay:g}",
+        str(run.epochs),
         printed[0],
         *(f"{outcome['train'][epoch]:.2f}" for epoch in (best, -1)),
         printed[1],
@@ -192,6 +190,7 @@ def _picture(path: Path, records: Sequence[Record[MusicRun]]) -> Path:
     for record in records:
         run, outcome = record.settings, record.outcome
         losses = [per_song for _, per_song in outcome["valid"]]
-        curves.append(Curve(f"{_name(run)}, decay {run.decay:g}", outcome["epochs"], losses))
+        label = f"{_name(run)}, decay {run.decay:g}, {run.epochs} epochs"
+        curves.append(Curve(label, outcome["epochs"], losses))
     panel = Panel("MuseData", "epoch", "validation loss per song (nats)", curves)
     return draw(path, [panel])

@@ -25,9 +25,14 @@ class _Size:
     music: MusicExtent
 
 
-_SIZES = {50: (0.1, 0.03), 100: (0.1, 0.03), 200: (0.1, 0.2), 300: (0.1, 0.2, 0.3)}
-_FULL = _Size(100, 20, 2000, MusicExtent(_SIZES, 60, 15))
-_QUICK = _Size(100, 20, 100, MusicExtent({50: (0.1,), 100: (0.1,)}, 2, 2, songs=60))
+_MUSE = (
+    (50, 0.1, 60), (50, 0.03, 60), (50, 0.03, 180),
+    (100, 0.1, 60), (100, 0.03, 60), (100, 0.03, 180),
+    (200, 0.1, 60), (200, 0.2, 60),
+    (300, 0.1, 60), (300, 0.2, 60), (300, 0.3, 60),
+)  # fmt: skip
+_FULL = _Size(100, 20, 2000, MusicExtent(_MUSE, 15))
+_QUICK = _Size(100, 20, 100, MusicExtent(((50, 0.1, 2), (100, 0.1, 2)), 2, songs=60))
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 3) -> Path:
