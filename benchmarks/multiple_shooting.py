@@ -38,7 +38,7 @@ from liftednet.solvers.gauss_newton import steps
 from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt
 from liftednet.solvers.objective import Forward, Target, Tensors, joined
 
-RESET = "reset"
+RESET, COMPILED = "reset", "reset, compiled"
 KEPT = {"kept, nu of closing": 0.0, "kept, nu of multipliers": 2.0}  # times their mean
 SHARES = (1.0, 1 / 4, 1 / 16, 1 / 64)  # of a step, of which the best is taken
 SAMPLES, UNITS = 400, 50  # digits to train on, and units of every layer
@@ -47,7 +47,9 @@ ACTIVATIONS: dict[str, Activation] = {"sigmoid": Sigmoid(), "tanh": Tanh()}
 STARTS = ("tanh", "Xavier"), ("sigmoid", "Xavier"), ("sigmoid", "slope 1")
 
 TEXT = (
-    "*Reset* is the library's step: after it a forward pass gives the states. In *kept* the states "
+    "*Reset* is the library's step: after it a forward pass gives the states; *compiled*, as the "
+    "library takes it for recurrent networks, by products that are compiled for states of a "
+    "forward pass alone, else by those that kept has, too. In *kept* the states "
     "z stay variables with defects r = phi(u) - z, which every step closes along with the loss; z "
     "is moved by what the linearization says (Albersmeyer and Diehl, The Lifted Newton Method, "
     "2010). A step is damped alike in both; kept takes the best of 1, 1/4, 1/16 and 1/64 of it by "
@@ -179,7 +181,7 @@ def deep_case(depth: int, kind: str, start: str, seed: int) -> Case:
     return Case(forward, joined(weights), accuracy)
 
 
-def case_of(task: Task, seed: int) -> tuple[Case, Chain]:
+def case_of(task: Task, seed: int, compiled: bool) -> tuple[Case, Chain]:
     """Return the network of a task, and its states one after another."""
     kind, words = task.name.split()[0].rstrip(","), task.name.split()
     if kind.isdecimal():
@@ -189,6 +191,9 @@ def case_of(task: Task, seed: int) -> tuple[Case, Chain]:
         return deep_case(int(words[0]), kind, start, seed), chain
     hidden, samples = (20, 200) if kind == "echo" else (10, 100)
     case = sequence_case(kind, hidden, samples, int(words[-2]), seed)
+    if not compiled:
+        plain = replace(case.forward, data=case.forward.data[:1], recurrent=None)
+        case = replace(case, forward=plain)
     return case, Chain(ReLU(), over_time, last=False)
 
 
@@ -234,7 +239,8 @@ class Around:
 
         data = inputs, defects, added
         self._model = CurvatureProducts(replace(case.forward, outputs=outputs, data=data), point)
-        self.mean_curvature, self.bend = self._model.mean_curvature, self._model.bend
+        self.mean_curvature = self._model.mean_curvature
+        self.inside, self.bend = self._model.inside, self._model.bend
 
     def minimizer(self, damping: float) -> Damped:
         """Return a damped step, and by how much it lowers the merit of the linearized links."""
@@ -293,10 +299,12 @@ def train(run: Run) -> Outcome:
     """Return the steps and seconds until a task's aim, and the best answers on the way."""
     torch.set_num_threads(1)
     task = next(task for task in TASKS if task.name == run.task)
-    case, chain = case_of(task, run.seed)
+    case, chain = case_of(task, run.seed, run.form == COMPILED)
+    if run.form == COMPILED:
+        next(reset(case))  # the first one compiles
     started, reading, best = time.process_time(), 0.0, case.test(case.start)
     count, seconds = 0, 0.0
-    points = reset(case) if run.form == RESET else kept(case, chain, KEPT[run.form])
+    points = kept(case, chain, KEPT[run.form]) if run.form in KEPT else reset(case)
     for point in points:
         pause = time.process_time()
         count, seconds = count + 1, pause - started - reading
@@ -308,7 +316,8 @@ def train(run: Run) -> Outcome:
 
 
 def rows(task: Task, records_of: Records[Run]) -> Iterator[str]:
-    for form in (RESET, *KEPT):
+    forms = (RESET, COMPILED, *KEPT) if task.name.endswith("steps") else (RESET, *KEPT)
+    for form in forms:
         runs = [Run(task.name, form, seed, task.seconds) for seed in task.seeds]
         found = [record.outcome for record in records_of(runs)]
         if not found:
