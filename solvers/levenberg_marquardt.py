@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Protocol
 
 from torch import Tensor
 
 _SMALLEST_DAMPING = 1e-10  # in units of the first model's mean curvature
 _ATTEMPTS = 20
+_CORRECTIONS = 10  # which together take less time than the next model
+_PAYS = 0.1  # of what a step lowers: by less than that, no further correction is worth its time
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +70,12 @@ class Descended:
 class LevenbergMarquardt:
     """Minimizes the model + mu |s|^2 / 2, with a damping mu that learns from each step.
 
-    A second solve with the same matrix corrects the step for what the linearized network was wrong
-    by, s - (C + mu)^-1 J' Hess R (u(w + s) - u(w) - J s), and the better of both is taken. It is
-    the second-order correction of Nocedal and Wright, Numerical Optimization, section 18.3, here
-    with the effect of the geodesic acceleration of Transtrum and Sethna (2012): steps follow the
-    valley that they would else cross.
+    Further solves with the same matrix correct the step for what the linearized network is wrong
+    by, s <- s_0 - (C + mu)^-1 J' Hess R (u(w + s) - u(w) - J s), as long as each lowers the
+    objective by more than the last. The first is the second-order correction of Nocedal and Wright,
+    Numerical Optimization, section 18.3, here with the effect of the geodesic acceleration of
+    Transtrum and Sethna (2012); all are the simplified Newton iteration of Deuflhard, Newton
+    Methods for Nonlinear Problems, 2004. Steps follow the valley that they would else cross.
 
     mu is multiplied by max(1/3, 1 - (2 r - 1)^3) after a step whose decrease is r times that of
     the model, and by 2, 4, 8, ... where the objective would rise: Nielsen, Damping Parameter in
@@ -103,11 +105,8 @@ class LevenbergMarquardt:
         growth = 2.0
         for attempt in range(1, _ATTEMPTS + 1):
             damped = model.minimizer(self.mu)
-            corrected = model.inside(damped.step - damped.solve(model.bend(damped.step)))
-            gains = [(decrease(step), step) for step in (damped.step, corrected)]
-            lowered = [(gain, step) for gain, step in gains if 0 < gain < math.inf]
-            if lowered and damped.expected > 0:
-                gained, step = max(lowered, key=itemgetter(0))
+            step, gained = _corrected(model, damped, decrease)
+            if 0 < gained < math.inf and damped.expected > 0:
                 share = min(gained / damped.expected, 1.0)
                 factor = max(1 / 3, 1 - (2 * share - 1) ** 3)
                 self.mu = max(self.mu * factor, self.floor)
@@ -115,3 +114,20 @@ class LevenbergMarquardt:
             self.mu *= growth
             growth *= 2
         return None
+
+
+def _corrected(
+    model: Model, damped: Damped, decrease: Callable[[Tensor], float]
+) -> tuple[Tensor, float]:
+    """Return the best of a damped step and its corrections, and by how much it lowers."""
+    best, gained = damped.step, decrease(damped.step)
+    for _ in range(_CORRECTIONS):
+        step = model.inside(damped.step - damped.solve(model.bend(best)))
+        found = decrease(step)
+        if not gained < found < math.inf:
+            break
+        pays = found - gained > _PAYS * abs(found)
+        best, gained = step, found
+        if not pays:
+            break
+    return best, gained

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -209,6 +210,33 @@ def test_a_second_solve_corrects_the_step_where_that_is_better(generator):
     torch.testing.assert_close(found.step, torch.full_like(gradient, 0.9))  # 1 - 0.1 * 1^2
     assert found.decrease == pytest.approx(3 * (0.9 - 0.9**2 / 2 - 0.1 * 0.9**3 / 3))
     assert found.decrease > 3 * (0.5 - 0.1 / 3)  # of the step before
+
+
+def test_further_solves_follow_a_valley_that_a_first_correction_leaves():
+    """Residuals (a - 1/2) / 10 and 10 (b + b^3 - a): the step ends where both vanish."""
+    jacobian = torch.tensor([[0.1, 0.0], [-10.0, 10.0]], dtype=torch.float64)
+    first = torch.tensor([-0.05, 0.0], dtype=torch.float64)
+
+    class Valley(Quadratic):
+        def missed(self, step: Tensor) -> Tensor:
+            return torch.stack([0 * step[1], 10 * step[1] ** 3])
+
+        def value(self, step: Tensor) -> float:
+            return float((first + jacobian @ step + self.missed(step)).square().sum() / 2)
+
+        def bend(self, step: Tensor) -> Tensor:
+            return jacobian.T @ self.missed(step)
+
+    model = Valley(jacobian.T @ first, jacobian.T @ jacobian)
+    start, step = float(first.square().sum() / 2), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    for _ in range(2):  # the linearized valley, and one correction: both rise
+        assert model.value(step) > start
+        step = torch.tensor([0.5, 0.5 - float(step[1]) ** 3], dtype=torch.float64)
+    found = LevenbergMarquardt(damping=1e-12).descend(model, lambda s: start - model.value(s))
+    assert found is not None
+    assert found.attempts == 1
+    (b,) = (x.real for x in np.roots([1, 0, 1, -0.5]) if abs(x.imag) < 1e-9)
+    np.testing.assert_allclose(found.step.numpy(), [0.5, b], atol=3e-3)
 
 
 def test_it_asks_for_the_tight_divergence():
