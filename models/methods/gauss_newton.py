@@ -82,7 +82,7 @@ class GaussNewton:
     """
 
     steps: int = 50
-    tolerance: float = 1e-4
+    tolerance: float = 1e-5
     form: str | None = None
     evidence: bool = False
 
