@@ -405,7 +405,9 @@ class _Walk:
         if expression.sequence or len(inside) < len(expression.arguments) or not tells:
             found = inside[0].unknown(expression.units)
         else:
-            found = _affine(inside, self._matrices(expression, inside))
+            matrices = self._matrices(expression, inside)
+            exact = all(matrix.dtype is torch.float64 for matrix in matrices)  # torch may round it
+            found = _affine(inside, matrices) if exact else inside[0].unknown(expression.units)
         known[expression] = found
         return found
 

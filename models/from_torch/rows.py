@@ -366,6 +366,15 @@ def _product(reader: Reader, call: Call) -> Any:
     return _bilinear(reader, call)
 
 
+@reads("addcmul")
+def _sum_with_product(reader: Reader, call: Call) -> Any:
+    """Read x + c y z, affine in all together where y or z stands still, in each where not."""
+    y, z = argument(call, 1, "tensor1"), argument(call, 2, "tensor2")
+    if reader.seen(y) is None or reader.seen(z) is None:
+        return _affine(reader, call)
+    return _bilinear(reader, call)
+
+
 @reads(
     "matmul", "bmm", "mm", "einsum", "rmatmul", "bilinear", "outer", "baddbmm", "mv", "vdot", "dot"
 )

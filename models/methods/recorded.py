@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.layers.time import Timeline
 from liftednet.solvers.captured import Captured, Graphs
 
@@ -28,7 +29,7 @@ class RecordedSteps:
     A replay gives the bits of the plain step, and new weights: those before stay as they were.
     Plain are the first steps of a kind, those on sequences of several lengths, and those of a
     network that reads from the device in a step (BatchNorm without a momentum; output states that
-    an iteration finds).
+    an iteration finds), of which a `FitWarning` tells once, with the reason.
     """
 
     def __init__(self, steps: BatchSteps, graphs: Graphs) -> None:
@@ -41,6 +42,7 @@ class RecordedSteps:
         self._steps, self._graphs = steps, graphs
         self._seen: Counter[Hashable] = Counter()
         self._captured: dict[Hashable, Captured | None] = {}
+        self._told = False  # why there can be none
 
     def step(
         self, batch: Data, counts: Counts, rate: float, samples: int, weight: float
@@ -80,7 +82,12 @@ class RecordedSteps:
         before, statistics = steps.tensors, [known.memory() for known in steps.statistics]
         try:
             return Captured(function, given, self._graphs)
-        except RuntimeError:  # where it is no matter of recording, the plain step tells of it
+        except RuntimeError as error:  # what is no matter of recording, the plain step tells, too
+            if not self._told:
+                processes.warn(
+                    f"steps are not recorded as a CUDA graph, and go on one by one: {error}."
+                )
+            self._told = True
             return None
         finally:
             steps.tensors = before

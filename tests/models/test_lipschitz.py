@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from liftednet import certify, load, save
+from liftednet import certify, load, save, to_torch
 from liftednet.activations import LeakyReLU, Tanh
 from liftednet.errors import DeclarationError
+from liftednet.export import Affine
 from liftednet.losses import SquaredError
 from liftednet.models import (
     FullBatch,
@@ -47,6 +49,37 @@ def test_the_bound_is_held_on_raw_data_and_certified(method: Minibatch | FullBat
     held = LiftedMLP(sizes, loss=SquaredError(), method=method, lipschitz=4.0).fit(rows, target)
     assert certify(held).lipschitz <= 4.0
     assert 0.5 < steepest(held, rows) <= 4.0 + 1e-4
+
+
+def test_what_standardizes_an_exported_network_is_part_of_its_certificate() -> None:
+    rows, target = steep()
+    model = LiftedMLP((3, 12, 1), loss=SquaredError(), lipschitz=4.0, method=Minibatch(epochs=5))
+    model.fit(rows, target)
+    exported = to_torch(model)
+    assert type(exported[0]) is Affine  # the bound is one of weights that are not folded
+    facts, again = certify(model), certify(exported)
+    assert again.lipschitz == pytest.approx(facts.lipschitz, rel=1e-6)
+    torch.testing.assert_close(again.lowest, facts.lowest, rtol=1e-6, atol=0)
+
+
+def test_a_product_that_is_added_is_affine_where_a_factor_stands_still() -> None:
+    class Added(nn.Module):
+        def __init__(self, kind: str) -> None:
+            super().__init__()
+            self.layer, self.kind = nn.Linear(3, 3), kind
+            self.register_buffer("two", torch.tensor(2.0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            u = self.layer(x)
+            factors = {"still": self.two, "moves": u, "float32": torch.full_like(x, 2.0)}
+            return torch.addcmul(u, x, factors[self.kind], value=0.5)
+
+    still, *others = map(Added, ("still", "moves", "float32"))
+    matrix = still.layer.weight.detach().double() + torch.eye(3)
+    largest = float(torch.linalg.matrix_norm(matrix, 2))
+    assert certify(still, torch.randn(2, 3)).lipschitz == pytest.approx(largest, rel=1e-6)
+    for other in others:  # the last is made anew of x, in float32: nothing is claimed of it
+        assert certify(other, torch.randn(2, 3)).lipschitz == math.inf
 
 
 def test_bounds_of_estimators_and_of_files(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from liftednet import activations, lift, losses
-from liftednet.errors import SolverError
+from liftednet.errors import FitWarning, SolverError
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
 from liftednet.models.data import Data
@@ -192,7 +192,11 @@ def test_a_network_that_reads_takes_plain_steps(replays: Replays) -> None:
         assert trace is not None
         return trace.losses
 
-    recorded = fitted()
+    with pytest.warns(
+        FitWarning, match="not recorded as a CUDA graph.* reads from the dev"
+    ) as told:
+        recorded = fitted()
+    assert sum("CUDA graph" in str(each.message) for each in told) == 1
     assert replays.recorded == replays.replayed == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(minibatch, "graphs_for", lambda tensor: None)
