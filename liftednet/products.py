@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FEW = 1 << 19  # multiplications, for which the way there takes longer
+_FEW = 1 << 20  # multiplications, for which the way there takes longer
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -25,6 +25,8 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 def linear(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
     """Return X W + b of one type, with a gradient in X alone."""
     if not _served(rows, matrix):
+        if rows.ndim == 2 and bias is not None:
+            return torch.addmm(bias, rows, matrix.detach())
         return torch.nn.functional.linear(rows, matrix.detach().T, bias)
     if not rows.requires_grad:
         return _linear(rows, matrix.detach().T, bias)
@@ -34,7 +36,7 @@ def linear(rows: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
 
 def added(start: Tensor, left: Tensor, right: Tensor, share: float, out: Tensor | None) -> Tensor:
     """Return share start + left right of one type, in the memory of `out` where it is given."""
-    if _served(left, right):
+    if _served(left, right, 2 * _FEW):  # it adds apart, which MKL does not
         return torch.add(_linear(left, right.T, None), start, alpha=share, out=out)
     return torch.addmm(start, left, right, beta=share, out=out)
 
@@ -50,12 +52,12 @@ class _Linear(torch.autograd.Function):
         return product(slopes[0], ctx.saved_tensors[0].T), None, None
 
 
-def _served(left: Tensor, right: Tensor) -> bool:
+def _served(left: Tensor, right: Tensor, few: int = _FEW) -> bool:
     return (
-        left.dtype is torch.float32
+        left.ndim == 2
+        and left.numel() * right.shape[1] >= few
+        and left.dtype is torch.float32
         and left.device.type == "cpu"
-        and left.ndim == 2
-        and left.numel() * right.shape[1] >= _FEW
         and _wide()
         and _dense(left)
         and _dense(right)

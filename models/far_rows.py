@@ -50,7 +50,8 @@ def gaps_of(rows: Tensor) -> Gaps:
         high = torch.maximum(rows.amax(0) - center, center - rows.amin(0))
     limit = processes.largest(high).to(rows) / _APART
     far, other = ((some - center).abs() > limit).sum(0), (some != center).sum(0)
-    features = (far <= 2 * _FEW * other).nonzero().flatten()  # twice: these are some rows only
+    few = (far <= 2 * _FEW * other) & (limit > 0)  # twice: these are some rows only
+    features = few.nonzero().flatten()
     center, limit = center[features], limit[features]
     near, beyond = torch.zeros_like(limit), torch.full_like(limit, math.inf)
     counts = rows.new_zeros(2, len(features), dtype=torch.float64)

@@ -37,24 +37,37 @@ class Move:
     """A direction of one layer's weights, and how fast the linearized objective falls along it.
 
     Attributes:
-        matrix: of W, up to the scale, (inputs, units).
+        matrix: of W, up to its scale, (inputs, units).
         bias: of b, (units,), or None.
         scale: of the matrix, ().
-        slope: the gradient times the direction, ().
+        falls: the gradients times the directions, each up to a scale of its own, ().
+        scales: of the falls, ().
     """
 
     matrix: Tensor
     bias: Tensor | None
     scale: Tensor
-    slope: Tensor
+    falls: list[Tensor]
+    scales: list[Tensor]
 
-    def taken(self, layer: Weights, length: Tensor) -> Weights:
-        """Return weights moved by a length, (), in the memory of the direction."""
-        scale = length * self.scale
-        matrix = torch.addcmul(layer.matrix, self.matrix, scale, value=-1, out=self.matrix)
+    def taken(self, layer: Weights, length: Tensor, scaled: Tensor) -> Weights:
+        """Return weights moved by a length, (), in the memory of the direction.
+
+        Args:
+            layer: the weights.
+            length: how far, ().
+            scaled: the length times the scale of the matrix, ().
+        """
+        matrix = torch.addcmul(layer.matrix, self.matrix, scaled, value=-1, out=self.matrix)
         if layer.bias is None or self.bias is None:
             return Weights(matrix, layer.bias)
         return Weights(matrix, torch.addcmul(layer.bias, self.bias, length, value=-1))
+
+
+def slope_of(moves: Sequence[Move]) -> Tensor:
+    """Return how fast the linearized objective falls along moves together, ()."""
+    falls = torch.stack([fall for move in moves for fall in move.falls])
+    return falls.dot(torch.stack([scale for move in moves for scale in move.scales]))
 
 
 class LayerMetric:
@@ -225,14 +238,15 @@ class LayerMetric:
         if len(self._values):
             seen = product(self._vectors.T, weight)
             shrunk = scales.shares * seen
-            fall = fall - (seen * shrunk).sum()
+            fall = fall - seen.flatten().dot(shrunk.flatten())
             weight.addmm_(self._vectors, shrunk, alpha=-1)
         if bias is None:
-            return Move(weight, None, scales.of_matrix, fall * scales.of_matrix)
-        shift = bias * scales.of_bias
-        slope = fall * scales.of_matrix + shift.dot(bias)
-        shift = torch.addmv(shift, weight.T, scales.mean, alpha=-1)
-        return Move(weight, shift, scales.of_matrix, slope)
+            return Move(weight, None, scales.of_matrix, [fall], [scales.of_matrix])
+        shift = torch.addmv(bias * scales.of_bias, weight.T, scales.mean, alpha=-1)
+        return Move(
+            weight, shift, scales.of_matrix, [fall, bias.dot(bias)],
+            [scales.of_matrix, scales.of_bias],
+        )  # fmt: skip
 
     def _scaled(self, like: Tensor, pull: float) -> _Scales:
         self._vectors, self._values = self._vectors.to(like), self._values.to(like)
@@ -250,10 +264,9 @@ class LayerMetric:
         Args:
             layer: where the step ends without the penalty.
             penalty: pi.
-            t: the length of the step, ().
+            t: the length of the step over v, ().
         """
-        scaled = cast(float, t / self._variance.clamp(min=_least(layer.matrix)))
-        matrix = penalty.prox(layer.matrix, scaled)
+        matrix = penalty.prox(layer.matrix, cast(float, t))
         if layer.bias is None:
             return Weights(matrix, None)
         left = layer.matrix - matrix

@@ -199,7 +199,7 @@ class Nonnegative(Weighted):
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return max(W, 0) / (1 + 2 t rho)."""
         positive = weight.clamp(min=0)
-        return positive / (1 + 2 * t * self.rho) if self.rho else positive
+        return positive.div_(1 + 2 * self.rho * t) if self.rho else positive
 
     def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
         """Return (gradient + 2 rho W) / (1 + 2 rho / s) where W > gradient / s, else s W.

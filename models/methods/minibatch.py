@@ -41,7 +41,7 @@ from liftednet.samples import Weights
 from liftednet.solvers import choose
 from liftednet.solvers.captured import graphs_for
 from liftednet.solvers.deferred import stays_on_device
-from liftednet.solvers.layer_metric import LayerMetric
+from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import is_number, require_count, require_positive
 
 from ..batches import Batches
@@ -50,6 +50,7 @@ from ..cells import Rule, Rules
 from ..data import Data
 from ..forward_pass import Values, passed_forward
 from ..run import Ending, Memory, Step, Steps
+from .chain import chain_of
 from .recorded import RecordedSteps
 
 _RATE, _RANK = 0.3, 16
@@ -293,7 +294,7 @@ class Targets:
         target = self.held.minimizer(torch.sub(u, push, alpha=1 / self.lam))
         known = isinstance(self.divergence, Tight) and self.held is self.divergence
         at = states if known else self.divergence.link_gradient(u)
-        asked = (self.lam * (at - target)).to(dtype)
+        asked = (at - target).mul_(self.lam).to(dtype)
         return asked if self.weights is None else weights * asked
 
 
@@ -381,6 +382,7 @@ class BatchSteps:
         ]
         self._layers = structure.layers
         self._still = not any(state.sequence for state in structure.states)
+        self._chain = chain_of(structure) if settings.precision is None else None
         self.statistics = running_statistics(x.layer for x in structure.network.layers())
         _refuse_statistics_of_parts(self.statistics)
         self._taken, self.samples, self._looked = 0, 0, -1
@@ -481,13 +483,19 @@ class BatchSteps:
             metric.move(metric.about(mean, *pair), pair[1], pull)
             for metric, mean, pair, pull in zip(self._metrics, means, found, pulls, strict=True)
         ]
-        slope = sum((move.slope for move in moves[1:]), moves[0].slope)
+        slope = slope_of(moves)
         least = torch.finfo(slope.dtype).tiny
         length = (2 * loss / slope.clamp(min=least)).clamp(max=rate).to(slope)
-        taken = (move.taken(x, length) for move, x in zip(moves, self.weights, strict=True))
+        scaled = length * torch.stack([move.scale for move in moves])
+        taken = [
+            move.taken(x, length, part)
+            for move, x, part in zip(moves, self.weights, scaled.unbind(), strict=True)
+        ]
         self.weights = [
-            x if _is_plain(penalty) else metric.held(x, penalty, length / counts)
-            for metric, penalty, x in zip(self._metrics, penalties, taken, strict=True)
+            x if _is_plain(penalty) else metric.held(x, penalty, share)
+            for metric, penalty, x, share in zip(
+                self._metrics, penalties, taken, (scaled / counts).unbind(), strict=True
+            )
         ]
         return loss
 
@@ -555,33 +563,37 @@ class BatchSteps:
             )
         return list(zip(mets, found, strict=True))
 
-    @torch.enable_grad()
-    @batch_statistics()
     def _slopes(
         self, batch: Data, counted: Counts, weight: float
     ) -> tuple[Tensor, list[_Slope], Values]:
         """Return the mean loss, what the divergences ask of the weights, and all values."""
+        rules = partial(self._rule, batch, max(counted.rows) * weight)
+        if self._chain is None:
+            return self._slopes_of_graph(batch, counted, weight, rules)
+        passed = self._chain.forth(batch.values, self.weights, partial(self._lifting, rules))
+        ((loss, _, slope),) = self._tops(batch, counted, weight, [passed.output])
+        asked = zip(passed.inputs, passed.back(slope), strict=True)
+        return loss, [_Slope(rows, [part]) for rows, part in asked], passed.values
+
+    @torch.enable_grad()
+    @batch_statistics()
+    def _slopes_of_graph(
+        self, batch: Data, counted: Counts, weight: float, rules: Rules
+    ) -> tuple[Tensor, list[_Slope], Values]:
+        """Return the same of any graph, by autograd."""
         leaves = [
             self._leaf(parameter, layer)
             for parameter, layer in zip(self.structure.parameters, self.weights, strict=True)
         ]
         given = {**batch.values, **dict(zip(self.structure.parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        rules = partial(self._rule, batch, max(counted.rows) * weight)
         activated = partial(self._activated, batch.like, rules)
-        terms = self.structure.network.terms
         with self._precision(batch.like):
             values = passed_forward(self.structure.groups, given, activated, known, rules)
-            outputs = [_answered(term.argument, values, known) for term in terms]
-        losses, tops, slopes = zip(
-            *(
-                self._top(term, batch, output.to(batch.like), some, count * weight)
-                for term, output, some, count in zip(
-                    terms, outputs, counted.some, counted.rows, strict=True
-                )
-            ),
-            strict=True,
-        )
+            outputs = [
+                _answered(term.argument, values, known) for term in self.structure.network.terms
+            ]
+        losses, tops, slopes = zip(*self._tops(batch, counted, weight, outputs), strict=True)
         asked = [
             self._asked(parameter, leaf, values, known)
             for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
@@ -590,6 +602,17 @@ class BatchSteps:
         found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
         asks = [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked]
         return sum(losses[1:], losses[0]), asks, values
+
+    def _tops(
+        self, batch: Data, counted: Counts, weight: float, outputs: Sequence[Tensor]
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return loss, last pre-activations and their part of the gradient for every loss."""
+        return [
+            self._top(term, batch, output.to(batch.like), some, count * weight)
+            for term, output, some, count in zip(
+                self.structure.network.terms, outputs, counted.some, counted.rows, strict=True
+            )
+        ]
 
     def _leaf(self, parameter: Parameter, layer: Weights) -> Weights:
         """Return weights as they stand in a forward pass, of which gradients can be asked."""
@@ -636,13 +659,17 @@ class BatchSteps:
 
     def _activated(self, like: Tensor, rules: Rules, state: State, u: Tensor) -> Tensor:
         u = u.to(like)
-        if isinstance(self.structure.held(state).activation, Identity):
-            return u  # what the divergence asks of u is then the gradient, whatever lam
-        rule = rules(state)
-        if not state.sequence:  # steps of several processes do not meet
-            rule = rule.at(u)
+        rule = self._lifting(rules, state, u)
+        if rule is None:
+            return u
         lifted: Tensor = _Lifted.apply(u, rule)  # type: ignore[no-untyped-call]
         return lifted
+
+    def _lifting(self, rules: Rules, state: State, u: Tensor) -> Rule | None:
+        if isinstance(self.structure.held(state).activation, Identity):
+            return None  # what the divergence asks of u is then the gradient, whatever lam
+        rule: Targets = rules(state)
+        return rule if state.sequence else rule.at(u)  # steps of several processes do not meet
 
     def _rule(self, batch: Data, counts: float, state: State) -> Rule:
         # The slopes that come back are those of a mean, and so lam is that of a mean, too.

@@ -20,7 +20,7 @@ from liftednet.models.methods.minibatch import BatchSteps, Targets, _Lifted
 from liftednet.penalties import Nonnegative, Penalty, RowNorm, SimplexRows
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit, Weights
 from liftednet.solvers import solve
-from liftednet.solvers.layer_metric import LayerMetric
+from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from tests.models.networks import bias_of, full, gradients, labeled, targets_for
 
 X, Y = labeled(samples=60)
@@ -124,7 +124,8 @@ def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) ->
     metric.begin(*metric.first_sums(x))
     metric.look(*metric.sums(x))
     w = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)).double()
-    found = metric.held(Weights(w, torch.ones(4).double()), penalty, torch.tensor(0.7))
+    t = 0.7 / metric.variance
+    found = metric.held(Weights(w, torch.ones(4).double()), penalty, t)
     p = cp.Variable((6, 4))
     distance = float((x - x.mean(0)).square().mean()) * cp.sum_squares(p - w.numpy()) / (2 * 0.7)
     cp.Problem(cp.Minimize(penalty.expression(p) + distance), penalty.domain(p)).solve(
@@ -165,7 +166,7 @@ def test_the_metric_is_inverted_exactly_once_the_eigenvectors_are_found(samples,
     move = metric.move(metric.centered_gradient(gradient[:8], gradient[8]), gradient[8])
     assert move.bias is not None
     found = torch.cat([move.scale * move.matrix, move.bias[None]])
-    assert move.slope == pytest.approx(float((gradient * found).sum()))
+    assert slope_of([move]) == pytest.approx(float((gradient * found).sum()))
     assert torch.allclose(found, wanted, rtol=1e-5, atol=1e-8)
 
 
