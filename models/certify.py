@@ -17,7 +17,6 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.export import Affine, ExportedGraph
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Input
-from liftednet.layers.normalization import BatchNormalization
 from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
 from liftednet.network import State
@@ -401,7 +400,7 @@ class _Walk:
         if isinstance(layer, Projection):
             known[expression] = inside[0].projected(layer)
             return known[expression]
-        tells = layer.affine and layer.linear and not isinstance(layer, BatchNormalization)
+        tells = layer.affine and layer.linear  # a normalization by given statistics, too
         if expression.sequence or len(inside) < len(expression.arguments) or not tells:
             found = inside[0].unknown(expression.units)
         else:

@@ -82,6 +82,19 @@ def test_a_product_that_is_added_is_affine_where_a_factor_stands_still() -> None
         assert certify(other, torch.randn(2, 3)).lipschitz == math.inf
 
 
+def test_a_normalization_is_certified_where_its_statistics_are_given() -> None:
+    layer, norm = nn.Linear(3, 3, bias=False), nn.BatchNorm1d(3, eps=0.0)
+    network = nn.Sequential(layer, norm)
+    with torch.no_grad():
+        norm.running_var.copy_(torch.tensor([4.0, 1.0, 0.25]))  # type: ignore[union-attr]
+        norm.weight.copy_(torch.tensor([-1.0, 2.0, 3.0]))
+    slopes = torch.tensor([-0.5, 2.0, 6.0])[:, None] * layer.weight.detach()
+    facts = certify(network.eval())
+    torch.testing.assert_close(facts.lowest, slopes.double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(facts.highest, slopes.double(), rtol=1e-6, atol=0)
+    assert certify(network.train()).lipschitz == math.inf  # those of a batch
+
+
 def test_bounds_of_estimators_and_of_files(tmp_path: Path) -> None:
     rows, target = steep(100)
     x, y = rows.numpy(), target[:, 0].numpy()
