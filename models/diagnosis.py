@@ -30,13 +30,15 @@ _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OTHER = 10.0  # times as wide, or deviations away: another scale
 
 
-def warn_of(structure: Structure, values: Values, data: Data) -> None:
+def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = False) -> None:
     """Warn where a fit has come to nothing.
 
     Args:
         structure: of the network.
         values: the weights by their parameters.
         data: what the fit has seen, some of which is passed forward.
+        pruned: whether units may well answer the same to every sample, as those do that the
+            evidence has no use for.
     """
     share = processes.share_of(len(data))
     most = _SEQUENCES if any(state.sequence for state in structure.states) else _SAMPLES
@@ -47,7 +49,7 @@ def warn_of(structure: Structure, values: Values, data: Data) -> None:
     texts = [
         *_apart(structure, data.raw),  # ratios of distances are those of any scale
         *_useless(structure, some, passed),
-        *_still(structure, passed),
+        *(() if pruned else _still(structure, passed)),
     ]
     for text in texts:
         processes.warn(text)

@@ -33,7 +33,7 @@ from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
 from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
 from .methods.descent import FullBatch, Solvers
-from .methods.gauss_newton import FIRST_RHO, GaussNewton, pulled, suits_together
+from .methods.gauss_newton import FIRST_RHO, GaussNewton, has_ends, pulled, suits_together
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
 from .output import refitted
@@ -73,9 +73,10 @@ class Lifted(Predictor):
             held by every method at every step.
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
             with numbers of its own; "auto" for minibatches, but where multipliers or a raw
-            divergence need all samples, and for regressions of some hundreds of samples whose
-            weights have signs or places fixed to zero, as where outputs are monotone or convex:
-            for these Gauss-Newton, which chooses rho by the evidence where none is given.
+            divergence need all samples, and for regressions of some hundreds of samples, which are
+            standardized and not weighted, where no rho is given: for these Gauss-Newton, with rho
+            by the evidence. Where weights have signs or places fixed to zero, as where outputs are
+            monotone or convex, it is Gauss-Newton with a given rho, too.
         start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
             first samples so that each layer lies in the nearly linear range of its activation),
             "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
@@ -193,7 +194,7 @@ class Lifted(Predictor):
                     "constraints on scores need all samples in one process, and "
                     f"{processes.size()} share them."
                 )
-            method, structure = self._suited(method, structure, X)
+            method, structure = self._suited(method, structure, X, sample_weight)
             keeper = Keeper(checkpoint, resume)
             told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
             if isinstance(method, Minibatch):
@@ -208,7 +209,8 @@ class Lifted(Predictor):
             elif self.refit_output and not self.interrupted:
                 self._refit_outputs()
             self._parts = None
-            warn_of(self._known.structure, self._by_parameter(), seen)
+            pruned = isinstance(method, GaussNewton) and method.evidence
+            warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
         return self
 
     @telling_of_memory
@@ -404,7 +406,9 @@ class Lifted(Predictor):
         """Return the training problem on data that are standardized so."""
         return structure
 
-    def _suited(self, method: Method, structure: Structure, X: Any) -> tuple[Method, Structure]:
+    def _suited(
+        self, method: Method, structure: Structure, X: Any, sample_weight: Any
+    ) -> tuple[Method, Structure]:
         """Return the method of a fit to these data, and the problem that it begins with."""
         if self.method != "auto" or not isinstance(method, Minibatch):
             return method, structure
@@ -413,8 +417,10 @@ class Lifted(Predictor):
             return method, structure
         given = [p.penalty for p in structure.parameters if p.penalty is not None]
         if self.rho is None and self.penalty is None and not any(x.curvature for x in given):
-            return GaussNewton(evidence=True), pulled(structure, FIRST_RHO)
-        return GaussNewton(), structure
+            if has_ends(structure) or (self.standardize and sample_weight is None):
+                return GaussNewton(evidence=True), pulled(structure, FIRST_RHO)
+            return method, structure
+        return (GaussNewton() if has_ends(structure) else method), structure
 
     def _begun(
         self, structure: Structure, data: Data, standardization: Standardization, method: Method,

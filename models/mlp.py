@@ -149,10 +149,12 @@ class LiftedMLP(Lifted):
             )
         return structure, method
 
-    def _suited(self, method: Method, structure: Structure, X: Any) -> tuple[Method, Structure]:
+    def _suited(
+        self, method: Method, structure: Structure, X: Any, sample_weight: Any
+    ) -> tuple[Method, Structure]:
         if self.lipschitz is not None:
             return method, structure
-        return super()._suited(method, structure, X)
+        return super()._suited(method, structure, X, sample_weight)
 
     def _first_part(self, structure: Structure, settings: Minibatch, batch: Data) -> Parts:
         if self.lipschitz is not None:

@@ -210,7 +210,9 @@ class LiftedRNN(Lifted):
             return Minibatch(_EPOCHS)
         return together
 
-    def _suited(self, method: Method, structure: Structure, X: Any) -> tuple[Method, Structure]:
+    def _suited(
+        self, method: Method, structure: Structure, X: Any, sample_weight: Any
+    ) -> tuple[Method, Structure]:
         return self._by_size(method, X), structure
 
     def _by_size(self, method: Method, X: Any) -> Method:

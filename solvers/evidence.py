@@ -19,6 +19,8 @@ from .objective import Forward, Target
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
 _PATIENCE = 5  # looks at the evidence without a better one
+_FITTED = 0.5  # share of the answers that a first look may find fitted
+_MORE = 10.0  # times rho, from which it begins once more where it was larger
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +40,12 @@ class Evidence:
     Attributes:
         logarithm: log p(y) but for a constant.
         rhos: the next rho of every layer.
+        fitted: sum of gamma_l over N, what the weights have of each answer.
     """
 
     logarithm: float
     rhos: tuple[float, ...]
+    fitted: float
 
 
 def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence | None:
@@ -78,7 +82,7 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         max(count * noise / (2 * max(size, least)), least)
         for count, size in zip(known, sizes, strict=True)
     )
-    return Evidence(logarithm, tuple(rhos))
+    return Evidence(logarithm, tuple(rhos), sum(known) / answers)
 
 
 def _answers(target: Target) -> float:
@@ -103,21 +107,45 @@ class Place:
     Attributes:
         point: all weights, (parameters,), float64.
         rhos: of every weight.
-        best: those of the largest evidence, None before the first look.
-        logarithm: that evidence.
+        begin: the weights and rho that these steps have begun with.
+        best: those of the largest evidence, and it; None before the first look.
+        logarithm: the largest evidence since they began.
         stale: looks since then.
+        fitted: share of the answers that their first look has found fitted, None before it.
     """
 
     point: Tensor
     rhos: tuple[float, ...]
-    best: tuple[Tensor, tuple[float, ...]] | None = None
+    begin: tuple[Tensor, tuple[float, ...]]
+    best: tuple[Tensor, tuple[float, ...], float] | None = None
     logarithm: float = -math.inf
     stale: int = 0
+    fitted: float | None = None
 
     @property
     def chosen(self) -> tuple[Tensor, tuple[float, ...]]:
         """The point and the rho to keep."""
-        return self.best or (self.point, self.rhos)
+        return (self.point, self.rhos) if self.best is None else self.best[:2]
+
+    def take(self, seen: Evidence) -> None:
+        """Take a look at the evidence of the point, and the rho that it asks for."""
+        self.fitted = seen.fitted if self.fitted is None else self.fitted
+        self.stale += 1
+        if seen.logarithm > self.logarithm:
+            self.logarithm, self.stale = seen.logarithm, 0
+            if self.best is None or seen.logarithm > self.best[2]:
+                self.best = self.point, self.rhos, seen.logarithm
+        self.rhos = seen.rhos
+
+    def begins_anew(self) -> bool:
+        """Say whether weights have followed the noise, and if so, begin with more rho."""
+        if self.fitted is None or self.fitted <= _FITTED:
+            return False
+        point, rhos = self.begin
+        self.point, self.rhos = point, tuple(_MORE * rho for rho in rhos)
+        self.begin = self.point, self.rhos
+        self.logarithm, self.stale, self.fitted = -math.inf, 0, None
+        return True
 
 
 def steps_by_evidence(
@@ -125,8 +153,9 @@ def steps_by_evidence(
 ) -> Generator[Taken, None, bool]:
     """Yield one step after another; rho changes wherever the weights have followed it.
 
-    It begins with the rho given, which should be large: the evidence is that of a minimizer, and
-    weights that have once fitted the noise are not led back.
+    Weights that have once fitted the noise are seldom led back: where the first look finds more
+    than half of the answers fitted, the steps begin once more with ten times the rho, and what has
+    the larger evidence is kept.
 
     Args:
         forward: with squared losses.
@@ -136,7 +165,11 @@ def steps_by_evidence(
     Returns:
         Whether the evidence has reached its maximum; no step lowers the objective otherwise.
     """
-    while place.stale < _PATIENCE:
+    while True:
+        if place.stale == _PATIENCE:
+            if not place.begins_anew():
+                return True
+            solver.mu = 0.0
         now = pulled_by(forward, place.rhos)
         objective = now.objective(place.point)
         model = direct(now, place.point)
@@ -146,11 +179,7 @@ def steps_by_evidence(
             seen = evidence(now, model, objective)
             if seen is None:
                 return False
-            place.stale += 1
-            if seen.logarithm > place.logarithm:
-                place.best, place.stale = (place.point, place.rhos), 0
-                place.logarithm = seen.logarithm
-            place.rhos = seen.rhos
+            place.take(seen)
         if found is not None:
             place.point = now.within(place.point + found.step)
             yield Taken(
@@ -158,4 +187,3 @@ def steps_by_evidence(
             )
         else:
             solver.mu = 0.0  # another rho is another problem
-    return True

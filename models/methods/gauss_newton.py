@@ -40,7 +40,8 @@ from ..run import Ending, Memory, Step, Steps
 
 _MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second
-FIRST_RHO = 0.1  # of weights that lie between ends, from which the evidence goes on
+_LITTLE_WORK = 5e8  # the same where minibatches are not much worse
+FIRST_RHO = 0.1  # from which the evidence goes on
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class GaussNewton:
         """Take steps in which rho follows the data, and keep those of the largest evidence."""
         number, known = memory.get("number", 0), memory.get("place")
         rhos = tuple(float(part.max()) / 2 for part in forward.pull)
-        place = Place(point, rhos) if known is None else _place(known)
+        place = Place(point, rhos, (point, rhos)) if known is None else _place(known)
         moves = steps_by_evidence(forward, place, solver)
         try:
             while number < self.steps:
@@ -230,22 +231,26 @@ def _all_pulled(structure: Structure) -> Structure:
     return replace(structure, penalties=penalties)
 
 
-def suits_together(structure: Structure, samples: float) -> bool:
-    """Say whether a network is a small regression whose weights lie between ends.
+def has_ends(structure: Structure) -> bool:
+    """Say whether weights lie between ends, as where outputs are monotone or convex."""
+    parts = ((p, part) for p, x in structure.penalties.items() for part in x.parts)
+    return any(part.ends(p.shape) is not None for p, part in parts)
 
-    There minibatches of as much time have a larger error (benchmarks/results/input_convex.md).
+
+def suits_together(structure: Structure, samples: float) -> bool:
+    """Say whether a network is a regression so small that Gauss-Newton is the better default.
+
+    Minibatches of as much time have a larger error where weights lie between ends
+    (benchmarks/results/input_convex.md), and mostly elsewhere (benchmarks/results/small_data.md).
     """
     network = structure.network
     weights = sum(math.prod(p.shape) + p.bias * p.shape[1] for p in structure.parameters)
     answers = samples * sum(term.argument.units for term in network.terms)
     fewer, more = sorted((answers, weights))
-    if fewer * fewer * (answers + weights) > _MOST_WORK or more > _MOST_WEIGHTS:
+    most = _MOST_WORK if has_ends(structure) else _LITTLE_WORK
+    if fewer * fewer * (answers + weights) > most or more > _MOST_WEIGHTS:
         return False
-    held = any(
-        part.ends(p.shape) is not None for p, x in structure.penalties.items() for part in x.parts
-    )
-    filled = any(x.incomplete for x in network.inputs)
-    if not held or filled or any(x.sequence for x in network.inputs):
+    if any(x.incomplete or x.sequence for x in network.inputs) or not _by_layers(structure):
         return False
     try:
         GaussNewton(evidence=True).refuse(structure, multipliers=False)
@@ -256,18 +261,21 @@ def suits_together(structure: Structure, samples: float) -> bool:
 
 def _told(place: Place) -> Memory:
     """Return a place as a memory."""
-    best = [] if place.best is None else [place.best[0], list(place.best[1])]
+    best = [] if place.best is None else [place.best[0], list(place.best[1]), place.best[2]]
     return {
-        "point": place.point, "rhos": list(place.rhos), "best": best,
-        "evidence": [place.logarithm, place.stale],
+        "point": place.point, "rhos": list(place.rhos), "begin": place.begin[0],
+        "first rhos": list(place.begin[1]), "best": best,
+        "evidence": [place.logarithm, place.stale, place.fitted],
     }  # fmt: skip
 
 
 def _place(memory: Memory) -> Place:
     """Return the place that `_told` has told."""
-    best = (memory["best"][0], tuple(memory["best"][1])) if memory["best"] else None
-    logarithm, stale = memory["evidence"]
-    return Place(memory["point"], tuple(memory["rhos"]), best, logarithm, int(stale))
+    point, rhos, logarithm = memory["best"] or (None, (), 0.0)
+    best = None if point is None else (point, tuple(rhos), logarithm)
+    begin = memory["begin"], tuple(memory["first rhos"])
+    largest, stale, fitted = memory["evidence"]
+    return Place(memory["point"], tuple(memory["rhos"]), begin, best, largest, int(stale), fitted)
 
 
 def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:
@@ -333,6 +341,20 @@ def _targets(blocks: Blocks) -> list[Target]:
     return found
 
 
+def _weighed(structure: Structure) -> list[Applied]:
+    """Return the layers with weights, in the order of a forward pass, each once."""
+    arguments = [state.argument for state in structure.states]
+    arguments += [term.argument for term in structure.network.terms]
+    return list(dict.fromkeys(layer for x in arguments for layer in weighed_in(x)))
+
+
+def _by_layers(structure: Structure) -> bool:
+    """Return whether every weight stands in one dense layer."""
+    layers = _weighed(structure)
+    plain = all(layer.layer.plain for layer in layers)
+    return plain and [layer.weights for layer in layers] == structure.parameters
+
+
 class _Function:
     """A network as a function of weights and data, of which the first axis is samples."""
 
@@ -358,9 +380,7 @@ class _Function:
     @cached_property
     def dense(self) -> bool:
         """Whether every weight stands in one dense layer, and a sample is one row."""
-        plain = all(layer.layer.plain for layer in self._weighed)
-        once = [layer.weights for layer in self._weighed] == self._parameters
-        return plain and once and self._timeline is None
+        return _by_layers(self._structure) and self._timeline is None
 
     @cached_property
     def recurrent(self) -> Activation | None:
@@ -405,10 +425,7 @@ class _Function:
 
     @cached_property
     def _weighed(self) -> list[Applied]:
-        """The layers with weights, in the order of a forward pass, each once."""
-        arguments = [state.argument for state in self._structure.states]
-        arguments += [term.argument for term in self._structure.network.terms]
-        return list(dict.fromkeys(layer for x in arguments for layer in weighed_in(x)))
+        return _weighed(self._structure)
 
     def _values(self, weights: tuple[Tensor, ...], data: tuple[Tensor, ...]) -> dict[Variable, Any]:
         values: dict[Variable, Any] = {

@@ -86,7 +86,8 @@ def test_rho_follows_the_noise(noise: float, most: float) -> None:
     assert errors[0] < 1.2 * errors[1]
 
 
-def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any) -> None:
+@pytest.mark.parametrize("last", [0, 12])  # before the first look at the evidence, and after it
+def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any, last: int) -> None:
     x, y = linear(40, 3, 0.2)
     y = y.sin()
 
@@ -95,7 +96,7 @@ def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any) -> None:
         return LiftedMLP((3, 6, 1), Tanh(), SquaredError(), method=method)
 
     def stop(step: Any) -> None:
-        if step.number == 12:
+        if step.number == last:
             raise KeyboardInterrupt
 
     path = tmp_path / "run.checkpoint"
@@ -173,11 +174,39 @@ def test_small_regressions_between_ends_are_trained_together_with_rho_of_the_dat
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"lipschitz": 2.0, "monotonic_cst": [0, 1]}, {"noise": 0.1, "monotonic_cst": [0, 1]}],
-    ids=["free", "lipschitz", "noise"],
+    [
+        {"rho": 1.0},
+        {"standardize": False},
+        {"penalty": SquaredFrobenius(1.0)},
+        {"lipschitz": 2.0, "monotonic_cst": [0, 1]},
+        {"noise": 0.1, "monotonic_cst": [0, 1]},
+    ],
+    ids=["rho", "raw", "penalty", "lipschitz", "noise"],
 )
 def test_others_are_trained_on_minibatches(options: dict[str, Any]) -> None:
     x, y = linear(40, 2, 0.3)
     model = LiftedMLP((2, 4, 1), loss=SquaredError(), **options).fit(x, y)
     assert model.trace is not None
     assert model.trace.steps[0].solver == "minibatch"
+
+
+@pytest.mark.parametrize("case", ["few", "weighted", "many"])
+def test_by_default_few_samples_that_count_alike_are_trained_together(case: str) -> None:
+    x, y = linear(3000 if case == "many" else 40, 4, 0.3)
+    weights = torch.rand(len(x)) if case == "weighted" else None
+    model = LiftedMLP((4, 100, 1), loss=SquaredError()).fit(x, y, sample_weight=weights)
+    assert model.trace is not None
+    assert (model.trace.steps[0].solver == "levenberg-marquardt") == (case == "few")
+
+
+@pytest.mark.parametrize("rho", [1e-3, 0.1])
+def test_a_rho_that_lets_weights_follow_the_noise_is_raised(rho: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, unseen = 2 * torch.rand(2, 100, 5, generator=generator, dtype=torch.float64) - 1
+    noise = 0.5 * torch.randn(100, generator=generator, dtype=torch.float64)
+    right, wanted = 2 * x[:, 0] + x[:, 1].square(), 2 * unseen[:, 0] + unseen[:, 1].square()
+    method = GaussNewton(steps=200, evidence=True)
+    model = LiftedMLP((5, 60, 1), Tanh(), SquaredError(), rho=rho, method=method)
+    model.fit(x, right + noise)
+    error = (model.predict(unseen)[:, 0] - wanted).square().mean()
+    assert error < 0.3 * noise.square().mean()  # nothing of it is followed beyond 20 or 30 weights
