@@ -47,6 +47,7 @@ from .starts import Start, start_named
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
 _EPOCHS = 30  # at least, of minibatches
 _MOST_WORK = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
+_TOLERANCE = 1e-4  # of its gradient, from which more steps teach no more (recurrent_defaults.md)
 _MANY = 1000  # sequences, enough for minibatches
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # starts, and steps with each
 _LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
@@ -203,7 +204,7 @@ class LiftedRNN(Lifted):
             return FullBatch(50, extrapolation=False)
         if self.method != "auto":
             return super()._method(structure)
-        together = GaussNewton()
+        together = GaussNewton(tolerance=_TOLERANCE)
         try:
             together.refuse(structure, multipliers=False)
         except DeclarationError:

@@ -24,6 +24,8 @@ class CurvatureProducts(LocalModel):
     scatters (benchmarks/results/gauss_newton.md).
     """
 
+    corrections = 1  # the directions of a step, all that it knows of C, answer no more
+
     def __init__(
         self, forward: Forward, point: Tensor, flat: float = _FLAT, window: int = _WINDOW
     ) -> None:

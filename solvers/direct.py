@@ -21,6 +21,8 @@ class DirectModel(LocalModel):
     it is held, the system is solved in the rest, and the step ends at the ends that it meets.
     """
 
+    corrections = 10  # by a factor that is there
+
     @abstractmethod
     def curved(self, direction: Tensor) -> Tensor:
         """Return C v for a direction v, (parameters,)."""

@@ -11,7 +11,6 @@ from torch import Tensor
 
 _SMALLEST_DAMPING = 1e-10  # in units of the first model's mean curvature
 _ATTEMPTS = 20
-_CORRECTIONS = 10  # which together take less time than the next model
 _PAYS = 0.1  # of what a step lowers: by less than that, no further correction is worth its time
 
 
@@ -36,6 +35,11 @@ class Model(Protocol):
     @property
     def mean_curvature(self) -> float:
         """The mean of the diagonal of C, or an estimate of it."""
+        ...
+
+    @property
+    def corrections(self) -> int:
+        """How many solves with the matrix of a step take together less time than the next model."""
         ...
 
     def minimizer(self, damping: float) -> Damped:
@@ -121,7 +125,7 @@ def _corrected(
 ) -> tuple[Tensor, float]:
     """Return the best of a damped step and its corrections, and by how much it lowers."""
     best, gained = damped.step, decrease(damped.step)
-    for _ in range(_CORRECTIONS):
+    for _ in range(model.corrections):
         step = model.inside(damped.step - damped.solve(model.bend(best)))
         found = decrease(step)
         if not gained < found < math.inf:

@@ -53,6 +53,8 @@ class LocalModel(ABC):
             for others, (parameters,), float64; None where all are free.
     """
 
+    corrections: int  # see levenberg_marquardt.Model
+
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64."""
         kind = CompiledRecurrence if CompiledRecurrence.serves(forward) else Linearized

@@ -168,7 +168,7 @@ def test_a_running_sum_is_learned():
 class Quadratic:
     """<g, s> + <s, C s> / 2 and a cubic, of which a model knows the quadratic alone."""
 
-    mean_curvature = 1.0
+    mean_curvature, corrections = 1.0, 10
 
     def __init__(self, gradient: Tensor, curvature: Tensor, cubic: float = 0.0) -> None:
         self.gradient, self.curvature, self.cubic = gradient, curvature, cubic
