@@ -51,9 +51,10 @@ class LocalModel(ABC):
         operator: C as a map.
         free: 0 for weights that rest on an end and are pushed against it, which no step moves, 1
             for others, (parameters,), float64; None where all are free.
+        corrections: of a step, that take less time than the next model.
     """
 
-    corrections: int  # see levenberg_marquardt.Model
+    corrections: int
 
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64."""
