@@ -151,19 +151,18 @@ class Run(ABC):
 
 @dataclass(frozen=True)
 class Ours(Run):
-    """LiftedMLP by Gauss-Newton, rho as it is or by the evidence from there on."""
+    """LiftedMLP by Gauss-Newton."""
 
     rho: float = 1e-10
-    evidence: bool = False
 
     TITLE = "Gauss-Newton"
-    SEARCH = (("rho", 100.0), ("evidence", (True,)))
+    SEARCH = (("rho", 100.0),)
 
     def train(self, task: Task) -> Predict:
         """Stop after the step in which time is over."""
         layers = [part for part in task.network if isinstance(part, nn.Linear)]
         start = [Weights(x.weight.detach().T.clone(), x.bias.detach().clone()) for x in layers]
-        method = GaussNewton(steps=10**6, tolerance=1e-12, evidence=self.evidence)
+        method = GaussNewton(steps=10**6, tolerance=1e-12)
         model = LiftedMLP(
             (task.x.shape[1], HIDDEN, HIDDEN, 1), Tanh(), SquaredError(), rho=self.rho,
             method=method, start=start,

@@ -89,11 +89,13 @@ class LevenbergMarquardt:
         damping: the first mu, in units of the first model's mean curvature.
         mu: the next, or 0 before the first step.
         floor: the smallest that it may become, 0 before the first step.
+        corrections: of a step at most, as many as the model has use for where it is None.
     """
 
     damping: float = 1.0
     mu: float = 0.0
     floor: float = 0.0
+    corrections: int | None = None
     name: str = field(default="levenberg-marquardt", init=False)
 
     def descend(self, model: Model, decrease: Callable[[Tensor], float]) -> Descended | None:
@@ -109,7 +111,8 @@ class LevenbergMarquardt:
         growth = 2.0
         for attempt in range(1, _ATTEMPTS + 1):
             damped = model.minimizer(self.mu)
-            step, gained = _corrected(model, damped, decrease)
+            most = model.corrections if self.corrections is None else self.corrections
+            step, gained = _corrected(model, damped, decrease, most)
             if 0 < gained < math.inf and damped.expected > 0:
                 share = min(gained / damped.expected, 1.0)
                 factor = max(1 / 3, 1 - (2 * share - 1) ** 3)
@@ -121,11 +124,11 @@ class LevenbergMarquardt:
 
 
 def _corrected(
-    model: Model, damped: Damped, decrease: Callable[[Tensor], float]
+    model: Model, damped: Damped, decrease: Callable[[Tensor], float], most: int
 ) -> tuple[Tensor, float]:
     """Return the best of a damped step and its corrections, and by how much it lowers."""
     best, gained = damped.step, decrease(damped.step)
-    for _ in range(model.corrections):
+    for _ in range(most):
         step = model.inside(damped.step - damped.solve(model.bend(best)))
         found = decrease(step)
         if not gained < found < math.inf:

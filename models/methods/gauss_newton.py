@@ -153,6 +153,7 @@ class GaussNewton:
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
         solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
         if self.evidence:
+            solver.corrections = 1  # longer steps follow the noise before the first look
             return (yield from self._by_evidence(blocks, memory, forward, point, solver))
         moves = steps(
             forward, point, self.tolerance, form_named(self.form), solver, objective,
