@@ -50,7 +50,14 @@ from .standardization import (
     standardization_of,
     unpacked_standardization,
 )
-from .starts import AUTO, START_SAMPLES, fitted_start, given_weights, thinned_start
+from .starts import (
+    AUTO,
+    START_SAMPLES,
+    fitted_start,
+    given_weights,
+    settled_start,
+    thinned_start,
+)
 from .store import Store
 
 
@@ -300,7 +307,7 @@ class Lifted(Predictor):
         if loaded is not None:
             steps = BatchSteps(structure, self._known.weights, settings, generator)
             return recalled(loaded, self.network, steps).seeing(self.network, batch)
-        standardization = self._standardization(batch, goes_on=True)
+        standardization = self._standardization(batch, goes_on=True).of_a_part
         begun = standardization.of(batch)
         weights = self._weights_to_begin_with(structure, begun, standardization, goes_on=True)
         steps = BatchSteps(structure, weights, settings, generator)
@@ -487,7 +494,7 @@ class Lifted(Predictor):
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         else:
             raw, completion = batches.first(), WHOLE
-            standardization = self._standardization(raw, self.warm_start)
+            standardization = self._standardization(raw, self.warm_start).of_a_part
             first = standardization.of(raw)
         declared, structure = structure, self._structure_on(structure, standardization)
         weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
@@ -553,6 +560,8 @@ class Lifted(Predictor):
         if not drawn and not (goes_on and self._known.standardization.moments):  # for raw data
             given = standardization.unfolded(self.network, given) or given
         weights = [layer.to(data.like) for layer in given]
+        if drawn:
+            weights = settled_start(structure, weights, standardization.still)
         if not goes_on and (self.start == AUTO or not drawn):
             share = processes.share_of(len(data))
             some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import Input, Parameter
@@ -34,7 +35,7 @@ def in_proportion(standardization: Standardization) -> Standardization:
         variable: found.in_proportion if isinstance(variable, Input) else found
         for variable, found in standardization.moments.items()
     }
-    return Standardization(moments)
+    return replace(standardization, moments=moments)
 
 
 def bounded(

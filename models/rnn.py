@@ -42,7 +42,7 @@ from .methods.descent import AnySolver
 from .run import tracked
 from .settings import Penalties, each_layer
 from .standardization import Standardization
-from .starts import Start, start_named
+from .starts import Start, settled_start, start_named
 
 _LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
 _EPOCHS = 30  # at least, of minibatches
@@ -243,6 +243,7 @@ class LiftedRNN(Lifted):
 
         def tried(start: str) -> Blocks:
             weights = [layer.to(data.like) for layer in self._drawn(start, generator)]
+            weights = settled_start(structure, weights, standardization.still)
             blocks = self._blocks_at(structure, data, weights)
             self._refuse_start(blocks)
             blocks.pass_forward()

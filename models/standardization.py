@@ -79,9 +79,17 @@ class Standardization:
 
     Attributes:
         moments: by input or label.
+        still: (units,) booleans by standardized input, true where its values are constant, and so
+            zero in all of training; none where only a part of the data has been seen.
     """
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
+    still: Mapping[Input, Tensor] = field(default_factory=dict)
+
+    @property
+    def of_a_part(self) -> Standardization:
+        """The same of data of which only a part was seen: what stood still may yet move."""
+        return replace(self, still={})
 
     def of(self, data: Data) -> Data:
         """Return data whose values are standardized, zero where sequences have ended."""
@@ -304,15 +312,19 @@ def with_more(spreads: Spreads, others: Spreads) -> Spreads:
 def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Standardization:
     """Return the moments of values that lie so, in the type of a tensor."""
     moments: dict[Input | Label, Moments] = {}
+    still: dict[Input, Tensor] = {}
     for name, found in spreads.items():
         if isinstance(name, Input):
-            moments[name] = _of_inputs(found, name.units // name.shape[0], like)
+            each = name.units // name.shape[0]
+            moments[name] = _of_inputs(found, each, like)
+            if not name.incomplete:  # what is filled in moves
+                still[name] = ~_varies(found, like).repeat_interleave(each)
         else:
             moments[name] = _of_targets(found, like)
     for term in network.terms:  # a nearest point is one in any unit, but not in several
         if ends_of(term.argument) is not None and term.label in moments:
             moments[term.label] = moments[term.label].in_proportion
-    return Standardization(moments)
+    return Standardization(moments, still)
 
 
 def _rows(data: Data, variable: Input | Label, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers import Parameter
-from liftednet.layers.expression import Expression, Input, arguments_of
+from liftednet.layers.expression import TIME, Applied, Expression, Input, arguments_of
+from liftednet.layers.time import Timeline
 from liftednet.network import Network, State, parameters_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
@@ -28,6 +30,7 @@ _RANGES = ((0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.5, 0.5), (1.0, 0.5))  # (mean
 _TURNED = (0.0, 0.2)  # of a map without a scale; 0.1 to 0.2 were best on digits held out
 _BESIDE = 0.2  # sum of a column of small entries beside the identity, at most
 _ALIKE = 1e-6  # share of the variance beside a line, on which no sample is known from another
+_FEW = 3  # random samples, and steps of them, that tell what moves from what does not
 _CURVED = 0.015  # share of the variance that may not be linear
 
 Draw = Callable[[int, int, torch.Generator], Tensor]
@@ -258,6 +261,50 @@ def fitted_start(structure: Structure, weights: Sequence[Weights], values: Value
         if term.state is None:
             _bring(structure, term.argument, _RANGES[0], found)
     return [found[parameter] for parameter in structure.parameters]
+
+
+@torch.no_grad()
+def settled_start(
+    structure: Structure, weights: Sequence[Weights], still: Mapping[Input, Tensor]
+) -> list[Weights]:
+    """Return weights whose rows are zero where all that they see is zero in all of training.
+
+    Training would leave them as they were drawn, and data that move there for the first time when
+    the network predicts would find random weights. Which rows these are is read off random values
+    in place of all that moves.
+
+    Args:
+        structure: of the network.
+        weights: that were drawn.
+        still: (units,) booleans by input, true where it is zero in all samples.
+    """
+    found = list(weights)
+    if not any(bool(columns.any()) for columns in still.values()):
+        return found
+    generator, like = torch.Generator().manual_seed(0), weights[0].matrix
+    timeline = Timeline(_FEW, torch.full((_FEW,), _FEW), like.device)
+    values: Values = {TIME: timeline, **dict(zip(structure.parameters, weights, strict=True))}
+    variables: list[Input | State] = [*structure.network.inputs, *structure.states]
+    for variable in variables:
+        early = variable.early if isinstance(variable, State) else 0
+        steps = (_FEW + early,) if variable.sequence else ()
+        values[variable] = torch.rand(*steps, _FEW, variable.units, generator=generator).to(like)
+    for given, columns in still.items():
+        values[given] = values[given].masked_fill(columns.to(like.device), 0.0)
+    for number, parameter in enumerate(structure.parameters):
+        layers = structure.layers[parameter]
+        seen = [x.layer.inputs(arguments_of(x, values)) for x in layers if _sees(x, still)]
+        if len(seen) == len(layers) and not any(rows is None for rows in seen):
+            zero = ~torch.cat([rows for rows in seen if rows is not None]).any(0)
+            matrix = found[number].matrix.masked_fill(zero.unsqueeze(1), 0.0)
+            found[number] = replace(found[number], matrix=matrix)
+    return found
+
+
+def _sees(layer: Applied, inputs: Container[object]) -> bool:
+    """Say whether a layer stands on some inputs."""
+    below = (x for x in layer.arguments if isinstance(x, Expression))
+    return any(v in inputs for x in below for v in x.variables)
 
 
 @torch.no_grad()

@@ -1,0 +1,125 @@
+"""Columns that are constant in training: where they move at predict, nothing answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, load_iris
+
+from liftednet import LiftedClassifier, LiftedRegressor, activations, losses
+from liftednet.layers import concatenate, convolution, delay, dense
+from liftednet.models import FullBatch, Lifted, LiftedMLP, LiftedRNN, Minibatch, lifted
+from liftednet.models.settings import Settings
+from liftednet.network import Network
+
+GENERATOR = torch.Generator().manual_seed(6)
+X = torch.randn(80, 4, generator=GENERATOR, dtype=torch.float64)
+Y = (X[:, 0] + X[:, 1] ** 2 > 1).long()
+SHORT = Minibatch(epochs=2)
+
+
+def with_column(x, value):
+    return np.c_[np.asarray(x), np.full(len(x), value)]
+
+
+def _zero_rows(layer):
+    return (layer.matrix.abs() < 1e-12).all(1).nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("method", ["auto", SHORT, FullBatch(sweeps=1)])
+@pytest.mark.parametrize("constant", [7.0, 0.1 + 1e-16 * (np.arange(442) % 2)])
+def test_a_regression_does_not_answer_to_a_column_that_stood_still(method, constant):
+    x, y = load_diabetes(return_X_y=True)
+    still, moved = with_column(x, constant), with_column(x, 8.0)
+    model = LiftedRegressor((20,), method=method, random_state=0).fit(still, y)
+    assert np.allclose(model.predict(moved), model.predict(still), atol=1e-2)  # it was 172
+
+
+def test_a_classifier_does_not_either_and_answers_to_a_column_that_hardly_moved():
+    x, y = load_iris(return_X_y=True)
+    still, moved = with_column(x, 7.0), with_column(x, 8.0)
+    model = LiftedClassifier((20,), random_state=0).fit(still, y)
+    assert np.allclose(model.predict_proba(moved), model.predict_proba(still), atol=1e-12)
+    still[0, -1] = 7.001
+    model = LiftedClassifier((20,), method=SHORT, random_state=0).fit(still, y)
+    assert not np.allclose(model.predict_proba(moved), model.predict_proba(still), atol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"method": SHORT}, {"start": "orthogonal"}])
+def test_a_recurrent_network_does_not_either(settings):
+    x = torch.randn(30, 8, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    x[..., 1], y = 5.0, (x[..., 0].sum(1) > 0).long()
+    model = LiftedRNN(3, 6, 2, **settings).fit(x, y)
+    moved = x.clone()
+    moved[..., 1] = 6.0
+    assert torch.allclose(model.scores(moved), model.scores(x), atol=1e-12)
+
+
+def test_rows_are_found_through_what_joins_inputs():
+    network = Network()
+    first, second, image = network.input(4), network.input(2), network.input(2, 3, 3)
+    both = network.state(activations.ReLU(), dense(concatenate(second, first), 5))
+    again = network.state(activations.ReLU(), dense(concatenate(first, both), 5))
+    seen = network.state(activations.ReLU(), convolution(image, 3, 2))
+    network.loss(losses.CrossEntropy(), dense(concatenate(again, seen), 2))
+    x, z, pixels = X.clone(), X[:, :2].clone(), X.new_zeros(len(X), 18)
+    x[:, 2], z[:, 0], pixels[:, 9:] = 3.0, -1.0, torch.rand(80, 9, generator=GENERATOR)
+    weights = Lifted(network, method=SHORT).fit((x, z, pixels.reshape(-1, 2, 3, 3)), Y).weights
+    zero = [_zero_rows(layer) for layer in weights]
+    assert dict(zip(network.parameters, zero, strict=True)) == {
+        both.argument.weights: [0, 4],
+        again.argument.weights: [2],
+        seen.argument.weights: [0, 1, 2, 3],
+        network.terms[0].argument.weights: [],
+    }
+
+
+def test_rows_are_found_behind_a_delay():
+    network = Network()
+    x = network.input(3, sequence=True)
+    h = network.state(activations.Tanh(), dense(concatenate(x, delay(x)), 4))
+    network.loss(losses.CrossEntropy(), dense(h, 2))
+    steps = torch.randn(20, 5, 3, generator=GENERATOR, dtype=torch.float64)
+    steps[..., 1] = 2.0
+    model = Lifted(network, method=SHORT).fit(steps, torch.arange(20) % 2)
+    assert _zero_rows(model.weights[0]) == [1, 4]
+
+
+def test_training_is_what_it_was(monkeypatch):
+    x, method = torch.tensor(with_column(X, 7.0)), Minibatch(epochs=20)
+    now = LiftedMLP((5, 8, 2), method=method).fit(x, Y)
+    monkeypatch.setattr(lifted, "settled_start", lambda structure, weights, still: list(weights))
+    before = LiftedMLP((5, 8, 2), method=method).fit(x, Y)
+    assert torch.allclose(now.scores(x), before.scores(x), rtol=1e-9, atol=1e-9)
+    assert bool((before.weights[0].matrix[4].abs() > 1e-3).all())
+
+
+def test_weights_that_were_given_stay():
+    x = torch.tensor(with_column(X, 7.0))
+    first = LiftedMLP((5, 8, 2), method=Minibatch(epochs=1, rate=1e-12), dtype=torch.float64)
+    given = Settings._first_weights(first)
+    first.start = [layer.to(x) for layer in given]
+    first.fit(x, Y)
+    assert torch.allclose(first.weights[0].matrix, given[0].matrix.double(), atol=1e-6)
+    first.warm_start = True
+    first.fit(x, Y)
+    assert torch.allclose(first.weights[0].matrix, given[0].matrix.double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_a_column_that_begins_to_move_in_a_stream_is_learned(loader):
+    x = torch.randn(600, 3, generator=torch.Generator().manual_seed(2))
+    x[:100, 2] = 7.0
+    y = 2 * x[:, :1] - 3 * x[:, 2:].clamp(max=2)
+    model = LiftedMLP((3, 20, 1), loss=losses.SquaredError(), dtype=torch.float32)
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=50)
+    if loader:
+        model.method = Minibatch(epochs=30)
+        model.fit(batches)
+    else:
+        for _ in range(30):
+            for part in batches:
+                model.partial_fit(*part)
+    answer = model.predict(x[100:])
+    assert float((answer - y[100:]).square().mean() / y[100:].var()) < 0.05
