@@ -54,7 +54,8 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         options: passed to that solver; None asks for high precision.
         tolerance: the KKT residual that counts as solved; None for 1e-6 in float64, which not every
             backend reaches, and 1e-5 in float32. What it may cost in the objective grows with its
-            square times the condition number.
+            square times the condition number. Where the residual is larger, as beside the ends of
+            steep potentials, a proven bound of what that costs the objective counts, too.
 
     Example:
         >>> import torch
@@ -198,8 +199,20 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         tolerance, unfinished = self._goal(problem), Status.STALLED
         if failure is not None:
             tolerance, unfinished = -np.inf, Status.FAILED
+        cost = np.nan
+        if residual > tolerance >= 0 and np.isfinite(objective):
+            cost = problem.cost(value) / abs(objective) if objective else np.nan
         solution = Solution(
-            value, objective, residual, steps, tolerance, unfinished, seconds, self.name, duals
+            value,
+            objective,
+            residual,
+            steps,
+            tolerance,
+            unfinished,
+            seconds,
+            self.name,
+            duals,
+            cost,
         )
         if failure is not None:
             raise SolverError(f"the reference solver failed: {failure}.", solution)

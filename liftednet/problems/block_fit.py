@@ -17,7 +17,7 @@ from liftednet.divergences import Divergence, Raw
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
-from liftednet.problems.fit import Fit, Statement, parameter
+from liftednet.problems.fit import Fit, Statement, parameter, states_cost
 from liftednet.problems.formulation import Formulation, Measure
 from liftednet.problems.linearized_over_time import NEAR, rounding
 from liftednet.problems.link import Link
@@ -59,6 +59,10 @@ class Prior(ABC):
     @abstractmethod
     def obstacle(self) -> str | None:
         """Return why there is no prox, or None."""
+
+    def cost(self, v: Tensor, gradient: Tensor) -> float:
+        """Return how far g(v) + <gradient, v> is above its least value; NaN where none knows."""
+        return math.nan
 
     @abstractmethod
     def stated(self, v: Expression) -> Statement:
@@ -125,6 +129,11 @@ class BoxedStates(Prior):
         """That of lam Phi, lam / L with L a Lipschitz constant of phi; 0 where phi has none."""
         lipschitz = self.divergence.activation.lipschitz
         return self.lam / lipschitz if lipschitz else 0.0
+
+    def cost(self, v: Tensor, gradient: Tensor) -> float:
+        """Return the bound over the states that count, see `states_cost`."""
+        rows = (v, gradient) if self.counted is None else (v[self.counted], gradient[self.counted])
+        return states_cost(self.divergence, self.lam, *(x.flatten(0, -2) for x in rows))
 
     def obstacle(self) -> str | None:
         """Ask for a prox."""
@@ -442,6 +451,13 @@ class BlockFit(Fit[Any]):
         sizes = sum((term.abs() for term in terms), s * v.abs())
         bound = total(problem._bound(violation + rounding(sizes)))
         return Measure(objective, max(residual, bound / (self.own.lam + abs(objective))))
+
+    def cost(self, value: Any) -> float:
+        """Return a bound of how far the objective is above the least one, in float64."""
+        if not self.convex or self.smoothness is None:
+            return math.nan
+        problem, v = self.double(), self.block.packed(value).double()
+        return self.block.cost(v, sum(problem.terms(v)))
 
     def _cost(self, violation: Tensor, objective: float) -> float:
         """Return |g|^2 / (2 modulus) of a subgradient g, relative to the objective's size."""

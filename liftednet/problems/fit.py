@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Generic
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import torch
 from torch import Tensor
 
+from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.formulation import Formulation, Measure, Value, exact_target, to_numpy
 from liftednet.problems.link import Link
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 Statement = tuple["Expression", list["Constraint"]]
+
+_ROUNDING = 1e-14  # of the terms of a cost, in float64
 
 
 class Fit(ABC, Generic[Value]):
@@ -82,6 +86,15 @@ class Fit(ABC, Generic[Value]):
     def measure(self, value: Value) -> Measure:
         """Return the objective and the relative KKT residual at a value, in float64."""
 
+    def cost(self, value: Value) -> float:
+        """Return a bound of how far the objective at a value is above the least one, in float64.
+
+        NaN where none is known. It is proven, so that a residual need not be small, too: that of a
+        potential whose slope is steep beside its domain's ends may be far larger than what it
+        costs.
+        """
+        return math.nan
+
     def read_duals(self, formulation: Formulation) -> tuple[Tensor, ...]:
         """Return the duals of a solved formulation, of the constraints that it is held by."""
         return ()
@@ -134,6 +147,32 @@ class Fit(ABC, Generic[Value]):
             formulation.parameters[f"offset {number}"].value = link.offset_rows()
             target = exact_target(link.divergence, link.target)
             formulation.parameters[f"target {number}"].value = target
+
+
+def states_cost(divergence: Divergence, lam: float, states: Tensor, gradient: Tensor) -> float:
+    """Return lam [Phi(Z) + Phi*(-G / lam) + <Z, G> / lam], a bound of F(Z) - min F.
+
+    Of F = lam Phi + f with f convex and G its gradient at Z: what is above the least of lam Phi
+    plus the tangent of f, which f is above (Jaggi, Revisiting Frank-Wolfe, 2013, for a domain as
+    Phi). NaN where the map takes several pre-activations for a state, or has no potential.
+
+    Args:
+        divergence: gives Phi.
+        lam: its weight.
+        states: Z, (samples, units), float64.
+        gradient: G, likewise.
+    """
+    activation = divergence.activation
+    if isinstance(divergence, Raw) or activation.pre_units(1) > 1:
+        return math.nan
+    pull = -gradient / lam
+    least = activation.forward(pull)
+    parts = torch.stack([
+        activation.potential_value(states), -activation.potential_value(least),
+        (pull * (least - states)).sum(-1),
+    ])  # fmt: skip
+    rounding = _ROUNDING * (parts.abs().sum() + (pull * least).abs().sum())
+    return lam * float(parts.sum().clamp(min=0) + rounding)
 
 
 def _summed(link: Link, u: Expression, target: Expression) -> Expression:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from liftednet.divergences import Divergence, Raw, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
-from liftednet.problems.fit import Fit, Statement, parameter, read_states
+from liftednet.problems.fit import Fit, Statement, parameter, read_states, states_cost
 from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.link import Link
 from liftednet.problems.ramps import own_map
@@ -162,3 +163,17 @@ class OutputFit(Fit[Tensor]):
         if unknown:
             violation = torch.full_like(violation, torch.nan)
         return measured(objective, violation, largest)
+
+    def cost(self, value: Tensor) -> float:
+        """Return a bound of what is above the least objective at Z, see `states_cost`."""
+        if self.loss.stated_only:
+            return math.nan
+        total = 0.0
+        for part in row_chunks(len(value), value.shape[1]):
+            z, y = value[part].double(), self.target[part].double()
+            with torch.enable_grad():
+                at = z.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(self.loss.output_value(y, at), at)
+            gradient = slope - self.lam * self.pre_activation[part].double()
+            total += states_cost(self.divergence, self.lam, z, gradient)
+        return total

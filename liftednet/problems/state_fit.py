@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from liftednet.divergences import Divergence, Raw, require_divergence, within
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Times
-from liftednet.problems.fit import Fit, Statement, parameter, read_states
+from liftednet.problems.fit import Fit, Statement, parameter, read_states, states_cost
 from liftednet.problems.formulation import Formulation, Measure, measured
 from liftednet.problems.link import Link
 from liftednet.problems.ramps import Looped, looped, measured_by_loop
@@ -188,6 +189,17 @@ class StateFit(Fit[Tensor]):
         if self.smoothness is None:
             violation = torch.full_like(violation, torch.nan)
         return measured(objective, violation, scale)
+
+    def cost(self, value: Tensor) -> float:
+        """Return a bound of what is above the least objective at Z, see `states_cost`."""
+        total = 0.0
+        for part in row_chunks(self.samples, self.units):
+            z = value[part].double()
+            _, gradient, _ = self.rows(part)._terms(z)
+            if gradient is None:
+                return math.nan
+            total += states_cost(self.divergence, self.lam, z, gradient)
+        return total
 
     def rows(self, part: slice | Tensor) -> StateFit:
         """Return the fit of some of the samples, in float64."""
