@@ -454,10 +454,10 @@ class BlockFit(Fit[Any]):
 
     def cost(self, value: Any) -> float:
         """Return a bound of how far the objective is above the least one, in float64."""
-        if not self.convex or self.smoothness is None:
+        if self.own is not None or self.smoothness is None:  # a link to itself is not convex alone
             return math.nan
         problem, v = self.double(), self.block.packed(value).double()
-        return self.block.cost(v, sum(problem.terms(v)))
+        return self.block.cost(v, torch.stack(problem.terms(v)).sum(0))
 
     def _cost(self, violation: Tensor, objective: float) -> float:
         """Return |g|^2 / (2 modulus) of a subgradient g, relative to the objective's size."""

@@ -137,6 +137,7 @@ class Reader:
         whole = {key: row for key, row in ROWS.items() if isinstance(key, type)}
         longer = tuple(torch.cat([x, x[:1]]) for x in example)
         run, other = record(network, example, whole), record(network, longer, whole)
+        _refuse_packed(run.calls)
         for call, again in zip_longest(run.calls, other.calls):
             if call is None or again is None or call.name != again.name:
                 stands = " and ".join(x.where if x else "nothing" for x in (call, again))
@@ -181,12 +182,7 @@ class Reader:
         if len(moved) > 1 or (sizes[axis], other[axis]) != (
             factor * samples, factor * (samples + 1),
         ):  # fmt: skip
-            hint = ""
-            if "pack_padded" in where:
-                hint = (
-                    " Run padded sequences, and take h[torch.arange(len(h)), lengths - 1] as last."
-                )
-            raise DataError(f"{where} mixes samples: its shape goes from {sizes} to {other}.{hint}")
+            raise DataError(f"{where} mixes samples: its shape goes from {sizes} to {other}.")
         return Layout((*sizes[:axis], 1, *sizes[axis + 1 :]), axis, factor)
 
     def _read(self, call: Call, again: Call) -> None:
@@ -482,3 +478,18 @@ def _as(original: Tensor, given: Tensor, in_place: bool) -> Tensor:
         return given.clone() if in_place else given
     rounded = given.round() if given.is_floating_point() else given
     return rounded.to(original.dtype)
+
+
+def _refuse_packed(calls: Sequence[Call]) -> None:
+    """Raise `DataError` where sequences are packed, whose steps are of all samples at once."""
+    for call in calls:
+        if call.name in ("pack_padded_sequence", "pack_sequence"):
+            raise DataError(
+                f"{call.where} mixes samples. Run the recurrent layer on the padded sequences, "
+                "h, _ = rnn(x) with batch_first=True: what comes after the end of a sequence "
+                "changes nothing before it. As the last state take h[torch.arange(len(h)), "
+                "lengths - 1], with lengths an input of the network, or h[:, -1] where all "
+                "sequences have every step, in place of what rnn returns beside h. The backward "
+                "half of a bidirectional layer would begin in the padding: there take sequences "
+                "of one length, or LiftedRNN(..., bidirectional=True).fit(X, y, lengths=lengths)."
+            )

@@ -1107,7 +1107,8 @@ class Packed(nn.Module):
         super().__init__()
         self.recurrence, self.readout = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        lengths = torch.full((len(x),), x.shape[1]) if lengths is None else lengths
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
         last: Tensor = self.readout(self.recurrence(packed)[1][0][-1])
         return last
@@ -1115,5 +1116,25 @@ class Packed(nn.Module):
 
 def test_packed_sequences_are_refused_with_what_to_write() -> None:
     x, lengths = torch.zeros(4, 5, 3), torch.tensor([5, 2, 3, 1])
-    with pytest.raises(DataError, match=r"h\[torch\.arange\(len\(h\)\), lengths - 1\]"):
-        lift(Packed(), (x, lengths), loss=CrossEntropy())
+    for example in ((x, lengths), x):
+        with pytest.raises(DataError, match=r"h\[torch\.arange\(len\(h\)\), lengths - 1\]"):
+            lift(Packed(), example, loss=CrossEntropy())
+
+
+class Padded(Packed):
+    """The same as the error tells to write it."""
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        h, _ = self.recurrence(x)
+        assert lengths is not None
+        last: Tensor = self.readout(h[torch.arange(len(h)), lengths - 1])
+        return last
+
+
+def test_padded_sequences_compute_what_packed_ones_do_and_are_lifted() -> None:
+    x, lengths = torch.randn(30, 5, 3), torch.randint(1, 6, (30,))
+    packed, padded = Packed(), Padded()
+    padded.load_state_dict(packed.state_dict())
+    assert torch.allclose(packed(x, lengths), padded(x, lengths), atol=1e-6)
+    lifted = lift(padded, (x[:2], lengths[:2]), loss=CrossEntropy(), show=False)
+    assert torch.allclose(lifted.scores((x, lengths)), padded(x, lengths), atol=1e-5)
