@@ -13,7 +13,8 @@ from liftednet.samples import row_chunks
 
 _APART = 10.0  # times as far as all others
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
-_SAMPLES = 1_000  # rows that a median, and most features, are judged by
+_SAMPLES = 1_000  # rows that most features are judged by
+_MEDIAN = 250  # of these, for a median: it only has to lie among most of the others
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +45,8 @@ def gaps_of(rows: Tensor) -> Gaps:
         rows: (samples, features) of this process.
     """
     some = processes.joined(rows[:: max(1, -(-len(rows) // _SAMPLES))])
-    center = some.median(0).values if len(some) else rows.new_zeros(rows.shape[1])
+    middle = some[:: max(1, -(-len(some) // _MEDIAN))]
+    center = middle.median(0).values if len(some) else rows.new_zeros(rows.shape[1])
     high = torch.zeros_like(center)
     if len(rows):
         high = torch.maximum(rows.amax(0) - center, center - rows.amin(0))

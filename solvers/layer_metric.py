@@ -13,6 +13,8 @@ from liftednet.penalties import Penalty
 from liftednet.products import product
 from liftednet.samples import Weights
 
+from .deferred import stays_on_device
+
 _NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
 
 
@@ -58,10 +60,41 @@ class Move:
             length: how far, ().
             scaled: the length times the scale of the matrix, ().
         """
-        matrix = torch.addcmul(layer.matrix, self.matrix, scaled, value=-1, out=self.matrix)
+        return Weights(self._matrix(layer, scaled), self._bias(layer, length))
+
+    def _matrix(self, layer: Weights, scaled: Tensor) -> Tensor:
+        return torch.addcmul(layer.matrix, self.matrix, scaled, value=-1, out=self.matrix)
+
+    def _bias(self, layer: Weights, length: Tensor) -> Tensor | None:
         if layer.bias is None or self.bias is None:
-            return Weights(matrix, layer.bias)
-        return Weights(matrix, torch.addcmul(layer.bias, self.bias, length, value=-1))
+            return layer.bias
+        return torch.addcmul(layer.bias, self.bias, length, value=-1)
+
+
+@dataclass(frozen=True)
+class ProximalMove(Move):
+    """A direction along which a step ends with the prox of a penalty, in the metric v I of rank 0.
+
+    Attributes:
+        bias: of the mean pre-activation, which the bias keeps from what the matrix does.
+        mean: of the inputs, (inputs,).
+        penalty: pi.
+        counts: samples that share it.
+    """
+
+    mean: Tensor
+    penalty: Penalty
+    counts: float
+
+    def taken(self, layer: Weights, length: Tensor, scaled: Tensor) -> Weights:
+        """Return weights moved by a length, and the nearest to them that the penalty asks for."""
+        t = scaled if stays_on_device(scaled) else float(scaled)
+        share = cast(float, t / self.counts)  # a scalar on a device acts as a number
+        matrix = self.penalty.prox(self._matrix(layer, scaled), share)
+        bias = self._bias(layer, length)
+        if bias is not None:
+            bias = torch.addmv(bias, (layer.matrix - matrix).T, self.mean)
+        return Weights(matrix, bias)
 
 
 def slope_of(moves: Sequence[Move]) -> Tensor:
@@ -223,7 +256,7 @@ class LayerMetric:
         return weight.addr_((self._mean - mean).to(weight), bias, alpha=-1)
 
     def move(self, weight: Tensor, bias: Tensor | None, pull: float = 0.0) -> Move:
-        """Return the gradient times the inverse metric.
+        """Return the gradient times the inverse metric, of a penalty whose gradient it contains.
 
         Args:
             weight: the gradient of W on centered inputs, (inputs, units); overwritten.
@@ -231,10 +264,7 @@ class LayerMetric:
             pull: the curvature of a penalty whose gradient is in that of W. Inputs that vary less
                 do not make the step longer: it would be all penalty, and the bias stand still.
         """
-        if self._scales is None or self._scales[0] != pull:
-            self._scales = pull, self._scaled(weight, pull)
-        scales, flat = self._scales[1], weight.flatten()
-        fall = flat.dot(flat)
+        scales, fall = self._scales_for(pull, weight), _square(weight)
         if len(self._values):
             seen = product(self._vectors.T, weight)
             shrunk = scales.shares * seen
@@ -248,6 +278,32 @@ class LayerMetric:
             [scales.of_matrix, scales.of_bias],
         )  # fmt: skip
 
+    def proximal_move(
+        self, weight: Tensor, bias: Tensor | None, penalty: Penalty, counts: float
+    ) -> ProximalMove:
+        """Return the gradient times the inverse of v I, a step along which ends with a prox.
+
+        Args:
+            weight: the gradient of W on centered inputs, (inputs, units); overwritten.
+            bias: the gradient of b, (units,), or None.
+            penalty: pi, whose gradient is not in that of W.
+            counts: samples that share it.
+        """
+        scales, falls = self._scales_for(0.0, weight), [_square(weight)]
+        found = [scales.of_matrix]
+        if bias is not None:
+            falls.append(bias.dot(bias))
+            found.append(scales.of_bias)
+            bias = bias * scales.of_bias
+        return ProximalMove(
+            weight, bias, scales.of_matrix, falls, found, self._mean, penalty, counts
+        )
+
+    def _scales_for(self, pull: float, like: Tensor) -> _Scales:
+        if self._scales is None or self._scales[0] != pull:
+            self._scales = pull, self._scaled(like, pull)
+        return self._scales[1]
+
     def _scaled(self, like: Tensor, pull: float) -> _Scales:
         self._vectors, self._values = self._vectors.to(like), self._values.to(like)
         variance = self._variance.to(like.device).clamp(min=max(_least(like), pull))
@@ -256,21 +312,10 @@ class LayerMetric:
         mean = self._mean.to(like) / variance
         return _Scales(shares.unsqueeze(1), (1 / variance).to(like), of_bias.to(like), mean)
 
-    def held(self, layer: Weights, penalty: Penalty, t: Tensor) -> Weights:
-        """Return the proximal step of a penalty in the metric v I, of rank 0.
 
-        The mean pre-activation is kept by the bias.
-
-        Args:
-            layer: where the step ends without the penalty.
-            penalty: pi.
-            t: the length of the step over v, ().
-        """
-        matrix = penalty.prox(layer.matrix, cast(float, t))
-        if layer.bias is None:
-            return Weights(matrix, None)
-        left = layer.matrix - matrix
-        return Weights(matrix, torch.addmv(layer.bias, left.T, self._mean.to(left)))
+def _square(matrix: Tensor) -> Tensor:
+    flat = matrix.flatten()
+    return flat.dot(flat)
 
 
 def _least(like: Tensor) -> float:

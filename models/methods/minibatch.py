@@ -481,21 +481,19 @@ class BatchSteps:
             self._looked = self._taken
         moves = [
             metric.move(metric.about(mean, *pair), pair[1], pull)
-            for metric, mean, pair, pull in zip(self._metrics, means, found, pulls, strict=True)
+            if _is_plain(penalty)
+            else metric.proximal_move(metric.about(mean, *pair), pair[1], penalty, counts)
+            for metric, mean, pair, pull, penalty in zip(
+                self._metrics, means, found, pulls, penalties, strict=True
+            )
         ]
         slope = slope_of(moves)
         least = torch.finfo(slope.dtype).tiny
         length = (2 * loss / slope.clamp(min=least)).clamp(max=rate).to(slope)
         scaled = length * torch.stack([move.scale for move in moves])
-        taken = [
+        self.weights = [
             move.taken(x, length, part)
             for move, x, part in zip(moves, self.weights, scaled.unbind(), strict=True)
-        ]
-        self.weights = [
-            x if _is_plain(penalty) else metric.held(x, penalty, share)
-            for metric, penalty, x, share in zip(
-                self._metrics, penalties, taken, (scaled / counts).unbind(), strict=True
-            )
         ]
         return loss
 

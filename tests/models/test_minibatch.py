@@ -124,8 +124,10 @@ def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) ->
     metric.begin(*metric.first_sums(x))
     metric.look(*metric.sums(x))
     w = torch.randn(6, 4, generator=torch.Generator().manual_seed(1)).double()
-    t = 0.7 / metric.variance
-    found = metric.held(Weights(w, torch.ones(4).double()), penalty, t)
+    none, length = torch.zeros(6, 4).double(), torch.tensor(0.7, dtype=torch.float64)
+    move = metric.proximal_move(none, torch.zeros(4).double(), penalty, counts=1.0)
+    layer = Weights(w, torch.ones(4).double())
+    found = move.taken(layer, length, length * move.scale)
     p = cp.Variable((6, 4))
     distance = float((x - x.mean(0)).square().mean()) * cp.sum_squares(p - w.numpy()) / (2 * 0.7)
     cp.Problem(cp.Minimize(penalty.expression(p) + distance), penalty.domain(p)).solve(
