@@ -12,6 +12,7 @@ from torch import Tensor
 
 from liftednet.divergences import Raw
 from liftednet.problems import Fit, StateFit
+from liftednet.problems.state_fit import reach
 from liftednet.solution import Solution
 
 from . import deferred
@@ -199,12 +200,12 @@ def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
 
 
 def largest_term(problem: StateFit, part: slice) -> float:
-    """Return the largest entry of U and of the links' V W' / lam for these samples, and 1."""
+    """Return the largest entry of the `terms` for these samples, and 1."""
     return deferred.largest(terms(problem, part), 1.0)
 
 
 def terms(problem: StateFit, part: slice) -> Iterator[Tensor]:
-    """Yield U and the links' V W' lam_k / lam for these samples, (samples, units) each."""
-    yield problem.pre_activation[part]
+    """Yield the reach of U and the links' V W' lam_k / lam for these samples, like Z each."""
+    yield reach(problem.divergence.activation, problem.pre_activation[part])
     for link in problem.links:
         yield link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)

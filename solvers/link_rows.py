@@ -61,7 +61,7 @@ class LinkRows:
         weight: [W_k], (units, columns).
         adjoint: its transpose, contiguous.
         u: U, (samples, units).
-        scale: the largest of 1 and the entries of U and V_k W_k' lam_k / lam, (samples,).
+        scale: the largest of 1, the reach of U and V_k W_k' lam_k / lam, (samples,).
     """
 
     activation: Activation

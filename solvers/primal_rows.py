@@ -10,6 +10,7 @@ from torch import Tensor
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
 from liftednet.problems import Link, StateFit
+from liftednet.problems.state_fit import reach
 from liftednet.samples import largest_eigenvalue
 
 from .deferred import largest
@@ -98,7 +99,7 @@ class PrimalRows:
 
     def scale(self, states: Tensor) -> float:
         """Return the largest entry of the terms of the gradient, at least lam."""
-        terms = [self.pull]
+        terms = [self.lam * reach(self.activation, self.pull / self.lam)]
         for link in self.links:
             terms.append(link.lam * link.map.adjoint(link.target))
         return largest(terms, self.lam)

@@ -16,6 +16,7 @@ from .conjugate import Point, downhill_point
 from .preconditioner import Preconditioner, preconditioner
 
 _ROUNDING = 1e-6  # of a unit's gradient at the anchor, which products in float32 leave of it
+_NOTHING = 1e-3  # of the rounding of [X, 1]'V, to which no tolerance reaches
 
 
 @dataclass(frozen=True)
@@ -109,16 +110,18 @@ class WeightDescent:
         """Return the solution of the ridge system with the gradient on its right.
 
         A unit whose gradient may be the rounding of products rests until the anchor follows: where
-        its activation is flat, nothing would hold it on its way.
+        its activation is flat, nothing would hold it on its way. So does one at its minimizer: the
+        squares of what is left there vanish, and the length of a step is their ratio.
         """
         columns = gradient.abs().amax(0, keepdim=True)
-        return self.system.solve(gradient.where(columns > _ROUNDING * self._at_anchor, 0.0))
+        return self.system.solve(gradient.where(columns > self._at_rest, 0.0))
 
     @cached_property
-    def _at_anchor(self) -> Tensor:
-        """The largest entry of every unit's gradient at the anchor, (1, units)."""
+    def _at_rest(self) -> Tensor:
+        """What is too little of every unit's gradient to move it, (1, units)."""
         gradient = self.quadratic_gradient(self.anchor.y) + self.anchor.pulled
-        return gradient.abs().amax(0, keepdim=True)
+        least = _NOTHING * torch.finfo(gradient.dtype).eps * self.cross.abs().max()
+        return (_ROUNDING * gradient.abs().amax(0, keepdim=True)).clamp(min=least)
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return the largest entry of the gradient."""

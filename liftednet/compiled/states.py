@@ -88,6 +88,26 @@ def _push_curved(a, t, outputs, above, lam, count, product):
 
 
 @compiled
+def _reached(u, alpha, low, high):
+    """Return the largest of min(|u|, |phi(u)|), flat."""
+    found = 0.0
+    for n in range(len(u)):
+        v = min(max(max(u[n], alpha * u[n]), low), high)
+        found = max(found, min(abs(u[n]), abs(v)))
+    return found
+
+
+@compiled
+def _reached_curved(u, own, units, count):
+    """Return the same of any map, in the first lanes."""
+    found = 0.0
+    for i in range(units):
+        for lane in range(count):
+            found = max(found, min(abs(u[i, lane]), abs(maps.forward(own, u[i, lane]))))
+    return found
+
+
+@compiled
 def _own(z, u, alpha, low, high, product):
     """Put Phi(z) - z u into product; flat arrays."""
     for n in range(len(z)):
@@ -183,7 +203,10 @@ def judged_states(u, z, links, lam, s, own):
         flat, given = gradient.ravel(), pre.ravel()
         for n in range(len(flat)):
             flat[n] = -lam * given[n]
-        scale = largest(gradient, scale)
+        if own.kind == RAMP:
+            scale = max(scale, lam * _reached(pre[:units].ravel(), *ends))
+        else:
+            scale = max(scale, lam * _reached_curved(pre, own, units, count))
         for number, link in enumerate(links):
             above, weight, adjoint = link.weight.shape[1], weights[number], adjoints[number]
             load(link.offset, first, a)

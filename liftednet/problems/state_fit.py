@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, require_divergence, within
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
@@ -171,7 +172,8 @@ class StateFit(Fit[Tensor]):
 
         The residual is the prox-gradient mapping s (Z - prox_{lam Phi / s}(Z - g / s)), with g the
         gradient of all but Phi and s = lam + the links' smoothness, its largest entry over the
-        largest entry of the terms lam U, grad R W' and V W' (and of lam, the unit of lam U).
+        largest entry of the terms lam U as far as phi follows it (`reach`), grad R W' and V W'
+        (and of lam, the unit of lam U).
         """
         found = measured_by_loop(self, value)
         if found is not None:
@@ -213,7 +215,9 @@ class StateFit(Fit[Tensor]):
         """Return the objective, the gradient of all but Phi, and the largest term in it."""
         objective = self.lam * self.divergence.state_value(z, self.pre_activation)
         gradient = -self.lam * self.pre_activation
-        scale = gradient.abs().max()
+        scale = gradient.new_zeros(())
+        if self.smoothness is not None:
+            scale = self.lam * reach(self.divergence.activation, self.pre_activation).max()
         for link in self.links:
             above = link.pre_activation(z)
             objective = objective + link.lam * link.divergence.link_value(above, link.target)
@@ -233,3 +237,13 @@ class StateFit(Fit[Tensor]):
         if activation.per_unit or activation.declares("prox"):
             return s * (z - activation.prox(z - gradient / s, self.lam / s))
         return self.lam * (z - activation.forward(-gradient / self.lam))
+
+
+def reach(activation: Activation, u: Tensor) -> Tensor:
+    """Return |u| as far as phi follows it, the smaller one of |u| and |phi(u)|, (samples, units).
+
+    A unit that u drives far into saturation stays where it is, however far that is: errors of other
+    units are not to be compared with it.
+    """
+    found = activation.forward(u).abs()
+    return torch.minimum(found, u.abs()) if found.shape == u.shape else found

@@ -16,6 +16,7 @@ from liftednet.compiled import in_threads
 from liftednet.divergences import Joint
 from liftednet.problems import StateFit
 from liftednet.problems.ramps import Array, ramp
+from liftednet.problems.state_fit import reach
 from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
@@ -193,12 +194,12 @@ def _largest(hessian: Tensor) -> float:
 
 
 def _asked(problem: StateFit, part: slice) -> tuple[Tensor, float]:
-    """Return b for these samples, and the largest entry of U and of the links' V W' / lam, and 1.
+    """Return b for these samples, and the largest of 1, the reach of U and the links' V W' / lam.
 
     b is U and the sum of (V - c - L C) W' lam_k / lam.
     """
     right = problem.pre_activation[part].double().clone()
-    size = max(1.0, float(right.abs().max()))
+    size = max(1.0, float(reach(problem.divergence.activation, right).max()))
     for link in problem.links:
         assert isinstance(link.divergence, Joint)  # the quadratic divergence
         turned, target = link.weight.double().T, link.target[part].double()

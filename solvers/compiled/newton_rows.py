@@ -398,10 +398,14 @@ def _multipliers(shared, room, start, first):
 
 @compiled
 def _scale(shared, room):
-    """Return the largest entry of u and A h in a block, and 1."""
+    """Return the largest of 1, |u| as far as phi follows it, and A h in a block."""
+    u, v, found = room.u.ravel(), room.moved.ravel(), 1.0
+    _states(u, v, shared.alpha, shared.low, shared.high)
+    for n in range(len(v)):
+        found = max(found, min(abs(u[n]), abs(v[n])))
     fill(room.moved, 0)
     _lift(shared, room, room.h, room.moved)
-    return largest(room.moved, largest(room.u, 1.0))
+    return largest(room.moved, found)
 
 
 @compiled

@@ -132,8 +132,8 @@ def newton_each(u, weight, offset, target, table, slope, own, tolerance, z):
             of the map that Phi* belongs to; (links, 7).
         slope: c of links with L, (columns,).
         own: phi.
-        tolerance: the violation at which a sample is solved, relative to the entries of u and of
-            what the targets pull at, and 1.
+        tolerance: the violation at which a sample is solved, relative to 1, the entries of u as
+            far as phi follows them, and what the targets pull at.
         z: where to begin, (samples, units), replaced by the states.
 
     Returns:
@@ -151,7 +151,10 @@ def newton_each(u, weight, offset, target, table, slope, own, tolerance, z):
                 a[k] += z[n, i] * weight[i, k]
         gradient[:] = 0.0
         _weigh(gradient, target[n], table, push)
-        goal = tolerance * max(1.0, np.max(np.abs(u[n])), _largest(weight, push))
+        scale = max(1.0, _largest(weight, push))
+        for i in range(z.shape[1]):
+            scale = max(scale, min(abs(u[n, i]), abs(maps.forward(own, u[n, i]))))
+        goal = tolerance * scale
         _answers(a, table, slope, gradient)
         _weigh(gradient, target[n], table, push)
         square = _states(own, u[n], weight, push, c, a, pre, z[n], gap)

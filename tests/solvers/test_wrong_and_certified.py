@@ -11,9 +11,18 @@ from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
-from liftednet.problems import Design, OutputFit, StatesOverTime, TimeLink, WeightFit, Weights
+from liftednet.problems import (
+    Design,
+    Link,
+    OutputFit,
+    StateFit,
+    StatesOverTime,
+    TimeLink,
+    WeightFit,
+    Weights,
+)
 from liftednet.solution import Status
-from liftednet.solvers import solve
+from liftednet.solvers import GeneralizedLinear, named, solve, solver_names
 from liftednet.solvers.forward_over_time import forward_states
 
 
@@ -139,3 +148,50 @@ def test_soft_labels_may_be_denormal(lam):
     u = torch.tensor([[1.0, -2.0, 0.5], [0.3, 1.0, -1.0]])
     problem = OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, lam)
     assert solve(problem).status is Status.SOLVED
+
+
+FAR = [
+    activations.ReLU(),
+    activations.Clipped(0.0, 1.0),
+    activations.Sigmoid(),
+    activations.Softplus(),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("above", [joint(activations.Identity()), tight(activations.Softmax())])
+@pytest.mark.parametrize("activation", FAR, ids=repr)
+def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, dtype):
+    generator = torch.Generator().manual_seed(0)
+
+    def fit(last: float) -> StateFit:
+        generator.manual_seed(0)
+        u = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+        weight = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+        target = torch.eye(3, dtype=torch.float64)[torch.arange(12) % 3]
+        u[:, 3] = last
+        parts = (weight, torch.zeros(3).double(), target)
+        link = Link(above, *(part.to(dtype) for part in parts), 0.5)
+        return StateFit(tight(activation), u.to(dtype), (link,), 3.0)
+
+    far, near = fit(-4e9), fit(-20.0)  # phi is the same at both, to 2e-9
+    expected = solve(near, "reference").value
+    assert far.measure(expected + 0.01 * (expected > 0.1)).residual > 1e-4
+    names = [name for name in solver_names() if named(name).obstacle(far) is None]
+    for name in {*names, "auto"} - {"reference"}:
+        solution = solve(far, name)
+        assert solution.status is Status.SOLVED, name
+        torch.testing.assert_close(solution.value, expected, atol=2e-4, rtol=2e-4, msg=name)
+
+
+def test_a_unit_at_its_minimizer_stays_there():
+    """Squares of gradients of 1e-22 vanish in float32, and steps are ratios of these."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(12, 5, generator=generator)
+    y = torch.rand(12, 4, generator=generator) * torch.tensor([1.0, 1.0, 1.0, 0.0])
+    small = 1e-20 * torch.randn(5, 1, generator=generator)
+    start = Weights(torch.cat([torch.zeros(5, 3), small], 1), torch.tensor([0.0, 0.0, 0.0, -0.6]))
+    problem = WeightFit(tight(activations.Clipped(0.0, 1.0)), Design(x), y, SquaredFrobenius(0.1))
+    solution = solve(problem, GeneralizedLinear(1e-7), start=start)
+    assert solution.value.bias is not None
+    assert float(solution.value.bias[3]) == pytest.approx(-0.6)
