@@ -170,8 +170,7 @@ def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, d
         weight = torch.randn(4, 3, generator=generator, dtype=torch.float64)
         target = torch.eye(3, dtype=torch.float64)[torch.arange(12) % 3]
         u[:, 3] = last
-        parts = (weight, torch.zeros(3).double(), target)
-        link = Link(above, *(part.to(dtype) for part in parts), 0.5)
+        link = Link(above, weight.to(dtype), torch.zeros(3, dtype=dtype), target.to(dtype), 0.5)
         return StateFit(tight(activation), u.to(dtype), (link,), 3.0)
 
     far, near = fit(-4e9), fit(-20.0)  # phi is the same at both, to 2e-9
