@@ -389,11 +389,20 @@ def require_activation(value: object, where: str) -> None:
 
 
 class FunctionActivation(Activation):
-    """An activation that is declared by its forward map alone."""
+    """An activation that is declared by its forward map alone.
 
-    def __init__(self, forward: Map, lipschitz: float | None = None) -> None:
+    Attributes:
+        slopes: the least and the largest phi', where they are proven; a grid proves nothing.
+    """
+
+    def __init__(
+        self,
+        forward: Map,
+        lipschitz: float | None = None,
+        slopes: tuple[float, float] | None = None,
+    ) -> None:
         """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
-        self.function = forward
+        self.function, self.slopes = forward, slopes
         refuse_bad_map(forward)
         if lipschitz is not None:
             self.lipschitz = require_positive("lipschitz", lipschitz)

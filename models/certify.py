@@ -11,12 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from liftednet.activation import Activation
+from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import Arctan, Clipped, Identity, LeakyReLU, Sigmoid, Sine, Softmax, Tanh
 from liftednet.errors import DataError, DeclarationError
 from liftednet.export import Affine, ExportedGraph
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Input
+from liftednet.layers.join import Scaled, Sum
+from liftednet.layers.mapped import Mapped
 from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
 from liftednet.network import State
@@ -141,7 +143,8 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
     """Return what a fitted model or a torch network is for certain, at every input.
 
     Derivatives go through the layers as intervals: those of u = x W + b by
-    [l W+ - h W-, h W+ - l W-], of phi(u) by its slopes; rounded outward in float64. An output is
+    [l W+ - h W-, h W+ - l W-], of phi(u) by its slopes (those of torch's GELU, SiLU, Mish, SELU
+    and their like by the extremes of phi'); rounded outward in float64. An output is
     convex where it is a nonnegative combination of convex units (and a nonpositive one of concave
     ones) under convex, nondecreasing activations (Amos, Xu, Kolter, 2017). The Lipschitz constant
     is the smallest one of the product of spectral norms, the norm of the largest absolute
@@ -233,20 +236,25 @@ class _Facts:
         """Return the facts of phi(u)."""
         if type(activation) is Softmax:
             return self._softmax()
-        if type(activation) not in _MONOTONE:
+        slopes = _slopes(activation)
+        if slopes is None:
             return self.unknown(self.low.shape[1] // activation.pre_units(1))
-        steepest = activation.lipschitz
-        assert steepest is not None  # of those that are monotone here
-        flattest = _flattest(activation)
-        low, high = _outward(
-            self.low.clamp(min=0) * flattest + self.low.clamp(max=0) * steepest,
-            self.high.clamp(min=0) * steepest + self.high.clamp(max=0) * flattest,
+        no, found = torch.zeros_like(self.convex), self.sloped(slopes)
+        return replace(
+            found,
+            convex=self.convex if type(activation) in CONVEX else no,
+            concave=self.concave if type(activation) is Identity else no,
         )
+
+    def sloped(self, slopes: tuple[float, float]) -> _Facts:
+        """Return the facts of units phi(u) whose phi' lies between two slopes."""
+        flattest, steepest = slopes
+        ends = [end * slope for end in (self.low, self.high) for slope in slopes]
+        ends = [end.nan_to_num(0.0, torch.inf, -torch.inf) for end in ends]  # 0 times any size
+        low, high = _outward(*torch.stack(ends).aminmax(dim=0))
         no = torch.zeros_like(self.convex)
-        return _Facts(
-            low, high, self.convex if type(activation) in CONVEX else no,
-            self.concave if type(activation) is Identity else no, steepest * self.lipschitz,
-        )  # fmt: skip
+        largest = max(abs(flattest), abs(steepest))
+        return _Facts(low, high, no, no, largest * self.lipschitz if largest else 0.0)
 
     def _softmax(self) -> _Facts:
         """Return the facts of p: dp_k / du_k in [0, 1/4], dp_k / du_j in [-1/4, 0]."""
@@ -340,7 +348,8 @@ class _Walk:
         while True:
             below = expression.arguments[0] if _is_dense(expression) else None
             several = len(self.structure.network.terms) + len(self.structure.network.inputs) > 2
-            if several or not isinstance(below, Input | State):
+            unit = None if below is None else self._unit(below)
+            if several or not (unit or isinstance(below, Input | State)):
                 raise DeclarationError("the semidefinite bound is for one chain of dense layers.")
             matrix = self.weights[expression.weights].matrix
             if isinstance(below, Input):
@@ -349,15 +358,39 @@ class _Walk:
                 chain.weights.insert(0, scaled.numpy())
                 break
             chain.weights.insert(0, matrix.numpy())
-            activation = self.structure.divergences[below].activation
-            if type(activation) not in _MONOTONE or activation.lipschitz is None:
+            if unit is None:
+                activation = self.structure.divergences[below].activation
                 raise DeclarationError(f"the slopes of {activation!r} are not known.")
-            flattest = _flattest(activation) if below.bounds is None else 0.0
-            chain.slopes.insert(0, (flattest, activation.lipschitz))
-            expression = below.argument
+            expression, slopes = unit
+            chain.slopes.insert(0, slopes)
         bound = semidefinite_lipschitz(chain) * _NORM
         bounded = replace(self._facts(inside, known), lipschitz=bound)
         return self._term(term, {**known, inside: bounded}).lipschitz
+
+    def _unit(self, expression: Expression) -> tuple[Expression, tuple[float, float]] | None:
+        """Return u and the ends of phi' of an expression phi(u), unit by unit; None of any other.
+
+        It is a state, or z + k u of a state z = phi(u), as a map that is not monotone is lifted, or
+        any map of torch whose slopes are known.
+        """
+        if isinstance(expression, State):
+            slopes = _slopes(self.structure.divergences[expression].activation)
+            if slopes is None or expression.bounds is None:
+                return None if slopes is None else (expression.argument, slopes)
+            return expression.argument, (min(slopes[0], 0.0), max(slopes[1], 0.0))
+        if not isinstance(expression, Applied):
+            return None
+        layer, below = expression.layer, expression.arguments[0]
+        if isinstance(layer, Mapped) and layer.slopes and layer.below == (layer.above,):
+            return below, layer.slopes
+        if isinstance(layer, Sum) and len(expression.arguments) == 2 and isinstance(below, State):
+            factor, other = 1.0, expression.arguments[1]
+            while isinstance(other, Applied) and isinstance(other.layer, Scaled):
+                factor, other = factor * other.layer.scale, other.arguments[0]
+            unit = self._unit(below)
+            if unit is not None and unit[0] is other and below.bounds is None:
+                return other, (unit[1][0] + factor, unit[1][1] + factor)
+        return None
 
     def _inputs(self) -> Iterator[tuple[Input, _Facts]]:
         inputs = self.structure.network.inputs
@@ -395,8 +428,11 @@ class _Walk:
         if expression in known:
             return known[expression]
         assert isinstance(expression, Applied)  # states and inputs are known
+        layer, unit = expression.layer, self._unit(expression)
+        if unit is not None and not expression.sequence:
+            known[expression] = self._facts(unit[0], known).sloped(unit[1])
+            return known[expression]
         inside = [self._facts(x, known) for x in expression.arguments if isinstance(x, Expression)]
-        layer = expression.layer
         if isinstance(layer, Projection):
             known[expression] = inside[0].projected(layer)
             return known[expression]
@@ -499,11 +535,17 @@ def _others(sizes: Tensor) -> Tensor:
     return found.masked_fill(found.isnan(), math.inf)
 
 
-def _flattest(activation: Activation) -> float:
-    """Return the smallest slope."""
+def _slopes(activation: Activation) -> tuple[float, float] | None:
+    """Return the ends of phi', or None where nothing proves any."""
+    if isinstance(activation, FunctionActivation):
+        return activation.slopes
+    if type(activation) not in _MONOTONE:
+        return None
+    steepest = activation.lipschitz
+    assert steepest is not None  # of those that are monotone here
     if type(activation) is Identity:
-        return 1.0
-    return activation.alpha if isinstance(activation, LeakyReLU) else 0.0
+        return 1.0, 1.0
+    return (activation.alpha if isinstance(activation, LeakyReLU) else 0.0), steepest
 
 
 def _is_dense(expression: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from liftednet.activation import Activation
+from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
     ELU,
     Arctan,
@@ -35,6 +36,7 @@ from liftednet.validation import is_number
 
 from .reader import CURVED, LAYER, PASSED, Reader, Seen, reads
 from .recording import Call, tensors_in
+from .slopes import slopes_of
 
 
 def argument(call: Call, position: int, name: str, default: Any = None) -> Any:
@@ -68,9 +70,10 @@ def _elu(call: Call) -> Activation:
     return ELU() if argument(call, 1, "alpha", 1.0) == 1 else _declared(call)
 
 
-def _softplus(call: Call) -> Activation:
-    plain = argument(call, 1, "beta", 1) == 1
-    return Softplus() if plain else _declared(call)
+def _softplus(call: Call) -> Activation | None:
+    if slopes_of(call) is None:  # it falls where it goes over to u
+        return None
+    return Softplus() if argument(call, 1, "beta", 1) == 1 else _declared(call)
 
 
 def _declared(call: Call) -> Activation:
@@ -81,7 +84,7 @@ def _declared(call: Call) -> Activation:
         return cast(Tensor, call.function(u, *call.args[1:], **options))
 
     declared.__name__ = call.name
-    return Activation.from_function(declared)
+    return FunctionActivation(declared, slopes=slopes_of(call))
 
 
 ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
@@ -136,7 +139,7 @@ def softmax_over(layout: Layout) -> Activation:
 
 
 # phi(u) + c u is nondecreasing from the steepest descent of phi on, so that the layer above sees
-# z - c u. The steepest descents are -0.12904, -0.12974 (by tanh), -0.09984 and -0.11266.
+# z - c u. The steepest descents are -0.12890, -0.12899 (by tanh), -0.09984 and -0.11253.
 _DESCENTS: dict[str, tuple[Callable[..., Tensor], float]] = {
     "gelu": (functional.gelu, 0.13),
     "silu": (functional.silu, 0.1),
@@ -157,9 +160,18 @@ def _split(reader: Reader, call: Call) -> Seen | None:
         return phi(u) + slope * u
 
     risen.__name__ = f"{call.name}(u) + {slope} u"
-    raised = Activation.from_function(risen)
+    known = slopes_of(call)
+    slopes = None if known is None else (known[0] + slope, known[1] + slope)
+    raised = FunctionActivation(risen, slopes=slopes)
     z = reader.state(call, raised, x.expression)
     return Seen(z - slope * x.expression, x.layout)
+
+
+@reads("hardswish", "tanhshrink")
+def _sloped(reader: Reader, call: Call) -> Any:
+    (found,) = _curved(reader, call)
+    layer = replace(found.expression.layer, slopes=slopes_of(call))
+    return replace(found, expression=replace(found.expression, layer=layer))
 
 
 @reads("prelu")
@@ -511,7 +523,7 @@ _CURVED = (
     "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",
     "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
     "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
-    "glu", "hardswish", "weight_norm", "threshold", "softmin", "tanhshrink", "detach", "lerp",
+    "glu", "weight_norm", "threshold", "softmin", "detach", "lerp",
     "addmm", "maximum", "minimum", "erf", "log1p", "expm1", "prod", "topk", "sort", "nan_to_num",
     "logical_not", "logical_and", "logical_or", "invert", "and", "or",
 )  # fmt: skip
