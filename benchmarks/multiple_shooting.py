@@ -243,6 +243,7 @@ class Around:
         self._model = CurvatureProducts(replace(case.forward, outputs=outputs, data=data), point)
         self.mean_curvature = self._model.mean_curvature
         self.inside, self.bend = self._model.inside, self._model.bend
+        self.corrections = self._model.corrections
 
     def minimizer(self, damping: float) -> Damped:
         """Return a damped step, and by how much it lowers the merit of the linearized links."""

@@ -58,7 +58,7 @@ class LocalModel(ABC):
 
     def __init__(self, forward: Forward, point: Tensor) -> None:
         """Pass forward at a point, (parameters,) in float64."""
-        kind = CompiledRecurrence if CompiledRecurrence.serves(forward) else Linearized
+        kind = Linearized if forward.rows is None else CompiledRecurrence
         linear = kind(forward, point)
         pairs = list(zip(forward.targets, linear.outputs, strict=True))
         slopes = zip(*(target.slopes(outputs) for target, outputs in pairs), strict=True)
@@ -105,6 +105,6 @@ class LocalModel(ABC):
         the step has beside the model's.
         """
         forward, linear = self.operator.forward, self.operator.linear
-        reached = forward.at(forward.split(self.point + step))
+        reached = forward.passed(self.point + step)
         parts = zip(reached, linear.outputs, linear.ahead(forward.split(step)), strict=True)
         return self.operator.back(tuple(after - before - moved for after, before, moved in parts))

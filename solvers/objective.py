@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 from liftednet import processes
 from liftednet.activation import Activation
-from liftednet.divergences import Divergence, Joint
+from liftednet.activations import Softmax
+from liftednet.divergences import Divergence, Joint, Tight
+
+if TYPE_CHECKING:
+    from .compiled.recurrent import RecurrentRows
 
 Tensors = tuple[Tensor, ...]
 Product = Callable[[Tensor], Tensor]
@@ -77,36 +81,72 @@ class Target:
 
     def value(self, outputs: Tensor) -> Tensor:
         """Return weight sum D(y, u), a scalar."""
-        targets, answers = self.values[self.counted], outputs[self.counted]
+        rows = self._rows_by_unit if _stored_by_unit(outputs) else self._rows
+        targets = self._values_by_unit if _stored_by_unit(outputs) else rows(self.values)
         if not isinstance(self.weight, Tensor):
-            return self.weight * self.divergence.value(targets, answers)
-        weights = self.weight[..., 0].expand(self.counted.shape)[self.counted]
-        return (weights * self.divergence.values(targets, answers)).sum()
+            return self.weight * self.divergence.value(targets, rows(outputs))
+        weights = rows(self.weight.expand(*self.counted.shape, 1))[:, 0]
+        return (weights * self.divergence.values(targets, rows(outputs))).sum()
 
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.
 
         Both are (samples, rows, outputs), 0 in rows that do not count.
         """
-        answered = self._kept(self.divergence.link_gradient(outputs))
+        answered = self._kept(self._gradient(outputs))
         return answered - self.weight * self.values, answered
 
     def curved(self, outputs: Tensor) -> Product:
         """Return the product of weight Hess R(u) with directions (samples, rows, outputs)."""
-        if isinstance(self.divergence, Joint) or self.divergence.activation.per_unit:
-            curvature = self._kept(self.divergence.link_curvature(outputs))
+        divergence = self.divergence
+        if isinstance(divergence, Joint) or divergence.activation.per_unit:
+            curvature = self._kept(divergence.link_curvature(outputs))
             return lambda direction: curvature * direction
+        if isinstance(divergence, Tight) and type(divergence.activation) is Softmax:
+            shares = self._gradient(outputs)
+            kept = self._kept(shares)
+            return lambda direction: kept * (direction - (shares * direction).sum(-1, keepdim=True))
         with torch.enable_grad():
             point = outputs.detach().requires_grad_()
-            slope = self._kept(self.divergence.link_gradient(point))
+            slope = self._kept(divergence.link_gradient(point))
 
         def product(direction: Tensor) -> Tensor:  # the Hessian is its own transpose
             return torch.autograd.grad(slope, point, direction, retain_graph=True)[0]
 
         return product
 
+    def _gradient(self, outputs: Tensor) -> Tensor:
+        """Return grad R(u), stored as u is: torch is slow in sums over a few units side by side."""
+        if not _stored_by_unit(outputs):
+            return self.divergence.link_gradient(outputs)
+        units = outputs.permute(2, 1, 0)
+        found = self.divergence.link_gradient(units.flatten(1).T)
+        return found.T.reshape(units.shape).permute(2, 1, 0)
+
     def _kept(self, rows: Tensor) -> Tensor:
         return torch.where(self.counted[..., None], self.weight * rows, 0.0)
+
+    def _rows(self, entries: Tensor) -> Tensor:
+        """Return what (samples, rows, entries) have in rows that count, (those, entries)."""
+        return entries[self.counted]
+
+    def _rows_by_unit(self, entries: Tensor) -> Tensor:
+        """Return the same in another order, one entry of all rows after another."""
+        units = entries.permute(2, 1, 0)
+        return (units.flatten(1) if self._all_count else units[:, self.counted.T]).T
+
+    @cached_property
+    def _all_count(self) -> bool:
+        return bool(self.counted.all())
+
+    @cached_property
+    def _values_by_unit(self) -> Tensor:
+        return self._rows_by_unit(self.values)
+
+
+def _stored_by_unit(rows: Tensor) -> bool:
+    """Say whether (samples, rows, outputs) stand one output of all rows after another."""
+    return rows.stride(2) > max(rows.stride()[:2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,14 +204,27 @@ class Forward:
         parts = point.split([part.numel() for part in self.pull])
         return tuple(part.view_as(like) for part, like in zip(parts, self.pull, strict=True))
 
+    @cached_property
+    def rows(self) -> RecurrentRows | None:
+        """Compiled loops over a recurrent network, where there are any."""
+        from .compiled.recurrent import RecurrentRows
+
+        return RecurrentRows(self) if RecurrentRows.serves(self) else None
+
     def at(self, weights: Tensors) -> Tensors:
         """Return the outputs at weights, each (samples, rows, outputs)."""
         return self.outputs(weights, self.data)
 
     @torch.no_grad()
+    def passed(self, point: Tensor) -> Tensors:
+        """Return the outputs at a point, which nothing is differentiated through."""
+        weights = self.split(point)
+        return self.at(weights) if self.rows is None else (self.rows.outputs(weights),)
+
+    @torch.no_grad()
     def objective(self, point: Tensor) -> float:
         """Return the value at a point; NaN or infinite where the network overflows."""
-        found = zip(self.targets, self.at(self.split(point)), strict=True)
+        found = zip(self.targets, self.passed(point), strict=True)
         loss = processes.total_of(sum(float(target.value(outputs)) for target, outputs in found))
         return loss + float((self.pulls * point * point).sum()) / 2
 

@@ -105,6 +105,14 @@ def slope(one, u):
 
 
 @compiled
+def passed(one, u):
+    """Return phi(u) and the derivative that autograd has there: not 0 where an end begins."""
+    v = _free(one, u)
+    inside = one.low <= v <= one.high
+    return min(max(v, one.low), one.high), _free_slope(one, u, v) if inside else 0.0
+
+
+@compiled
 def _free_potential(one, v):
     """Return Phi(v), infinite outside its domain, without ends."""
     if one.kind == RAMP:

@@ -1,4 +1,4 @@
-"""A recurrent network near its weights, by compiled loops over the time of a few samples."""
+"""A recurrent network and its derivatives, by compiled loops over the time of a few samples."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from liftednet.activations.loops import LoopMap, loop_map
 from liftednet.compiled import refusal
 from liftednet.layers.time import delayed, steps_before
 
@@ -17,6 +18,87 @@ from ..recurrence import recurrence
 
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class RecurrentRows:
+    """One recurrent layer and its readout over the inputs of all samples.
+
+    Samples stand last, zeros behind them to a whole number of registers: a block.
+    """
+
+    @staticmethod
+    def serves(forward: Forward) -> bool:
+        """Say whether a network is one of few units, on a CPU, with Numba."""
+        if forward.recurrent is None:
+            return False
+        return forward.pull[0].shape[1] <= _MOST and refusal(forward.pull[0]) is None
+
+    def __init__(self, forward: Forward) -> None:
+        """Lay out the inputs of a network that they serve."""
+        from liftednet.compiled.vectors import WIDE
+
+        assert forward.recurrent is not None  # it serves
+        self._phi, self._map = forward.recurrent.forward, loop_map(forward.recurrent)
+        self._inputs, self._lengths = forward.data[0].transpose(0, 1), forward.data[1]
+        self.samples = len(self._lengths)
+        self._more, self._wide = -self.samples % WIDE, WIDE
+        self.inputs = self._blocks(self._inputs)
+
+    def laid(self, outputs: Tensor) -> Rows:
+        """Return (samples, steps, outputs) as (outputs, steps, samples and zeros)."""
+        return numbers(self._filled(outputs.permute(2, 1, 0)))
+
+    def _filled(self, rows: Tensor) -> Tensor:
+        """Return rows (..., samples) with zeros behind them."""
+        return torch.nn.functional.pad(rows, (0, self._more))
+
+    def _blocks(self, rows: Tensor) -> Rows:
+        """Return (steps, samples, entries) as (blocks, steps, entries, samples of a block)."""
+        filled = self._filled(rows.transpose(1, 2))
+        blocks = filled.view(*filled.shape[:2], filled.shape[2] // self._wide, self._wide)
+        return numbers(blocks.permute(2, 0, 1, 3))
+
+    def shown(self, outputs: Rows) -> Tensor:
+        """Return outputs (outputs, steps, samples and zeros) as (samples, steps, outputs)."""
+        return torch.from_numpy(outputs)[..., : self.samples].permute(2, 1, 0)
+
+    def outputs(self, weights: Tensors) -> Tensor:
+        """Return the outputs at weights, (samples, steps, outputs)."""
+        if self._map is None:
+            return self._by_torch(weights)[0]
+        return self._by_loops(self._map, weights, 0)[0]
+
+    def states(self, weights: Tensors) -> tuple[Tensor, Rows, Rows]:
+        """Return them, h and phi' of its pre-activations, (blocks, steps, units, samples) each."""
+        if self._map is not None:
+            return self._by_loops(self._map, weights, len(self.inputs))
+        cell, units = weights[0], weights[0].shape[1]
+        outputs, drive, states, valid = self._by_torch(weights)
+        with torch.enable_grad():
+            u = (drive + delayed(states) @ cell[:units]).requires_grad_()
+            (slopes,) = torch.autograd.grad(self._phi(u).sum(), u)
+        return outputs, self._blocks(states), self._blocks(slopes.where(valid, 0.0))
+
+    def _by_loops(self, one: LoopMap, weights: Tensors, kept: int) -> tuple[Tensor, Rows, Rows]:
+        """Return outputs, and states and slopes of so many blocks, which are all or none."""
+        from .recurrent_rows import passed
+
+        blocks, steps, _, wide = self.inputs.shape
+        cell, readout = map(numbers, weights)
+        states, slopes = np.empty((2, kept, steps, cell.shape[1], wide))
+        outputs = np.empty((readout.shape[1], steps, blocks * wide))
+        lengths = self._filled(self._lengths).numpy()
+        passed(self.inputs, lengths, one, cell, readout, states, slopes, outputs)
+        return self.shown(outputs), states, slopes
+
+    def _by_torch(self, weights: Tensors) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return outputs, drives, states, and which steps there are."""
+        cell, readout = weights
+        units = cell.shape[1]
+        drive = self._inputs @ cell[units:-1] + cell[-1]
+        valid = steps_before(len(drive), self._lengths).unsqueeze(-1)
+        states = recurrence(drive, cell[:units], self._phi).where(valid, 0.0)
+        return (states @ readout[:-1] + readout[-1]).transpose(0, 1), drive, states, valid
 
 
 class CompiledRecurrence:
@@ -29,57 +111,36 @@ class CompiledRecurrence:
         outputs: at the weights, (samples, steps, outputs).
     """
 
-    @staticmethod
-    def serves(forward: Forward) -> bool:
-        """Say whether a network is one of few units, on a CPU, with Numba."""
-        if forward.recurrent is None:
-            return False
-        return forward.pull[0].shape[1] <= _MOST and refusal(forward.pull[0]) is None
-
     def __init__(self, forward: Forward, point: Tensor) -> None:
-        """Pass forward at a point, (parameters,) in float64."""
-        from liftednet.compiled.vectors import WIDE
-
-        assert forward.recurrent is not None  # it serves
-        self._forward = forward
-        cell, readout = forward.split(point)
-        units, activate = cell.shape[1], forward.recurrent.forward
-        inputs, lengths = forward.data[0].transpose(0, 1), forward.data[1]
-        drive = inputs @ cell[units:-1] + cell[-1]
-        valid = steps_before(len(inputs), lengths).unsqueeze(-1)
-        states = recurrence(drive, cell[:units], activate).where(valid, 0.0)
-        with torch.enable_grad():
-            u = (drive + delayed(states) @ cell[:units]).requires_grad_()
-            (slopes,) = torch.autograd.grad(activate(u).sum(), u)
-        self.outputs = ((states @ readout[:-1] + readout[-1]).transpose(0, 1),)
-        self._more = -len(lengths) % WIDE
-        self._rows = tuple(map(self._laid, (states, inputs, slopes.where(valid, 0.0))))
-        self._matrices = cell[:units].contiguous().numpy(), readout[:-1].contiguous().numpy()
+        """Pass forward at a point, (parameters,) in float64, of a network that has rows."""
+        assert forward.rows is not None
+        self._all, self._pull = forward.rows, forward.pull
+        cell, readout = weights = forward.split(point)
+        outputs, states, slopes = self._all.states(weights)
+        self.outputs = (outputs,)
+        self._rows = states, self._all.inputs, slopes
+        self._matrices = numbers(cell[: cell.shape[1]]), numbers(readout[:-1])
 
     def ahead(self, directions: Tensors) -> Tensors:
         """Return J v for v shaped as the weights, shaped as the outputs."""
         from .recurrent_rows import ahead
 
-        steps, _, samples = self._rows[0].shape
-        moved = np.empty((steps, self._matrices[1].shape[1], samples))
-        ahead(*self._rows, *self._matrices, *map(_numbers, directions), moved)
-        return (torch.from_numpy(moved)[..., : samples - self._more].permute(2, 0, 1),)
+        blocks, steps, _, wide = self._rows[0].shape
+        moved = np.empty((self._matrices[1].shape[1], steps, blocks * wide))
+        ahead(*self._rows, *self._matrices, *map(numbers, directions), moved)
+        return (self._all.shown(moved),)
 
     def back(self, rows: Iterable[Tensor]) -> Tensors:
         """Return J'u for u shaped as the outputs, shaped as the weights."""
         from .recurrent_rows import back
 
         (pushes,) = rows
-        asked = tuple(torch.empty_like(part) for part in self._forward.pull)
-        pushed = self._laid(pushes.transpose(0, 1))
-        back(*self._rows, *self._matrices, pushed, *map(_numbers, asked))
+        asked = tuple(torch.empty_like(part) for part in self._pull)
+        back(*self._rows, *self._matrices, self._all.laid(pushes), *map(numbers, asked))
         return asked
 
-    def _laid(self, rows: Tensor) -> Rows:
-        """Return rows (steps, samples, entries) with the samples last, zeros behind them."""
-        return _numbers(torch.nn.functional.pad(rows.transpose(1, 2), (0, self._more)))
 
-
-def _numbers(rows: Tensor) -> Rows:
+def numbers(rows: Tensor) -> Rows:
+    """Return a tensor as an array in C order."""
     found: Rows = rows.detach().contiguous().numpy()
     return found

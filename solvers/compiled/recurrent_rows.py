@@ -1,13 +1,16 @@
-"""Products with the Jacobian of a recurrent network, samples in vector registers.
+"""A recurrent network and products with its Jacobian, samples in vector registers.
 
-h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q. Rows of samples are (steps, entries, samples),
-samples a multiple of WIDE; what stands beyond the last one has slopes 0.
+h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q. Rows are (blocks, steps, entries, samples), WIDE
+samples in a block; outputs are (outputs, steps, samples of all blocks). What stands beyond the last
+sample has slopes 0.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from liftednet.activations.loops import RAMP
+from liftednet.compiled import maps
 from liftednet.compiled.lanes import compiled
 from liftednet.compiled.vectors import WIDE, filled, multiply, subtract_multiple
 
@@ -35,83 +38,153 @@ def _wide(*parts):
 
 
 @compiled
+def _activate(one, u, units, counts, states, slopes):
+    """Put phi(u) and phi'(u) into the first rows of blocks, times what counts, (WIDE,)."""
+    if one.kind == RAMP:  # by itself, as the branches of other maps are not for registers
+        alpha, low, high = one.alpha, one.low, one.high
+        for i in range(units):
+            for lane in range(WIDE):
+                at, count = u[i, lane], counts[lane]
+                positive = at > 0.0
+                value = at if positive else alpha * at
+                slope = count if positive else alpha * count
+                slopes[i, lane] = slope if low <= value <= high else 0.0
+                value = low if value < low else value
+                value = high if value > high else value
+                states[i, lane] = value if count > 0.0 else 0.0
+        return
+    for i in range(units):
+        for lane in range(WIDE):
+            value, slope = maps.passed(one, u[i, lane])
+            slopes[i, lane] = slope if counts[lane] > 0.0 else 0.0
+            states[i, lane] = value if counts[lane] > 0.0 else 0.0
+
+
+@compiled
+def passed(inputs, lengths, one, cell, readout, states, slopes, outputs):
+    """Put outputs in their place, and states and slopes where these have one.
+
+    Args:
+        inputs: x, (blocks, steps, features, WIDE).
+        lengths: steps of every sample, (samples,), beyond which states and slopes are 0.
+        one: phi.
+        cell: P, (units + features + 1, units).
+        readout: Q, (units + 1, outputs).
+        states: the place of h, (blocks, steps, units, WIDE), or of no block.
+        slopes: that of phi' of the pre-activations, likewise.
+        outputs: that of u, (outputs, steps, samples).
+    """
+    blocks, steps, features, _ = inputs.shape
+    units, answers, kept = cell.shape[1], readout.shape[1], len(states) > 0
+    matrix, read = _wide(cell), _wide(readout)
+    seen, answer = np.zeros((len(cell), WIDE)), np.zeros((units + 1, WIDE))  # h, x, 1; h, 1
+    seen[-1], answer[-1] = 1, 1
+    every = np.arange(len(seen))
+    u, found = np.zeros((matrix.shape[1], WIDE)), np.zeros((read.shape[1], WIDE))
+    rises, counts = np.zeros((units, WIDE)), np.zeros(WIDE)
+    for block in range(blocks):
+        first = block * WIDE
+        seen[:units] = 0
+        for step in range(steps):
+            seen[units : units + features] = inputs[block, step]
+            u[:] = 0
+            multiply(u, matrix, every, len(seen), seen)
+            for lane in range(WIDE):
+                counts[lane] = 1.0 if step < lengths[first + lane] else 0.0
+            _activate(one, u, units, counts, answer, rises)
+            seen[:units] = answer[:units]
+            if kept:
+                states[block, step] = answer[:units]
+                slopes[block, step] = rises
+            found[:] = 0
+            multiply(found, read, every, len(answer), answer)
+            for i in range(answers):
+                for lane in range(WIDE):
+                    outputs[i, step, first + lane] = found[i, lane]
+
+
+@compiled
 def ahead(states, inputs, slopes, recurrent, readout, change, read_change, moved):
     """Put how outputs move with the weights in their place.
 
     Args:
-        states: h, (steps, units, samples).
-        inputs: x, (steps, features, samples).
+        states: h, (blocks, steps, units, WIDE).
+        inputs: x, (blocks, steps, features, WIDE).
         slopes: phi' of the pre-activations, as the states.
         recurrent: W, the first rows of P, (units, units).
         readout: the first rows of Q, (units, outputs).
         change: of P, (units + features + 1, units).
         read_change: of Q, (units + 1, outputs).
-        moved: the place, (steps, outputs, samples).
+        moved: the place, (outputs, steps, samples).
     """
-    steps, units, samples = states.shape
-    features, outputs = inputs.shape[1], moved.shape[1]
+    blocks, steps, units, _ = states.shape
+    features, outputs = inputs.shape[2], len(moved)
     cell, read = _wide(recurrent, change), _wide(readout, read_change)
     # Rows: how h moves, h, then x and 1.
     seen = np.zeros((2 * units + features + 1, WIDE))
     answer = np.zeros((2 * units + 1, WIDE))
     every = np.arange(len(seen))
     u, answers = np.zeros((cell.shape[1], WIDE)), np.zeros((read.shape[1], WIDE))
-    for first in range(0, samples, WIDE):
+    for block in range(blocks):
+        first = block * WIDE
         seen[:] = 0
         seen[-1], answer[-1] = 1, 1
         for step in range(steps):
-            _put(inputs[step], first, seen, 2 * units)
+            seen[2 * units : 2 * units + features] = inputs[block, step]
             u[:] = 0
             multiply(u, cell, every, len(seen), seen)
-            slope = slopes[step]
+            slope, now = slopes[block, step], states[block, step]
             for i in range(units):
                 for lane in range(WIDE):
-                    move = u[i, lane] * slope[i, first + lane]
-                    state = states[step, i, first + lane]
+                    move, state = u[i, lane] * slope[i, lane], now[i, lane]
                     seen[i, lane], answer[i, lane] = move, move
                     seen[units + i, lane], answer[units + i, lane] = state, state
             answers[:] = 0
             multiply(answers, read, every, len(answer), answer)
             for i in range(outputs):
                 for lane in range(WIDE):
-                    moved[step, i, first + lane] = answers[i, lane]
+                    moved[i, step, first + lane] = answers[i, lane]
 
 
 @compiled
 def back(states, inputs, slopes, recurrent, readout, pushes, asked, read_asked):
-    """Put what pushes on the outputs, (steps, outputs, samples), ask of P and Q in their places."""
-    steps, units, samples = states.shape
-    features, outputs = inputs.shape[1], pushes.shape[1]
+    """Put what pushes on the outputs, (outputs, steps, samples), ask of P and Q in their places.
+
+    Rows are read from the last to the first, also within a step: caches foresee one direction.
+    """
+    blocks, steps, units, _ = states.shape
+    features, outputs = inputs.shape[2], len(pushes)
     chain = _wide(recurrent.T, readout.T)
     later = np.zeros((units + outputs, WIDE))  # what is asked of the next step's u, and pushes
-    seen = np.zeros((units + features, WIDE))
+    rows, below = states.reshape(-1, WIDE), inputs.reshape(-1, WIDE)
     every = np.arange(len(later))
     u = np.zeros((chain.shape[1], WIDE))
     total = np.zeros(((units + features) * units, WIDE))
     read_total = np.zeros((units * outputs, WIDE))
     bias, read_bias = np.zeros((units, WIDE)), np.zeros((outputs, WIDE))
-    for first in range(0, samples, WIDE):
+    for block in range(blocks):
+        first = block * WIDE
         later[:] = 0
         for step in range(steps - 1, -1, -1):
-            _put(pushes[step], first, later, units)
-            _put(states[step], first, seen, 0)
-            for i in range(units):
-                subtract_multiple(read_total, i * outputs, outputs, later, units, seen, i)
+            at = (block * steps + step) * units
+            _put(pushes[:, step], first, later, units)
+            for i in range(units - 1, -1, -1):
+                subtract_multiple(read_total, i * outputs, outputs, later, units, rows, at + i)
             u[:] = 0
             multiply(u, chain, every, len(later), later)
-            slope = slopes[step]
-            for i in range(units):
+            slope = slopes[block, step]
+            for i in range(units - 1, -1, -1):
                 for lane in range(WIDE):
-                    later[i, lane] = u[i, lane] * slope[i, first + lane]
+                    later[i, lane] = u[i, lane] * slope[i, lane]
                     bias[i, lane] += later[i, lane]
             for i in range(outputs):
                 for lane in range(WIDE):
                     read_bias[i, lane] += later[units + i, lane]
-            _put(inputs[step], first, seen, units)
-            if step:
-                _put(states[step - 1], first, seen, 0)
-            for i in range(0 if step else units, units + features):  # the first has h = 0 before
-                subtract_multiple(total, i * units, units, later, 0, seen, i)
+            for i in range(units - 1 if step else -1, -1, -1):  # the first has h = 0 before
+                subtract_multiple(total, i * units, units, later, 0, rows, at - units + i)
+            at = (block * steps + step) * features
+            for i in range(features):
+                subtract_multiple(total, (units + i) * units, units, later, 0, below, at + i)
     for i in range(units + features):
         for j in range(units):
             asked[i, j] = -total[i * units + j].sum()

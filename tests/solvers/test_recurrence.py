@@ -1,15 +1,20 @@
 """A recurrence as one operation against autograd through its steps."""
 
+import math
+
 import pytest
 import torch
 from torch.func import jvp
 
-from liftednet.activations import LeakyReLU, Tanh
+from liftednet.activation import Activation
+from liftednet.activations import LeakyReLU, ReLU, Tanh
 from liftednet.compiled import has_numba
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.models.methods import gauss_newton
 from liftednet.solvers.compiled.recurrent import CompiledRecurrence
 from liftednet.solvers.linearized import Linearized
+from liftednet.solvers.objective import Forward, Target
 from liftednet.solvers.recurrence import LinearRecurrence, recurrence
 
 
@@ -45,10 +50,8 @@ def test_products_with_the_jacobian_and_its_transpose_are_those_of_autograd(gene
     torch.testing.assert_close(ahead, jvp(states, points, moves)[1])
 
 
-@pytest.mark.skipif(not has_numba(), reason="needs Numba")
-@pytest.mark.parametrize("samples", [16, 21])
-def test_compiled_products_are_those_of_autograd(generator, samples, monkeypatch):
-    """Sequences end early, and samples fill no whole number of registers."""
+def forward_of(generator, monkeypatch, samples, activation) -> Forward:
+    """Return a recurrent network on sequences that end early, as a fit makes it."""
     seen, told = [], gauss_newton._forward
 
     def kept(blocks):
@@ -60,16 +63,61 @@ def test_compiled_products_are_those_of_autograd(generator, samples, monkeypatch
     y = torch.randint(0, 4, (samples, 6), generator=generator)
     lengths = torch.randint(1, 7, (samples,), generator=generator)
     method = GaussNewton(steps=1)
-    LiftedRNN(3, 9, 4, Tanh(), start="orthogonal", method=method).fit(x, y, lengths=lengths)
-
+    LiftedRNN(3, 9, 4, activation, start="orthogonal", method=method).fit(x, y, lengths=lengths)
     (forward,) = seen
-    assert CompiledRecurrence.serves(forward)
+    assert forward.rows is not None
+    return forward
+
+
+MAPS = [ReLU(), LeakyReLU(0.1), Tanh(), Activation.from_function(torch.nn.functional.softplus)]
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs Numba")
+@pytest.mark.parametrize("activation", MAPS, ids=["relu", "leaky", "tanh", "of one's own"])
+@pytest.mark.parametrize("samples", [16, 21])
+def test_compiled_products_are_those_of_autograd(generator, samples, activation, monkeypatch):
+    """Samples fill a whole number of registers, or do not."""
+    forward = forward_of(generator, monkeypatch, samples, activation)
     point = torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64) / 3
     compiled, plain = CompiledRecurrence(forward, point), Linearized(forward, point)
     counted = forward.targets[0].counted
     moves, push = forward.split(torch.randn_like(point)), torch.randn_like(plain.outputs[0])
-    torch.testing.assert_close(compiled.outputs[0][counted], plain.outputs[0][counted])
+    for (ours,) in (compiled.outputs, forward.passed(point)):
+        torch.testing.assert_close(ours[counted], plain.outputs[0][counted])
     torch.testing.assert_close(compiled.ahead(moves)[0][counted], plain.ahead(moves)[0][counted])
     pushes = (push.where(counted[..., None], 0.0),)
     for ours, theirs in zip(compiled.back(pushes), plain.back(pushes), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.skipif(not has_numba(), reason="needs Numba")
+def test_a_compiled_pass_that_overflows_is_told(generator, monkeypatch):
+    """Infinite states of one sign after another become nothing that counts as a number."""
+    forward = forward_of(generator, monkeypatch, 3, ReLU())
+    point = 1e200 * torch.randn(len(forward.pulls), generator=generator, dtype=torch.float64)
+    assert not math.isfinite(forward.objective(point))
+
+
+@pytest.mark.parametrize("loss", [CrossEntropy(), BinaryCrossEntropy(), SquaredError()], ids=repr)
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_targets_are_the_same_however_outputs_are_stored(generator, loss, ragged, weighed):
+    def drawn(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    outputs, values, directions = drawn(5, 4, 3), drawn(5, 4, 3).softmax(-1), drawn(5, 4, 3)
+    counted = torch.rand(5, 4, generator=generator) < (0.6 if ragged else 1.1)
+    weight = drawn(5, 1, 1).square() if weighed else 0.7
+    target = Target(loss.divergence, values, counted, weight)
+    by_unit = outputs.permute(2, 1, 0).contiguous().permute(2, 1, 0)
+    assert by_unit.stride() != outputs.stride()
+    torch.testing.assert_close(target.value(by_unit), target.value(outputs))
+    for ours, theirs in zip(target.slopes(by_unit), target.slopes(outputs), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    curved = target.curved(by_unit)(directions)
+    torch.testing.assert_close(curved, target.curved(outputs)(directions))
+    gradient = outputs.clone().requires_grad_()
+    slope = torch.autograd.grad(target.value(gradient), gradient, create_graph=True)[0]
+    torch.testing.assert_close(slope.detach(), target.slopes(outputs)[0])
+    exact = torch.autograd.grad(slope, gradient, directions)[0]  # the Hessian is its own transpose
+    torch.testing.assert_close(exact, curved)
