@@ -13,8 +13,6 @@ from liftednet.penalties import Penalty
 from liftednet.products import product
 from liftednet.samples import Weights
 
-from .deferred import stays_on_device
-
 _NOISE = 1e-9  # share of a covariance, below which a direction's variance may be rounding
 
 
@@ -88,9 +86,8 @@ class ProximalMove(Move):
 
     def taken(self, layer: Weights, length: Tensor, scaled: Tensor) -> Weights:
         """Return weights moved by a length, and the nearest to them that the penalty asks for."""
-        t = scaled if stays_on_device(scaled) else float(scaled)
-        share = cast(float, t / self.counts)  # a scalar on a device acts as a number
-        matrix = self.penalty.prox(self._matrix(layer, scaled), share)
+        share = scaled / self.counts
+        matrix = self.penalty.prox(self._matrix(layer, scaled), cast(float, share))  # acts as one
         bias = self._bias(layer, length)
         if bias is not None:
             bias = torch.addmv(bias, (layer.matrix - matrix).T, self.mean)
