@@ -28,7 +28,7 @@ from benchmarks.gauss_newton_cases import (
 )
 from benchmarks.solvers import machine
 from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import FORMS, Form, Taken, steps
+from liftednet.solvers.gauss_newton import FORMS, Form, Taken, direct, steps
 from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
 from liftednet.solvers.normal_equations import NormalEquations
 from liftednet.solvers.objective import joined
@@ -116,7 +116,7 @@ def races(cases: dict[str, Callable[[], Case]], most: float) -> Iterator[str]:
     for name, make in cases.items():
         case = make()
         for form, made in FORMS.items():
-            if made is NormalEquations and len(case.start) > 2000:
+            if made is direct and len(case.start) > 2000:
                 continue
             found = path(case, made, most)
             values = ([taken.objective for at, taken in found if at <= mark] for mark in marks)
