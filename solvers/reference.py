@@ -26,8 +26,10 @@ _PRECISE: dict[str, dict[str, Any]] = {
         "polishing": False,  # which prints whatever it is told, and adds digits past the tenth
     },
     "CLARABEL": {"tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11},
-    "SCS": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000},
+    "SCS": {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 20_000},
 }
+# Where steps to the edge of exponential cones fail, shorter ones mostly do not.
+_CAREFUL = {"max_step_fraction": 0.9, "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _GOAL = 1e-6  # of a residual; with 1e-4 a loss of 0.8 of its size was left at condition 3e5
 _AT_REST = 1e-10  # a residual that no backend betters
 
@@ -153,29 +155,24 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
                 f"{', '.join(cp.installed_solvers())}."
             )
         automatic = ("OSQP", "CLARABEL") if statement.is_qp() else ("CLARABEL", "SCS")
+        attempts = [
+            (backend, options)
+            for backend in ((self.backend,) if self.backend else automatic)
+            for options in self._options(backend)
+        ]
         failure = None
-        for backend in (self.backend,) if self.backend else automatic:
-            failure = self._attempt(statement, backend)
+        for backend, options in attempts:
+            failure = _attempt(statement, backend, options)
             if failure is None:
                 break
         return failure
 
-    def _attempt(self, statement: cp.Problem, backend: str) -> str | None:
-        options = _PRECISE.get(backend, {}) if self.options is None else dict(self.options)
-        try:
-            with warnings.catch_warnings():
-                # the problem measures how accurate a value is, whatever the backend believes
-                warnings.filterwarnings("ignore", message="Solution may be inaccurate")
-                # What a backend keeps of an earlier solution would be lost with an interrupt.
-                statement.solve(solver=backend, **{"warm_start": False, **options})
-        except cp.error.SolverError as error:
-            return str(error)
-        except TypeError as error:
-            raise DeclarationError(
-                f"{backend} does not take the options {options}: {error}."
-            ) from error
-        good = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
-        return None if statement.status in good else f"{backend} reports {statement.status}"
+    def _options(self, backend: str) -> list[dict[str, Any]]:
+        """Return the options of a backend, one after another until it does not fail."""
+        if self.options is not None:
+            return [dict(self.options)]
+        precise = _PRECISE.get(backend, {})
+        return [precise, _CAREFUL] if backend == "CLARABEL" else [precise]
 
     def _judge(
         self,
@@ -217,6 +214,24 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         if failure is not None:
             raise SolverError(f"the reference solver failed: {failure}.", solution)
         return solution
+
+
+def _attempt(statement: cp.Problem, backend: str, options: dict[str, Any]) -> str | None:
+    """Solve by a backend, and return what went wrong, if anything."""
+    try:
+        with warnings.catch_warnings():
+            # the problem measures how accurate a value is, whatever the backend believes
+            warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+            # What a backend keeps of an earlier solution would be lost with an interrupt.
+            statement.solve(solver=backend, **{"warm_start": False, **options})
+    except cp.error.SolverError as error:
+        return str(error)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{backend} does not take the options {options}: {error}."
+        ) from error
+    good = (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
+    return None if statement.status in good else f"{backend} reports {statement.status}"
 
 
 def moreau_residual(formulation: Formulation) -> float:
