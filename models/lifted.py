@@ -585,7 +585,8 @@ class Lifted(Predictor):
         held = HeldScores(self.network.terms[0], tuple(constraints), fitted.standardization)
         blocks = self._blocks_at(fitted.structure, data, fitted.weights)
         if len((limits := held.problem(blocks).limits).lower):
-            moves = AugmentedLagrangian(blocks, held.term, limits)
+            generator = torch.Generator().manual_seed(require_seed(self.seed))
+            moves = AugmentedLagrangian(blocks, held.term, limits, generator)
             assert fitted.trace is not None  # of the method before
 
             def keep() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ from torch import Tensor
 
 from liftednet.constraints.constraint import Array, Limits
 from liftednet.errors import SolverError
-from liftednet.layers.expression import value_of
+from liftednet.layers.expression import Parameter, value_of
 from liftednet.network import Term
 from liftednet.samples import Weights
 
 from ..block import Blocks, row_weights
+from ..forward_pass import Values
 from ..run import Ending, Step, Steps
+from .widths import Stacked, Widths
 
-ROUNDS = 40  # of the multipliers
+ROUNDS = 50  # of the multipliers
+_WIDEST, _WIDE, _NARROWING = 3.0, 5, 10  # times the units, in so many rounds, and then in fewer
 _STEPS = 100  # of L-BFGS in a round
 _HISTORY = 20
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
@@ -35,28 +39,29 @@ class AugmentedLagrangian:
     suits a mean of many scores and a difference of two. Inequalities are held with a little room,
     in which the exact fit of the last layer begins. Only weights with a smooth penalty move.
 
-    Attributes:
-        weights: of every layer, in the order of a forward pass.
+    The first rounds have three times the hidden units where they can (see `Widths`), the next ones
+    fewer and fewer, until the network has its own. It ends in lower minima than one that never had
+    more, and these depend less on the start.
     """
 
-    def __init__(self, blocks: Blocks, term: Term, limits: Limits) -> None:
+    def __init__(
+        self, blocks: Blocks, term: Term, limits: Limits, generator: torch.Generator
+    ) -> None:
         """Begin at the weights of the blocks.
 
         Args:
             blocks: the network on its data.
             term: the loss on the scores.
             limits: on these scores, as training has them.
+            generator: of the units that come in.
         """
         self._structure, self._term = blocks.structure, term
         parameters = self._structure.parameters
         self._values = {x: _double(v) for x, v in blocks.values.items() if x not in parameters}
-        self._likes = blocks.weights
-        self._leaves = [layer.stacked().double().clone() for layer in blocks.weights]
-        self._moving = [
-            leaf.requires_grad_()
-            for parameter, leaf in zip(parameters, self._leaves, strict=True)
-            if self._structure.penalties[parameter].smooth
-        ]
+        self._likes = dict(zip(parameters, blocks.weights, strict=True))
+        self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
+        self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
+        self._widths, self._generator = Widths(self._structure), generator
         normed = limits.normed()
         self._matrix = normed.matrix
         room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
@@ -66,11 +71,9 @@ class AugmentedLagrangian:
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """The weights that have been reached."""
-        return tuple(
-            like.like(leaf.detach().to(like.matrix))
-            for like, leaf in zip(self._likes, self._leaves, strict=True)
-        )
+        """The weights that have been reached, of the network's own units."""
+        own = self._fewer(1.0)
+        return tuple(like.like(own[x].to(like.matrix)) for x, like in self._likes.items())
 
     def take_steps(self, first: int) -> Steps:
         """Take the rounds, numbered from the first, and yield the objective after each.
@@ -80,62 +83,94 @@ class AugmentedLagrangian:
         """
         if not self._moving:
             return Ending.CONVERGED
-        _, before = self._objective()
-        last = math.inf
-        for number in range(first, first + ROUNDS):
-            good = [leaf.detach().clone() for leaf in self._moving]
+        _, before = self._reached()
+        last, factors = math.inf, self._factors()
+        for number in range(ROUNDS):
+            wide = number < len(factors)
+            if number == 0 and wide:
+                self._stacked = self._widths.more(self._stacked, factors[0], self._generator)
+            else:
+                self._stacked = self._fewer(factors[number] if wide else 1.0)
+            good = self._stacked
             taken = self._minimize()
-            u, objective = self._objective()
-            if not math.isfinite(float(objective)):
-                for leaf, value in zip(self._moving, good, strict=True):
-                    leaf.data.copy_(value)
+            u, objective = self._reached()
+            if not math.isfinite(objective):
+                self._stacked = good
                 raise SolverError(
                     "the objective under constraints is not finite: scale the inputs."
                 )
-            off, change = self._renew(u), float(before - objective)
+            off, change = self._renew(u), before - objective
             yield Step(
-                number, "weights under constraints", float(objective), change, off, taken,
+                first + number, "weights under constraints", objective, change, off, taken,
                 "augmented-lagrangian",
             )  # fmt: skip
             before = objective
-            if off <= _MET and abs(change) <= _SETTLED * (1 + abs(float(objective))):
+            if wide:
+                continue
+            if off <= _MET and abs(change) <= _SETTLED * (1 + abs(objective)):
                 return Ending.CONVERGED
             self._mu *= _RISE if off > max(_FALL * last, _MET) else 1.0
             last = off
         return Ending.BUDGET
 
-    def _objective(self) -> tuple[Tensor, Tensor]:
+    def _factors(self) -> list[float]:
+        """Return how many times its own units the network has in each of the first rounds."""
+        fewer = [_WIDEST ** (1 - n / _NARROWING) for n in range(1, _NARROWING)]
+        return [*(_WIDEST,) * _WIDE, *fewer] if self._widths else []
+
+    def _fewer(self, factor: float) -> Stacked:
+        return self._widths.fewer(self._stacked, self._passed(self._stacked), factor)
+
+    def _passed(self, stacked: Mapping[Parameter, Tensor]) -> Values:
+        """Return the values with the states of a forward pass."""
+        layers = {x: self._likes[x].like(layer) for x, layer in stacked.items()}
+        return self._structure.passed({**self._values, **layers})
+
+    def _objective(self, stacked: Mapping[Parameter, Tensor]) -> tuple[Tensor, Tensor]:
         """Return the scores, and the loss of the forward pass with the penalties."""
-        parameters, penalties = self._structure.parameters, self._structure.penalties
-        layers = [like.like(leaf) for like, leaf in zip(self._likes, self._leaves, strict=True)]
-        values: dict[Any, Any] = {**self._values, **dict(zip(parameters, layers, strict=True))}
-        u = value_of(self._term.argument, self._structure.passed(values))
-        y = values[self._term.label]
+        passed, penalties = self._passed(stacked), self._structure.penalties
+        u, y = value_of(self._term.argument, passed), passed[self._term.label]
         rows = self._term.weight * self._term.pinned.divergence.values(y, u)
-        weights = row_weights(values, y)
+        weights = row_weights(passed, y)
         total = (rows if weights is None else weights * rows).sum()
-        for parameter, layer in zip(parameters, layers, strict=True):
-            total = total + penalties[parameter].value(layer.matrix)
+        for parameter in stacked:
+            total = total + penalties[parameter].value(passed[parameter].matrix)
         return u, total
 
-    @torch.enable_grad()
-    def _minimize(self) -> int:
-        optimizer = torch.optim.LBFGS(
-            self._moving, max_iter=_STEPS, history_size=_HISTORY, line_search_fn="strong_wolfe"
-        )
+    def _reached(self) -> tuple[Tensor, float]:
+        u, objective = self._objective(self._stacked)
+        return u, float(objective)
 
-        def evaluate() -> Tensor:
-            optimizer.zero_grad()
-            u, objective = self._objective()
+    def _minimize(self) -> int:
+        """Take the steps of a round, and return how often the network was passed."""
+        from scipy.optimize import minimize  # whose import takes .2 s
+
+        likes = [self._stacked[x] for x in self._moving]
+        sizes = [x.numel() for x in likes]
+
+        def split(point: Array) -> Stacked:
+            parts = torch.from_numpy(point).to(likes[0]).split(sizes)
+            shaped = (part.view_as(like) for part, like in zip(parts, likes, strict=True))
+            return dict(zip(self._moving, shaped, strict=True))
+
+        @torch.enable_grad()
+        def evaluated(point: Array) -> tuple[float, Array]:
+            moved = {x: part.requires_grad_() for x, part in split(point).items()}
+            u, objective = self._objective({**self._stacked, **moved})
             excess = self._excess(u)
-            total = objective + self._mu / 2 * float(excess @ excess)
             pull = self._matrix.T @ (self._mu * excess)
             push = torch.from_numpy(pull).to(u).view_as(u)
-            (objective + (u * push).sum()).backward()  # whose gradient is that of the total
-            return total.detach()
+            summed = objective + (u * push).sum()  # whose gradient is that of the total
+            slopes = torch.autograd.grad(summed, list(moved.values()))
+            total = float(objective) + self._mu / 2 * float(excess @ excess)
+            return total, _flat(slopes)
 
-        optimizer.step(evaluate)
-        return int(optimizer.state[self._moving[0]]["func_evals"])
+        found = minimize(
+            evaluated, _flat(likes), jac=True, method="L-BFGS-B",
+            options={"maxiter": _STEPS, "maxcor": _HISTORY, "ftol": 1e-12, "gtol": 1e-7},
+        )  # fmt: skip
+        self._stacked = {**self._stacked, **split(found.x)}
+        return int(found.nfev)
 
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""
@@ -149,6 +184,11 @@ class AugmentedLagrangian:
         off = np.abs(prices - self._prices).max() / self._mu
         self._prices = prices
         return float(off)
+
+
+def _flat(parts: Sequence[Tensor]) -> Array:
+    found: Array = torch.cat([part.flatten() for part in parts]).cpu().numpy()
+    return found
 
 
 def _double(value: Any) -> Any:
