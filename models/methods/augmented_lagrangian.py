@@ -63,7 +63,7 @@ class AugmentedLagrangian:
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
         self._widths, self._generator = Widths(self._structure), generator
         normed = limits.normed()
-        self._matrix = normed.matrix
+        self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
         room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
         self._ends = normed.lower + room, normed.upper - room
         self._prices = np.zeros(len(room))
@@ -126,20 +126,21 @@ class AugmentedLagrangian:
         layers = {x: self._likes[x].like(layer) for x, layer in stacked.items()}
         return self._structure.passed({**self._values, **layers})
 
-    def _objective(self, stacked: Mapping[Parameter, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the scores, and the loss of the forward pass with the penalties."""
-        passed, penalties = self._passed(stacked), self._structure.penalties
-        u, y = value_of(self._term.argument, passed), passed[self._term.label]
-        rows = self._term.weight * self._term.pinned.divergence.values(y, u)
-        weights = row_weights(passed, y)
-        total = (rows if weights is None else weights * rows).sum()
-        for parameter in stacked:
-            total = total + penalties[parameter].value(passed[parameter].matrix)
-        return u, total
-
     def _reached(self) -> tuple[Tensor, float]:
-        u, objective = self._objective(self._stacked)
-        return u, float(objective)
+        """Return the scores, and the loss of the forward pass with the penalties."""
+        passed = self._passed(self._stacked)
+        u = value_of(self._term.argument, passed)
+        return u, self._objective(u, passed)
+
+    def _objective(self, u: Tensor, passed: Values) -> float:
+        rows = self._term.pinned.divergence.values(passed[self._term.label], u)
+        loss = float((self._weighed(passed) * rows).sum())
+        return loss + self._structure.penalty(passed)
+
+    def _weighed(self, passed: Values) -> Tensor | float:
+        """Return how much every sample counts."""
+        weights = row_weights(passed, passed[self._term.label])
+        return self._term.weight if weights is None else self._term.weight * weights
 
     def _minimize(self) -> int:
         """Take the steps of a round, and return how often the network was passed."""
@@ -153,16 +154,20 @@ class AugmentedLagrangian:
             shaped = (part.view_as(like) for part, like in zip(parts, likes, strict=True))
             return dict(zip(self._moving, shaped, strict=True))
 
-        @torch.enable_grad()
         def evaluated(point: Array) -> tuple[float, Array]:
-            moved = {x: part.requires_grad_() for x, part in split(point).items()}
-            u, objective = self._objective({**self._stacked, **moved})
+            leaves = split(point)
+            with torch.enable_grad():
+                moved = {x: part.requires_grad_() for x, part in leaves.items()}
+                passed = self._passed({**self._stacked, **moved})
+                u = value_of(self._term.argument, passed)
             excess = self._excess(u)
-            pull = self._matrix.T @ (self._mu * excess)
-            push = torch.from_numpy(pull).to(u).view_as(u)
-            summed = objective + (u * push).sum()  # whose gradient is that of the total
-            slopes = torch.autograd.grad(summed, list(moved.values()))
-            total = float(objective) + self._mu / 2 * float(excess @ excess)
+            total = self._objective(u, passed) + self._mu / 2 * float(excess @ excess)
+            pull = torch.from_numpy(self._back @ (self._mu * excess)).to(u).view_as(u)
+            slopes = torch.autograd.grad(u, list(moved.values()), self._slope(u, passed) + pull)
+            for parameter, slope in zip(moved, slopes, strict=True):
+                matrix, penalty = passed[parameter].matrix, self._structure.penalties[parameter]
+                rows = slice(len(matrix))  # a bias has no penalty
+                slope[rows] = penalty.stationarity(matrix, slope[rows], 1.0)
             return total, _flat(slopes)
 
         found = minimize(
@@ -171,6 +176,13 @@ class AugmentedLagrangian:
         )  # fmt: skip
         self._stacked = {**self._stacked, **split(found.x)}
         return int(found.nfev)
+
+    def _slope(self, u: Tensor, passed: Values) -> Tensor:
+        """Return the gradient of the loss in the scores."""
+        weights = self._weighed(passed)
+        weights = weights.unsqueeze(-1) if isinstance(weights, Tensor) else weights
+        off = self._term.pinned.divergence.link_gradient(u) - passed[self._term.label]
+        return weights * off
 
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""
