@@ -22,9 +22,9 @@ from ..run import Ending, Step, Steps
 from .widths import Stacked, Widths
 
 ROUNDS = 50  # of the multipliers
-_WIDEST, _WIDE, _NARROWING = 3.0, 5, 10  # times the units, in so many rounds, and then in fewer
+_WIDEST, _WIDE, _NARROWING = 3.0, 3, 10  # times the units, in so many rounds, then in fewer
 _STEPS = 100  # of L-BFGS in a round
-_HISTORY = 20
+_HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
 _SETTLED = 1e-5  # relative change of the objective in a round
@@ -181,8 +181,8 @@ class AugmentedLagrangian:
         """Return the gradient of the loss in the scores."""
         weights = self._weighed(passed)
         weights = weights.unsqueeze(-1) if isinstance(weights, Tensor) else weights
-        off = self._term.pinned.divergence.link_gradient(u) - passed[self._term.label]
-        return weights * off
+        y: Tensor = passed[self._term.label]
+        return weights * (self._term.pinned.divergence.link_gradient(u) - y)
 
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""

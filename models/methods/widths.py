@@ -108,18 +108,16 @@ def _hidden(structure: Structure) -> tuple[_Hidden, ...]:
     ends = [state.argument for state in structure.states] + [term.argument for term in terms]
     free = {state for state in structure.states if _any_number(structure, state)}
     free -= {term.state for term in terms}
-    above: dict[State, list[tuple[Parameter, tuple[Any, ...]]]] = {state: [] for state in free}
+    above: dict[State, list[tuple[Any, tuple[Any, ...]]]] = {state: [] for state in free}
     for end in ends:
         parts = _seen(structure, end)
         alone = {part for part in parts if parts.count(part) == 1}
         free -= {x for x in end.variables if x not in alone}
         for part in alone & free:
             above[part].append((end.weights, parts))
-    return tuple(
-        _Hidden(state, state.argument.weights, tuple(above[state]))
-        for state in structure.states
-        if state in free
-    )
+    own: dict[State, Any] = {state: state.argument.weights for state in free}
+    found = (state for state in structure.states if state in free)
+    return tuple(_Hidden(state, own[state], tuple(above[state])) for state in found)
 
 
 def _any_number(structure: Structure, state: State) -> bool:
