@@ -24,7 +24,7 @@ class CurvatureProducts(LocalModel):
     scatters (benchmarks/results/gauss_newton.md).
     """
 
-    corrections = 1  # the directions of a step, all that it knows of C, answer no more
+    corrections = 1  # more make no more starts succeed (benchmarks/results/solver_trials.md)
 
     def __init__(
         self, forward: Forward, point: Tensor, flat: float = _FLAT, window: int = _WINDOW
