@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.gradients import pulled_back
 from liftednet.lazy import cvxpy as cp
 from liftednet.samples import Design, squared_norm_of
 
@@ -326,7 +327,7 @@ class Traced(LinearMap):
         with torch.enable_grad():
             point = torch.zeros_like(self.like, dtype=u.dtype).requires_grad_()
             value = self.function(point)
-        return torch.autograd.grad(value, point, u)[0]
+        return pulled_back([value], [point], [u])[0]
 
     @cached_property
     def squared_norm(self) -> float:

@@ -19,6 +19,8 @@ from itertools import accumulate, combinations_with_replacement
 import torch
 from torch import Tensor
 
+from liftednet.gradients import pulled_back
+
 from .objective import Forward, Product
 
 _CHUNK_BYTES = 2**26  # of pairs at a time
@@ -74,8 +76,12 @@ def sensitivities(forward: Forward, point: Tensor) -> tuple[list[Tensor], list[S
     for target, answer in zip(forward.targets, outputs, strict=True):
         units = torch.eye(answer.shape[-1], dtype=answer.dtype, device=answer.device)
         columns = [
-            torch.autograd.grad(
-                answer, arguments, unit.expand_as(answer), retain_graph=True, materialize_grads=True
+            pulled_back(
+                [answer],
+                arguments,
+                [unit.expand_as(answer)],
+                retain_graph=True,
+                materialize_grads=True,
             )
             for unit in units
         ]

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from liftednet.gradients import pulled_back
+
 from .objective import Forward, Tensors
 from .recurrence import LinearRecurrence, recurrence
 
@@ -38,14 +40,14 @@ class Linearized:
     def ahead(self, directions: Tensors) -> Tensors:
         """Return J v for v shaped as the weights, shaped as the outputs."""
         parts = tuple(compress(directions, self._reached))
-        return torch.autograd.grad(self._pulled, self._seen, parts, retain_graph=True)
+        return pulled_back(self._pulled, self._seen, parts, retain_graph=True)
 
     def back(self, rows: Iterable[Tensor]) -> Tensors:
         """Return J'u for u shaped as the outputs, shaped as the weights."""
         return self._backward(rows, create_graph=False)
 
     def _backward(self, rows: Iterable[Tensor], create_graph: bool) -> Tensors:
-        return torch.autograd.grad(
+        return pulled_back(
             self._outputs,
             self._weights,
             tuple(rows),

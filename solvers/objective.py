@@ -14,6 +14,7 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Softmax
 from liftednet.divergences import Divergence, Joint, Tight
+from liftednet.gradients import pulled_back
 
 if TYPE_CHECKING:
     from .compiled.recurrent import RecurrentRows
@@ -111,7 +112,7 @@ class Target:
             slope = self._kept(divergence.link_gradient(point))
 
         def product(direction: Tensor) -> Tensor:  # the Hessian is its own transpose
-            return torch.autograd.grad(slope, point, direction, retain_graph=True)[0]
+            return pulled_back([slope], [point], [direction], retain_graph=True)[0]
 
         return product
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
+from liftednet.gradients import pulled_back
 from liftednet.maps import Composed, LinearMap, Moved, Rows, Traced
 from liftednet.samples import Design, Weights
 
@@ -134,4 +135,4 @@ def adjoint_of(function: Any, like: Tensor, u: Tensor) -> Tensor:
     with torch.enable_grad():
         point = torch.zeros(like.shape, dtype=u.dtype, device=u.device).requires_grad_()
         value = function(point)
-    return torch.autograd.grad(value, point, u)[0]
+    return pulled_back([value], [point], [u])[0]

@@ -17,6 +17,7 @@ from liftednet import processes
 from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.gradients import pulled_back
 from liftednet.layers.expression import (
     SAMPLE_WEIGHTS,
     TIME,
@@ -597,7 +598,7 @@ class BatchSteps:
             for parameter, leaf in zip(self.structure.parameters, leaves, strict=True)
         ]
         parts = [part for one in asked for part in one.parts]
-        found = iter(torch.autograd.grad(tops, parts, slopes, materialize_grads=True))
+        found = iter(pulled_back(tops, parts, slopes, materialize_grads=True))
         asks = [_Slope(one.rows, [next(found) for _ in one.parts]) for one in asked]
         return sum(losses[1:], losses[0]), asks, values
 

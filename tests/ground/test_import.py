@@ -121,3 +121,12 @@ except ImportError as error:
     print(error)
 """
     assert "run `pip install cvxpy`" in python(code).stdout
+
+
+def test_a_first_fit_loads_neither_sympy_nor_numba() -> None:
+    code = (
+        "from sklearn.datasets import load_diabetes\n"
+        "from liftednet import LiftedRegressor\n"
+        "LiftedRegressor((5,)).fit(*load_diabetes(return_X_y=True))"
+    )
+    assert not loaded_after(code) & {"cvxpy", "numba", "sympy", "triton"}
