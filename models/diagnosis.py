@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ _SAMPLES = 1_000  # that are looked at
 _SEQUENCES = 250  # likewise, of many steps each
 _ROWS = 250  # of states, to say which units do not move
 _GAIN, _DOUBT = 0.01, 0.05  # shares of a constant's loss that a fit must gain, even on noise
+_LEFT = 0.05  # of a constant's loss: where less is left, units that do not move are not missed
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OTHER = 10.0  # times as wide, or deviations away: another scale
@@ -46,10 +48,12 @@ def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = 
     some = data.take(share.own(rows))
     with torch.no_grad():
         passed = structure.passed({**some.values, **values})
+    losses = [*_losses(structure, some, passed)]
+    nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
     texts = [
         *_apart(structure, data.raw),  # ratios of distances are those of any scale
-        *_useless(structure, some, passed),
-        *(() if pruned else _still(structure, passed)),
+        *_useless(structure, some, losses),
+        *(() if pruned or nothing_left else _still(structure, passed)),
     ]
     for text in texts:
         processes.warn(text)
@@ -63,7 +67,8 @@ def warn_of_far_rows(structure: Structure, data: Data) -> None:
 
 def is_useless(structure: Structure, data: Data, passed: Values) -> bool:
     """Say whether a forward pass is no better than a constant prediction; as in `warn_of`."""
-    return any([*_useless(structure, data, passed)])  # all of it, by every process
+    losses = [*_losses(structure, data, passed)]  # all of it, by every process
+    return any(True for _ in _useless(structure, data, losses))
 
 
 def warn_of_scales(before: Standardization, now: Standardization) -> None:
@@ -100,8 +105,26 @@ def scale_hint(data: Data) -> str:
     )
 
 
-def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
-    """Yield a text for every loss that is no better than that of a constant prediction."""
+@dataclass(frozen=True)
+class _Found:
+    """What the loss of some samples is.
+
+    Attributes:
+        term: of the network.
+        mean: loss of a sample, of those where it is finite.
+        constant: that of the best constant prediction.
+        infinite: how many samples have an infinite loss, and their share by weight.
+        samples: how many were looked at.
+    """
+
+    term: Term
+    mean: float
+    constant: float
+    infinite: tuple[int, float]
+    samples: int
+
+
+def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Found]:
     for term in structure.network.terms:
         u, y, weights = _compared(term, data, passed)
         if not float(weights.sum()) > 0:
@@ -113,24 +136,34 @@ def _useless(structure: Structure, data: Data, passed: Values) -> Iterator[str]:
             # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
             potential = term.pinned.divergence.activation.potential_value
             constant = float(shares @ potential(y) - potential(mean).sum())
+            yield _Found(term, found, constant, (0, 0.0), len(y))
         else:
             assert isinstance(term.loss, OutputLoss)  # it has output states
             values = term.loss.output_values
             own = values(y, processes.joined(passed[term.state]))
-            infinite = own == math.inf  # a few answers that the simplex leaves out are no failure
-            if float(shares[infinite].sum()) > _DOUBT:
-                yield (
-                    f"{int(infinite.sum())} of the {len(own)} training samples that were looked at "
-                    f"have an infinite {type(term.loss).__name__}: the network gives their class "
-                    "the probability 0. Take CrossEntropy, which never does, or train longer."
-                )
-                continue
+            infinite = own == math.inf
+            lost = int(infinite.sum()), float(shares[infinite].sum())
             found = float(shares @ own.where(~infinite, 0.0))
             guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
             constant = min(float(shares @ values(y, guess)) for guess in guesses)
+            yield _Found(term, found, constant, lost, len(y))
+
+
+def _useless(structure: Structure, data: Data, losses: Sequence[_Found]) -> Iterator[str]:
+    """Yield a text for every loss that is no better than that of a constant prediction."""
+    for one in losses:
+        term, found, constant, samples = one.term, one.mean, one.constant, one.samples
+        lost, share = one.infinite
+        if share > _DOUBT:  # a few answers that the simplex leaves out are no failure
+            yield (
+                f"{lost} of the {samples} training samples that were looked at "
+                f"have an infinite {type(term.loss).__name__}: the network gives their class "
+                "the probability 0. Take CrossEntropy, which never does, or train longer."
+            )
+            continue
         # Where targets are noise, each of the last weights gains about the share of one answer.
         free = 0 if term.argument.weights is None else math.prod(term.argument.weights.shape)
-        asked = min(max(_GAIN, free / len(y)), _DOUBT)
+        asked = min(max(_GAIN, free / samples), _DOUBT)
         if not found <= (1 - asked) * constant and constant > 0:
             grade = "no" if found >= constant else "hardly"  # fits of noise are better, too
             parts = (part for one in structure.penalties.values() for part in one.parts)

@@ -208,6 +208,25 @@ def test_units_that_a_penalty_leaves_out_are_not_called_dead():
     assert not [one for one in caught if "dead" in str(one.message)]
 
 
+@pytest.mark.parametrize("linear", [True, False])
+def test_units_that_do_not_move_are_told_of_only_where_something_is_left_to_learn(linear):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(400, 4, generator=generator)
+    y = x[:, :1] if linear else (x[:, :1] * x[:, 1:2]).sin() + x[:, 2:3].abs()
+    alive = torch.tensor([0.0] * 4 + [-99.0] * 6)
+    start = [Weights(torch.randn(4, 10, generator=generator), alive),
+             Weights(0.1 * torch.randn(10, 1, generator=generator), torch.zeros(1))]  # fmt: skip
+    method = Minibatch(epochs=60)
+    model = LiftedMLP((4, 10, 1), loss=SquaredError(), start=start, method=method)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x, y)
+    told = [one for one in caught if "6 of the 10 units" in str(one.message)]
+    left = float((model.predict(x) - y).square().mean() / y.var())
+    assert (left < 0.03) == linear
+    assert bool(told) != linear
+
+
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
 def test_a_quantile_is_one_in_any_unit(scale):
     x, y = drawn(400)
