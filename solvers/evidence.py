@@ -19,6 +19,7 @@ from .objective import Forward, Target
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
 _PATIENCE = 5  # looks at the evidence without a better one
+_NOTHING = 1e-30  # of the first objective: there is no noise to tell a rho by
 _FITTED = 0.5  # share of the answers that a first look may find fitted
 _MORE = 10.0  # times rho, from which it begins once more where it was larger
 
@@ -165,6 +166,7 @@ def steps_by_evidence(
     Returns:
         Whether the evidence has reached its maximum; no step lowers the objective otherwise.
     """
+    first = pulled_by(forward, place.rhos).objective(place.point)
     while True:
         if place.stale == _PATIENCE:
             if not place.begins_anew():
@@ -172,6 +174,8 @@ def steps_by_evidence(
             solver.mu = 0.0
         now = pulled_by(forward, place.rhos)
         objective = now.objective(place.point)
+        if objective <= _NOTHING * first:  # of targets that are all alike, which zero weights fit
+            return True
         model = direct(now, place.point)
         found = solver.descend(model, partial(now.decrease, place.point, objective))
         decrease = 0.0 if found is None else found.decrease

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from sklearn.datasets import load_wine
 
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.layers import dense
-from liftednet.losses import CrossEntropy
+from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, LiftedRNN
 from liftednet.network import Network
 from liftednet.penalties import SquaredFrobenius
@@ -53,3 +54,11 @@ def test_layers_of_sigmoids_learn_small_data_without_options() -> None:
         model = LiftedMLP(sizes, Sigmoid()).fit(x[::2], y[::2])
         scores.append(float((model.predict(x[1::2]).numpy() == y[1::2]).mean()))
     assert min(scores) > 0.9
+
+
+@pytest.mark.parametrize("samples", [1, 40])
+def test_targets_that_are_all_alike_are_fitted_and_the_fit_ends(samples):
+    x = torch.randn(samples, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = LiftedMLP((3, 5, 1), loss=SquaredError()).fit(x, torch.full((samples, 1), 7.0).double())
+    assert model.trace.n_iter < 200
+    assert torch.allclose(model.predict(x), torch.full((samples, 1), 7.0).double())
