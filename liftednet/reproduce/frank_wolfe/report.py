@@ -20,9 +20,8 @@ REMARKS = (
     "Seconds are wall time on a machine that did other work at the same time: compare them only "
     "roughly. On HAR-2 and Noisy-HAR-2 they are processor time of runs that were made again, to "
     "the same bits, for the best over training (of SGD + clipping, Adam + clipping and Frank-Wolfe "
-    "alone on HAR-2 wall time with little beside); those of the two rows of the IndRNN where that "
-    "was not kept are wall time, up to ten times what a run takes alone. Not to the same bits from "
-    "a lifted start, whose code has changed since: the notes say what it had.",
+    "alone on HAR-2 wall time with little beside). Not to the same bits from a lifted start, whose "
+    "code has changed since: the notes say what it had.",
 )
 
 
