@@ -14,7 +14,7 @@ seed 0, ours has none:
   fit of the last layer;
 - projection: of every sample's scores onto its own constraints, in training and after it, where no
   constraint ties samples (best of three rates). It is part of the network that is exported. Ours
-  beside it is declared with `within=`, and trained by method="gauss-newton".
+  beside it is declared with `within=`.
 
 Rows of constraints have norm 1 for all; violations are in units of the scores; seconds are
 processor time. `PYTHONPATH=FOLDER_OF_COOPER python -m benchmarks.constrained_outputs TASK SEED`,
@@ -292,8 +292,6 @@ def ours(task: Task, seed: int) -> Row:
     network.loss(task.loss, dense(last, task.train.y.shape[1]), within=task.within)
     model = Lifted(network, start=task.start(seed), standardize=False, seed=seed)
     held = () if task.within else task.train.constraints
-    if task.within:
-        model.method = "gauss-newton"
     began = time.process_time()
     model.fit(task.train.x, task.train.y, constraints=held)
     seconds = time.process_time() - began

@@ -17,7 +17,9 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
+from liftednet.constraints.constraint import Limits
 from liftednet.errors import DataError, SolverError
+from liftednet.layers.projection import Projection
 from liftednet.memory import telling_of_memory
 from liftednet.samples import Weights
 from liftednet.validation import require_seed
@@ -36,6 +38,7 @@ from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import FIRST_RHO, GaussNewton, has_ends, pulled, suits_together
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
+from .methods.widths import Widths
 from .output import refitted
 from .parts import Parts, recalled
 from .prediction import Fitted, Predictor
@@ -213,6 +216,8 @@ class Lifted(Predictor):
                 seen = self._fit_blocks(structure, method, data, keeper, told, progress)
             if constraints:
                 self._hold(constraints, X, progress, on_step)
+            elif self._goes_on(method, structure, len(seen)):
+                self._go_on(None, progress, on_step)
             elif self.refit_output and not self.interrupted:
                 self._refit_outputs()
             self._parts = None
@@ -585,19 +590,8 @@ class Lifted(Predictor):
         held = HeldScores(self.network.terms[0], tuple(constraints), fitted.standardization)
         blocks = self._blocks_at(fitted.structure, data, fitted.weights)
         if len((limits := held.problem(blocks).limits).lower):
-            generator = torch.Generator().manual_seed(require_seed(self.seed))
-            moves = AugmentedLagrangian(blocks, held.term, limits, generator)
-            assert fitted.trace is not None  # of the method before
-
-            def keep() -> None:
-                self._fit = replace(fitted, weights=moves.weights, blocks=None)
-
-            run(
-                fitted.trace, moves.take_steps(fitted.trace.n_iter), {}, keep,
-                keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + ROUNDS,
-                progress=progress, on_step=on_step,
-            )  # fmt: skip
-            blocks = self._blocks_at(fitted.structure, data, moves.weights)
+            self._go_on(limits, progress, on_step)
+            blocks = self._blocks_at(fitted.structure, data, self._known.weights)
         solution, gap = held.fitted(blocks)
         blocks.values[held.last] = solution.value
         self._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
@@ -606,6 +600,35 @@ class Lifted(Predictor):
             solution.objective, gap, solution.residual, solution.solver,
         )  # fmt: skip
         self._fit = replace(self._fit, report=report)
+
+    def _goes_on(self, method: Method, structure: Structure, samples: int) -> bool:
+        """Return whether more units for a while would lower what minibatches have reached.
+
+        So they do behind a projection, where rho is not that of the evidence, if there are so few
+        samples that all of them go into every step. A method that was asked for is all there is.
+        """
+        projected = any(isinstance(x.layer, Projection) for x in self.network.layers())
+        small = projected and suits_together(structure, samples) and bool(Widths(structure))
+        chosen = isinstance(method, Minibatch) and self.method == "auto"
+        here = self._known.data is not None and processes.size() == 1
+        return small and chosen and here and not self.interrupted
+
+    def _go_on(self, limits: Limits | None, progress: bool, on_step: Report | None) -> None:
+        """Train all layers on, by rounds of which some have more units, under limits if any."""
+        fitted, data = self._known, self._on_data()
+        assert fitted.trace is not None  # of the method before
+        blocks = self._blocks_at(fitted.structure, data, fitted.weights)
+        generator = torch.Generator().manual_seed(require_seed(self.seed))
+        moves = AugmentedLagrangian(blocks, self.network.terms[0], limits, generator)
+
+        def keep() -> None:
+            self._fit = replace(fitted, weights=moves.weights, blocks=None)
+
+        run(
+            fitted.trace, moves.take_steps(fitted.trace.n_iter), {}, keep,
+            keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + ROUNDS,
+            progress=progress, on_step=on_step,
+        )  # fmt: skip
 
     def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from liftednet.constraints.constraint import Array, Limits
@@ -23,7 +24,7 @@ from .widths import Stacked, Widths
 
 ROUNDS = 50  # of the multipliers
 _WIDEST, _WIDE, _NARROWING = 3.0, 3, 10  # times the units, in so many rounds, then in fewer
-_STEPS = 100  # of L-BFGS in a round
+_STEPS, _FREE_STEPS = 100, 30  # of L-BFGS in a round, and where there are no limits
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
@@ -37,7 +38,8 @@ class AugmentedLagrangian:
     by L-BFGS; then y is mu (a - P(a)) (Hestenes, 1969; Powell, 1969; Rockafellar, 1973, for
     inequalities). mu rises where a round has left too much. Rows of A have norm 1, so that one mu
     suits a mean of many scores and a difference of two. Inequalities are held with a little room,
-    in which the exact fit of the last layer begins. Only weights with a smooth penalty move.
+    in which the exact fit of the last layer begins. Only weights with a smooth penalty move. Where
+    there are no limits, as behind a projection, rounds are short.
 
     The first rounds have three times the hidden units where they can (see `Widths`), the next ones
     fewer and fewer, until the network has its own. It ends in lower minima than one that never had
@@ -45,14 +47,14 @@ class AugmentedLagrangian:
     """
 
     def __init__(
-        self, blocks: Blocks, term: Term, limits: Limits, generator: torch.Generator
+        self, blocks: Blocks, term: Term, limits: Limits | None, generator: torch.Generator
     ) -> None:
         """Begin at the weights of the blocks.
 
         Args:
             blocks: the network on its data.
             term: the loss on the scores.
-            limits: on these scores, as training has them.
+            limits: on these scores, as training has them; None for none.
             generator: of the units that come in.
         """
         self._structure, self._term = blocks.structure, term
@@ -62,7 +64,8 @@ class AugmentedLagrangian:
         self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
         self._widths, self._generator = Widths(self._structure), generator
-        normed = limits.normed()
+        self._steps = _FREE_STEPS if limits is None else _STEPS
+        normed = (_none(blocks.values[term.label]) if limits is None else limits).normed()
         self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
         room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
         self._ends = normed.lower + room, normed.upper - room
@@ -172,7 +175,7 @@ class AugmentedLagrangian:
 
         found = minimize(
             evaluated, _flat(likes), jac=True, method="L-BFGS-B",
-            options={"maxiter": _STEPS, "maxcor": _HISTORY, "ftol": 1e-12, "gtol": 1e-7},
+            options={"maxiter": self._steps, "maxcor": _HISTORY, "ftol": 1e-12, "gtol": 1e-7},
         )  # fmt: skip
         self._stacked = {**self._stacked, **split(found.x)}
         return int(found.nfev)
@@ -193,9 +196,14 @@ class AugmentedLagrangian:
     def _renew(self, u: Tensor) -> float:
         """Take the next prices, and return by how much limits or prices are off."""
         prices = self._mu * self._excess(u)
-        off = np.abs(prices - self._prices).max() / self._mu
+        off = np.abs(prices - self._prices).max(initial=0.0) / self._mu
         self._prices = prices
         return float(off)
+
+
+def _none(scores: Tensor) -> Limits:
+    empty = np.zeros(0)
+    return Limits(csr_matrix((0, scores.numel())), empty, empty, (0,))
 
 
 def _flat(parts: Sequence[Tensor]) -> Array:

@@ -16,6 +16,7 @@ from torch import Tensor
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Parameter
 from liftednet.layers.join import Concatenation
+from liftednet.layers.projection import Projection
 from liftednet.network import State
 from liftednet.penalties import SquaredFrobenius
 
@@ -105,7 +106,8 @@ class Widths:
 
 def _hidden(structure: Structure) -> tuple[_Hidden, ...]:
     terms = structure.network.terms
-    ends = [state.argument for state in structure.states] + [term.argument for term in terms]
+    scores = [_scores(term.argument) for term in terms]
+    ends = [*(state.argument for state in structure.states), *scores]
     free = {state for state in structure.states if _any_number(structure, state)}
     free -= {term.state for term in terms}
     above: dict[State, list[tuple[Any, tuple[Any, ...]]]] = {state: [] for state in free}
@@ -118,6 +120,12 @@ def _hidden(structure: Structure) -> tuple[_Hidden, ...]:
     own: dict[State, Any] = {state: state.argument.weights for state in free}
     found = (state for state in structure.states if state in free)
     return tuple(_Hidden(state, own[state], tuple(above[state])) for state in found)
+
+
+def _scores(argument: Any) -> Any:
+    """Return the scores of a loss, before they are projected."""
+    held = isinstance(argument, Applied) and isinstance(argument.layer, Projection)
+    return argument.arguments[0] if held else argument
 
 
 def _any_number(structure: Structure, state: State) -> bool:

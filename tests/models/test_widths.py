@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from liftednet import Network
 from liftednet.activations import ReLU, Tanh
-from liftednet.constraints import Budget
+from liftednet.constraints import Bounds, Budget, Linear
 from liftednet.layers import concatenate, dense
 from liftednet.layers.expression import value_of
 from liftednet.losses import SquaredError
@@ -81,7 +83,7 @@ def test_a_fit_under_constraints_ends_with_the_networks_own_units() -> None:
     model.method = Minibatch(epochs=5)
     reached = []
 
-    def stop(step) -> None:
+    def stop(step: Any) -> None:
         if step.solver == "augmented-lagrangian":
             reached.append([tuple(w.matrix.shape) for w in model.weights])
             raise KeyboardInterrupt
@@ -91,3 +93,36 @@ def test_a_fit_under_constraints_ends_with_the_networks_own_units() -> None:
     model.fit(X, y, constraints=[Budget(0.2)])
     assert [tuple(w.matrix.shape) for w in model.weights] == [(3, 6), (6, 1)]
     assert float(model.scores(X).mean()) <= 0.2 + 1e-9
+
+
+def behind_a_projection(method: Any = "auto", on_step: Any = None) -> Lifted:
+    """Two flows that sum to one and are not negative, with a rho of one's own."""
+    network = Network()
+    h = network.state(ReLU(), dense(network.input(3), 6))
+    limits = [Linear(torch.ones(2), equal=1.0), Bounds(lower=0.0)]
+    network.loss(SquaredError(), dense(h, 2), within=limits)
+    share = torch.sigmoid(3 * X[:, 0] * X[:, 1] + X[:, 2])
+    model = Lifted(network, method=method, rho=0.01, dtype=torch.float64, seed=3)
+    return model.fit(X, torch.stack([share, 1 - share], 1), on_step=on_step)
+
+
+def test_a_network_behind_a_projection_ends_lower_and_within_its_limits() -> None:
+    found, before = behind_a_projection(), behind_a_projection(Minibatch())
+    assert found.trace is not None and before.trace is not None
+    assert found.trace.steps[-1].solver == "augmented-lagrangian"
+    assert before.trace.steps[-1].solver == "minibatch"  # what was asked for
+    assert found.objective() < before.objective()
+    assert [tuple(w.matrix.shape) for w in found.weights] == [(3, 6), (6, 2)]
+    scores = found.scores(5 * X.flip(0) + 1)
+    torch.testing.assert_close(scores.sum(1), torch.ones(30).double(), atol=1e-12, rtol=0)
+    assert float(scores.min()) >= -1e-12
+
+
+def test_an_interrupt_with_more_units_leaves_the_networks_own() -> None:
+    def stop(step: Any) -> None:
+        if step.solver == "augmented-lagrangian":
+            raise KeyboardInterrupt
+
+    model = behind_a_projection(on_step=stop)
+    assert model.interrupted
+    assert [tuple(w.matrix.shape) for w in model.weights] == [(3, 6), (6, 2)]
