@@ -39,6 +39,20 @@ __all__ = [
 ]
 
 _STEPS = 4  # of the sequences that a declared layer is checked on
+# What stands for a loss of torch, by its name without "loss" and underscores.
+_OF_TORCH = {
+    "crossentropy": "CrossEntropy()",
+    "nll": "CrossEntropy() on scores without a LogSoftmax",
+    "mse": "SquaredError(), half of torch's sum",
+    "bcewithlogits": "BinaryCrossEntropy()",
+    "binarycrossentropywithlogits": "BinaryCrossEntropy()",
+    "bce": "BinaryCrossEntropy() on scores without a Sigmoid",
+    "binarycrossentropy": "BinaryCrossEntropy() on scores without a Sigmoid",
+    "l1": "Quantile(0.5), half of torch's sum",
+    "huber": "Huber()",
+    "smoothl1": "Huber()",
+    "squarederror": "SquaredError()",
+}
 
 
 class Cell(ABC):
@@ -334,9 +348,11 @@ class Network:
             (True, True)
         """
         if not isinstance(loss, Loss):
+            advice = _advised(loss)
             raise DeclarationError(
-                "loss must be a loss object of liftednet.losses, such as CrossEntropy() for "
-                f"classes or SquaredError() for numbers; got {loss!r}."
+                "loss must be a loss object of liftednet.losses, such as "
+                f"{advice or 'CrossEntropy() for classes or SquaredError() for numbers'}; got "
+                f"{loss!r}."
             )
         label = _named(Label(), "y", len(self.terms))
         as_expression(argument)
@@ -626,6 +642,12 @@ def _state_shape(activation: Activation, argument: Expression) -> Shape:
 def _require_shape(shape: Sequence[Any]) -> None:
     if not shape or not all(map(is_integer, shape)) or min(shape) < 1:
         raise DataError(f"sizes must be positive integers, got {tuple(shape)}.")
+
+
+def _advised(loss: object) -> str | None:
+    """Return the loss that stands for one of torch, or for a name, or None."""
+    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
+    return _OF_TORCH.get(name.lower().replace("_", "").removesuffix("loss"))
 
 
 def _named(variable: Any, kind: str, number: int) -> Any:

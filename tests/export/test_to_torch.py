@@ -186,8 +186,13 @@ def test_what_is_no_model_or_no_network_is_refused(fitted) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "mse"}, "loss must be a loss object"),
-        ({"loss": losses.CrossEntropy}, "loss must be a loss object"),
+        ({"loss": "mse"}, r"loss must be a loss object.*such as SquaredError\(\), half of"),
+        ({"loss": "poisson"}, "such as CrossEntropy.* for classes or SquaredError"),
+        ({"loss": losses.CrossEntropy}, r"such as CrossEntropy\(\); got"),
+        ({"loss": nn.CrossEntropyLoss()}, r"such as CrossEntropy\(\); got"),
+        ({"loss": nn.BCELoss}, r"such as BinaryCrossEntropy\(\) on scores without a Sigmoid"),
+        ({"loss": nn.functional.l1_loss}, r"such as Quantile\(0.5\), half of"),
+        ({"loss": nn.SmoothL1Loss()}, r"such as Huber\(\); got"),
         ({"sizes": 5}, "sizes must be at least two"),
         ({"seed": None}, "seed must be an integer"),
         ({"seed": -1}, "seed must be an integer"),
@@ -197,6 +202,20 @@ def test_what_is_no_model_or_no_network_is_refused(fitted) -> None:
 def test_a_model_is_refused_before_there_are_data(options, message) -> None:
     with pytest.raises(LiftedError, match=message):
         LiftedMLP(**{"sizes": (5, 6, 3), **options})
+
+
+@pytest.mark.parametrize(
+    ("ours", "of_torch", "share"),
+    [
+        (losses.SquaredError(), nn.functional.mse_loss, 0.5),
+        (losses.Quantile(0.5), nn.functional.l1_loss, 0.5),
+        (losses.Huber(), nn.functional.huber_loss, 1.0),
+        (losses.Huber(), nn.functional.smooth_l1_loss, 1.0),
+    ],
+)
+def test_the_loss_that_an_error_names_is_that_of_torch(ours, of_torch, share) -> None:
+    y, u = torch.randn(2, 9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(ours.output_value(y, u), share * of_torch(u, y, reduction="sum"))
 
 
 def network(*sizes: int, bias: bool = True) -> nn.Sequential:
