@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from liftednet.constraints.constraint import Array, Limits
 from liftednet.errors import SolverError
 from liftednet.layers.expression import Parameter, value_of
+from liftednet.lazy import sparse
 from liftednet.network import Term
 from liftednet.samples import Weights
 
@@ -203,7 +203,7 @@ class AugmentedLagrangian:
 
 def _none(scores: Tensor) -> Limits:
     empty = np.zeros(0)
-    return Limits(csr_matrix((0, scores.numel())), empty, empty, (0,))
+    return Limits(sparse.csr_matrix((0, scores.numel())), empty, empty, (0,))
 
 
 def _flat(parts: Sequence[Tensor]) -> Array:
