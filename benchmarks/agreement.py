@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.harness import Table, mean_and_spread, write_report
 from liftednet.data import Classification, digits
 from liftednet.models import FullBatch, LiftedMLP
 from liftednet.problems import Weights
-from liftednet.reproduce import Table, mean_and_spread, write_report
 
 SIZES, RHO, SEEDS, SWEEPS = (64, 50, 30, 10), 0.1, (0, 1, 2), 30
 

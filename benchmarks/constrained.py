@@ -53,16 +53,17 @@ from benchmarks.constrained_opponents import (
     weighed,
 )
 from benchmarks.constrained_outputs import moments, scaled
-from liftednet.data import har, mnist
+from benchmarks.data import har
+from benchmarks.data.signals import _HAR
+from benchmarks.harness.exact import exact_gradients
+from benchmarks.harness.runs import Outcome, run_all
+from liftednet.data import mnist
 from liftednet.data.archives import load
-from liftednet.data.sets import _HAR
 from liftednet.errors import SolverError
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, Minibatch, certify
 from liftednet.penalties import Nonnegative, Orthogonal, SquaredFrobenius
 from liftednet.problems import Weights
-from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, run_all
 
 RESULTS = Path(__file__).parent / "results"
 DEPTHS, WIDTH, PASSES, BATCH = (1, 3, 6, 8), 100, 3, 100

@@ -41,12 +41,12 @@ from sklearn.datasets import load_diabetes, make_classification
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.data.signals import _HAR
 from benchmarks.solvers import machine
 from liftednet import ConstrainedFit, Design, Network, WeightFit, Weights, data
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Constraint, GroupMeans, Linear, Order, violations
 from liftednet.data.archives import load
-from liftednet.data.sets import _HAR
 from liftednet.errors import SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError

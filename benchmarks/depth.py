@@ -20,13 +20,13 @@ from statistics import fmean, stdev
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness.exact import exact_gradients
+from benchmarks.harness.runs import Outcome, run_all
 from liftednet import activations
 from liftednet.data import mnist
 from liftednet.errors import SolverError
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.starts import STARTS
-from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, run_all
 
 FOLDER = Path(__file__).parents[1] / "results" / "depth"
 ACTIVATIONS = {

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from benchmarks.data import har, har_subjects
 from benchmarks.federated_opponents import (
     Clients,
     adam,
@@ -40,11 +41,11 @@ from benchmarks.federated_opponents import (
     lbfgs,
 )
 from benchmarks.group import in_group
+from benchmarks.harness.runs import finished, run_all
 from benchmarks.solvers import machine
-from liftednet.data import har, har_subjects, mnist
+from liftednet.data import mnist
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, LiftedMLP, Minibatch
-from liftednet.reproduce.runs import finished, run_all
 
 RESULT = Path(__file__).parent / "results" / "federated.md"
 SEEDS = (1, 2, 3)

@@ -10,9 +10,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from benchmarks.data import timer
 from liftednet import starts
 from liftednet.activations import ReLU, Tanh
-from liftednet.data import echo, running_sum, timer
+from liftednet.data import echo, running_sum
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.solvers.objective import Forward, Target, Tensors, joined
 from liftednet.solvers.recurrence import recurrence

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from liftednet.models.networks import CellRecurrence, IndRNN, PlainRNN, SequenceModel
-from liftednet.models.networks.scan import RELU, independent_scan
+from benchmarks.papers.networks import CellRecurrence, IndRNN, PlainRNN, SequenceModel
+from benchmarks.papers.networks.scan import RELU, independent_scan
 from liftednet.solvers import FrankWolfe
 from liftednet.solvers.gradient import temporal_norms
 

@@ -32,12 +32,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from benchmarks.harness.runs import Outcome
+from benchmarks.harness.tuning import tuned
 from liftednet import Weights
 from liftednet.activations import Tanh
 from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
-from liftednet.reproduce.runs import Outcome
-from liftednet.reproduce.tuning import tuned
 
 from .stored import Records, records, write
 

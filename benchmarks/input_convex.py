@@ -33,9 +33,9 @@ import torch
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from benchmarks.harness.runs import Outcome
 from liftednet.models import Lifted, Minibatch, certify, input_convex
 from liftednet.problems import Weights
-from liftednet.reproduce.runs import Outcome
 
 from .constrained import (
     FROM,

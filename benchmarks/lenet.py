@@ -20,13 +20,13 @@ from statistics import fmean
 import torch
 from torch.nn.functional import cross_entropy
 
+from benchmarks.harness.runs import Outcome
 from benchmarks.stored import records, write
 from benchmarks.torch_tasks import BATCH, TASKS, accuracy, adam, digits
 from liftednet import lift
 from liftednet.losses import CrossEntropy
 from liftednet.models import Minibatch
 from liftednet.models.from_torch.model import RATE
-from liftednet.reproduce.runs import Outcome
 
 LIFTED, ADAM = "lifted", "Adam"
 RATES = {0.0: 0.002, 0.1: 0.006}  # of Adam, by the smoothing

@@ -27,9 +27,9 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 from torch import nn
 
+from benchmarks.harness.runs import Outcome
 from benchmarks.stored import records, write
 from liftednet.models import LiftedClassifier, LiftedRegressor
-from liftednet.reproduce.runs import Outcome
 
 SEEDS = range(5)
 HOLES = (("at random", 0.3), ("large ones", 0.3))

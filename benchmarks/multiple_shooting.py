@@ -26,13 +26,13 @@ from torch.func import jvp
 from torch.nn.functional import one_hot
 
 from benchmarks.gauss_newton_cases import Case, sequence_case
+from benchmarks.harness.runs import Outcome
 from benchmarks.stored import Records, records, write
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.data import digits
 from liftednet.losses import CrossEntropy
 from liftednet.models.starts import xavier
-from liftednet.reproduce.runs import Outcome
 from liftednet.solvers.curvature_products import CurvatureProducts
 from liftednet.solvers.gauss_newton import steps
 from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness.runs import Outcome
 from benchmarks.stored import Records, records, write
 from liftednet import data
 from liftednet.activations import Sign
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.reproduce.runs import Outcome
 
 EPOCHS, BATCH, TRAINED, HELD = 10, 100, 20_000, 10_000
 NETWORKS = {"one": (300,), "three": (200, 200, 200)}

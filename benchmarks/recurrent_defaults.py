@@ -17,14 +17,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from benchmarks.data import har, timer
+from benchmarks.harness.exact import exact_gradients
+from benchmarks.harness.runs import Outcome, Record
+from benchmarks.harness.tuning import tuned
+from benchmarks.papers.networks import PlainRNN
 from benchmarks.stored import Records, records, write
 from liftednet import starts
-from liftednet.data import echo, har, running_sum, timer
+from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
-from liftednet.models.networks import PlainRNN
-from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, Record
-from liftednet.reproduce.tuning import tuned
 
 TEST, TRIAL, VALIDATION = 1000, 1000, 10**6
 FRESH = (4, 5, 6, 7, 8)  # seeds by which no default was chosen

@@ -18,9 +18,9 @@ import rich.table
 import torch
 from rich.console import Console
 
+from benchmarks.harness.tables import Table, provenance
 from liftednet.data import running_sum
 from liftednet.models import FullBatch, LiftedRNN
-from liftednet.reproduce.tables import Table, provenance
 from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.solvers.over_time import Cyclic, RedBlack

@@ -24,12 +24,12 @@ from statistics import fmean, stdev
 import torch
 
 from benchmarks.depth import ACTIVATIONS
+from benchmarks.harness.exact import exact_gradients
+from benchmarks.harness.runs import Outcome, run_all
 from benchmarks.solvers import machine
 from liftednet.data import digits
 from liftednet.errors import FitWarning, SolverError
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, run_all
 
 RESULT = Path(__file__).parent / "results" / "regimes.md"
 SEEDS, FRESH = range(5), range(100, 110)

@@ -27,12 +27,12 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputRegressor
 
+from benchmarks.harness.runs import Outcome
 from benchmarks.stored import Records, records, write
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.errors import FitWarning
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.reproduce.runs import Outcome
 
 Array = np.ndarray[Any, Any]
 NETWORKS: dict[str, tuple[tuple[int, ...], Any]] = {

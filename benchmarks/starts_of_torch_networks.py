@@ -46,6 +46,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness.exact import exact_gradients
+from benchmarks.harness.runs import Outcome, Record, finished, run_all
+from benchmarks.harness.tuning import tuned
 from benchmarks.solvers import machine
 from benchmarks.torch_tasks import CLASSES, TASKS, Goal, accuracy, adam
 from liftednet import initialize_
@@ -55,9 +58,6 @@ from liftednet.lazy import pyplot
 from liftednet.models import Minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit
-from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome, Record, finished, run_all
-from liftednet.reproduce.tuning import tuned
 from liftednet.samples import Weights
 from liftednet.solvers import GeneralizedLinear, solve
 

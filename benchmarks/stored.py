@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from benchmarks.harness.runs import Outcome, Record, finished, run_all
 from benchmarks.solvers import machine
-from liftednet.reproduce.runs import Outcome, Record, finished, run_all
 
 RESULTS = Path(__file__).parent / "results"
 Settings = TypeVar("Settings")

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from liftednet.data import Sequences, har, jsb_chorales, mnist
+from benchmarks.data import Sequences, har, jsb_chorales
+from liftednet.data import mnist
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss
 
 BATCH = 100

@@ -26,19 +26,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.harness import Table, mean_and_spread, run_all, write_report
+from benchmarks.harness.exact import exact_gradients
+from benchmarks.harness.runs import Outcome
+from benchmarks.harness.tuning import tuned
+from benchmarks.papers.table1.alone import STARTS
+from benchmarks.papers.table1.starts import RHO, network_from
+from liftednet.command.demo_starts import shuffled
 from liftednet.data import Classification, mnist, split
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
 from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
-from liftednet.reproduce import Table, mean_and_spread, run_all, write_report
-from liftednet.reproduce.exact import exact_gradients
-from liftednet.reproduce.runs import Outcome
-from liftednet.reproduce.starts import shuffled
-from liftednet.reproduce.table1.alone import STARTS
-from liftednet.reproduce.table1.starts import RHO, network_from
-from liftednet.reproduce.tuning import tuned
 
 GOAL = 0.97
 SIZES = (784, 300, 10)

@@ -11,15 +11,22 @@ import torch
 from torch import nn
 
 import liftednet
-from liftednet import data
 from liftednet.losses import SquaredError
 from liftednet.models import Minibatch
+
 
 # %%
 # The task: of two features in ten steps, the second marks two values of the first, whose sum is
 # asked for after the last step.
-x, y = data.adding(500, 10, seed=0)
-fresh, wanted = data.adding(400, 10, seed=1)
+def sums(samples, seed):
+    source = torch.Generator().manual_seed(seed)
+    numbers, scores = torch.rand(2, samples, 10, generator=source)
+    marks = torch.zeros(samples, 10).scatter(1, scores.topk(2).indices, 1.0)
+    return torch.stack([numbers, marks], 2), (numbers * marks).sum(1, keepdim=True)
+
+
+x, y = sums(500, seed=0)
+fresh, wanted = sums(400, seed=1)
 print("inputs", tuple(x.shape), "targets", tuple(y.shape))
 
 

@@ -287,24 +287,6 @@ def certify(
     run_certify(model, semidefinite, activation)
 
 
-@app.command()
-def reproduce(
-    name: Annotated[str, typer.Argument(help="Which one; without it they are listed.")] = "",
-    quick: Annotated[bool, typer.Option("--quick", help="Minutes instead of hours.")] = False,
-    seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many every row has; as in its table if not given."),
-    ] = None,
-    folder: Annotated[
-        Path, typer.Option(help="Where the reports are; finished runs in it are kept.")
-    ] = Path("results"),
-) -> None:
-    """Run the published tables and figures again."""
-    from liftednet.command.reproduce import run_reproduction
-
-    run_reproduction(name, quick, seeds, folder)
-
-
 def main() -> None:
     """Run the command line."""
     app()

@@ -14,11 +14,7 @@ from liftednet.activations import ReLU
 from liftednet.check import check_activation
 from liftednet.command.demo_activation import SquarePlus
 from liftednet.command.demo_report import draw_curves, sentence, table
-from liftednet.command.named import IMAGES
-from liftednet.data import split
-from liftednet.export import to_torch
-from liftednet.models import FullBatch, LiftedMLP, Minibatch
-from liftednet.reproduce.starts import (
+from liftednet.command.demo_starts import (
     FITTED_OUTPUT,
     LIFTED,
     Curve,
@@ -33,6 +29,10 @@ from liftednet.reproduce.starts import (
     hits,
     lifted,
 )
+from liftednet.command.named import IMAGES
+from liftednet.data import split
+from liftednet.export import to_torch
+from liftednet.models import FullBatch, LiftedMLP, Minibatch
 
 
 @dataclass(frozen=True)

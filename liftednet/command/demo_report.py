@@ -9,8 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from liftednet.reproduce import curves as pictures
-from liftednet.reproduce.starts import LIFTED, Curve
+from liftednet.command.demo_starts import LIFTED, Curve
 
 _SHOWN = (0.8, 1.0)  # of the accuracy: below it the starts that only draw begin
 
@@ -56,24 +55,22 @@ def sentence(curves: Sequence[Curve]) -> str:
 
 def draw_curves(curves: Sequence[Curve], path: Path, name: str) -> str:
     """Draw mean accuracy against epochs, a panel for each rate; say where, or why not."""
-    last = len(curves[0].accuracy) - 1
-    panels = [
-        pictures.Panel(
-            f"{name}, learning rate {rate:g}",
-            "epochs of Adam",
-            f"test accuracy above {_SHOWN[0]}, mean over seeds",
-            [
-                pictures.Curve(start, range(last + 1), _means(curves, start, rate))
-                for start in dict.fromkeys(curve.start for curve in curves)
-            ],
-            y_limits=_SHOWN,
-        )
-        for rate in dict.fromkeys(curve.rate for curve in curves)
-    ]
     try:
-        return f"picture: {pictures.draw(path, panels)}"
+        from matplotlib.figure import Figure  # without pyplot: it needs no display
     except ImportError:
         return "no picture: matplotlib is not installed (pip install 'liftednet[plots]')"
+    rates = list(dict.fromkeys(curve.rate for curve in curves))
+    figure = Figure(figsize=(5.2 * len(rates), 4.2), layout="constrained")
+    for axis, rate in zip(figure.subplots(1, len(rates), squeeze=False)[0], rates, strict=True):
+        for start in dict.fromkeys(curve.start for curve in curves):
+            axis.plot(_means(curves, start, rate), label=start)
+        axis.set(title=f"{name}, learning rate {rate:g}", xlabel="epochs of Adam", ylim=_SHOWN)
+        axis.set_ylabel(f"test accuracy above {_SHOWN[0]}, mean over seeds")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return f"picture: {path}"
 
 
 def _verdict(curves: Sequence[Curve], rate: float, epoch: int) -> str:

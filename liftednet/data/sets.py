@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.data.archives import Archive, Origin, load, read_npz
-from liftednet.data.checks import fraction, generator, positive_integer, same_rows
+from liftednet.data.checks import fraction, same_rows
 from liftednet.errors import DataError
 
 _MNIST = Archive(
@@ -24,24 +24,6 @@ _MNIST = Archive(
         read_npz,
     ),
 )
-
-_HAR = Archive(
-    name="har",
-    digest="755d6fa7cd4b9dca23a68336f091e341975a2f58250e63aab0d37a20f96cad74",
-    arrays=(
-        "x_train (7352, 128, 9) float32",
-        "y_train (7352,) uint8",
-        "subject_train (7352,) uint8",
-        "x_test (2947, 128, 9) float32",
-        "y_test (2947,) uint8",
-        "subject_test (2947,) uint8",
-        "channels (9,) names body_acc_x to body_gyro_z, total_acc_x to total_acc_z",
-        "classes (6,) names, numbered from 0",
-    ),
-    source="Inertial signals of the UCI data set 240, DOI 10.24432/C54S4K (Anguita et al., 2013).",
-)
-
-_HAR2_FIRST = (3, 5, 1)  # SITTING, LAYING, WALKING_UPSTAIRS
 
 
 @dataclass(frozen=True)
@@ -126,127 +108,6 @@ def mnist(folder: str | Path | None = None, download: bool = False) -> Classific
     )
 
 
-def pixel_sequences(images: Classification, permutation_seed: int | None = None) -> Classification:
-    """Show images one pixel a step, normalized to mean 0 and variance 1 over the training set.
-
-    Pixel-MNIST and Permute-MNIST (RNN training along locally optimal trajectories, section V).
-
-    Args:
-        images: with X (samples, pixels).
-        permutation_seed: of one random order of the pixels for all images; None keeps theirs.
-
-    Returns:
-        X (samples, pixels, 1).
-
-    Example:
-        >>> from liftednet import data
-        >>> steps = data.pixel_sequences(data.digits(), permutation_seed=0)
-        >>> tuple(steps.x_train.shape), round(float(steps.x_train.std()), 4)
-        ((1347, 64, 1), 1.0)
-    """
-    pixels = images.x_train.shape[1]
-    order = torch.arange(pixels)
-    if permutation_seed is not None:
-        order = torch.randperm(pixels, generator=generator(permutation_seed))
-    mean, deviation = images.x_train.mean(), images.x_train.std()
-    return replace(
-        images,
-        x_train=((images.x_train[:, order] - mean) / deviation).unsqueeze(2),
-        x_test=((images.x_test[:, order] - mean) / deviation).unsqueeze(2),
-    )
-
-
-def har(folder: str | Path | None = None) -> Classification:
-    """Return the windows of the Human Activity Recognition data in their official split.
-
-    Args:
-        folder: the folder with har.npz; None looks in LIFTEDNET_DATA, then in the cache.
-
-    Returns:
-        X (samples, 128, 9): 2.56 s at 50 Hz of body acceleration (g), angular velocity (rad/s)
-        and total acceleration (g); labels 0 to 5 from walking to laying.
-
-    Raises:
-        DataError: it is found nowhere, cannot be read, or fails its checksum.
-
-    Example:
-        >>> from liftednet import data
-        >>> windows = data.har()
-        >>> tuple(windows.x_train.shape), tuple(windows.x_test.shape), int(windows.y_train.max())
-        ((7352, 128, 9), (2947, 128, 9), 5)
-    """
-    arrays = load(_HAR, folder)
-    return Classification(
-        torch.from_numpy(arrays["x_train"]),
-        _labels(arrays["y_train"]),
-        torch.from_numpy(arrays["x_test"]),
-        _labels(arrays["y_test"]),
-        6,
-    )
-
-
-def har_subjects(folder: str | Path | None = None, *, test: bool = False) -> Tensor:
-    """Return who wore the phone in each training window of `har`, or each test window.
-
-    Neighboring windows overlap by half, so a validation part is best made of whole persons.
-
-    Returns:
-        (7352,) int64 numbers of persons, (2947,) of test windows.
-
-    Raises:
-        DataError: the data are found nowhere, cannot be read, or fail their checksum.
-
-    Example:
-        >>> from liftednet import data
-        >>> data.har_subjects().unique().numel()  # persons in the training windows
-        21
-        >>> data.har_subjects(test=True).unique().numel()
-        9
-    """
-    return _labels(load(_HAR, folder)[f"subject_{'test' if test else 'train'}"])
-
-
-def har2(
-    folder: str | Path | None = None, noise_variance: float = 0.0, seed: int = 0
-) -> Classification:
-    """Return HAR-2, the binary version of `har`, normalized, and with noise Noisy-HAR-2.
-
-    Sitting, laying and walking upstairs are class 1, the others class 0 (Kusupati et al.,
-    FastGRNN, 2018). Each channel is shifted and scaled to mean 0 and variance 1 over the training
-    windows; then Gaussian noise is added (RNN training along locally optimal trajectories, V).
-
-    Args:
-        folder: the folder with har.npz; None looks in LIFTEDNET_DATA, then in the cache.
-        noise_variance: of the noise on every value, in the normalized units; the paper has 2.
-        seed: of the noise.
-
-    Returns:
-        X (samples, 128, 9) and labels 0 and 1.
-
-    Raises:
-        DataError: a negative variance, or the data are not to be had.
-
-    Example:
-        >>> from liftednet import data
-        >>> windows = data.har2(noise_variance=2.0)
-        >>> round(float(windows.x_train.var()), 1)  # 1 of the signal and 2 of the noise
-        3.0
-    """
-    if not noise_variance >= 0:
-        raise DataError(f"noise_variance must not be negative; it is {noise_variance!r}.")
-    windows = har(folder)
-    mean = windows.x_train.mean((0, 1))
-    deviation = windows.x_train.std((0, 1))
-    source = generator(seed)
-    x_train, x_test = (
-        (x - mean) / deviation + noise_variance**0.5 * torch.randn(x.shape, generator=source)
-        for x in (windows.x_train, windows.x_test)
-    )
-    first = torch.tensor(_HAR2_FIRST)
-    y_train, y_test = (torch.isin(y, first).long() for y in (windows.y_train, windows.y_test))
-    return Classification(x_train, y_train, x_test, y_test, 2)
-
-
 def split(
     x: Tensor, y: Tensor, held_out: float, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -284,44 +145,6 @@ def split(
     except ValueError as error:
         raise DataError(f"{len(x)} samples cannot be split: {error}") from error
     return x[kept], y[kept], x[held], y[held]
-
-
-def subsample(images: Classification, train: int, test: int, seed: int) -> Classification:
-    """Draw smaller training and test sets without repetition.
-
-    Args:
-        images: the whole data set.
-        train: training samples to keep.
-        test: test samples to keep.
-        seed: of the draw.
-
-    Raises:
-        DataError: a count that is not positive or beyond the data.
-
-    Example:
-        >>> from liftednet import data
-        >>> few = data.subsample(data.digits(), train=100, test=50, seed=0)
-        >>> tuple(few.x_train.shape), tuple(few.y_test.shape)
-        ((100, 64), (50,))
-    """
-    source = generator(seed)
-    kept = [
-        _some(len(images.x_train), positive_integer("train", train), source),
-        _some(len(images.x_test), positive_integer("test", test), source),
-    ]
-    return replace(
-        images,
-        x_train=images.x_train[kept[0]],
-        y_train=images.y_train[kept[0]],
-        x_test=images.x_test[kept[1]],
-        y_test=images.y_test[kept[1]],
-    )
-
-
-def _some(available: int, wanted: int, source: torch.Generator) -> Tensor:
-    if wanted > available:
-        raise DataError(f"{wanted} samples were asked for; the data set has {available}.")
-    return torch.randperm(available, generator=source)[:wanted]
 
 
 def _pixels(images: np.ndarray) -> Tensor:

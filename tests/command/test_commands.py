@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
-from inspect import signature
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from typer.testing import CliRunner
 
 from liftednet import __version__, activations, load
 from liftednet.command import app
-from liftednet.command.reproduce import REPRODUCTIONS
 from liftednet.losses import Huber, Quantile
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.penalties import L1, Nonnegative
@@ -272,32 +270,6 @@ def test_the_package_runs_as_a_module() -> None:
     line = [sys.executable, "-m", "liftednet", "--version"]
     found = subprocess.run(line, capture_output=True, text=True, check=True)
     assert found.stdout == f"liftednet {__version__}\n"
-
-
-def test_every_listed_reproduction_is_there() -> None:
-    listed = call("reproduce").stdout
-    for name, reproduction in REPRODUCTIONS.items():
-        run = import_module(reproduction.module).run
-        assert {"folder", "quick", "seeds"} <= set(signature(run).parameters)
-        assert name in listed
-
-
-def test_reproduce_passes_on_what_is_asked_for(monkeypatch, tmp_path) -> None:
-    asked = []
-
-    def run(folder, quick=False, seeds=7):
-        asked.append((folder, quick, seeds))
-        return folder / "README.md"
-
-    monkeypatch.setattr("liftednet.reproduce.temporal.report.run", run)
-    result = call("reproduce", "temporal", "--folder", str(tmp_path))
-    call("reproduce", "temporal", "--quick", "--seeds", "2", "--folder", str(tmp_path))
-    assert str(tmp_path / "temporal" / "README.md") in result.stdout
-    assert asked == [(tmp_path / "temporal", False, 7), (tmp_path / "temporal", True, 2)]
-
-
-def test_reproduce_refuses_an_unknown_name() -> None:
-    assert "there is no reproduction 'table9'" in refused("reproduce", "table9")
 
 
 def test_mnist_that_is_not_there_is_one_line(monkeypatch, tmp_path) -> None:

@@ -13,8 +13,7 @@ from liftednet.check import check_activation
 from liftednet.command.demo import PLANS, Plan, Setting, all_curves, run_demo
 from liftednet.command.demo_activation import SquarePlus
 from liftednet.command.demo_report import draw_curves, sentence, table
-from liftednet.models import FullBatch, Minibatch
-from liftednet.reproduce.starts import (
+from liftednet.command.demo_starts import (
     FITTED_OUTPUT,
     LIFTED,
     Curve,
@@ -28,6 +27,7 @@ from liftednet.reproduce.starts import (
     drawn_starts,
     fitted_output,
 )
+from liftednet.models import FullBatch, Minibatch
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,12 @@ from torch.nn import functional
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+from benchmarks.papers.networks import (
+    CellRecurrence,
+    ContextRNN,
+    GatedFeedbackRNN,
+    SequenceModel,
+)
 from liftednet import initialize_, lift, to_torch
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
@@ -23,12 +29,6 @@ from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch, Trace
 from liftednet.models.from_torch import LiftedModule, reads
 from liftednet.models.from_torch.reader import ROWS, UNKNOWN, Seen
 from liftednet.models.methods.minibatch import BatchSteps
-from liftednet.models.networks import (
-    CellRecurrence,
-    ContextRNN,
-    GatedFeedbackRNN,
-    SequenceModel,
-)
 from tests.export.torch_networks import CASES, Case, LeNet, Sequences, Tied
 
 TYPES = {torch.float32: 1e-5, torch.float64: 1e-10}

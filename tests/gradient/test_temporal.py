@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from benchmarks.papers.networks import CellRecurrence, SequenceModel
 from liftednet.errors import DataError, SolverError
-from liftednet.models.networks import CellRecurrence, SequenceModel
 from liftednet.solvers.gradient import (
     TemporalParts,
     TemporalSimplexDescent,

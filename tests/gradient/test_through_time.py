@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from benchmarks.papers.networks import CellRecurrence, IndRNN, SequenceModel
 from liftednet.errors import DataError
-from liftednet.models.networks import CellRecurrence, IndRNN, SequenceModel
 from liftednet.solvers.gradient import norm_preservation, truncated_backward
 
 

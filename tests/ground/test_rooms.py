@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
-ROOF = ("liftednet.__main__", "liftednet.command", "liftednet.reproduce")
+ROOF = ("liftednet.__main__", "liftednet.command")
 HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "optuna", "pooch", "sklearn", "triton"})
 MAY_LOAD = (
     ("liftednet.compiled", "numba"),
@@ -144,7 +144,7 @@ def test_every_source_file_is_read() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    for folder in ("liftednet/problems", "liftednet/command", "models/networks", "solvers/kernels"):
+    for folder in ("liftednet/problems", "liftednet/command", "models/methods", "solvers/kernels"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path
 
@@ -163,8 +163,8 @@ def tree(tmp_path: Path) -> Path:
         ("liftednet/__init__.py", "from liftednet import models"),
         ("solvers/ridge.py", "from ..models import mlp"),
         ("solvers/ridge.py", "if TYPE_CHECKING:\n    from liftednet.models import mlp"),
-        ("models/networks/small.py", "import liftednet.command"),
-        ("models/mlp.py", "from liftednet.reproduce import table"),
+        ("models/methods/small.py", "import liftednet.command"),
+        ("models/mlp.py", "from liftednet.command import app"),
     ],
 )
 def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> None:
@@ -176,8 +176,8 @@ def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> N
     ("name", "text"),
     [
         ("liftednet/__init__.py", "if TYPE_CHECKING:\n    from liftednet import models"),
-        ("models/mlp.py", "from liftednet.solvers import solve\nfrom . import networks"),
-        ("models/networks/small.py", "from ...solvers import solve\nfrom ..mlp import LiftedMLP"),
+        ("models/mlp.py", "from liftednet.solvers import solve\nfrom . import methods"),
+        ("models/methods/small.py", "from ...solvers import solve\nfrom ..mlp import LiftedMLP"),
         ("solvers/ridge.py", "from liftednet.problems import WeightFit"),
         ("liftednet/command/demo.py", "from liftednet.models import LiftedMLP"),
     ],

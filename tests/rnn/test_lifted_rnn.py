@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.data import temporal_order
 from liftednet import activations
-from liftednet.data import echo, running_sum, temporal_order
+from liftednet.data import echo, running_sum
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers.time import Timeline
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError

@@ -1,0 +1,36 @@
+"""Data sets and generated tasks that papers and benchmarks use."""
+
+from benchmarks.data.piano_rolls import PianoRolls, jsb_chorales, muse_data
+from benchmarks.data.sequences import IGNORED_LABEL, Batch, Sequences
+from benchmarks.data.signals import har, har2, har_subjects, pixel_sequences, subsample
+from benchmarks.data.timer import balanced_on_fraction, timer
+from benchmarks.data.verdicts import (
+    adding,
+    correct,
+    hochreiter_lengths,
+    multiplication,
+    temporal_order,
+    xor,
+)
+
+__all__ = [
+    "IGNORED_LABEL",
+    "Batch",
+    "PianoRolls",
+    "Sequences",
+    "adding",
+    "balanced_on_fraction",
+    "correct",
+    "har",
+    "har2",
+    "har_subjects",
+    "hochreiter_lengths",
+    "jsb_chorales",
+    "multiplication",
+    "muse_data",
+    "pixel_sequences",
+    "subsample",
+    "temporal_order",
+    "timer",
+    "xor",
+]

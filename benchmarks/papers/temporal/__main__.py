@@ -1,0 +1,6 @@
+"""Run the report."""
+
+from benchmarks.papers import main
+from benchmarks.papers.temporal.report import run
+
+main("temporal", run)

@@ -1,0 +1,77 @@
+"""The tables of the lifted recurrent paper, at toy size."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+
+from benchmarks.papers.lifted_rnn import report, trainings
+from benchmarks.papers.lifted_rnn.rows import TABLES, TEST
+from benchmarks.papers.lifted_rnn.trainings import (
+    ADAM_GROWING,
+    METHODS,
+    RecurrentRun,
+    methods_for,
+    prefixes,
+    train_row,
+)
+
+TOY = report._Size(cyclic=1, exact=1, together=1, sgd=1, gradients=1, echoes=1, longest=10)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "_QUICK", TOY)
+    monkeypatch.setattr(trainings, "START_STEPS", 1)
+    return tmp_path / "lifted-rnn"
+
+
+def test_tables_and_picture_are_written_and_runs_resumed(folder, monkeypatch):
+    text = report.run(folder, quick=True, seeds=1).read_text()
+    assert all(method in text for method in METHODS)
+    with (folder / "echo.csv").open() as file:
+        rows = list(csv.reader(file))
+    assert [row[0] for row in rows[1:]] == ["lag 1", "lag 2", "lag 3", "lag 4"]
+    assert (folder / "accuracy.png").stat().st_size > 0
+    stored = (folder / "runs.jsonl").read_text()
+
+    def refuse(run):
+        raise AssertionError(f"{run} was there already")
+
+    monkeypatch.setattr(report, "train_row", refuse)
+    report.run(folder, quick=True, seeds=1)
+    assert (folder / "runs.jsonl").read_text() == stored
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_have_the_printed_sizes(table):
+    for row in TABLES[table]:
+        x, y = row.data(3, seed=0)
+        assert x.shape[:2] == y.shape == (3, row.length)
+        assert 0 <= row.lifted <= 1
+        assert row.hidden in (10, 20)
+
+
+def test_the_largest_possible_accuracy_of_an_echo_is_that_of_the_known_steps():
+    for row in TABLES["echo"]:
+        x, y = row.data(TEST, seed=1)
+        known = torch.zeros_like(y)
+        known[:, row.parameter :] = x.argmax(-1)[:, : -row.parameter]
+        share = float((known == y).double().mean())
+        assert share == pytest.approx(row.possible, abs=0.015)
+
+
+def test_a_run_repeats_itself():
+    run = RecurrentRun("echo", 0, "lifted, exact", 1, 0.0, seed=3)
+    first, second = train_row(run), train_row(run)
+    assert first["test"] == second["test"]
+    assert first["curve"] == second["curve"]
+
+
+def test_long_sequences_are_halved_and_short_ones_are_not():
+    assert prefixes(400) == [50, 100, 200, 400]
+    assert prefixes(75) == [75]
+    assert ADAM_GROWING in methods_for(100)
+    assert ADAM_GROWING not in methods_for(75)

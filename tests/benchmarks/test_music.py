@@ -1,0 +1,98 @@
+"""Songs side by side: no window is lost, and states go with their songs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from benchmarks import data
+from benchmarks.papers.networks import SequenceModel
+from benchmarks.papers.temporal import music
+from benchmarks.papers.temporal.lanes import Lanes
+
+LENGTHS = (9, 3, 1, 4, 12, 7, 3, 5)
+
+
+def songs() -> data.Sequences:
+    """Songs of the lengths above, each step with a row of its own."""
+    lengths = torch.tensor(LENGTHS) + 1  # the last step of a song is a target only
+    rows = torch.rand(int(lengths.sum()), music.NOTES, generator=torch.Generator().manual_seed(0))
+    return data.Sequences.next_step((rows < 0.1).float(), lengths)
+
+
+def lanes_of(count: int, steps: int, seed: int = 0) -> Lanes:
+    return Lanes(songs(), count, steps, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+@pytest.mark.parametrize("steps", [1, 4, 100])
+def test_a_lane_reads_whole_songs_in_order(count: int, steps: int) -> None:
+    lanes = lanes_of(count, steps)
+    read: list[list[Tensor]] = [[] for _ in range(count)]
+    for _ in range(40):
+        drawn, begins = lanes.draw()
+        for lane, (window, first) in enumerate(zip(drawn, begins, strict=True)):
+            song = int(lanes.owners[window])
+            if first:
+                assert all(sum(map(len, kept)) in LENGTHS for kept in [read[lane]] if kept)
+                read[lane] = []
+                assert lanes.windows.starts[window] == songs().starts[song]
+            piece = lanes.windows.batch(window[None])
+            read[lane].append(piece.x[0])
+            begun = torch.cat(read[lane])
+            assert torch.equal(begun, songs().batch(torch.tensor([song])).x[0, : len(begun)])
+
+
+def test_every_song_comes_before_any_comes_again() -> None:
+    lanes, begun = lanes_of(3, 4), []
+    for _ in range(30):
+        drawn, begins = lanes.draw()
+        begun += lanes.owners[drawn[begins]].tolist()
+    whole = len(begun) // len(LENGTHS)
+    assert whole >= 2
+    for turn in range(whole):
+        part = begun[turn * len(LENGTHS) : (turn + 1) * len(LENGTHS)]
+        assert sorted(part) == list(range(len(LENGTHS)))
+
+
+@pytest.mark.parametrize("network", music.NETWORKS)
+def test_carried_states_are_those_of_the_whole_song(network: str) -> None:
+    torch.manual_seed(0)
+    model = SequenceModel(music.NETWORKS[network](5), 5, music.NOTES)
+    lanes, state = lanes_of(2, 4), None
+    with torch.no_grad():
+        for _ in range(12):
+            drawn, begins = lanes.draw()
+            batch = lanes.windows.batch(drawn)
+            outputs, state = model(batch.x, music._carried(state, begins))
+            for lane, window in enumerate(drawn):
+                song = lanes.owners[window]
+                whole = model(songs().batch(song[None]).x)[0][0]
+                first = int(lanes.windows.starts[window] - songs().starts[song])
+                length = int(batch.lengths[lane])
+                torch.testing.assert_close(
+                    outputs[lane, :length], whole[first : first + length], atol=1e-6, rtol=1e-5
+                )
+
+
+def test_a_song_weighs_by_the_root_of_its_length() -> None:
+    lanes = lanes_of(2, 4)
+    weights = music._window_weights(songs(), lanes)
+    lengths = lanes.windows.lengths.float()
+    assert float((weights * lengths).sum()) == pytest.approx(sum(LENGTHS), rel=1e-5)
+    of_songs = torch.zeros(len(LENGTHS)).index_add(0, lanes.owners, weights * lengths)
+    roots = torch.tensor(LENGTHS).sqrt()
+    torch.testing.assert_close(of_songs / of_songs[0], roots / roots[0])
+
+
+def test_training_brings_the_loss_down_and_looks_at_the_last_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rolls = data.PianoRolls(songs(), songs(), songs())
+    monkeypatch.setattr(music, "ROLLS", {"MuseData": lambda: rolls})
+    run = music.MusicRun("MuseData", "tanh", 8, 0.02, 0.1, 31, 0)
+    outcome = music.train_music(run)
+    assert outcome == music.train_music(run)
+    assert outcome["epochs"] == [*range(2, 31, 2), 31]
+    assert outcome["valid"][-1][1] < outcome["valid"][0][1] - 1
