@@ -79,8 +79,8 @@ class Standardization:
 
     Attributes:
         moments: by input or label.
-        still: (units,) booleans by standardized input, true where its values are constant, and so
-            zero in all of training; none where only a part of the data has been seen.
+        still: (units,) booleans by standardized input that has constant columns, true there: these
+            are zero in all of training; none where only a part of the data has been seen.
     """
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
@@ -98,7 +98,8 @@ class Standardization:
         values = dict(data.values)
         for variable, moments in self.moments.items():
             if variable in values:
-                values[variable] = moments.to(values[variable]).of(values[variable])
+                found = moments.to(values[variable]).of(values[variable])
+                values[variable] = self._stilled(variable, values[variable], found)
         for ends in [x for x in values if isinstance(x, Ends)]:
             label: Any = ends.label
             if (known := self.moments.get(label)) is not None:
@@ -110,6 +111,17 @@ class Standardization:
                 if variable in values and values[variable].ndim == 3:
                     values[variable] = values[variable].masked_fill(ended, 0.0)
         return replace(data, values=values)
+
+    def _stilled(self, variable: Input | Label, raw: Tensor, found: Tensor) -> Tensor:
+        """Return standardized values, exact zeros where they are a column's constant.
+
+        Their center is rounded, too, and what is left of both is no signal: fits would follow it.
+        """
+        if (still := self.still.get(variable)) is None:  # type: ignore[call-overload]
+            return found
+        center = self.moments[variable].center.to(raw)
+        constant = (raw - center).abs() <= _rounding(raw) * center.abs()
+        return found.masked_fill(constant & still.to(raw.device), 0.0)
 
     def later(self, data: Data) -> Data:
         """Return the same without a copy: samples are standardized as they are taken."""
@@ -317,8 +329,9 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
         if isinstance(name, Input):
             each = name.units // name.shape[0]
             moments[name] = _of_inputs(found, each, like)
-            if not name.incomplete:  # what is filled in moves
-                still[name] = ~_varies(found, like).repeat_interleave(each)
+            columns = ~_varies(found, like).repeat_interleave(each)
+            if bool(columns.any()) and not name.incomplete:  # what is filled in moves
+                still[name] = columns
         else:
             moments[name] = _of_targets(found, like)
     for term in network.terms:  # a nearest point is one in any unit, but not in several
@@ -361,7 +374,12 @@ def _of_targets(found: Spread, like: Tensor) -> Moments:
 
 def _varies(found: Spread, like: Tensor) -> Tensor:
     """Return which columns are not constant but for rounding."""
-    return found.deviation > 16 * torch.finfo(like.dtype).eps * found.mean.abs()
+    return found.largest > _rounding(like) * found.mean.abs()
+
+
+def _rounding(like: Tensor) -> float:
+    """Return how far a value may be from its mean, relative to it, and still be the same."""
+    return 16 * torch.finfo(like.dtype).eps
 
 
 def _raw(layer: Weights, below: Moments, above: Moments) -> Weights:

@@ -276,10 +276,10 @@ def settled_start(
     Args:
         structure: of the network.
         weights: that were drawn.
-        still: (units,) booleans by input, true where it is zero in all samples.
+        still: (units,) booleans by input, true where it is zero in all samples; empty for none.
     """
     found = list(weights)
-    if not any(bool(columns.any()) for columns in still.values()):
+    if not still:
         return found
     generator, like = torch.Generator().manual_seed(0), weights[0].matrix
     timeline = Timeline(_FEW, torch.full((_FEW,), _FEW), like.device)

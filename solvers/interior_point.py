@@ -365,7 +365,10 @@ def _unmet(smooth: _Smooth, problem: ConstrainedFit) -> str:
     size = max(1.0, *ends[np.isfinite(ends)])
     needed = _NEEDED
     if excess.max() < _ROUNDED * size:
-        needed = "So little is what float32 rounds away: give X, y and the constraint in float64."
+        needed = (
+            "So little is what float32 rounds away: give X, y and the constraint in float64. "
+            f"Where they are: {_NEEDED}"
+        )
     return (
         f"no weights of this layer meet all constraints, {begins}: what gives way is "
         f"{_naming(problem, excess)}. {needed}"
