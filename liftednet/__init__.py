@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from liftednet.errors import ProcessError as ProcessError
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import to_torch as to_torch
-    from liftednet.export_recurrent import initialize_rnn_ as initialize_rnn_
-    from liftednet.export_recurrent import recurrent_to_torch as recurrent_to_torch
     from liftednet.layers import check_layer as check_layer
     from liftednet.models.certify import certify as certify
     from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
@@ -102,10 +100,8 @@ _HOMES = {
     "check_activation": "check",
     "check_layer": "layers",
     "initialize_": "models.from_torch",
-    "initialize_rnn_": "export_recurrent",
     "lift": "models.from_torch",
     "load": "models.storage",
-    "recurrent_to_torch": "export_recurrent",
     "save": "models.storage",
     "shard": "processes",
     "to_torch": "export",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
@@ -39,29 +40,6 @@ __all__ = [
 ]
 
 
-class Feedforward(Protocol):
-    """What a model must have to be exported: its layers, from the inputs to the outputs."""
-
-    @property
-    def weights(self) -> Sequence[Weights]:
-        """W (inputs, units) and b (units,) of every layer."""
-        ...
-
-    @property
-    def activations(self) -> Sequence[Activation]:
-        """The activation of every layer."""
-        ...
-
-
-class Graph(Protocol):
-    """A model whose layers stand in a network of any kind, such as `Lifted`."""
-
-    @property
-    def network(self) -> Any:
-        """The graph."""
-        ...
-
-
 class ActivationModule(nn.Module):
     """The forward map of an activation for which torch has no module of its own.
 
@@ -83,30 +61,24 @@ class ActivationModule(nn.Module):
         return repr(self.activation)
 
 
-@overload
-def to_torch(model: Graph, *, logits: bool = False) -> Any: ...
-
-
-@overload
-def to_torch(model: Feedforward, *, logits: bool = False) -> nn.Sequential: ...
-
-
-def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
+def to_torch(model: Any, *, logits: bool = False) -> Any:
     """Return a trained network as a torch module, whose output equals the model's `forward`.
 
     The parameters are copies in torch's own layout, trainable, in the model's precision and on its
     device.
 
     Args:
-        model: a fitted model, such as `LiftedMLP` or `Lifted`, or anything with the weights and
-            activations of a chain.
+        model: a fitted model, such as `LiftedMLP`, `LiftedRNN` or `Lifted`, or anything with the
+            weights and activations of a chain.
         logits: whether to leave out the last activation, so that the network ends with the last
             pre-activation, as torch.nn.CrossEntropyLoss and BCEWithLogitsLoss want it.
 
     Returns:
         Of a model that `lift` has made a copy of its torch network. Else a torch.nn.Sequential of
         Linear and activations where layers follow one another (x_l = phi_l(x_{l-1} W_l + b_l),
-        Lifted Neural Networks, eq. (1)), or an `ExportedGraph`.
+        Lifted Neural Networks, eq. (1)), an `ExportedRNN` of a `LiftedRNN` that torch.nn.RNN can
+        run, or an `ExportedGraph`. `torch.export.export` takes it for any number of samples, and
+        for the number of steps of the example.
 
     Raises:
         DataError: it is no model.
@@ -124,8 +96,9 @@ def to_torch(model: Any, *, logits: bool = False) -> nn.Module:
     """
     require_model(model)
     if hasattr(model, "exported"):
-        exported: nn.Module = model.exported(logits)
-        return exported
+        return model.exported(logits)
+    if (recurrence := _recurrence_of(model)) is not None:
+        return ExportedRNN(model, recurrence, logits=logits)
     if is_chain(model):
         return _sequential(model, logits)
     return ExportedGraph(model, logits=logits)
@@ -188,22 +161,17 @@ def _moments(model: Any) -> Any:
     return model.standardization.moments if hasattr(model, "standardization") else {}
 
 
-def _maps(module: nn.Module) -> list[nn.Module]:
-    return [] if isinstance(module, nn.Identity) else [module]
-
-
 def _sequential(model: Any, logits: bool) -> nn.Sequential:
-    network = nn.Sequential()
-    if _moments(model):
-        network.extend(_maps(before(model, model.network.inputs[0])))
-    for weights, activation in zip(model.weights, model.activations, strict=True):
-        network.append(linear(weights))
-        network.extend(modules_of(activation, weights))
-    if logits:
-        del network[len(network) - len(modules_of(model.activations[-1], model.weights[-1])) :]
-    if _moments(model):
-        network.extend(_maps(behind(model, model.network.terms[0])))
-    return network
+    standardized, last = bool(_moments(model)), len(model.weights)
+    parts = [before(model, model.network.inputs[0])] if standardized else []
+    layers = zip(model.weights, model.activations, strict=True)
+    for number, (weights, activation) in enumerate(layers, start=1):
+        parts.append(linear(weights))
+        if not (logits and number == last):
+            parts += modules_of(activation, weights)
+    if standardized:
+        parts.append(behind(model, model.network.terms[0]))
+    return nn.Sequential(*(part for part in parts if type(part) is not nn.Identity))
 
 
 def is_chain(model: Any) -> bool:
@@ -323,6 +291,89 @@ class ExportedGraph(nn.Module):
         return output[last, torch.arange(output.shape[1], device=output.device)]
 
 
+class ExportedRNN(nn.Module):
+    """A recurrent network that torch.nn.RNN can run.
+
+    Attributes:
+        before: what standardizes the input, where that is not part of its weights.
+        recurrence: torch.nn.RNN, its batches first.
+        initial: (cells, units), the states before the first step.
+        readout: torch.nn.Linear.
+        activation: what makes outputs of logits, nothing where they are left as they are.
+        behind: the same as before, for the answers.
+    """
+
+    def __init__(self, model: Any, recurrence: nn.RNN, *, logits: bool = False) -> None:
+        """Copy the weights of a fitted model that are not in the recurrence."""
+        super().__init__()
+        (term,) = model.network.terms
+        self.before, self.behind = before(model, model.network.inputs[0]), behind(model, term)
+        self.recurrence, self.readout = recurrence, linear(model.readout)
+        self.initial = nn.Parameter(torch.stack([cell.initial for cell in model.cells]).detach())
+        last = [] if logits else modules_of(term.activation, model.readout)
+        self.activation = nn.Sequential(*last)
+        self._last_only = bool(model._known.last_only)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return (samples, steps, outputs), or (samples, outputs), as the model's `forward`.
+
+        Args:
+            x: (samples, steps, features).
+            lengths: (samples,) steps of each sequence; None: all have every step.
+        """
+        samples, steps = x.shape[:2]  # no len(x): to torch.export it is a fixed number
+        initial = self.initial.unsqueeze(1).expand(-1, samples, -1).contiguous()
+        x = self.before(x)
+        if lengths is None:
+            states, _ = self.recurrence(x, initial)
+        else:
+            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+            found, _ = self.recurrence(packed, initial)
+            states, _ = pad_packed_sequence(found, batch_first=True, total_length=steps)
+        if self._last_only:
+            last = -1 if lengths is None else lengths.to(x.device) - 1
+            states = states[torch.arange(samples, device=x.device), last]
+        return self.behind(self.activation(self.readout(states)))  # type: ignore[no-any-return]
+
+
+def _recurrence_of(model: Any) -> nn.RNN | None:
+    """Return the torch.nn.RNN of a model; None where it is none that torch has."""
+    cells = getattr(model, "cells", None)
+    name = None if cells is None else RNN_NONLINEARITIES.get(type(model.activation))
+    if cells is None or name is None:
+        return None
+    features, units = cells[0].inputs.shape
+    if any(len(cell.recurrent) != units for cell in cells):
+        return None
+    directions = 1 + any(cell.backward for cell in cells)
+    recurrence = nn.RNN(
+        features,
+        units,
+        num_layers=len(cells) // directions,
+        nonlinearity=name,
+        batch_first=True,
+        bidirectional=directions == 2,
+        dtype=cells[0].inputs.dtype,
+        device="meta",  # where torch's own start moves no random generator
+    ).to_empty(device=cells[0].inputs.device)
+    recurrence.load_state_dict(rnn_state(cells))
+    return recurrence
+
+
+def rnn_state(cells: Sequence[Any]) -> dict[str, Tensor]:
+    """Return cells as the parameters of a torch.nn.RNN: of its two biases the second is zero."""
+    state: dict[str, Tensor] = {}
+    layer = -1
+    for cell in cells:
+        layer += not cell.backward
+        ending = f"l{layer}" + ("_reverse" if cell.backward else "")
+        state[f"weight_ih_{ending}"] = cell.inputs.T
+        state[f"weight_hh_{ending}"] = cell.recurrent.T
+        state[f"bias_ih_{ending}"] = cell.bias
+        state[f"bias_hh_{ending}"] = torch.zeros_like(cell.bias)
+    return state
+
+
 def _rows(variable: Input, x: Tensor) -> Tensor:
     """Return data as (samples, units), or (steps, samples, units)."""
     return x.flatten(2).transpose(0, 1) if variable.sequence else x.flatten(1)
@@ -338,7 +389,7 @@ def _timeline(x: Tensor, lengths: Tensor | None) -> Timeline:
     return found
 
 
-def _module_of(layers: Sequence[Layer], weights: Weights) -> nn.Module:
+def _module_of(layers: Sequence[Layer], weights: Weights) -> Any:
     """Return torch's module of layers that share weights, or one of our own."""
     first = layers[0]
     if all(type(layer) is Dense for layer in layers):
@@ -348,11 +399,11 @@ def _module_of(layers: Sequence[Layer], weights: Weights) -> nn.Module:
     return LayerWeights(weights)
 
 
-@torch.no_grad()
-def _convolution(layer: Convolution, weights: Weights) -> nn.Module:
-    matrix, kind = weights.matrix, {1: nn.Conv1d, 2: nn.Conv2d}[len(layer.window)]
-    module: nn.Module = nn.utils.skip_init(
+def _convolution(layer: Convolution, weights: Weights) -> Any:
+    kind: Any = {1: nn.Conv1d, 2: nn.Conv2d}[len(layer.window)]
+    return _filled(
         kind,
+        weights,
         layer.below[0],
         layer.channels,
         layer.window,
@@ -361,13 +412,18 @@ def _convolution(layer: Convolution, weights: Weights) -> nn.Module:
         dilation=layer.dilation,
         groups=layer.groups,
         bias=layer.bias,
-        dtype=matrix.dtype,
-        device=matrix.device,
     )
-    for name, value in _named(weights):
-        if value is not None:
-            parameter = getattr(module, name)
-            parameter.copy_(value.view_as(parameter))
+
+
+@torch.no_grad()
+def _filled(kind: Any, weights: Weights, *sizes: Any, **options: Any) -> Any:
+    """Return a module of torch with weights, whose layouts have outputs first."""
+    matrix, bias = weights.matrix, weights.bias
+    # Torch's own start would move its random generator.
+    module = nn.utils.skip_init(kind, *sizes, dtype=matrix.dtype, device=matrix.device, **options)
+    module.weight.copy_(matrix.T.view_as(module.weight))
+    if bias is not None:
+        module.bias.copy_(bias)
     return module
 
 
@@ -387,31 +443,11 @@ def require_model(model: object) -> None:
         )
 
 
-def _named(weights: Weights) -> Iterator[tuple[str, Tensor | None]]:
-    """Yield the parameters of a torch.nn.Linear by name."""
-    yield "weight", weights.matrix.T
-    yield "bias", weights.bias
-
-
-def _write(linear: nn.Linear, weights: Weights) -> None:
-    for name, value in _named(weights):
-        if value is not None:
-            getattr(linear, name).copy_(value)
-
-
-@torch.no_grad()
 def linear(weights: Weights) -> nn.Linear:
     """Return the torch.nn.Linear of a dense layer, which keeps W transposed."""
-    inputs, units = weights.matrix.shape
-    module: nn.Linear = nn.utils.skip_init(  # torch's own start would move its random generator
-        nn.Linear,
-        inputs,
-        units,
-        bias=weights.bias is not None,
-        dtype=weights.matrix.dtype,
-        device=weights.matrix.device,
+    module: nn.Linear = _filled(
+        nn.Linear, weights, *weights.matrix.shape, bias=weights.bias is not None
     )
-    _write(module, weights)
     return module
 
 
@@ -440,6 +476,7 @@ def _declared(activation: FunctionActivation) -> list[nn.Module]:
     return [ActivationModule(activation)]
 
 
+RNN_NONLINEARITIES: dict[type[Activation], str] = {ReLU: "relu", Tanh: "tanh"}
 # By the exact type: a subclass may have another forward map.
 _TORCH_MODULES: dict[type[Activation], Callable[[Any], list[nn.Module]]] = {
     Identity: lambda _: [],

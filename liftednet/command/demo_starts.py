@@ -148,7 +148,7 @@ def drawn(name: str) -> Start:
     """Return the start that draws every layer by a distribution of `LiftedMLP`'s starts."""
 
     def start(task: Task, seed: int) -> nn.Sequential:
-        return to_torch(_drawn_layers(task, name, seed), logits=True)
+        return to_torch(_drawn_layers(task, name, seed), logits=True)  # type: ignore[no-any-return]
 
     return start
 
@@ -165,7 +165,8 @@ def fitted_output(rho: float) -> Start:
         with torch.no_grad():
             features = hidden(task.train.x)
         output = fitted_head(features, task.train.y, task.sizes[-1], rho)
-        return to_torch(Layers([*layers.weights[:-1], output], layers.activations), logits=True)
+        layers = Layers([*layers.weights[:-1], output], layers.activations)
+        return to_torch(layers, logits=True)  # type: ignore[no-any-return]
 
     return start
 
@@ -213,7 +214,7 @@ def compare(
 
 def start_network(task: Task) -> nn.Sequential:
     """Return the torch network that is trained, ending with logits."""
-    return to_torch(_drawn_layers(task, "kaiming", seed=0), logits=True)
+    return to_torch(_drawn_layers(task, "kaiming", seed=0), logits=True)  # type: ignore[no-any-return]
 
 
 def _drawn_layers(task: Task, name: str, seed: int) -> Layers:

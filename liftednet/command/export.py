@@ -19,7 +19,7 @@ from torch.export import Dim
 
 from liftednet.command.saved import opened, require_place
 from liftednet.errors import DataError, LiftedError
-from liftednet.export import to_torch
+from liftednet.export import ExportedGraph, to_torch
 
 _SAMPLES = 3  # that a program is traced with; it takes other numbers, too
 
@@ -81,7 +81,7 @@ def _program(model: Any, module: nn.Module, steps: int | None) -> torch.export.E
         examples.append(torch.zeros(*leading, *given.shape, dtype=like.dtype, device=like.device))
         free.append({0: samples})
     # The inputs of a graph are one argument, those of a chain as many as they are.
-    shapes: Any = tuple(free) if isinstance(module, nn.Sequential) else (tuple(free),)
+    shapes: Any = (tuple(free),) if isinstance(module, ExportedGraph) else tuple(free)
     with _in_one_sentence("torch.export"):
         return torch.export.export(module, tuple(examples), dynamic_shapes=shapes)
 

@@ -15,7 +15,13 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
-from liftednet.export import Feedforward, is_chain, refuse_standardized, require_model
+from liftednet.export import (
+    RNN_NONLINEARITIES,
+    is_chain,
+    refuse_standardized,
+    require_model,
+    rnn_state,
+)
 from liftednet.losses import Loss
 from liftednet.samples import Weights
 
@@ -48,7 +54,10 @@ def initialize_(
     a loss with states of its own, such as Huber, and where the network does not end with one
     Linear, alone with its weights: with a convolution, or two whose outputs are added. Or a fitted
     chain of dense layers, such as a `LiftedMLP`, is written into its Linear layers in the order in
-    which it runs them. Where anything fails, or is interrupted, nothing has been written.
+    which it runs them, a `LiftedRNN` into the one torch.nn.RNN and the one Linear that it has; of
+    torch's two biases the second is zero, and an initial state that was learned is for the user to
+    pass as h_0, from `model.cells`. Where anything fails, or is interrupted, nothing has been
+    written.
 
     Args:
         module: the network.
@@ -70,7 +79,7 @@ def initialize_(
     Raises:
         DataError: the network or the data cannot be used; of a model the first layer that does not
             fit, with both shapes, a network that is no chain, or a tie that would be lost. Another
-            activation than the model's is a `FitWarning`.
+            activation than the model's is a `FitWarning`, and in a torch.nn.RNN an error.
         NotFittedError: the model has no weights yet.
         SolverError: the loss or the weights are not finite.
 
@@ -120,19 +129,53 @@ def _example(X: Any, batch: Batch | None) -> Any:
 
 
 @torch.no_grad()
-def _written(module: nn.Module, model: Feedforward) -> nn.Module:
-    """Write a chain's weights into the Linear layers of a network that runs as a chain."""
+def _written(module: nn.Module, model: Any) -> nn.Module:
+    """Write a model's weights into the layers of a network that has the same."""
     require_model(model)
-    if not is_chain(model):
+    if not (hasattr(model, "cells") or is_chain(model)):
         raise DataError(
             "initialize_ writes dense layers that follow one another, and this "
-            f"{type(model).__name__} is another graph: to_torch makes a module of it. Recurrent "
-            "models have liftednet.initialize_rnn_."
+            f"{type(model).__name__} is another graph: to_torch makes a module of it."
         )
     refuse_standardized(model)
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if hasattr(model, "cells"):
+        _write_recurrent(module, linears, model)
+    else:
+        _write_chain(module, linears, model)
+    return module
+
+
+def _write_recurrent(module: nn.Module, linears: Sequence[nn.Linear], model: Any) -> None:
+    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
+    if len(recurrent) != 1 or len(linears) != 1 or not isinstance(recurrent[0], nn.RNN):
+        kinds = ", ".join(type(part).__name__ for part in (*recurrent, *linears)) or "none of both"
+        raise DataError(
+            "a recurrent model is written into a network of one torch.nn.RNN and one "
+            f"torch.nn.Linear, and {type(module).__name__} has {kinds}."
+        )
+    if recurrent[0].nonlinearity != RNN_NONLINEARITIES.get(type(model.activation)):
+        raise DataError(
+            f"the torch RNN has the nonlinearity {recurrent[0].nonlinearity!r} and the model "
+            f"{model.activation!r}."
+        )
+    readout = {"readout weight": model.readout.matrix.T, "readout bias": model.readout.bias}
+    wanted = {**rnn_state(model.cells), **readout}
+    own = {"readout weight": linears[0].weight, "readout bias": linears[0].bias}
+    found: dict[str, Any] = {**dict(recurrent[0].named_parameters()), **own}
+    for name in sorted({*wanted, *found}):
+        shapes = [
+            None if part.get(name) is None else tuple(part[name].shape) for part in (found, wanted)
+        ]
+        if shapes[0] != shapes[1]:
+            raise DataError(f"{name} has shape {shapes[0]} in torch and {shapes[1]} in the model.")
+    for name, value in wanted.items():
+        found[name].copy_(value)
+
+
+def _write_chain(module: nn.Module, linears: Sequence[nn.Linear], model: Any) -> None:
     given = model.weights
     names = {id(x): name.rpartition(".")[0] for name, x in module.named_parameters()}
-    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if any(is_lazy(part.weight) for part in linears):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
     x = next(module.parameters(), given[0].matrix).new_zeros(2, len(given[0].matrix))
@@ -150,7 +193,6 @@ def _written(module: nn.Module, model: Feedforward) -> nn.Module:
         for target, value in zip(parts, (layer.matrix.T, layer.bias), strict=True):
             if target is not None and value is not None:
                 target.copy_(value)
-    return module
 
 
 Parts = tuple[Any, Any]  # weight and bias of torch

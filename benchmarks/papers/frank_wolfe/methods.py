@@ -10,9 +10,8 @@ from torch.optim import Optimizer
 
 from benchmarks.papers.frank_wolfe.training import MakeNetwork, MakeOptimizer, Method
 from benchmarks.papers.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
-from liftednet import starts
+from liftednet import initialize_, starts
 from liftednet.activations import ReLU
-from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import BinaryCrossEntropy
 from liftednet.models import LiftedRNN, Minibatch
 from liftednet.solvers.gradient import FrankWolfe
@@ -129,7 +128,7 @@ def lifted_start(model: SequenceModel, x: Tensor, y: Tensor, seed: int) -> None:
         method=Minibatch(1, LIFTED_BATCH, rate=0.1, damping=1.0),
         seed=seed,
     ).fit(x[some].double(), y[some, None].double())
-    initialize_rnn_(recurrence, model.readout, lifted)
+    initialize_(model, lifted)
 
 
 def table_methods(

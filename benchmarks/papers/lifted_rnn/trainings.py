@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.harness.runs import Outcome
 from benchmarks.papers.lifted_rnn.rows import TABLES, TEST, TRAIN, VALIDATION, Row
 from benchmarks.papers.networks import PlainRNN
-from liftednet import starts
-from liftednet.export_recurrent import initialize_rnn_
+from liftednet import initialize_, starts
 from liftednet.models import LiftedRNN
 from liftednet.models.methods import with_numbers
 from liftednet.solvers.newton_over_time import NewtonOverTime
@@ -232,7 +231,7 @@ def _start(network: Network, row: Row, run: RecurrentRun, train: tuple[Tensor, T
     if run.method == ADAM_LIFTED:
         before = RecurrentRun(run.table, run.row, TOGETHER, START_STEPS, 0.0, run.seed)
         model, _ = lifted(replace(row, length=prefixes(row.length)[0]), before, train)
-        initialize_rnn_(network.recurrence, network.readout, model)
+        initialize_(network, model)
 
 
 def _optimizer(network: Network, run: RecurrentRun) -> torch.optim.Optimizer:

@@ -36,7 +36,7 @@ Start = Callable[[Classification, tuple[int, ...], int], Weighted]
 def network_from(weights: Weighted) -> nn.Sequential:
     """Return the ReLU network with copies of these weights, ending with logits."""
     hidden = [ReLU()] * (len(weights) - 1)
-    return to_torch(Layers(weights, [*hidden, Softmax()]), logits=True)
+    return to_torch(Layers(weights, [*hidden, Softmax()]), logits=True)  # type: ignore[no-any-return]
 
 
 def drawn(name: str, bias: float = 0.0) -> Start:

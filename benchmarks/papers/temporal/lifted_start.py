@@ -14,8 +14,8 @@ from benchmarks.harness.tables import Table
 from benchmarks.papers.networks import SequenceModel
 from benchmarks.papers.temporal.methods import HIDDEN, TASKS, Task, network
 from benchmarks.papers.temporal.tasks import Rates, TaskRun, train_all, train_network
+from liftednet import initialize_
 from liftednet.activations import Tanh
-from liftednet.export_recurrent import initialize_rnn_
 from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import LiftedRNN, Minibatch
 
@@ -104,7 +104,7 @@ def lift_(model: SequenceModel, task: Task, length: int, seed: int) -> None:
         seed=seed,
     ).fit(x.double(), y.double() if y.is_floating_point() else y, lengths=lengths)
     assert isinstance(model.recurrence, nn.RNN)
-    initialize_rnn_(model.recurrence, model.readout, lifted)
+    initialize_(model, lifted)
 
 
 def _cells(records: Sequence[Record[Settings]], task: str) -> list[str]:

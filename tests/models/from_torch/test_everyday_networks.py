@@ -15,7 +15,7 @@ from liftednet import data, initialize_, lift
 from liftednet.errors import DataError, FitWarning
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.models import Minibatch
-from tests.export.everyday_networks import NETWORKS, Written
+from tests.models.from_torch.everyday_networks import NETWORKS, Written
 
 few = pytest.mark.filterwarnings("ignore::liftednet.errors.FitWarning")  # of few steps
 

@@ -29,7 +29,7 @@ from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch, Trace
 from liftednet.models.from_torch import LiftedModule, reads
 from liftednet.models.from_torch.reader import ROWS, UNKNOWN, Seen
 from liftednet.models.methods.minibatch import BatchSteps
-from tests.export.torch_networks import CASES, Case, LeNet, Sequences, Tied
+from tests.models.from_torch.torch_networks import CASES, Case, LeNet, Sequences, Tied
 
 TYPES = {torch.float32: 1e-5, torch.float64: 1e-10}
 FEW = Minibatch(epochs=2, batch_size=10, rate=0.1)

@@ -31,7 +31,7 @@ from liftednet.models import (
 from liftednet.models.storage import _KINDS, _pack
 from liftednet.solvers import Proximal
 from liftednet.storage import describe, rebuild
-from tests.export.graphs import NETWORKS, fitted, residual
+from tests.models.graphs import NETWORKS, fitted, residual
 
 SOFTSIGN = torch.nn.functional.softsign
 
