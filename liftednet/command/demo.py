@@ -132,28 +132,34 @@ def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> N
     torch.set_num_threads(1)  # the matrices are small: a second thread slows them down
     console = Console()
     plan = PLANS[name] if plan is None else plan
-    task = _task(name, plan.hidden)
+    task = task_of(name, plan.hidden)
     console.rule("1. Declare an activation, and check the declaration")
     console.print(check_activation(SquarePlus()))
     console.rule("2. Train a lifted network, and export it")
     console.print(_sizes(task))
-    setting = _chosen_setting(task, plan)
+    setting = chosen_setting(task, plan)
     model = setting.model(task, seed=0).fit(task.train.x, task.train.y, progress=True)
     for line in _standalone(model, setting, task):
         console.print(line)
     console.rule("3. Train the torch network from this start and from others")
-    starts = {
-        LIFTED: lifted(setting.fit),
-        **drawn_starts(),
-        FITTED_OUTPUT: fitted_output(_chosen_rho(task, plan)),
-    }
-    curves = all_curves(task, starts, range(seeds), plan.schedule)
+    curves = curves_of(task, plan, setting, seeds)
     console.print(table(curves))
     console.print(draw_curves(curves, folder / f"demo-{name}.png", name), soft_wrap=True)
     console.print(sentence(curves))
 
 
-def _task(name: str, hidden: int) -> Task:
+def curves_of(task: Task, plan: Plan, setting: Setting, seeds: int) -> list[Curve]:
+    """Return the curves from every start of the plan."""
+    starts = {
+        LIFTED: lifted(setting.fit),
+        **drawn_starts(),
+        FITTED_OUTPUT: fitted_output(_chosen_rho(task, plan)),
+    }
+    return all_curves(task, starts, range(seeds), plan.schedule)
+
+
+def task_of(name: str, hidden: int) -> Task:
+    """Return a data set and the network that is trained on it."""
     found = IMAGES[name]()
     x, y, x_valid, y_valid = split(found.x_train, found.y_train, held_out=0.2, seed=0)
     return Task(
@@ -173,7 +179,8 @@ def _sizes(task: Task) -> str:
     )
 
 
-def _chosen_setting(task: Task, plan: Plan) -> Setting:
+def chosen_setting(task: Task, plan: Plan) -> Setting:
+    """Return the setting that is best on the validation samples."""
     starts = [lifted(setting.fit) for setting in plan.settings]
     return plan.settings[best_on_validation(task, starts, seed=0)]
 

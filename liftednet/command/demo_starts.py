@@ -89,8 +89,8 @@ class Curve:
         rate: learning rate.
         seed: of the start and of the order of the batches.
         accuracy: epochs + 1 numbers.
-        seconds: what the start itself took to make.
-        epoch_seconds: what an epoch took, with its test.
+        seconds: processor time that the start itself took.
+        epoch_seconds: processor time of an epoch, with its test.
     """
 
     start: str
@@ -200,15 +200,15 @@ def compare(
     """
     for seed in seeds:
         for name, start in starts.items():
-            since = time.perf_counter()
+            since = time.process_time()
             begun = start(task, seed).state_dict()
-            seconds = time.perf_counter() - since
+            seconds = time.process_time() - since
             for rate in schedule.rates:
                 network = start_network(task)
                 network.load_state_dict(begun)
-                since = time.perf_counter()
+                since = time.process_time()
                 found = _trained(network, task, rate, seed, schedule)
-                epoch = (time.perf_counter() - since) / schedule.epochs
+                epoch = (time.process_time() - since) / schedule.epochs
                 yield Curve(name, rate, seed, found, seconds, epoch)
 
 

@@ -53,30 +53,3 @@ def test_files_that_a_page_cites_are_there(page) -> None:
         assert (page.parent / target).exists(), target
     outside = re.findall(r"\]\((?:\.\./)+(?:benchmarks|results)/[^)]*\)", page.read_text("utf-8"))
     assert not outside, "the site has no page of it: write it as {download}"
-
-
-def cited() -> list[tuple[str, list[str]]]:
-    """Return each figure of the page of choices, and the files that its paragraph cites."""
-    page = (DOCS / "choosing.md").read_text("utf-8")
-    found = []
-    for paragraph in re.split(r"\n\n(?!\{download\}|\|)|\n(?=- )", page):  # a source stands below
-        files = re.findall(r"\{download\}`[^<]*<\.\./([^>]+)>`", paragraph)
-        found += [(figure, files) for figure in re.findall(r"\b0(\.\d{3,})", paragraph)]
-    return found
-
-
-def rows() -> list[tuple[str, list[str]]]:
-    """Return the figures of both sides in the table of when to lift, and the files of their row."""
-    page = (DOCS / "when_to_lift.md").read_text("utf-8")
-    found = []
-    for row in re.findall(r"^\|.*\|$", page, re.MULTILINE):
-        files = re.findall(r"\{download\}`[^<]*<\.\./([^>]+)>`", row)
-        said = "|".join(row.split(" | ")[1:3])  # the next column has differences
-        found += [(figure, files) for figure in re.findall(r"-?\d*\.\d+(?:e-\d+)?", said)]
-    return found
-
-
-@pytest.mark.parametrize("figure, files", [*cited(), *rows()])
-def test_a_figure_stands_in_a_file_that_is_cited_beside_it(figure, files) -> None:
-    texts = [(DOCS.parent / file).read_text("utf-8") for file in files]
-    assert any(figure in text for text in texts), f"{figure} is in none of {files}"

@@ -44,30 +44,6 @@ def test_the_exported_network_and_the_users_own_have_the_weights(after) -> None:
         assert torch.equal(mine.weight, layer.matrix.T)
 
 
-def figures() -> list[tuple[str, list[str]]]:
-    """Return each figure of three digits or more, and the results that its section links."""
-    found = []
-    for section in re.split(r"\n## |\n\*\*", TEXT):
-        files = re.findall(r"\]\(((?:benchmarks|results)/[^)]+\.md)\)", section)
-        text = re.sub(
-            r"```.*?```|<!-- solvers -->.*<!-- /solvers -->", "", section, flags=re.DOTALL
-        )
-        found += [(figure, files) for figure in re.findall(r"\b0?(\.\d{3,})\b", text) if files]
-    return found
-
-
-@pytest.mark.parametrize(("figure", "files"), figures())
-def test_a_figure_stands_in_a_file_that_its_section_links(figure, files) -> None:
-    texts = [(ROOT / file).read_text(encoding="utf-8") for file in files]
-    assert any(rounds_to(figure, text) for text in texts), f"{figure} is in none of {files}"
-
-
-def rounds_to(figure: str, text: str) -> bool:
-    """Say whether a text has a number that is the figure, to its digits."""
-    half = 0.5000001 * 0.1 ** (len(figure) - 1)
-    return any(abs(float(x) - float(figure)) <= half for x in re.findall(r"\b[01]?\.\d+", text))
-
-
 def test_links_lead_somewhere() -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", TEXT):
         assert (ROOT / target).exists(), target

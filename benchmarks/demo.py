@@ -1,0 +1,37 @@
+"""The starts that `liftednet demo` compares, as the README has them.
+
+Run it with `OMP_NUM_THREADS=1 python -m benchmarks.demo`, a minute. Written to
+benchmarks/results/demo.md, from which `python -m benchmarks.prose` takes the README's table.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from benchmarks.solvers import machine
+from liftednet.command.demo import PLANS, chosen_setting, curves_of, task_of
+from liftednet.command.demo_report import table
+
+RESULT = Path(__file__).parent / "results" / "demo.md"
+
+
+def main() -> None:
+    """Compare, and write the table."""
+    torch.set_num_threads(1)
+    where = ", ".join(f"{name}: {value}" for name, value in machine().items())
+    plan = PLANS["digits"]
+    task = task_of("digits", plan.hidden)
+    shown = table(curves_of(task, plan, chosen_setting(task, plan), seeds=5))
+    rows = [[str(column.header).replace("\n", ", ") for column in shown.columns]]
+    rows.append(["---"] * len(shown.columns))
+    rows += map(list, zip(*(map(str, column.cells) for column in shown.columns), strict=True))
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    about = f"{shown.title}. {shown.caption}"
+    text = ["# The demo", "", f"{where}.", "", about, "", *lines, ""]
+    RESULT.write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

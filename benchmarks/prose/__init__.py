@@ -1,0 +1,164 @@
+"""Figures in prose are made, not typed: `python -m benchmarks.prose` writes them.
+
+README.md and the pages of docs/ have places between `<!-- name -->` and `<!-- /name -->`. What
+stands there is benchmarks/prose/NAME.md, in which figures are named by their place in a table of
+results:
+
+    {small_data: mean > LiftedMLP}
+
+is the first number in the column LiftedMLP of the one row that has a cell `mean`, in a table of
+benchmarks/results/small_data.md. Several cells of a row, or the heading above its table, are joined
+by ` & `, and * stands for any letters of a cell. ` ~ 3` rounds to three digits, ` ~ all` takes mean
+and deviation, and ` minus ` between two places takes their difference.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+TEMPLATES = Path(__file__).parent
+_PLACE = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
+_FIGURE = re.compile(r"\{([\w/-]+: [^{}]+ > [^{}]+)\}")
+_NUMBER = re.compile(r"-?\d*\.?\d+(?:e[-+]\d+)?")
+
+
+@cache
+def rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of all Markdown tables of a file of results, by column."""
+    places = (ROOT / "results" / name / "README.md", ROOT / "benchmarks/results" / f"{name}.md")
+    path = next(place for place in places if place.is_file())
+    found: list[dict[str, str]] = []
+    section, columns = "", list[str]()
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("|"):
+            columns = []
+            section = line.lstrip("# ") if line.startswith("#") else section
+            continue
+        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        if not columns:
+            columns = cells
+        elif set(line) - set("|-: "):
+            found.append({"section": section, **dict(zip(columns, cells, strict=False))})
+    return found
+
+
+def cell(place: str) -> str:
+    """Return the cell that a place names.
+
+    Raises:
+        LookupError: no row or several rows fit, or there is no such column.
+    """
+    name, _, rest = place.partition(": ")
+    keys, _, column = rest.rpartition(" > ")
+    fitting = [
+        row
+        for row in rows(name)
+        if column in row
+        and all(any(fnmatchcase(value, key) for value in row.values()) for key in keys.split(" & "))
+    ]
+    if len(fitting) != 1:
+        raise LookupError(f"{place!r} fits {len(fitting)} rows of the results.")
+    return fitting[0][column]
+
+
+def figure(place: str) -> str:
+    """Return a figure as a page shows it."""
+    place, _, form = place.partition(" ~ ")
+    first, _, second = place.partition(" minus ")
+    if form == "all":
+        return re.sub(r" \(\d+\)$", "", cell(first))
+    numbers = [_NUMBER.findall(cell(each))[0] for each in (first, second) if each]
+    if not form and not second:
+        return str(numbers[0])
+    value = float(numbers[0]) - (float(numbers[1]) if second else 0.0)
+    return f"{value:.{form or 4}f}"
+
+
+def solvers() -> str:
+    """Return the rows of benchmarks/results/solvers.json that we lose, and how the others are."""
+    results = json.loads((ROOT / "benchmarks/results/solvers.json").read_text(encoding="utf-8"))
+    pairs = list(_pairs(results["rows"]))
+    lines = [
+        "| problem | ours, samples/s (residual) | fastest other | which | ratio | measured |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for ours, best in pairs:
+        if best["ratio"] >= 1:
+            continue
+        cells = [f"{x['samples_per_second']:,.0f} ({x['residual']:.0e})" for x in (ours, best)]
+        cells = [ours["problem"], *cells, best["method"], _times(best["ratio"]), ours["measured"]]
+        lines.append(f"| {' | '.join(cells)} |")
+    machine = ", ".join(
+        f"{name} {value}" for name, value in results["machine"].items() if name in _MACHINE
+    )
+    ahead = [best["ratio"] for _, best in pairs if best["ratio"] >= 1]
+    lines += [
+        "",
+        f"In {len(ahead)} of {len(pairs)} rows we lead, by {_times(min(ahead))} to "
+        f"{_times(max(ahead))} times, {_times(median(ahead))} in the median. ({machine}.)",
+    ]
+    return "\n".join(lines)
+
+
+_MACHINE = ("processor", "threads", "torch", "python")
+
+
+def _pairs(measured: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Yield ours and the fastest other of each problem; a ratio above 1 says that ours leads."""
+    for _, group in groupby(measured, key=lambda row: str(row["problem"])):
+        each = list(group)
+        ours = next(row for row in each if row["method"].startswith("liftednet"))
+        others = [row for row in each if not row["method"].startswith("liftednet")]
+        yield ours, max(others, key=lambda row: float(row["samples_per_second"]))
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}"
+
+
+def demo() -> str:
+    """Return the table that benchmarks/demo.py has written."""
+    shown = [list(rows("demo")[0])[1:], ["---"] * (len(rows("demo")[0]) - 1)]
+    shown += [list(row.values())[1:] for row in rows("demo")]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
+
+
+MADE = {"solvers": solvers, "demo": demo}
+
+
+def text(name: str) -> str:
+    """Return what stands between the marks of that name."""
+    if name in MADE:
+        return MADE[name]()
+    template = (TEMPLATES / f"{name}.md").read_text(encoding="utf-8").rstrip("\n")
+    return _FIGURE.sub(lambda found: figure(found[1]), template)
+
+
+def written(page: str) -> str:
+    """Return a page with all its figures as the results have them."""
+
+    def place(found: re.Match[str]) -> str:
+        opening, name, before, closing = found.groups()
+        inline = not before.startswith("\n")
+        return opening + (text(name) if inline else f"\n\n{text(name)}\n\n") + closing
+
+    return _PLACE.sub(place, page)
+
+
+def main() -> None:
+    """Write all pages."""
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        if (after := written(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"written: {path.relative_to(ROOT)}")

@@ -1,0 +1,5 @@
+"""Write the figures of README.md and docs/."""
+
+from benchmarks.prose import main
+
+main()

@@ -1,0 +1,58 @@
+"""Figures on pages are those of the stored results."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import prose
+
+
+@pytest.mark.parametrize("page", prose.PAGES, ids=lambda page: page.stem)
+def test_writing_the_figures_changes_nothing(page) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert prose.written(text) == text
+
+
+def test_every_template_has_its_place() -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in prose.PAGES)
+    for template in prose.TEMPLATES.glob("*.md"):
+        assert f"<!-- {template.stem} -->" in pages
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A table of results, and a page that shows it."""
+    table = (
+        "# Small\n\n| set | ours | theirs |\n| --- | --- | --- |\n"
+        "| iris | 0.9512 ± 0.0100 (5) | **0.9400** |\n| wine | 0.9 | 0.8 |\n| wine, red | 1 | |\n"
+    )
+    (tmp_path / "benchmarks/results").mkdir(parents=True)
+    (tmp_path / "benchmarks/results/toy.md").write_text(table)
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
+    monkeypatch.setattr(prose, "TEMPLATES", tmp_path)
+    prose.rows.cache_clear()
+    yield tmp_path
+    prose.rows.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("place", "figure"),
+    [
+        ("toy: iris > ours", "0.9512"),
+        ("toy: iris > ours ~ 2", "0.95"),
+        ("toy: iris > ours ~ all", "0.9512 ± 0.0100"),
+        ("toy: Small & wine > ours", "0.9"),
+        ("toy: ir* > theirs", "0.9400"),
+        ("toy: iris > ours minus toy: iris > theirs ~ 3", "0.011"),
+    ],
+)
+def test_a_figure_is_taken_from_its_cell(results, place, figure) -> None:
+    (results / "one.md").write_text("It has {" + place + "}.\n")
+    page = "Before <!-- one -->old<!-- /one --> after"
+    assert prose.written(page) == f"Before <!-- one -->It has {figure}.<!-- /one --> after"
+
+
+@pytest.mark.parametrize("place", ["toy: wine* > ours", "toy: oak > ours", "toy: iris > none"])
+def test_a_place_that_is_no_one_cell_is_refused(results, place) -> None:
+    with pytest.raises(LookupError, match="rows of the results"):
+        prose.figure(place)
