@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.solvers import machine
-from liftednet.polyhedron import nearest_in_polyhedron
+from liftednet.sets.polyhedron import nearest_in_polyhedron
 
 RESULT = Path(__file__).parent / "results" / "projection.md"
 SAMPLES, ROUNDS = 100, 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,6 +46,30 @@ def stating(what: str) -> Iterator[None]:
         raise DeclarationError(
             f"{what} cannot be stated in CVXPY; {type(error).__name__}: {said}"
         ) from error
+
+
+def convex_constraints(
+    what: str, declared: Callable[[Any], Sequence[Constraint] | Constraint], at: Expression
+) -> list[Constraint]:
+    """Return the constraints that a user's function declares of an expression.
+
+    Args:
+        what: how a message begins.
+        declared: returns constraints, or one.
+        at: what it is given.
+
+    Raises:
+        DeclarationError: one is no constraint, or not convex to CVXPY.
+    """
+    with stating(what):
+        found = declared(at)
+    constraints = list(found) if isinstance(found, Sequence) else [found]
+    for one in constraints:
+        if not isinstance(one, cp.Constraint):
+            raise DeclarationError(f"{what} must return constraints, got {one!r}.")
+        if not one.is_dcp():
+            raise DeclarationError(f"the constraint {one} is not convex to CVXPY.")
+    return constraints
 
 
 def solve_precisely(problem: cp.Problem) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
+from inspect import signature
 from operator import add
 from typing import Any, TypeVar
 
@@ -27,17 +28,18 @@ _LOSSES: dict[str, Callable[..., Loss]] = {
     "Quantile": losses.Quantile,
     "Huber": losses.Huber,
 }
+
+
+def _takes_numbers(kind: Callable[..., Any]) -> bool:
+    """Return whether numbers suffice to make a part."""
+    needed = (x for x in signature(kind).parameters.values() if x.default is x.empty)
+    return all(x.annotation == "float" for x in needed)
+
+
 _PENALTIES: dict[str, Callable[..., Penalty]] = {
-    "SquaredFrobenius": penalties.SquaredFrobenius,
-    "L1": penalties.L1,
-    "GroupLasso": penalties.GroupLasso,
-    "Nonnegative": penalties.Nonnegative,
-    "RowNorm": penalties.RowNorm,
-    "ColumnNorm": penalties.ColumnNorm,
-    "SpectralNorm": penalties.SpectralNorm,
-    "SimplexRows": penalties.SimplexRows,
-    "DoublyStochastic": penalties.DoublyStochastic,
-    "Orthogonal": penalties.Orthogonal,
+    name: getattr(penalties, name)
+    for name in penalties.__all__
+    if name not in ("Declared", "Penalty") and _takes_numbers(getattr(penalties, name))
 }
 
 

@@ -257,23 +257,8 @@ def rebuild(
         raise DataError(f"the file describes no {make.__name__}: {error}.") from error
 
 
-_PENALTIES = (
-    penalties.SquaredFrobenius,
-    penalties.L1,
-    penalties.GroupLasso,
-    penalties.Nonnegative,
-    penalties.RowNorm,
-    penalties.ColumnNorm,
-    penalties.SpectralNorm,
-    penalties.Signs,
-    penalties.FixedZeros,
-    penalties.SimplexRows,
-    penalties.DoublyStochastic,
-    penalties.LinearEqualities,
-    penalties.Orthogonal,
-    penalties.FewRows,
-    penalties.Sum,
-)
+_NO_CODE = ("Declared", "Penalty")  # a file holds none
+_PENALTIES = [getattr(penalties, name) for name in penalties.__all__ if name not in _NO_CODE]
 _LOSSES = (
     losses.SquaredError,
     losses.CrossEntropy,

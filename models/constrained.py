@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from liftednet.constraints.constraint import (
-    Constraint,
-    Rescaled,
-    refuse_contradictions,
-    require_constraints,
-)
-from liftednet.constraints.declared import refuse_impossible
 from liftednet.errors import DeclarationError
 from liftednet.layers.expression import Applied, Parameter
 from liftednet.layers.projection import Projection
 from liftednet.network import Network, Term
 from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Weights
+from liftednet.sets.constraint import (
+    Constraint,
+    Rescaled,
+    refuse_contradictions,
+    refuse_impossible,
+    require_constraints,
+)
 from liftednet.solution import Solution
 from liftednet.solvers import solve
 

@@ -13,8 +13,8 @@ from liftednet import processes
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term, ends_of
-from liftednet.penalties.penalty import Weighted
 from liftednet.samples import spread
+from liftednet.sets.penalty import Weighted
 
 from .block import Structure, counted, row_weights
 from .data import Data

@@ -11,12 +11,12 @@ import torch
 from liftednet.activation import Activation, require_activation
 from liftednet.activations import ReLU
 from liftednet.constraints import Constraint
-from liftednet.constraints.constraint import require_constraints
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.network import Network
 from liftednet.penalties import Penalty
+from liftednet.sets.constraint import require_constraints
 from liftednet.validation import is_integer, require_positive
 
 from .block import Structure

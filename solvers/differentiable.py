@@ -21,7 +21,6 @@ from liftednet.activation import Activation
 from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.penalties import SquaredFrobenius
-from liftednet.penalties.penalty import Weighted
 from liftednet.problems import (
     BlockFit,
     Fit,
@@ -34,6 +33,7 @@ from liftednet.problems import (
 )
 from liftednet.problems.block_fit import BoxedStates, PenalizedWeights
 from liftednet.problems.slope_fit import LEAST_SLOPE
+from liftednet.sets.penalty import Weighted
 from liftednet.solution import Solution
 
 from .choice import solve

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.constraints.constraint import Array
 from liftednet.problems import ConstrainedFit, Fit, OutputFit, StateFit
+from liftednet.sets.polyhedron import Array
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance

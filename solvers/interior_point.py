@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.constraints.constraint import Array, Limits, least_excess
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import ConstrainedFit, Fit, WeightFit, Weights
+from liftednet.sets.polyhedron import Array, Limits, least_excess
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
@@ -204,7 +204,7 @@ class _Room:
 def _solved(smooth: _Smooth, problem: ConstrainedFit, x: Tensor) -> tuple[Tensor, Array, int]:
     """Return x, the prices of all limits, and the steps taken."""
     limits = problem.limits.moved(smooth.constant)
-    equal = limits.equal
+    equal = limits.sides[0]
     found, taken = np.zeros(len(equal)), np.zeros(len(equal), dtype=bool)
     if len(equal) - equal.sum() <= _MOST:
         taken = ~equal

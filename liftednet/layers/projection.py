@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from liftednet.constraints import Constraint, Linear
-from liftednet.constraints.constraint import refuse_contradictions, require_constraints
 from liftednet.errors import DataError
 from liftednet.layers.expression import Context, Variable
 from liftednet.layers.layer import Arguments, Layer, Shape
-from liftednet.polyhedron import nearest_in_polyhedron, trained_in_polyhedron
 from liftednet.samples import Weights
+from liftednet.sets.constraint import refuse_contradictions, require_constraints
+from liftednet.sets.polyhedron import nearest_in_polyhedron, trained_in_polyhedron
 
 Rows = tuple[tuple[float, ...], ...]
 

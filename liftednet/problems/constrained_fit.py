@@ -11,25 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.constraints.constraint import (
-    Array,
-    Constraint,
-    Limits,
-    as_prices,
-    refuse_contradictions,
-    require_constraints,
-    stacked,
-)
 from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
-from liftednet.lazy import sparse
 from liftednet.problems.fit import Fit, Statement
 from liftednet.problems.formulation import Formulation, Measure
 from liftednet.problems.link import Link
 from liftednet.problems.output_fit import OutputFit
 from liftednet.problems.state_fit import StateFit
 from liftednet.problems.weight_fit import WeightFit
+from liftednet.sets.constraint import Constraint, refuse_contradictions, require_constraints
+from liftednet.sets.polyhedron import Array, Limits, stacked
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint as Stated
@@ -118,8 +110,8 @@ class ConstrainedFit(Fit[Any]):
     @cached_property
     def limits(self) -> Limits:
         """All limits, one after the other; where there is none, an empty matrix."""
-        found = [one for one in self._each if one is not None]
-        return stacked([_none(*self.shape), *found])
+        samples, outputs = self.shape
+        return stacked([one for one in self._each if one is not None], samples * outputs)
 
     def scores(self, value: Any) -> Tensor:
         """Return U (samples, outputs) of a value, in float64."""
@@ -143,7 +135,7 @@ class ConstrainedFit(Fit[Any]):
                 found.append(next(rest))
                 continue
             last = first + len(one.lower)
-            found.append(as_prices(flat[first:last], one.shape))
+            found.append(torch.from_numpy(flat[first:last].copy()).reshape(one.shape))
             first = last
         return tuple(found)
 
@@ -237,13 +229,7 @@ class ConstrainedFit(Fit[Any]):
         inner = self.fit.formulate()
         name = "pre_activation 0" if isinstance(self.fit, WeightFit) else "states"
         u = inner.problem.var_dict[name]
-        limits, flat = self.limits, cp.vec(u, order="C")
-        equal, upper, lower = _sides(limits)
-        linear = (
-            limits.matrix[equal] @ flat == limits.upper[equal],
-            limits.matrix[upper] @ flat <= limits.upper[upper],
-            limits.matrix[lower] @ flat >= limits.lower[lower],
-        )
+        linear = self.limits.stated(u)
         pairs = zip(self.constraints, self._each, strict=True)
         declared = tuple(one.stated(u) for one, known in pairs if known is None)
         held = [x for x in linear if x.size] + [x for group in declared for x in group]
@@ -261,7 +247,7 @@ class ConstrainedFit(Fit[Any]):
     def read_duals(self, formulation: Formulation) -> Prices:
         """Return the prices of a solved formulation, for each constraint in its shape."""
         assert isinstance(formulation, ConstrainedFormulation)  # made above
-        flat, (equal, upper, lower) = np.zeros(len(self.limits.lower)), _sides(self.limits)
+        flat, (equal, upper, lower) = np.zeros(len(self.limits.lower)), self.limits.sides
         for rows, stated, sign in zip((upper, lower), formulation.linear[1:], (1, -1), strict=True):
             if rows.any():  # a price below 0 is rounding
                 flat[rows] += sign * np.maximum(np.ravel(stated.dual_value), 0.0)
@@ -284,14 +270,3 @@ class ConstrainedFit(Fit[Any]):
     def refuse_bad_start(self, start: Any) -> None:
         """Raise `DataError` where a start does not fit the fit."""
         self.fit.refuse_bad_start(start)
-
-
-def _sides(limits: Limits) -> tuple[Array, Array, Array]:
-    """Return which limits are equalities, which have an upper end, and which a lower."""
-    equal = limits.equal
-    return equal, np.isfinite(limits.upper) & ~equal, np.isfinite(limits.lower) & ~equal
-
-
-def _none(samples: int, outputs: int) -> Limits:
-    matrix, ends = sparse.csr_matrix((0, samples * outputs)), np.zeros(0)
-    return Limits(matrix, ends, ends, (0,))

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.constraints.constraint import Array, Limits
 from liftednet.errors import SolverError
 from liftednet.layers.expression import Parameter, value_of
-from liftednet.lazy import sparse
 from liftednet.network import Term
 from liftednet.samples import Weights
+from liftednet.sets.polyhedron import Array, Limits, stacked
 
 from ..block import Blocks, row_weights
 from ..forward_pass import Values
@@ -65,7 +64,8 @@ class AugmentedLagrangian:
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
         self._widths, self._generator = Widths(self._structure), generator
         self._steps = _FREE_STEPS if limits is None else _STEPS
-        normed = (_none(blocks.values[term.label]) if limits is None else limits).normed()
+        scores = blocks.values[term.label].numel()
+        normed = (stacked([], scores) if limits is None else limits).normed()
         self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
         room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
         self._ends = normed.lower + room, normed.upper - room
@@ -199,11 +199,6 @@ class AugmentedLagrangian:
         off = np.abs(prices - self._prices).max(initial=0.0) / self._mu
         self._prices = prices
         return float(off)
-
-
-def _none(scores: Tensor) -> Limits:
-    empty = np.zeros(0)
-    return Limits(sparse.csr_matrix((0, scores.numel())), empty, empty, (0,))
 
 
 def _flat(parts: Sequence[Tensor]) -> Array:

@@ -23,15 +23,15 @@ from liftednet.constraints import (
     Values,
     violations,
 )
-from liftednet.constraints.constraint import (
-    Rescaled,
-    refuse_contradictions,
-    require_constraints,
-)
-from liftednet.constraints.declared import refuse_impossible
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP
+from liftednet.sets.constraint import (
+    Rescaled,
+    refuse_contradictions,
+    refuse_impossible,
+    require_constraints,
+)
 
 U = torch.tensor([[1.0, -2.0], [0.5, 4.0], [3.0, 0.0], [-1.0, 1.0]], dtype=torch.float64)
 GROUPS = [2, 2, 5, -1]

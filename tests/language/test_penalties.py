@@ -402,8 +402,8 @@ def test_a_sum_whose_bounds_are_met_ever_more_slowly_is_within_them(monkeypatch)
     weight = torch.rand(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     weight += torch.randn(12, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     exact = penalty.prox(weight, 1.0)
-    monkeypatch.setattr("liftednet.penalties.sums._PATIENCE", 0)
-    monkeypatch.setattr("liftednet.penalties.sums._NEAR", 1e-2)
+    monkeypatch.setattr("liftednet.sets.penalty._PATIENCE", 0)
+    monkeypatch.setattr("liftednet.sets.penalty._NEAR", 1e-2)
     found = penalty.prox(weight, 1.0)
     assert 1e-6 < float((found - exact).abs().max()) < 0.1
     assert float(found.min()) == 0 and penalty.violation(found) <= 1e-12

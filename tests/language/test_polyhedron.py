@@ -10,7 +10,7 @@ from sklearn.isotonic import isotonic_regression
 
 from liftednet import DataError
 from liftednet.activations import SimplexProjection
-from liftednet.polyhedron import nearest_in_polyhedron
+from liftednet.sets.polyhedron import nearest_in_polyhedron
 
 SIMPLEX = torch.cat([torch.ones(1, 4), torch.eye(4)]).double()
 

@@ -166,7 +166,7 @@ def test_train_takes_robust_losses_and_their_numbers(here, name, loss) -> None:
         (["flat.npz"], "(samples, features)"),
         (["one.npz"], "cannot tell 1 classes apart: 0"),
         (["data.npz", "--loss", "BinaryCrossEntropy"], "cannot tell 3 classes apart: 0, 1, 2"),
-        (["data.npz", "--penalty", "l7"], "there is no penalty 'l7'; there are SquaredFrobenius"),
+        (["data.npz", "--penalty", "l7"], "there is no penalty 'l7'; there are L1, GroupLasso"),
         (["data.npz", "--penalty", "l1"], "takes a number behind a colon"),
         (["data.npz", "--penalty", "l1:a"], "takes a number behind a colon"),
         (["data.npz", "--penalty", "l1:-1"], "positive"),

@@ -1,20 +1,130 @@
-"""The nearest points of polyhedra, one for each sample: exact, and with derivatives."""
+"""Polyhedra l <= A u <= h: of all scores at once, and of each sample's, with its nearest points."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import linear  # not A.T, which no traced loop may close over
 
 from liftednet.errors import DataError, SolverError
+from liftednet.lazy import cvxpy as cp
+from liftednet.lazy import sparse
 
-_MET = 1e-9  # by how much limits and the signs of prices may be off, relative to a sample's scale
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint as Stated
+    from cvxpy.expressions.expression import Expression
+
+Array = NDArray[Any]
+
+_MET = 1e-9  # by which limits, signs of prices, or what gives way may be off, beside their scale
 _AT_AN_END = 1e-6  # likewise, to count as there: answers may be in float32
 _RIDGE = 1e-10  # on the products of rows of norm 1, while rows that bind may contradict each other
 _PATIENCE = 3  # exchanges of all rows that are wrong, without fewer of them
+
+
+@dataclass(frozen=True, eq=False)
+class Limits:
+    """l <= A u <= h, for scores U (samples, outputs) as one column u, row after row.
+
+    Attributes:
+        matrix: A, (limits, samples * outputs), sparse.
+        lower: l, (limits,), -inf where there is none.
+        upper: h, (limits,), inf where there is none; an equality where it is l.
+        shape: in which prices are given, of as many entries as there are limits.
+    """
+
+    matrix: sparse.csr_matrix
+    lower: Array
+    upper: Array
+    shape: tuple[int, ...]
+
+    def through(self, scale: Array, center: Array) -> Limits:
+        """Return the same limits on V where U = V scale + center; both are (outputs,)."""
+        samples = self.matrix.shape[1] // len(scale)
+        matrix = sparse.csr_matrix(self.matrix @ sparse.diags(np.tile(scale, samples)))
+        return replace(self.moved(np.tile(center, samples)), matrix=matrix)
+
+    def moved(self, constant: Array) -> Limits:
+        """Return the same limits on V where U = V + constant, (samples, outputs)."""
+        shift = self.matrix @ constant.reshape(-1)
+        return replace(self, lower=self.lower - shift, upper=self.upper - shift)
+
+    def excess(self, u: Array) -> Array:
+        """Return by how much each limit is passed, (limits,), of scores (samples, outputs)."""
+        at = self.matrix @ u.reshape(-1)
+        found: Array = np.maximum(np.maximum(self.lower - at, at - self.upper), 0.0)
+        return found
+
+    @cached_property
+    def norms(self) -> Array:
+        """(limits,) Euclidean norm of every row of A."""
+        found: Array = np.sqrt(self.matrix.multiply(self.matrix).sum(axis=1)).A1
+        return found
+
+    def normed(self) -> Limits:
+        """Return the same limits with rows of norm 1."""
+        matrix = sparse.csr_matrix(sparse.diags(1 / self.norms) @ self.matrix)
+        lower, upper = self.lower / self.norms, self.upper / self.norms
+        return replace(self, matrix=matrix, lower=lower, upper=upper)
+
+    @property
+    def sides(self) -> tuple[Array, Array, Array]:
+        """(limits,) each: whether it is an equality, has an upper end, has a lower end."""
+        equal: Array = self.lower == self.upper
+        return equal, np.isfinite(self.upper) & ~equal, np.isfinite(self.lower) & ~equal
+
+    def stated(self, u: Expression) -> tuple[Stated, Stated, Stated]:
+        """Return the limits in CVXPY of U (samples, outputs): those of each of the sides."""
+        at, (equal, above, below) = self.matrix @ cp.vec(u, order="C"), self.sides
+        return (
+            at[equal] == self.upper[equal], at[above] <= self.upper[above],
+            at[below] >= self.lower[below],
+        )  # fmt: skip
+
+
+def stacked(limits: Sequence[Limits], scores: int) -> Limits:
+    """Return several limits on so many scores as one, of none an empty matrix."""
+    if not limits:
+        return Limits(sparse.csr_matrix((0, scores)), np.zeros(0), np.zeros(0), (0,))
+    lower, upper = (np.concatenate([getattr(x, end) for x in limits]) for end in ("lower", "upper"))
+    matrix = sparse.csr_matrix(sparse.vstack([x.matrix for x in limits]))
+    return Limits(matrix, lower, upper, lower.shape)
+
+
+def least_excess(matrix: Any, lower: Array, upper: Array) -> Array | None:
+    """Return by how much limits must give way, (limits,) of least sum, or None if nothing must.
+
+    Args:
+        matrix: A of l <= A x <= h, (limits, unknowns), sparse or dense.
+        lower: l.
+        upper: h.
+    """
+    above, below = np.isfinite(upper), np.isfinite(lower)
+    sides = sparse.vstack([sparse.csr_matrix(matrix)[above], -sparse.csr_matrix(matrix)[below]])
+    count, unknowns = sides.shape
+    from scipy.optimize import linprog
+
+    found = linprog(
+        np.concatenate([np.zeros(unknowns), np.ones(count)]),
+        A_ub=sparse.hstack([sides, -sparse.eye(count)]),
+        b_ub=np.concatenate([upper[above], -lower[below]]),
+        bounds=[(None, None)] * unknowns + [(0, None)] * count,
+        method="highs",
+    )
+    size = max(1.0, *np.abs(np.concatenate([upper[above], lower[below]])))
+    if found.x is None or found.fun <= _MET * size:
+        return None
+    slack, excess = found.x[unknowns:], np.zeros(len(lower))
+    excess[above] = slack[: above.sum()]
+    excess[below] = np.maximum(excess[below], slack[above.sum() :])
+    return np.where(excess > _MET * size, excess, 0.0)
 
 
 class _Point(NamedTuple):
@@ -51,7 +161,7 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
 
     Example:
         >>> import torch
-        >>> from liftednet.polyhedron import nearest_in_polyhedron
+        >>> from liftednet.sets.polyhedron import nearest_in_polyhedron
         >>> rows = torch.tensor([[1.0, 1.0], [1.0, 0.0], [0.0, 1.0]])  # of the simplex
         >>> low, high = torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[1.0, torch.inf, torch.inf]])
         >>> nearest_in_polyhedron(rows, torch.tensor([[0.2, 0.6]]), low, high)

@@ -1,8 +1,9 @@
-"""Constraints on the entries, rows and columns of W, each with its nearest point."""
+"""Sets of weight matrices: of entries, rows, columns and singular values, with nearest points."""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,20 +14,71 @@ from torch import Tensor
 from liftednet.activations.simplex import project_simplex
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
-from liftednet.penalties.penalty import Constrained
+from liftednet.sets.penalty import Bounded, Constrained
 from liftednet.validation import require_count, require_finite, require_matrix, require_positive
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
+__all__ = [
+    "ColumnNorm",
+    "DoublyStochastic",
+    "FewRows",
+    "FixedZeros",
+    "LinearEqualities",
+    "Orthogonal",
+    "RowNorm",
+    "Signs",
+    "SimplexRows",
+    "SpectralNorm",
+]
+
 _NEWTON_STEPS = 100  # of the dual of a doubly stochastic projection; about ten suffice
 _ROUNDED = 1e-13  # off the sums in float64, where Newton's steps end
 _NEARLY = 1e-9  # off the sums, where steps that no longer help have come far enough
 
 
+class _Between(Constrained):
+    """Entries between ends, each of which is 0 or infinite."""
+
+    place = 0
+
+    @property
+    @abstractmethod
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """The least and the largest entries, of a shape that becomes that of W."""
+
+    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Return the sides for W (inputs, units)."""
+        lowest, highest = (side.double().expand(shape) for side in self.sides)
+        return lowest, highest
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return s W >= 0 for the signs s of entries with one side, W_ij = 0 for those with two."""
+        inputs, units = weight.shape
+        sides = self.ends((inputs, units))
+        lowest, highest = ((side == 0).double().cpu().numpy() for side in sides)
+        signs, fixed = lowest - highest, lowest * highest
+        held = [cp.multiply(signs, weight) >= 0] if signs.any() else []
+        return [*held, cp.multiply(fixed, weight) == 0] if fixed.any() else held
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with 0 in place of entries that are not between the sides."""
+        lowest, highest = self.sides
+        return weight.clamp(lowest.to(weight), highest.to(weight))
+
+    def violation(self, weight: Tensor) -> float:
+        """Return the largest entry that is not between the sides."""
+        return float((weight - self.prox(weight, 0.0)).double().abs().max())
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where the sides are not those of a W (inputs, units)."""
+        _require_broadcast(type(self).__name__, self.sides[0], shape)
+
+
 @dataclass(frozen=True, eq=False)
-class Signs(Constrained):
+class Signs(_Between):
     """pi(W) = 0 where entries have given signs, as of weights that make a network monotone.
 
     Attributes:
@@ -48,7 +100,6 @@ class Signs(Constrained):
 
     signs: Tensor
     signed = True
-    place = 0
 
     def __post_init__(self) -> None:
         """Refuse other numbers."""
@@ -56,23 +107,9 @@ class Signs(Constrained):
         if not bool(((self.signs == 0) | (self.signs.abs() == 1)).all()):
             raise DataError("signs must be 1, -1 or 0 (for no constraint).")
 
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return signs * W >= 0."""
-        signs = self.signs.expand(weight.shape).double().cpu().numpy()
-        return [cp.multiply(signs, weight) >= 0]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W with 0 in place of entries of the wrong sign."""
-        lowest, highest = self._ends
-        return weight.clamp(lowest.to(weight), highest.to(weight))
-
-    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return 0 on the side of the wrong sign."""
-        lowest, highest = (end.double().expand(shape) for end in self._ends)
-        return lowest, highest
-
     @cached_property
-    def _ends(self) -> tuple[Tensor, Tensor]:
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """0 on the side of the wrong sign."""
         free = torch.full_like(self.signs, math.inf)
         return (-free).where(self.signs <= 0, 0.0), free.where(self.signs >= 0, 0.0)
 
@@ -81,17 +118,9 @@ class Signs(Constrained):
         signs = self.signs.to(weight)
         return weight.where(signs == 0, signs * weight.abs())
 
-    def violation(self, weight: Tensor) -> float:
-        """Return the largest entry of the wrong sign."""
-        return float((-self.signs.to(weight) * weight).double().clamp(min=0).max())
-
-    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
-        """Raise `DataError` where the signs are not those of a W (inputs, units)."""
-        _require_broadcast("signs", self.signs, shape)
-
 
 @dataclass(frozen=True, eq=False)
-class FixedZeros(Constrained):
+class FixedZeros(_Between):
     """pi(W) = 0 where chosen entries are 0: connections that are not there.
 
     Attributes:
@@ -110,26 +139,17 @@ class FixedZeros(Constrained):
     """
 
     where: Tensor
-    place = 0
 
     def __post_init__(self) -> None:
         """Keep it as numbers."""
         given = self.where.float() if isinstance(self.where, Tensor) else self.where
         object.__setattr__(self, "where", (require_matrix("where", given) != 0).float())
 
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return W_ij = 0 in the chosen places."""
-        return [cp.multiply(self.where.expand(weight.shape).numpy(), weight) == 0]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W with 0 in the chosen places."""
-        return weight.masked_fill(self.where.to(weight.device) != 0, 0.0)
-
-    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-        """Return 0 and 0 in the chosen places."""
-        highest = torch.full(shape, math.inf, dtype=torch.float64, device=self.where.device)
-        highest = highest.masked_fill(self.where != 0, 0.0)
-        return -highest, highest
+    @cached_property
+    def sides(self) -> tuple[Tensor, Tensor]:
+        """0 and 0 in the chosen places."""
+        free = torch.full_like(self.where, math.inf).where(self.where == 0, 0.0)
+        return -free, free
 
     def begin(self, weight: Tensor) -> Tensor:
         """Return W whose units pass on their largest entry, from the next input that they may."""
@@ -140,13 +160,98 @@ class FixedZeros(Constrained):
         place = away.masked_fill(barred, inputs).argmin(0, keepdim=True)
         return self.project(kept.scatter(0, place, sizes[None]))
 
-    def violation(self, weight: Tensor) -> float:
-        """Return the largest entry in the chosen places."""
-        return float((self.where.to(weight) * weight).double().abs().max())
 
-    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
-        """Raise `DataError` where the places are not those of a W (inputs, units)."""
-        _require_broadcast("where", self.where, shape)
+class _VectorNorm(Bounded):
+    """Rows (dim 1) or columns (dim 0) of a norm up to the bound."""
+
+    dim: int
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return the bound on every norm."""
+        return [cp.norm(weight, 2, axis=self.dim) <= self.bound]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with what is longer scaled down to the bound."""
+        bound = self.inside(weight)
+        return weight * (bound / weight.norm(dim=self.dim, keepdim=True).clamp(min=bound))
+
+    def largest(self, weight: Tensor) -> float:
+        """Return the largest norm."""
+        return float(weight.double().norm(dim=self.dim).max())
+
+
+@dataclass(frozen=True)
+class RowNorm(_VectorNorm):
+    """pi(W) = 0 where every row of W has norm at most `bound`.
+
+    Attributes:
+        bound: the largest row norm, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import RowNorm
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> RowNorm(1.0).project(W)
+        tensor([[ 0.6000, -0.8000],
+                [ 0.5000,  0.0000]])
+    """
+
+    dim = 1
+    place = 2
+
+
+@dataclass(frozen=True)
+class ColumnNorm(_VectorNorm):
+    """pi(W) = 0 where every column of W, the weights of a unit, has norm at most `bound`.
+
+    Attributes:
+        bound: the largest column norm, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import ColumnNorm
+        >>> W = torch.tensor([[3.0, -0.4], [4.0, 0.3]])
+        >>> ColumnNorm(1.0).project(W)
+        tensor([[ 0.6000, -0.4000],
+                [ 0.8000,  0.3000]])
+    """
+
+    dim = 0
+
+
+@dataclass(frozen=True)
+class SpectralNorm(Bounded):
+    """pi(W) = 0 where no singular value of W exceeds `bound`.
+
+    With bound 1 it is the convex hull of the matrices with orthonormal columns (or rows), the
+    constraint that Lifted Neural Networks name as future work; for orthogonality itself, which is
+    not convex, see `Orthogonal`.
+
+    Attributes:
+        bound: the largest singular value, positive.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import SpectralNorm
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> SpectralNorm(1.0).holds(W)
+        False
+    """
+
+    bound: float = 1.0
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return |W|_2 <= bound."""
+        return [cp.sigma_max(weight) <= self.bound]
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return W with larger singular values cut down to the bound."""
+        left, singular, right = torch.linalg.svd(weight, full_matrices=False)
+        return (left * singular.clamp(max=self.inside(weight))) @ right
+
+    def largest(self, weight: Tensor) -> float:
+        """Return the largest singular value."""
+        return float(torch.linalg.matrix_norm(weight.double(), 2))
 
 
 @dataclass(frozen=True)
@@ -215,43 +320,38 @@ class DoublyStochastic(Constrained):
             SolverError: the sums are not reached.
         """
         self.refuse_infeasible((weight.shape[0], weight.shape[1]))
-        target, size = weight.double(), len(weight)
-        shifts = target.new_zeros(2 * size)
+        target = weight.double()
+        moved = target.new_zeros(2 * len(weight))
         for _ in range(_NEWTON_STEPS):
-            found, error = self._dual(target, shifts)
-            if float(error.abs().max()) <= _ROUNDED * max(1.0, float(shifts.abs().max())):
+            shifts = moved
+            found = _shifted(target, shifts)
+            error = torch.cat([found.sum(1), found.sum(0)]) - 1
+            off = float(error.abs().max())
+            if off <= _ROUNDED * max(1.0, float(shifts.abs().max())):
                 break
-            shifts, moved = self._step(target, shifts, found, error), shifts
+            moved = self._step(target, shifts, found, error)
             if torch.equal(shifts, moved):
                 break
-        if not float(error.abs().max()) <= _NEARLY:
-            raise SolverError(f"sums of a projection are off by {float(error.abs().max()):.1e}.")
+        if not off <= _NEARLY:
+            raise SolverError(f"sums of a projection are off by {off:.1e}.")
         return found.to(weight)
 
     @staticmethod
-    def _dual(target: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return max(W - a 1' - 1 b', 0), and by how much its sums exceed 1, (2 size,)."""
-        rows, columns = shifts.view(2, -1)
-        found = (target - rows[:, None] - columns).clamp(min=0)
-        return found, torch.cat([found.sum(1), found.sum(0)]) - 1
-
-    def _step(self, target: Tensor, shifts: Tensor, found: Tensor, error: Tensor) -> Tensor:
+    def _step(target: Tensor, shifts: Tensor, found: Tensor, error: Tensor) -> Tensor:
         """Return the shifts after one damped step that lowers the dual, or the same shifts."""
-        active = (found > 0).to(found)
-        counts = torch.cat([active.sum(1), active.sum(0)])
-        system = torch.diag(counts + 1e-9)
-        system[: len(found), len(found) :], system[len(found) :, : len(found)] = active, active.T
+        active, size = (found > 0).to(found), len(found)
+        system = torch.diag(torch.cat([active.sum(1), active.sum(0)]) + 1e-9)
+        system[:size, size:], system[size:, :size] = active, active.T
         system.diagonal().add_(min(1.0, float(error.norm())) * 1e-3)
         step = torch.linalg.solve(system, error)
 
         def dual(at: Tensor) -> float:
-            return float(self._dual(target, at)[0].square().sum() / 2 + at.sum())
+            return float(_shifted(target, at).square().sum() / 2 + at.sum())
 
         value, fall = dual(shifts), float(step @ error)
-        for halvings in range(30):
-            trial = shifts + step / 2**halvings
-            if dual(trial) <= value - 1e-4 * fall / 2**halvings + 1e-15 * abs(value):
-                return trial
+        for length in (0.5**halvings for halvings in range(30)):
+            if dual(shifts + length * step) <= value - 1e-4 * fall * length + 1e-15 * abs(value):
+                return shifts + length * step
         return shifts
 
     def violation(self, weight: Tensor) -> float:
@@ -409,6 +509,12 @@ class FewRows(_NotConvex):
         """Return the norm of the longest row beyond those that may be there."""
         norms = weight.double().norm(dim=1).sort(descending=True).values
         return float(norms[self.count :].max()) if self.count < len(norms) else 0.0
+
+
+def _shifted(target: Tensor, shifts: Tensor) -> Tensor:
+    """Return max(W - a 1' - 1 b', 0), a and b one behind the other."""
+    rows, columns = shifts.view(2, -1)
+    return (target - rows[:, None] - columns).clamp(min=0)
 
 
 def _off_sums(weight: Tensor, total: float, dims: tuple[int, ...]) -> float:

@@ -1,20 +1,25 @@
-"""The catalogue: penalties and bounds that have a proximal map in closed form."""
+"""Penalties on weights with a value: squares, sparsity, signs with squares, and any of CVXPY."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from liftednet.errors import DeclarationError
+from liftednet.evaluation import convex_constraints, stating
 from liftednet.lazy import cvxpy as cp
-from liftednet.penalties.penalty import Bounded, Penalty, Weighted
+from liftednet.sets.penalty import SQUARES, Penalty, Weighted, statement
 from liftednet.validation import is_number
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
+
+__all__ = ["L1", "Declared", "GroupLasso", "Nonnegative", "SquaredFrobenius"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +42,7 @@ class SquaredFrobenius(Weighted):
 
     center: Tensor | None = None
     smooth = True
+    place = SQUARES
 
     @property
     def curvature(self) -> float:
@@ -45,9 +51,8 @@ class SquaredFrobenius(Weighted):
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho |W - W_0|_F^2."""
-        if self.center is None:
-            return self.rho * cp.sum_squares(weight)
-        return self.rho * cp.sum_squares(weight - self.center.double().cpu().numpy())
+        center = 0.0 if self.center is None else self.center.double().cpu().numpy()
+        return self.rho * cp.sum_squares(weight - center)
 
     def value(self, weight: Tensor) -> Tensor:
         """Return rho |W - W_0|_F^2, a scalar."""
@@ -55,7 +60,7 @@ class SquaredFrobenius(Weighted):
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return (W + 2 t rho W_0) / (1 + 2 t rho)."""
-        pulled = weight if self.center is None else weight + 2 * t * self.rho * self._at(weight)
+        pulled = weight if self.center is None else weight + t * self.linear_term(weight)
         return pulled / (1 + 2 * t * self.rho)
 
     def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
@@ -64,14 +69,12 @@ class SquaredFrobenius(Weighted):
 
     def linear_term(self, weight: Tensor) -> Tensor:
         """Return 2 rho W_0, what the penalty adds to the right-hand side of a ridge system."""
-        return torch.zeros_like(weight) if self.center is None else 2 * self.rho * self._at(weight)
-
-    def _at(self, weight: Tensor) -> Tensor:
-        assert self.center is not None  # callers have asked
-        return self.center.to(weight)
+        if self.center is None:
+            return torch.zeros_like(weight)
+        return 2 * self.rho * self.center.to(weight)
 
     def _shifted(self, weight: Tensor) -> Tensor:
-        return weight if self.center is None else weight - self._at(weight)
+        return weight if self.center is None else weight - self.center.to(weight)
 
 
 @dataclass(frozen=True)
@@ -225,101 +228,81 @@ class Nonnegative(Weighted):
 
 
 @dataclass(frozen=True)
-class RowNorm(Bounded):
-    """pi(W) = 0 where every row of W has norm at most `bound`.
+class Declared(Penalty):
+    """A penalty that is declared in CVXPY alone, which solves a problem for every prox.
+
+    `Declared(lambda W: 0.1 * cp.norm1(W), constraints=lambda W: [W >= 0])`.
 
     Attributes:
-        bound: the largest row norm, positive.
+        function: takes W (inputs, units) as a CVXPY expression and returns pi(W); None for 0.
+        constraints: takes W and returns constraints on it, or one; None for none.
+
+    Raises:
+        DeclarationError: there is neither; at first use, what they return is not convex.
 
     Example:
+        >>> import cvxpy as cp
         >>> import torch
-        >>> from liftednet.penalties import RowNorm
-        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
-        >>> RowNorm(1.0).project(W)
-        tensor([[ 0.6000, -0.8000],
-                [ 0.5000,  0.0000]])
+        >>> from liftednet.penalties import Declared
+        >>> simplex = Declared(constraints=lambda W: [W >= 0, cp.sum(W, axis=0) == 1])
+        >>> simplex.project(torch.tensor([[2.0], [0.5]])).round(decimals=4)
+        tensor([[1.],
+                [0.]])
     """
 
-    place = 2
+    function: Callable[[Expression], Expression | float] | None = None
+    constraints: Callable[[Expression], Sequence[Constraint] | Constraint] | None = None
+    closed_form = False
+
+    def __post_init__(self) -> None:
+        """Refuse a penalty of nothing."""
+        if self.function is None and self.constraints is None:
+            raise DeclarationError("Declared needs a function of W, constraints on W, or both.")
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return the declared pi(W).
+
+        Raises:
+            DeclarationError: it is not a convex scalar to CVXPY.
+        """
+        with stating(f"pi(W) of {self!r}"):
+            given = 0.0 if self.function is None else self.function(weight)
+            if isinstance(given, list | tuple | cp.Constraint):
+                raise DeclarationError(
+                    "the function of Declared returns pi(W), a number; got constraints, which are "
+                    "declared by Declared(constraints=lambda W: [W >= 0])."
+                )
+            found = cp.Constant(0.0) + given
+        if not found.is_scalar():
+            raise DeclarationError(f"pi(W) must be a scalar; {found} has shape {found.shape}.")
+        if not found.is_convex():
+            raise DeclarationError(
+                f"pi(W) must be convex; to CVXPY the curvature of {found} is {found.curvature}."
+            )
+        return found
 
     def domain(self, weight: Expression) -> list[Constraint]:
-        """Return |W_i|_2 <= bound for every row."""
-        return [cp.norm(weight, 2, axis=1) <= self.bound]
+        """Return the declared constraints.
+
+        Raises:
+            DeclarationError: one is no constraint, or not convex to CVXPY.
+        """
+        if self.constraints is None:
+            return []
+        return convex_constraints(f"the constraints of {self!r}", self.constraints, weight)
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return pi(W), evaluated by CVXPY in float64."""
+        return weight.new_tensor(statement(self, tuple(weight.shape)).evaluate(weight))
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W with longer rows scaled down to the bound."""
-        return _shortened(weight, self.inside(weight), dim=1)
+        """Return argmin over P of t pi(P) + |P - W|_F^2 / 2 by CVXPY, (inputs, units).
 
-    def largest(self, weight: Tensor) -> float:
-        """Return the largest row norm."""
-        return float(weight.double().norm(dim=1).max())
+        Raises:
+            SolverError: CVXPY's solvers fail, or the constraints exclude each other.
+        """
+        return statement(self, tuple(weight.shape)).prox(weight, t)
 
-
-@dataclass(frozen=True)
-class ColumnNorm(Bounded):
-    """pi(W) = 0 where every column of W, the weights of a unit, has norm at most `bound`.
-
-    Attributes:
-        bound: the largest column norm, positive.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.penalties import ColumnNorm
-        >>> W = torch.tensor([[3.0, -0.4], [4.0, 0.3]])
-        >>> ColumnNorm(1.0).project(W)
-        tensor([[ 0.6000, -0.4000],
-                [ 0.8000,  0.3000]])
-    """
-
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return |W_j|_2 <= bound for every column."""
-        return [cp.norm(weight, 2, axis=0) <= self.bound]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W with longer columns scaled down to the bound."""
-        return _shortened(weight, self.inside(weight), dim=0)
-
-    def largest(self, weight: Tensor) -> float:
-        """Return the largest column norm."""
-        return float(weight.double().norm(dim=0).max())
-
-
-@dataclass(frozen=True)
-class SpectralNorm(Bounded):
-    """pi(W) = 0 where no singular value of W exceeds `bound`.
-
-    With bound 1 it is the convex hull of the matrices with orthonormal columns (or rows), the
-    constraint that Lifted Neural Networks name as future work; for orthogonality itself, which is
-    not convex, see `Orthogonal`.
-
-    Attributes:
-        bound: the largest singular value, positive.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.penalties import SpectralNorm
-        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
-        >>> SpectralNorm(1.0).holds(W)
-        False
-    """
-
-    bound: float = 1.0
-
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return |W|_2 <= bound."""
-        return [cp.sigma_max(weight) <= self.bound]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W with larger singular values cut down to the bound."""
-        left, singular, right = torch.linalg.svd(weight, full_matrices=False)
-        return (left * singular.clamp(max=self.inside(weight))) @ right
-
-    def largest(self, weight: Tensor) -> float:
-        """Return the largest singular value."""
-        return float(torch.linalg.matrix_norm(weight.double(), 2))
-
-
-def _shortened(weight: Tensor, bound: float, dim: int) -> Tensor:
-    """Return W with rows (dim 1) or columns (dim 0) scaled down to a norm."""
-    norms = weight.norm(dim=dim, keepdim=True)
-    return weight * (bound / norms.clamp(min=bound))
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where no W (inputs, units) satisfies the constraints."""
+        statement(self, shape).refuse_infeasible()

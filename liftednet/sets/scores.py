@@ -1,37 +1,24 @@
-"""The catalogue: constraints on scores that are linear, within a sample and across samples."""
+"""Sets of scores by linear limits: within a sample, and across samples."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from liftednet.constraints.constraint import Array, Constraint, Limits, as_array
 from liftednet.errors import DataError
 from liftednet.lazy import sparse
+from liftednet.sets.constraint import Constraint
+from liftednet.sets.polyhedron import Array, Limits
 from liftednet.validation import integers
+
+__all__ = ["Bounds", "Budget", "GroupMeans", "Linear", "Order", "Values"]
 
 _SHOWN = 6  # numbers of an array in a line
 
 
-class _Linear(Constraint):
-    """A constraint that has limits."""
-
-    _told: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        """Name the class and its numbers."""
-        given = {name: getattr(self, name) for name in self._told}
-        parts = (f"{name}={_brief(x)}" for name, x in given.items() if x is not None)
-        return f"{type(self).__name__}({', '.join(parts)})"
-
-
-def _brief(given: Array) -> str:
-    few = given.size <= _SHOWN
-    return str(given.squeeze().tolist()) if few else f"array of shape {given.shape}"
-
-
-class Bounds(_Linear):
+class Bounds(Constraint):
     """l <= U <= h for every sample and output; prices (samples, outputs).
 
     Args:
@@ -48,27 +35,25 @@ class Bounds(_Linear):
         0.25
     """
 
-    _told = ("lower", "upper")
-
     def __init__(self, lower: Any = None, upper: Any = None) -> None:
         """Keep the bounds."""
-        self.lower, self.upper = _given("Bounds", lower=lower, upper=upper)
-        _ends("Bounds", self.lower, self.upper)
+        self.lower, self.upper, _ = _given("Bounds", lower, upper)
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each entry."""
-        shape = samples, outputs
-        ends = _ends("Bounds", self.lower, self.upper)
-        lower, upper = (_spread("the bounds", end, shape) for end in ends)
         each = sparse.identity(samples * outputs, format="csr")
-        return Limits(each, lower, upper, shape)
+        return _limits("the bounds", each, self.lower, self.upper, (samples, outputs))
 
     def each(self, outputs: int) -> Limits:
         """Return one limit for each output."""
         return self.limits(1, outputs)
 
+    def __repr__(self) -> str:
+        """Name the ends."""
+        return _told(self, "lower", "upper")
 
-class Linear(_Linear):
+
+class Linear(Constraint):
     """l <= U C + X M <= h within every sample, as of a total or an order; prices (samples, k).
 
     Args:
@@ -90,8 +75,6 @@ class Linear(_Linear):
         0.25
     """
 
-    _told = ("coefficients", "lower", "upper", "equal", "inputs")
-
     def __init__(
         self,
         coefficients: Any,
@@ -102,16 +85,15 @@ class Linear(_Linear):
         inputs: Any = None,
     ) -> None:
         """Keep coefficients and ends."""
-        given = as_array("the coefficients of Linear", coefficients)
+        given = _as_array("the coefficients of Linear", coefficients)
         self.coefficients = given[:, None] if given.ndim == 1 else given
         if self.coefficients.ndim != 2 or not self.coefficients.any(axis=0).all():
             raise DataError(
                 "the coefficients of Linear must have shape (outputs,) or (outputs, k), none of "
                 f"the k all zero; got shape {given.shape}."
             )
-        self.lower, self.upper, self.equal = _given("Linear", lower=lower, upper=upper, equal=equal)
-        _ends("Linear", self.lower, self.upper, self.equal)
-        self.inputs = None if inputs is None else as_array("the inputs of Linear", inputs)
+        self.lower, self.upper, self.equal = _given("Linear", lower, upper, equal)
+        self.inputs = None if inputs is None else _as_array("the inputs of Linear", inputs)
         if self.inputs is not None and self.inputs.ndim == 1:
             self.inputs = self.inputs[:, None]
 
@@ -134,14 +116,18 @@ class Linear(_Linear):
             raise DataError(
                 f"Linear has coefficients for {rows} outputs, and the network has {outputs}."
             )
-        shape = samples, count
-        ends = _ends("Linear", self.lower, self.upper, self.equal)
-        lower, upper = (_spread("an end of Linear", end, shape) for end in ends)
-        each = sparse.csr_matrix(self.coefficients.T)
-        return Limits(sparse.kron(sparse.identity(samples), each, "csr"), lower, upper, shape)
+        matrix = sparse.kron(sparse.identity(samples), self.coefficients.T, "csr")
+        lower, upper = (
+            (self.equal, self.equal) if self.equal is not None else (self.lower, self.upper)
+        )
+        return _limits("an end of Linear", matrix, lower, upper, (samples, count))
+
+    def __repr__(self) -> str:
+        """Name the coefficients and ends."""
+        return _told(self, "coefficients", "lower", "upper", "equal", "inputs")
 
 
-class GroupMeans(_Linear):
+class GroupMeans(Constraint):
     """|mean of U over group g - mean of U over all groups| <= within; prices (groups, outputs).
 
     Demographic parity of the scores: Agarwal et al., A Reductions Approach to Fair Classification
@@ -175,7 +161,7 @@ class GroupMeans(_Linear):
                 f"shape {tuple(found.shape)}. For groups that overlap give several GroupMeans."
             )
         self.groups: Array = found.cpu().numpy()
-        self.within = float(as_array("within", within))
+        self.within = float(_as_array("within", within))
         self.names = np.unique(self.groups[self.groups >= 0])
         if len(self.names) < 2:
             raise DataError(f"GroupMeans needs two groups or more, got {len(self.names)}.")
@@ -188,16 +174,15 @@ class GroupMeans(_Linear):
         member = self.groups[None] == self.names[:, None]
         inside = self.groups >= 0
         means = member / member.sum(1, keepdims=True) - inside / inside.sum()
-        matrix = sparse.kron(sparse.csr_matrix(means), sparse.identity(outputs), "csr")
-        ends = np.full(matrix.shape[0], self.within)
-        return Limits(matrix, -ends, ends, (len(self.names), outputs))
+        within = np.array(self.within)
+        return _limits("within", _alike(means, outputs), -within, within, (len(means), outputs))
 
     def __repr__(self) -> str:
         """Name the groups and the distance."""
         return f"GroupMeans({len(self.names)} groups, within={self.within:g})"
 
 
-class Order(_Linear):
+class Order(Constraint):
     """U_i + margin <= U_j for given pairs (i, j) of samples; prices (pairs, outputs).
 
     Args:
@@ -224,7 +209,7 @@ class Order(_Linear):
                 f"shape {tuple(found.shape)}."
             )
         self.pairs: Array = found.reshape(-1, 2).cpu().numpy()
-        self.margin = float(as_array("the margin of Order", margin))
+        self.margin = float(_as_array("the margin of Order", margin))
         same = self.pairs[:, 0] == self.pairs[:, 1]
         if same.any():
             raise DataError(f"Order needs pairs of different rows, got {self.pairs[same][0]}.")
@@ -236,16 +221,15 @@ class Order(_Linear):
         ends = np.tile([1.0, -1.0], count)
         rows = np.repeat(np.arange(count), 2)
         differences = sparse.csr_matrix((ends, (rows, self.pairs.reshape(-1))), (count, samples))
-        matrix = sparse.kron(differences, sparse.identity(outputs), "csr")
-        upper = np.full(matrix.shape[0], -self.margin)
-        return Limits(matrix, np.full_like(upper, -np.inf), upper, (count, outputs))
+        matrix, upper = _alike(differences, outputs), np.array(-self.margin)
+        return _limits("the margin of Order", matrix, None, upper, (count, outputs))
 
     def __repr__(self) -> str:
         """Name the number of pairs."""
         return f"Order({len(self.pairs)} pairs, margin={self.margin:g})"
 
 
-class Values(_Linear):
+class Values(Constraint):
     """U_i = t_i for given rows i; prices (rows, outputs).
 
     Args:
@@ -265,7 +249,7 @@ class Values(_Linear):
     def __init__(self, rows: Any, targets: Any) -> None:
         """Keep rows and targets."""
         self.rows: Array = integers("the rows of Values", rows).cpu().numpy()
-        given = as_array("the targets of Values", targets)
+        given = _as_array("the targets of Values", targets)
         self.targets = given[:, None] if given.ndim == 1 else given
         if self.rows.ndim != 1 or self.targets.ndim != 2 or len(self.rows) != len(self.targets):
             raise DataError(
@@ -288,16 +272,15 @@ class Values(_Linear):
                 f"{outputs}."
             )
         ones = (np.ones(count), (np.arange(count), self.rows))
-        matrix = sparse.kron(sparse.csr_matrix(ones, (count, samples)), sparse.identity(outputs))
-        flat = self.targets.reshape(-1)
-        return Limits(sparse.csr_matrix(matrix), flat, flat, (count, outputs))
+        matrix, ends = _alike(sparse.csr_matrix(ones, (count, samples)), outputs), self.targets
+        return _limits("the targets of Values", matrix, ends, ends, ends.shape)
 
     def __repr__(self) -> str:
         """Name the number of rows."""
         return f"Values({len(self.rows)} rows)"
 
 
-class Budget(_Linear):
+class Budget(Constraint):
     """mean of U over all samples <= b; prices (outputs,).
 
     Args:
@@ -313,18 +296,18 @@ class Budget(_Linear):
         0.5
     """
 
-    _told = ("highest",)
-
     def __init__(self, highest: Any) -> None:
         """Keep the budget."""
-        self.highest = as_array("the budget", highest)
+        self.highest = _as_array("the budget", highest)
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each output."""
-        upper = _spread("the budget", self.highest, (outputs,))
-        mean = sparse.csr_matrix(np.full((1, samples), 1 / samples))
-        matrix = sparse.kron(mean, sparse.identity(outputs), "csr")
-        return Limits(matrix, np.full_like(upper, -np.inf), upper, (outputs,))
+        matrix = _alike(np.full((1, samples), 1 / samples), outputs)
+        return _limits("the budget", matrix, None, self.highest, (outputs,))
+
+    def __repr__(self) -> str:
+        """Name the budget."""
+        return _told(self, "highest")
 
 
 def _numbered(groups: Any) -> Any:
@@ -334,47 +317,62 @@ def _numbered(groups: Any) -> Any:
     return given + 0 if str(getattr(given, "dtype", "")).endswith("bool") else given
 
 
-def _given(name: str, **ends: Any) -> tuple[Array | None, ...]:
+def _given(
+    name: str, lower: Any, upper: Any, equal: Any = None
+) -> tuple[Array | None, Array | None, Array | None]:
     """Return ends as arrays, those that are None as they are."""
-    none = {"lower": -np.inf, "upper": np.inf}
-    return tuple(
-        x if x is None else as_array(f"{end} of {name}", x, none.get(end))
-        for end, x in ends.items()
-    )
-
-
-def _ends(
-    name: str, lower: Array | None, upper: Array | None, equal: Array | None = None
-) -> tuple[Array, Array]:
-    """Return l and h, infinite where there is none."""
     if (equal is None) == (lower is None and upper is None):
         raise DataError(f"{name} needs lower, upper or both, or equal alone.")
-    if equal is not None:
-        lower = upper = equal
-    low = np.array(-np.inf) if lower is None else lower
-    high = np.array(np.inf) if upper is None else upper
-    try:
-        crossed = np.broadcast_arrays(low, high)
-    except ValueError as error:
-        raise DataError(
-            f"lower and upper of {name} have shapes {low.shape} and {high.shape}."
-        ) from error
-    if (crossed[0] > crossed[1]).any():
-        worst = float((crossed[0] - crossed[1]).max())
-        raise DataError(f"lower of {name} lies above upper, by up to {worst:.3g}.")
-    return low, high
+    given = {"lower": (lower, -np.inf), "upper": (upper, np.inf), "equal": (equal, None)}
+    low, high, both = (
+        None if x is None else _as_array(f"{end} of {name}", x, none)
+        for end, (x, none) in given.items()
+    )
+    if low is not None and high is not None:
+        try:
+            worst = float(np.max(low - high))  # no end is infinite on the other side
+        except ValueError as error:
+            raise DataError(
+                f"lower and upper of {name} have shapes {low.shape} and {high.shape}."
+            ) from error
+        if worst > 0:
+            raise DataError(f"lower of {name} lies above upper, by up to {worst:.3g}.")
+    return low, high, both
 
 
-def _spread(name: str, given: Array, shape: tuple[int, ...]) -> Array:
-    """Return numbers for all entries of a shape, as one axis."""
-    if given.ndim == 1 and len(shape) == 2 and shape[1] == 1:
-        given = given[:, None]
-    try:
-        return np.array(np.broadcast_to(given, shape), dtype=np.float64).reshape(-1)
-    except ValueError as error:
-        raise DataError(
-            f"{name} must be a number or have the shape {shape}; got {given.shape}."
-        ) from error
+def _limits(
+    name: str, matrix: Any, lower: Array | None, upper: Array | None, shape: tuple[int, ...]
+) -> Limits:
+    """Return l <= A u <= h, ends of fewer numbers spread over the shape of prices."""
+    ends: list[Array] = []
+    for end, none in ((lower, -np.inf), (upper, np.inf)):
+        given = np.array(none) if end is None else end
+        if given.ndim == 1 and len(shape) == 2 and shape[1] == 1:
+            given = given[:, None]
+        try:
+            ends.append(np.array(np.broadcast_to(given, shape), dtype=np.float64).reshape(-1))
+        except ValueError as error:
+            raise DataError(
+                f"{name} must be a number or have the shape {shape}; got {given.shape}."
+            ) from error
+    low, high = ends
+    return Limits(matrix, low, high, shape)
+
+
+def _alike(rows: Any, outputs: int) -> Any:
+    """Return A of R U for every output alike, of R (rows, samples)."""
+    return sparse.kron(sparse.csr_matrix(rows), sparse.identity(outputs), "csr")
+
+
+def _told(constraint: Constraint, *names: str) -> str:
+    """Return a constraint's class and numbers, the shapes of many."""
+    parts = []
+    for name in names:
+        if (x := getattr(constraint, name)) is not None:
+            few = x.size <= _SHOWN
+            told = str(x.squeeze().tolist()) if few else f"array of shape {x.shape}"
+            parts.append(f"{name}={told}")
+    return f"{type(constraint).__name__}({', '.join(parts)})"
 
 
 def _require_rows(name: str, given: int, samples: int) -> None:
@@ -388,3 +386,28 @@ def _require_known(name: str, rows: Array, samples: int) -> None:
             f"{name} needs rows from 0 to {samples - 1}; got rows from {rows.min()} to "
             f"{rows.max()}."
         )
+
+
+def _as_array(name: str, value: Any, endless: float | None = None) -> Array:
+    """Return numbers as a float64 array.
+
+    Args:
+        name: in messages.
+        value: numbers.
+        endless: an infinite one that some of them may be.
+
+    Raises:
+        DataError: they are none, or not finite.
+    """
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        array: Array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} must be numbers, got {type(value).__name__}.") from error
+    bad = ~np.isfinite(array)
+    if endless is not None and not bad.all():
+        bad &= array != endless
+    if bad.any():
+        raise DataError(f"{name} must be finite; {int(bad.sum())} are not.")
+    return array

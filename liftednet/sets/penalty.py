@@ -1,0 +1,537 @@
+"""A penalty pi(W) on a weight matrix, sums of them, and the prox where CVXPY alone knows one.
+
+A set is the penalty that is 0 on it: its prox is the nearest point, in whatever units.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial, reduce
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.evaluation import stating
+from liftednet.lazy import cvxpy as cp
+from liftednet.validation import require_positive
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+_ROUNDING = 64  # units in the last place that a norm or a meeting of points may be off
+_DEGENERATE = 1e-9  # to which Dykstra's algorithm comes where terms barely touch
+_CONIC_SLACK = 1e-6  # by which CVXPY's solvers leave a constraint
+_ROUNDS, _PATIENCE, _NEAR = 10_000, 300, 1e-4  # of Dykstra's algorithm
+_FARTHEST = 10.0  # times W, beyond which its corrections are not mixed
+_COMPILED_ENTRIES = 1_000  # of W at most where CVXPY compiles a prox once
+_TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
+_ATTEMPTS: tuple[tuple[str, dict[str, float]], ...] = (
+    *(("CLARABEL", dict.fromkeys(_TOLERANCES, each)) for each in (1e-13, 1e-11, 1e-9)),
+    ("SCS", {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000}),
+)
+SQUARES = -1  # the place of squares, before all others
+
+Map = Callable[[Tensor], Tensor]
+
+
+class Penalty(ABC):
+    """A convex function of a weight matrix W (inputs, units); biases are never penalized.
+
+    Attributes:
+        smooth: whether pi has a gradient, so that `stationarity` needs no smoothness.
+        proximable: whether `prox` is known; only the reference solver does without it.
+        closed_form: whether `prox` is cheap; else CVXPY solves a problem every time.
+        convex: whether it is; of one that is not, `prox` is one of the nearest points, a fit ends
+            where its gradient and the constraint meet, and CVXPY cannot state it.
+        signed: whether entries have signs, so that a start must not rely on their cancelling.
+        place: where its prox stands in a chain of proxes that is the prox of their sum (see
+            `Sum`), `SQUARES` first; None where no such chain is known.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import L1, Penalty
+        >>> isinstance(L1(0.1), Penalty), L1(0.1).value(torch.ones(2, 2).double()).item()
+        (True, 0.4)
+    """
+
+    smooth: bool = False
+    proximable: bool = True
+    closed_form: bool = True
+    convex: bool = True
+    signed: bool = False
+    place: int | None = None
+
+    def __add__(self, other: Penalty) -> Sum:
+        """Return the sum of two penalties, one list of terms."""
+        if not isinstance(other, Penalty):
+            return NotImplemented
+        return Sum((*_terms(self), *_terms(other)))
+
+    @property
+    def parts(self) -> tuple[Penalty, ...]:
+        """Penalties of which it is the sum, squares apart from what has a kink."""
+        return (self,)
+
+    @property
+    def curvature(self) -> float:
+        """A constant c such that pi(W) - c |W|_F^2 / 2 is convex; the second derivative off 0."""
+        return 0.0
+
+    @abstractmethod
+    def expression(self, weight: Expression) -> Expression:
+        """Return pi(W) in CVXPY."""
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return constraints on W in CVXPY."""
+        return []
+
+    @abstractmethod
+    def value(self, weight: Tensor) -> Tensor:
+        """Return pi(W), a scalar."""
+
+    @abstractmethod
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return argmin over P of t pi(P) + |P - W|^2 / 2, (inputs, units)."""
+
+    def ends(self, shape: tuple[int, int]) -> tuple[Tensor, Tensor] | None:
+        """Return the least and the largest W where pi is 0 between them and nothing else.
+
+        Both are (inputs, units), float64, infinite where there is none. None for other penalties.
+        """
+        return None
+
+    def project(self, weight: Tensor) -> Tensor:
+        """Return the point of the domain nearest to W, (inputs, units): the prox with t = 0."""
+        return self.prox(weight, 0.0)
+
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the domain, taken in float64; 0 within."""
+        return statement(self, tuple(weight.shape)).violation(weight)
+
+    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
+        """Return whether W is in the domain, but for a slack and for rounding."""
+        return self.violation(weight) <= slack + _CONIC_SLACK
+
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return a start in the domain, from the identity and small entries, (inputs, units)."""
+        return self.project(weight)
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where no W (inputs, units) satisfies the constraints; some does."""
+        return None
+
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+        """Return how far 0 is from gradient + dpi(W), (inputs, units), in units of gradient.
+
+        The prox-gradient mapping s (W - prox_{pi / s}(W - gradient / s)) with s the smoothness of
+        the rest of the objective.
+        """
+        step = 1 / max(smoothness, torch.finfo(weight.dtype).tiny)
+        return (weight - self.prox(weight - step * gradient, step)) / step
+
+
+@dataclass(frozen=True, eq=False)
+class Weighted(Penalty):
+    """A penalty with a weight.
+
+    Attributes:
+        rho: the weight of the penalty, positive.
+
+    Raises:
+        DataError: rho is not positive and finite.
+    """
+
+    rho: float
+
+    def __post_init__(self) -> None:
+        """Refuse a rho that is not positive."""
+        object.__setattr__(self, "rho", require_positive("rho", self.rho))
+
+    def violation(self, weight: Tensor) -> float:
+        """Return 0: every W is in the domain."""
+        return 0.0
+
+
+class Constrained(Penalty):
+    """A constraint on W: 0 where it holds."""
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return 0."""
+        return cp.Constant(0.0)
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return 0, a scalar."""
+        return weight.new_zeros(())
+
+    @abstractmethod
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the domain, taken in float64; 0 within."""
+
+    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
+        """Return whether W is in the domain, but for a slack and for rounding."""
+        rounding = max(_ROUNDING * torch.finfo(weight.dtype).eps, _DEGENERATE)
+        size = max(1.0, float(weight.abs().max()) if weight.numel() else 1.0)
+        return self.violation(weight) <= slack + rounding * size
+
+
+@dataclass(frozen=True, eq=False)
+class Bounded(Constrained):
+    """A constraint on W: 0 within the bound.
+
+    Attributes:
+        bound: the largest norm, positive.
+
+    Raises:
+        DataError: the bound is not positive and finite.
+    """
+
+    bound: float
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that is not positive."""
+        object.__setattr__(self, "bound", require_positive("bound", self.bound))
+
+    def inside(self, weight: Tensor) -> float:
+        """Return the bound less what rounding of a projection could add to a norm."""
+        return self.bound * (1 - _ROUNDING * torch.finfo(weight.dtype).eps)
+
+    @abstractmethod
+    def largest(self, weight: Tensor) -> float:
+        """Return the norm that is bounded, taken in float64."""
+
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much the norm exceeds the bound."""
+        return max(self.largest(weight) - self.bound, 0.0)
+
+
+@dataclass(frozen=True)
+class Sum(Penalty):
+    """A sum of penalties; `a + b` builds it.
+
+    Squares come first: they and |P - W|^2 / 2 are one square, so that
+    prox_{t(q + f)}(W) = prox_{t' f}(prox_{t q}(W)) with t' = t / (1 + 2 t rho).
+
+    Then come penalties with a place, one after the other: sum |W_ij| and W >= 0; sum |W_i|_2; the
+    bound on |W_i|_2. There prox_{g + f}(x) = prox_f(prox_g(x)) for g before f (Yu, On Decomposing
+    the Proximal Map, 2013): with y = prox_g(x) and p = prox_f(y), x - y is in dg(y) and y - p in
+    df(p). Now f shrinks, p = s y with s in [0, 1] for every entry or row, and g has degree one in
+    it, so that dg(y) lies in dg(s y): x - p is in dg(p) + df(p).
+
+    Without a place, as for a bound on singular values, Dykstra's proximal algorithm takes over.
+    Where a term has no closed form, CVXPY takes the sum as a whole.
+
+    Attributes:
+        terms: the penalties.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.penalties import L1, Nonnegative
+        >>> W = torch.tensor([[3.0, -4.0], [0.5, 0.0]])
+        >>> (L1(1.0) + Nonnegative()).prox(W, 1.0)
+        tensor([[2., 0.],
+                [0., 0.]])
+    """
+
+    terms: tuple[Penalty, ...]
+
+    def __post_init__(self) -> None:
+        """Take over what all terms have in common."""
+        known = all(term.closed_form and term.proximable for term in self.terms)
+        object.__setattr__(self, "closed_form", known)
+        for name, of in (("smooth", all), ("convex", all), ("signed", any)):
+            object.__setattr__(self, name, of(getattr(term, name) for term in self.terms))
+        if not self.convex and len(self._kinked) > 1:
+            raise DeclarationError(
+                f"{self!r} has a term that is not convex: the prox of a sum is known for squares "
+                "beside it alone."
+            )
+
+    @property
+    def parts(self) -> tuple[Penalty, ...]:
+        """The parts of all terms."""
+        return tuple(part for term in self.terms for part in term.parts)
+
+    @property
+    def curvature(self) -> float:
+        """The sum of the terms' constants."""
+        return sum(term.curvature for term in self.terms)
+
+    def expression(self, weight: Expression) -> Expression:
+        """Return the sum of the terms."""
+        return cp.sum([term.expression(weight) for term in self.terms])
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Return the constraints of all terms."""
+        return [constraint for term in self.terms for constraint in term.domain(weight)]
+
+    def value(self, weight: Tensor) -> Tensor:
+        """Return the sum of the terms, a scalar."""
+        return torch.stack([term.value(weight) for term in self.terms]).sum()
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return argmin over P of t pi(P) + |P - W|_F^2 / 2, (inputs, units).
+
+        Raises:
+            SolverError: Dykstra's algorithm does not converge, or CVXPY's solvers fail.
+        """
+        if not self.closed_form:
+            return statement(self, tuple(weight.shape)).prox(weight, t)
+        for square in self._squares:
+            weight, t = square.prox(weight, t), t / (1 + t * square.curvature)
+        maps: list[Map] = [partial(other.prox, t=t) for other in self._others]
+        if self._chain:  # comes last, so that zeros and signs are exact
+            maps.append(partial(self._chained, t=t))
+        if len(maps) <= 1:
+            return _composed(maps, weight)
+        if not all(isinstance(other, Bounded) for other in self._others):
+            return _dykstra(maps, weight)
+        found = _dykstra(maps, weight, _NEAR)
+        for other in cast(list[Bounded], self._others):
+            norm = other.largest(found)
+            if norm > other.bound * (1 + _DEGENERATE):  # where terms only nearly meet
+                found = found * (other.inside(found) / norm)
+        return found
+
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the domain of a term, at most."""
+        return max(term.violation(weight) for term in self.terms)
+
+    def holds(self, weight: Tensor, slack: float = 0.0) -> bool:
+        """Return whether W is in the domain of every term."""
+        return all(term.holds(weight, slack) for term in self.terms)
+
+    def begin(self, weight: Tensor) -> Tensor:
+        """Return a start in the domain, from those of the terms in turn, (inputs, units)."""
+        return self.project(reduce(lambda start, term: term.begin(start), self.terms, weight))
+
+    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
+        """Raise `DataError` where no W (inputs, units) satisfies the constraints of all terms."""
+        if not self.closed_form:
+            return statement(self, shape).refuse_infeasible()
+        for term in self.terms:
+            term.refuse_infeasible(shape)
+
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+        """Return gradient + sum dpi(W) of smooth terms, else the prox-gradient mapping."""
+        if not self.smooth:
+            return super().stationarity(weight, gradient, smoothness)
+        for term in self.terms:
+            gradient = term.stationarity(weight, gradient, smoothness)
+        return gradient
+
+    @cached_property
+    def _squares(self) -> list[Penalty]:
+        return [part for part in self.parts if part.place == SQUARES]
+
+    @cached_property
+    def _chain(self) -> list[Penalty]:
+        placed = (part for part in self._kinked if part.place is not None)
+        return sorted(placed, key=lambda part: part.place or 0)
+
+    @cached_property
+    def _others(self) -> list[Penalty]:
+        return [part for part in self._kinked if part.place is None]
+
+    @cached_property
+    def _kinked(self) -> list[Penalty]:
+        """Parts besides squares, with one bound of a kind: the smallest."""
+        kinked = [part for part in self.parts if part.place != SQUARES]
+        bounded = [part for part in kinked if isinstance(part, Bounded)]
+        smallest = {type(part): part for part in sorted(bounded, key=lambda part: -part.bound)}
+        return [*(part for part in kinked if not isinstance(part, Bounded)), *smallest.values()]
+
+    def _chained(self, weight: Tensor, t: float) -> Tensor:
+        return _composed([partial(part.prox, t=t) for part in self._chain], weight)
+
+
+def _terms(penalty: Penalty) -> tuple[Penalty, ...]:
+    return penalty.terms if isinstance(penalty, Sum) else (penalty,)
+
+
+def _composed(maps: Sequence[Map], weight: Tensor) -> Tensor:
+    return reduce(lambda point, step: step(point), maps, weight)
+
+
+def _dykstra(maps: Sequence[Map], weight: Tensor, near: float = 0.0) -> Tensor:
+    """Return the prox of a sum from the proxes of its terms, (inputs, units).
+
+    Dykstra's proximal algorithm (Bauschke and Combettes, 2008) with Anderson's mixing, which
+    takes a sixth of the rounds, and few where it would need millions.
+
+    Args:
+        maps: proxes of the terms.
+        weight: W, (inputs, units).
+        near: how far apart, relative to W, the points of the terms may be after `_PATIENCE` rounds:
+            where a bound is just met without a push, they come nearer ever more slowly.
+
+    Raises:
+        SolverError: the points of the terms do not meet within `_ROUNDS` rounds.
+    """
+    target = weight.double()
+    largest, mixing = float(target.abs().max()), _Mixing(_FARTHEST * float(target.norm()))
+    held = target.new_zeros(len(maps) - 1, *target.shape)
+    for number in range(_ROUNDS):
+        points, released = _dykstra_round(maps, target, held)
+        gap = max(float((one - points[-1]).abs().max()) for one in points)
+        enough = near if number >= _PATIENCE else 0.0
+        if gap <= max(_ROUNDING * torch.finfo(target.dtype).eps, enough) * largest:
+            break
+        held = mixing.following(held, released)
+    if gap <= max(_DEGENERATE, near) * largest:
+        return points[-1].to(weight)
+    raise SolverError(
+        f"Dykstra's algorithm has not found the prox of a sum of penalties in {_ROUNDS} rounds: "
+        f"its terms are {gap:.1e} apart. They may exclude each other.",
+        points[-1].to(weight),
+    )
+
+
+def _dykstra_round(
+    maps: Sequence[Map], target: Tensor, held: Tensor
+) -> tuple[list[Tensor], Tensor]:
+    """Return the points x_k = prox_k(x_{k-1} + c_k), and x_{k-1} + c_k - x_k from the second on.
+
+    With x_0 + c_1 = W - (c_2 + ...). What is left over in each step is in df_k(x_k), and all of
+    it is W less the last point: where the points meet, they are the prox, whatever the c_k were.
+    """
+    points, released = [maps[0](target - held.sum(0))], []
+    for step, correction in zip(maps[1:], held, strict=True):
+        shifted = points[-1] + correction
+        points.append(step(shifted))
+        released.append(shifted - points[-1])
+    return points, torch.stack(released)
+
+
+class _Mixing:
+    """Anderson's mixing for a nonexpansive map T: where T(z) - z would be least by past changes.
+
+    A mixture that does not lessen it is given up, and T itself goes on from the best z. One of a
+    norm above `farthest` is not tried: T's way back would be long.
+    """
+
+    def __init__(self, farthest: float) -> None:
+        self._farthest = farthest
+        self._past = deque[tuple[Tensor, Tensor]](maxlen=6)  # z and T(z) - z
+        self._best, self._safe = torch.inf, torch.empty(0)
+
+    def following(self, value: Tensor, mapped: Tensor) -> Tensor:
+        """Return the value to go on with, z and T(z) given."""
+        residual = mapped - value
+        size = float(residual.norm())
+        if size > self._best:
+            mixed = len(self._past) > 1
+            self._past.clear()
+            return self._safe if mixed else mapped
+        self._best, self._safe = size, mapped
+        self._past.append((value.flatten(), residual.flatten()))
+        if len(self._past) == 1:
+            return mapped
+        moved, changed = (torch.stack(x, 1).diff(dim=1) for x in zip(*self._past, strict=True))
+        shares = torch.linalg.pinv(changed, rtol=1e-10) @ residual.flatten()
+        mixture = mapped - ((moved + changed) @ shares).view_as(residual)
+        return mixture if float(mixture.norm()) <= self._farthest else mapped
+
+
+@dataclass(frozen=True)
+class Statement:
+    """min over P of t pi(P) + |P - W|_F^2 / 2 in CVXPY (DPP), compiled on its first solve.
+
+    A large one is compiled on every solve: DPP takes a dense matrix of variables by parameters.
+
+    Attributes:
+        name: of the penalty.
+        variable: P.
+        center: W.
+        t: the step, at least 0.
+        expression: pi(P).
+        problem: the whole.
+    """
+
+    name: str
+    variable: cp.Variable
+    center: cp.Parameter
+    t: cp.Parameter
+    expression: Expression
+    problem: cp.Problem
+
+    def evaluate(self, weight: Tensor) -> float:
+        """Return pi(W)."""
+        self.variable.value = _to_numpy(weight)
+        return float(np.asarray(self.expression.value).item())
+
+    def violation(self, weight: Tensor) -> float:
+        """Return by how much W misses the constraints."""
+        self.variable.value = _to_numpy(weight)
+        found = [np.max(constraint.violation()) for constraint in self.problem.constraints]
+        return float(max(found, default=0.0))
+
+    def prox(self, weight: Tensor, t: float) -> Tensor:
+        """Return P, (inputs, units).
+
+        Raises:
+            SolverError: no solver finds it.
+        """
+        status = self._status(_to_numpy(weight), float(t))
+        if status != cp.OPTIMAL:
+            raise SolverError(f"CVXPY does not solve the prox of {self.name}: {status}.")
+        return torch.from_numpy(self.variable.value).to(weight)
+
+    def refuse_infeasible(self) -> None:
+        """Raise `DataError` where the constraints exclude each other.
+
+        Raises:
+            SolverError: no solver can tell.
+        """
+        status = self._status(np.zeros(self.variable.shape), 0.0)
+        if status == cp.INFEASIBLE:
+            stated = ", ".join(map(str, self.problem.constraints))
+            raise DataError(
+                f"no W of shape {self.variable.shape} satisfies {self.name}: it asks for {stated}."
+            )
+        if status != cp.OPTIMAL:
+            raise SolverError(f"CVXPY cannot tell whether {self.name} can be satisfied: {status}.")
+
+    def _status(self, center: np.ndarray[Any, Any], t: float) -> str:
+        """Solve by the first solver that can tell, and return what it or the last one tells."""
+        self.center.value, self.t.value = center, t
+        large, status = self.variable.size > _COMPILED_ENTRIES, ""
+        for backend, options in _ATTEMPTS:
+            with warnings.catch_warnings():
+                # an inaccurate solution is not taken
+                warnings.filterwarnings("ignore", message="Solution may be inaccurate")
+                try:
+                    self.problem.solve(solver=backend, ignore_dpp=large, **options)
+                    status = str(self.problem.status)
+                except cp.error.SolverError as error:
+                    status = str(error)
+            if status in (cp.OPTIMAL, cp.INFEASIBLE):
+                break
+        return status
+
+
+@lru_cache(maxsize=16)
+def statement(penalty: Penalty, shape: tuple[int, int]) -> Statement:
+    """Return the statement of a penalty for weights of one shape.
+
+    Raises:
+        DeclarationError: CVXPY cannot take what the penalty states.
+    """
+    variable, center = cp.Variable(shape, name="W"), cp.Parameter(shape)
+    with stating(repr(penalty)):
+        t, expression = cp.Parameter(nonneg=True), penalty.expression(variable)
+        objective = cp.Minimize(t * expression + cp.sum_squares(variable - center) / 2)
+        problem = cp.Problem(objective, penalty.domain(variable))
+    return Statement(repr(penalty), variable, center, t, expression, problem)
+
+
+def _to_numpy(weight: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    array: np.ndarray[Any, np.dtype[np.float64]] = weight.detach().double().cpu().numpy()
+    return array
