@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import attention, recurrent, rows
+from . import activations, layers, operations
 from .initialize import initialize_
 from .model import LiftedModule, lift
 from .reader import Reader, Seen, reads
 
 __all__ = ["LiftedModule", "Reader", "Seen", "initialize_", "lift", "reads"]
 
-_TABLES = (attention, recurrent, rows)  # imported for the rows that they register
+_TABLES = (activations, layers, operations)  # imported for the rows that they register

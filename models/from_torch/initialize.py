@@ -29,7 +29,7 @@ from ..methods import Minibatch
 from ..output import output_obstacle
 from ..starts import AUTO
 from .model import RATE, Batch, lift, pair_of
-from .recording import Call, Recording, record, tensors_in
+from .tracing import Call, Run, tensors_in, trace
 
 _RATE, _DAMPING = 0.8, 3.0  # of the seven networks of benchmarks/torch_tasks.py, on held-out data
 
@@ -180,7 +180,7 @@ def _write_chain(module: nn.Module, linears: Sequence[nn.Linear], model: Any) ->
         raise DataError("a Linear layer has no shape yet: call the network once first.")
     x = next(module.parameters(), given[0].matrix).new_zeros(2, len(given[0].matrix))
     try:
-        run = record(module, (x,), {})
+        run = trace(module, (x,), {})
     except DataError:  # that names a module of the network: both shapes of weights tell more
         _require_fits([(x.weight, x.bias) for x in linears], given, names)
         raise
@@ -198,7 +198,7 @@ def _write_chain(module: nn.Module, linears: Sequence[nn.Linear], model: Any) ->
 Parts = tuple[Any, Any]  # weight and bias of torch
 
 
-def _chain(module: nn.Module, run: Recording, x: Tensor) -> list[tuple[Parts, list[Call]]]:
+def _chain(module: nn.Module, run: Run, x: Tensor) -> list[tuple[Parts, list[Call]]]:
     """Return the Linear layers in the order in which they run, each with the calls above it."""
     wanted, above = id(run.output), list[Call]()
     found: list[tuple[Parts, list[Call]]] = []
@@ -247,8 +247,7 @@ def _warn_of_another(
     u = u.to(like.dtype).reshape(9, -1)
     v = u.clone()
     for call in above:
-        options = {name: x for name, x in call.kwargs.items() if name != "inplace"}
-        v = call.function(v, *call.args[1:], **options)
+        v = call.again(v)
     wanted = activation.forward(u)
     if v.shape != wanted.shape or not torch.allclose(v, wanted, rtol=1e-4, atol=1e-5):
         shown = " and ".join(call.name for call in above) or "nothing"

@@ -44,7 +44,7 @@ from ..run import Report, Step
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
 from .reader import CURVED, PASSED, UNKNOWN, Line, Pair, Reader, Seen
-from .recording import record
+from .tracing import trace
 
 RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
 _DRAWN = (Dense, DenseAtPositions, Convolution)
@@ -500,7 +500,7 @@ def _takes_bytes(network: nn.Module, example: tuple[Tensor, ...]) -> bool:
     if all(x.dtype is not torch.uint8 for x in example):
         return False
     try:
-        record(network, example, {})
+        trace(network, example, {})
     except DataError:
         return False
     return True
@@ -593,7 +593,7 @@ def _require_equal(
                 f"a call keeps the number of samples of the example ({error}); the calls are "
                 f"{', '.join(line.call for line in model.lines)}."
             ) from error
-        wanted = record(model.module, example, {}).output
+        wanted = trace(model.module, example, {}).output
         _refuse_probabilities(loss, reader, wanted)
         state = model.network.terms[0].activation
         if term.sequence:

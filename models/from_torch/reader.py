@@ -23,13 +23,18 @@ from liftednet.layers.mapped import Held, Layout, Mapped
 from liftednet.layers.normalization import RunningStatistics, Scale
 from liftednet.network import Network
 
-from .recording import TAKEN, Call, record, replaced, tensors_in
+from .tracing import TAKEN, Call, replaced, tensors_in, trace
 
 Row = Callable[["Reader", Call], Any]
 ROWS: dict[str | type[nn.Module], Row] = {}
 
 LAYER, STATES, PASSED, CURVED, UNKNOWN = (
     "layer", "states", "passed through", "linearized", "unknown, linearized",
+)  # fmt: skip
+HIDDEN = -1e30  # a score whose softmax is 0
+_FACTORS = (  # whose second argument multiplies the first
+    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
+    "conv_transpose3d",
 )  # fmt: skip
 
 
@@ -63,6 +68,17 @@ class Seen:
 
     expression: Expression
     layout: Layout
+
+    def plain(self, axes: int) -> bool:
+        """Say whether samples stand on the first axis, each with so many axes of its own."""
+        layout = self.layout
+        return layout.axis == 0 and layout.factor == 1 and len(layout.sizes) == axes + 1
+
+
+def each(size: Any, axes: int) -> tuple[int, ...]:
+    """Return a size for each of several axes, of which all may have been given as one."""
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,)
+    return sizes * axes if len(sizes) == 1 else sizes
 
 
 @dataclass(frozen=True)
@@ -136,7 +152,7 @@ class Reader:
         """
         whole = {key: row for key, row in ROWS.items() if isinstance(key, type)}
         longer = tuple(torch.cat([x, x[:1]]) for x in example)
-        run, other = record(network, example, whole), record(network, longer, whole)
+        run, other = trace(network, example, whole), trace(network, longer, whole)
         _refuse_packed(run.calls)
         for call, again in zip_longest(run.calls, other.calls):
             if call is None or again is None or call.name != again.name:
@@ -275,6 +291,10 @@ class Reader:
     def layouts(self, call: Call) -> list[Layout]:
         """Return the layouts of the tensors that a call returns."""
         return self._layouts[id(call)]
+
+    def layout(self, call: Call) -> Layout:
+        """Return the layout of the first of them."""
+        return self._layouts[id(call)][0]
 
     def tell(self, call: Call, kind: str, text: str) -> None:
         """Keep what became of a call, for the summary."""
@@ -421,6 +441,19 @@ class Reader:
             filled, tuple(x.layout for x in inside), above, name, linear or not affine, affine
         )
         return apply(layer, *expressions)
+
+    def affine(self, call: Call) -> Any:
+        """Pass a call through that is affine in all that it sees."""
+        kind = LAYER if any(map(self.trains, tensors_in(call.args))) else PASSED
+        self.tell(call, kind, "affine")
+        factors = call.args[:2] if call.name in _FACTORS else ()
+        seen = [x for x in factors if self.seen(x) is not None]
+        return self.mapped(call, affine=True, linear=len(seen) < 2)
+
+    def curved(self, call: Call) -> Any:
+        """Pass a call through for the method to differentiate at the forward pass."""
+        self.tell(call, CURVED, "at the forward pass")
+        return self.mapped(call, affine=False)
 
     def mapped(self, call: Call, *, affine: bool, linear: bool = True) -> Any:
         """Return a call as it is, a layer for each tensor that it returns."""

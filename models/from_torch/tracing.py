@@ -54,6 +54,21 @@ class Call:
     line: str
     versions: tuple[int, ...]
 
+    def get(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument by its place or its name."""
+        if position < len(self.args):
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def first(self, *names: str) -> list[Any]:
+        """Return the first arguments, None for those that are not given."""
+        return [self.get(position, name) for position, name in enumerate(names)]
+
+    def again(self, x: Any) -> Any:
+        """Return what the function makes of something else than its first argument."""
+        options = {k: v for k, v in self.kwargs.items() if k not in ("inplace", "input")}
+        return self.function(x, *self.args[1:], **options)
+
     @property
     def place(self) -> str:
         """The path of the innermost module."""
@@ -66,7 +81,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Recording:
+class Run:
     """The calls of one run.
 
     Attributes:
@@ -80,7 +95,7 @@ class Recording:
     modules: list[str]
 
 
-class _Recorder(TorchFunctionMode):
+class _Tracer(TorchFunctionMode):
     """Keeps the calls of torch functions, and where they stand: in modules, the innermost last."""
 
     def __init__(self, whole: Mapping[type[nn.Module], Any]) -> None:
@@ -102,20 +117,11 @@ class _Recorder(TorchFunctionMode):
         if self._hidden or not self.stack:
             return
         versions = tuple(x._version for x in tensors_in(result))
-        if not kept and not versions:
-            return
-        self.calls.append(
-            Call(
-                name.strip("_"),
-                function,
-                tuple(args),
-                dict(kwargs),
-                result,
-                tuple(self.stack),
-                _line(),
-                versions,
+        if kept or versions:
+            given, stack = (tuple(args), dict(kwargs)), tuple(self.stack)
+            self.calls.append(
+                Call(name.strip("_"), function, *given, result, stack, _line(), versions)
             )
-        )
 
     def enter(self, path: str, module: nn.Module) -> None:
         """Begin a module."""
@@ -133,9 +139,9 @@ class _Recorder(TorchFunctionMode):
 
 
 @torch.no_grad()
-def record(
+def trace(
     network: nn.Module, example: tuple[Any, ...], whole: Mapping[type[nn.Module], Any]
-) -> Recording:
+) -> Run:
     """Return the calls of a network that runs on an example, in eval mode.
 
     Args:
@@ -146,30 +152,30 @@ def record(
     Raises:
         DataError: the network cannot run on the example, and which of its modules cannot.
     """
-    recorder = _Recorder(whole)
+    tracer = _Tracer(whole)
     with _evaluated(network), ExitStack() as hooks:
         for path, module in network.named_modules():
             hooks.callback(
                 module.register_forward_pre_hook(
-                    lambda m, _, path=path: recorder.enter(path, m)
+                    lambda m, _, path=path: tracer.enter(path, m)
                 ).remove
             )
-            hooks.callback(module.register_forward_hook(recorder.leave, with_kwargs=True).remove)
-        hooks.enter_context(_own_functions(recorder))
+            hooks.callback(module.register_forward_hook(tracer.leave, with_kwargs=True).remove)
+        hooks.enter_context(_own_functions(tracer))
         try:
-            with recorder:
+            with tracer:
                 # torch.compile's module would trace the calls, and hide them
                 output = getattr(network, "_orig_mod", network)(*example)
         except Exception as error:  # whatever a network of the user's says
-            raise _cannot_run(recorder, network, example, error) from error
-    return Recording(recorder.calls, output, list(recorder.ran))
+            raise _cannot_run(tracer, network, example, error) from error
+    return Run(tracer.calls, output, list(tracer.ran))
 
 
 def _cannot_run(
-    recorder: _Recorder, network: nn.Module, example: tuple[Any, ...], error: Exception
+    tracer: _Tracer, network: nn.Module, example: tuple[Any, ...], error: Exception
 ) -> DataError:
     """Say which module was entered last, and what it is."""
-    path, module = recorder.stack[-1] if recorder.stack else ("", network)
+    path, module = tracer.stack[-1] if tracer.stack else ("", network)
     whole = type(module).__name__ if any(True for _ in module.children()) else repr(module)
     shapes = ", ".join(str(tuple(x.shape)) for x in tensors_in(example))
     return DataError(
@@ -196,14 +202,14 @@ def _evaluated(network: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _own_functions(recorder: _Recorder) -> Iterator[None]:
+def _own_functions(tracer: _Tracer) -> Iterator[None]:
     """Keep autograd functions of the user's as calls: what is inside has another backward pass."""
     apply = torch.autograd.Function.__dict__["apply"]
 
     def kept(cls: Any, *args: Any) -> Any:
         with torch._C.DisableTorchFunction():
             result = apply.__func__(cls, *args)
-        recorder.keep(cls.__name__, partial(apply.__func__, cls), args, {}, result)
+        tracer.keep(cls.__name__, partial(apply.__func__, cls), args, {}, result)
         return result
 
     torch.autograd.Function.apply = classmethod(kept)  # type: ignore[method-assign, assignment]

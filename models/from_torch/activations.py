@@ -1,0 +1,225 @@
+"""Activations of torch: which of ours they are, how steep they are, and which of them are split.
+
+The slopes are for `certify`: the least and the largest phi', proven. Those of GELU, SiLU and Mish
+are the values of phi' where phi'' = 0, rounded outward: GELU's at u = sqrt(2) in closed form, the
+others' by bisection. phi'(u) + phi'(-u) = 1 for GELU and SiLU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+from torch import Tensor
+from torch.nn import functional
+
+from liftednet.activation import Activation, FunctionActivation
+from liftednet.activations import (
+    ELU,
+    Arctan,
+    Clipped,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    Softplus,
+    Tanh,
+)
+from liftednet.activations.grouped import Grouped
+from liftednet.layers.mapped import Layout
+from liftednet.validation import is_number
+
+from .reader import Reader, Seen, reads
+from .tracing import Call
+
+Slopes = tuple[float, float]
+
+_GELU = (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi) + 1e-15
+_GELU_BY_TANH, _SILU = 1.1289930687, 1.0998393202
+_SELU = 1.0507009873554805 * 1.6732632423543772  # its scale times its alpha, at 0 from below
+_SMOOTH = 20.0  # beta u, from where torch's softplus may go on as u: it differs by less than 3e-9
+
+
+def _of_exponential(call: Call) -> Slopes:
+    alpha = float(call.get(1, "alpha", 1.0))
+    return min(0.0, alpha), max(1.0, alpha)  # alpha exp(u) below 0, 1 above
+
+
+def _of_random_slope(call: Call) -> Slopes:
+    middle = (call.get(1, "lower", 1 / 8) + call.get(2, "upper", 1 / 3)) / 2  # in eval
+    return min(middle, 1.0), max(middle, 1.0)
+
+
+def _of_softplus(call: Call) -> Slopes | None:
+    beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
+    return (0.0, 1.0) if beta > 0 and threshold >= _SMOOTH else None  # it jumps at a lower one
+
+
+def _of_gelu(call: Call) -> Slopes:
+    by_tanh = call.kwargs.get("approximate", "none") == "tanh"
+    largest = _GELU_BY_TANH if by_tanh else _GELU
+    return 1 - largest, largest
+
+
+_SLOPES: dict[str, Callable[[Call], Slopes | None]] = {
+    "gelu": _of_gelu,
+    "silu": lambda _: (1 - _SILU, _SILU),
+    "mish": lambda _: (-0.1125261224, 1.0884981613),
+    "elu": _of_exponential,
+    "celu": lambda call: (0.0, 1.0) if call.get(1, "alpha", 1.0) > 0 else None,
+    "rrelu": _of_random_slope,
+    "selu": lambda _: (0.0, _SELU),
+    "softplus": _of_softplus,
+    "softsign": lambda _: (0.0, 1.0),
+    "log_sigmoid": lambda _: (0.0, 1.0),
+    "hardsigmoid": lambda _: (0.0, 1 / 6),
+    "softshrink": lambda _: (0.0, 1.0),
+    "tanhshrink": lambda _: (0.0, 1.0),
+    "hardswish": lambda _: (-0.5, 1.5),  # (2 u + 3) / 6 at -3 and 3
+}
+
+
+def slopes_of(call: Call) -> Slopes | None:
+    """Return the ends of the derivative of an elementwise map of torch, None where none are known.
+
+    Where phi has a corner they are those of both sides.
+    """
+    known = _SLOPES.get(call.name)
+    return None if known is None else known(call)
+
+
+def _declared(call: Call) -> Activation:
+    """Return an activation declared by its forward map alone."""
+
+    def declared(u: Tensor) -> Tensor:
+        return cast(Tensor, call.again(u))
+
+    declared.__name__ = call.name
+    return FunctionActivation(declared, slopes=slopes_of(call))
+
+
+def _clamp(call: Call) -> Activation | None:
+    lowest, highest = call.get(1, "min"), call.get(2, "max")
+    if lowest == 0 and highest is None:
+        return ReLU()
+    return Clipped(lowest, highest) if is_number(lowest) and is_number(highest) else None
+
+
+def _leaky(call: Call) -> Activation | None:
+    slope = call.get(1, "negative_slope", 0.01)
+    return LeakyReLU(slope) if 0 < slope <= 1 else ReLU() if slope == 0 else None
+
+
+def _softplus(call: Call) -> Activation | None:
+    if slopes_of(call) is None:  # it falls where it goes over to u
+        return None
+    return Softplus() if call.get(1, "beta", 1) == 1 else _declared(call)
+
+
+_ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
+    "relu": lambda _: ReLU(),
+    "relu6": lambda _: Clipped(0.0, 6.0),
+    "hardtanh": lambda call: Clipped(call.get(1, "min_val", -1.0), call.get(2, "max_val", 1.0)),
+    "clamp": _clamp,
+    "clip": _clamp,
+    "leaky_relu": _leaky,
+    "tanh": lambda _: Tanh(),
+    "sigmoid": lambda _: Sigmoid(),
+    "elu": lambda call: ELU() if call.get(1, "alpha", 1.0) == 1 else _declared(call),
+    "softplus": _softplus,
+    "atan": lambda _: Arctan(),
+    **dict.fromkeys(
+        ("celu", "selu", "softsign", "log_sigmoid", "hardsigmoid", "softshrink", "rrelu"), _declared
+    ),
+}
+
+
+@reads(*_ACTIVATIONS)
+def _activated(reader: Reader, call: Call) -> Seen | None:
+    x = reader.rows(call.get(0, "input"))
+    activation = None if x is None else _ACTIVATIONS[call.name](call)
+    if x is None or activation is None:
+        return None
+    return Seen(reader.state(call, activation, x.expression), x.layout)
+
+
+def softmax_over(layout: Layout) -> Activation:
+    """Return the softmax over the last axis."""
+    size = layout.shape[-1]
+    return Softmax() if size == layout.units else Grouped(Softmax(), size)
+
+
+def _over_last(reader: Reader, call: Call) -> Seen | None:
+    """Return what a softmax is taken of, where that is over a last axis of features."""
+    tensor, dim = call.first("input", "dim")
+    x = reader.rows(tensor)
+    last = tensor.ndim - 1
+    return None if x is None or dim not in (-1, last) or x.layout.axis == last else x
+
+
+@reads("softmax")
+def _softmax(reader: Reader, call: Call) -> Seen | None:
+    x = _over_last(reader, call)
+    if x is None:
+        return None
+    return Seen(reader.state(call, softmax_over(x.layout), x.expression), x.layout)
+
+
+@reads("log_softmax")
+def _log_softmax(reader: Reader, call: Call) -> Seen:
+    (found,), x = reader.curved(call), _over_last(reader, call)
+    if x is not None:
+        reader.log_softmax = found.expression, x.expression
+    return found
+
+
+# phi(u) + c u is nondecreasing from the steepest descent of phi on, so that the layer above sees
+# z - c u. The steepest descents are -0.12890, -0.12899 (by tanh), -0.09984 and -0.11253.
+_DESCENTS: dict[str, tuple[Callable[..., Tensor], float]] = {
+    "gelu": (functional.gelu, 0.13),
+    "silu": (functional.silu, 0.1),
+    "mish": (functional.mish, 0.113),
+}
+
+
+@reads(*_DESCENTS)
+def _split(reader: Reader, call: Call) -> Seen | None:
+    x = reader.rows(call.get(0, "input"))
+    if x is None:
+        return None
+    phi, slope = _DESCENTS[call.name]
+    if "approximate" in call.kwargs:
+        phi = partial(phi, approximate=call.kwargs["approximate"])
+
+    def risen(u: Tensor) -> Tensor:
+        return phi(u) + slope * u
+
+    risen.__name__ = f"{call.name}(u) + {slope} u"
+    known = slopes_of(call)
+    slopes = None if known is None else (known[0] + slope, known[1] + slope)
+    z = reader.state(call, FunctionActivation(risen, slopes=slopes), x.expression)
+    return Seen(z - slope * x.expression, x.layout)
+
+
+@reads("hardswish", "tanhshrink")
+def _sloped(reader: Reader, call: Call) -> Seen:
+    found: Any
+    (found,) = reader.curved(call)
+    layer = replace(found.expression.layer, slopes=slopes_of(call))
+    return Seen(replace(found.expression, layer=layer), found.layout)
+
+
+@reads("prelu")
+def _prelu(reader: Reader, call: Call) -> Seen | None:
+    """max(u, 0) - a max(-u, 0), with both parts as states and a as weights."""
+    tensor, slope = call.first("input", "weight")
+    x = reader.rows(tensor)
+    if x is None or x.layout.axis != 0:
+        return None
+    up, down = (reader.state(call, ReLU(), u) for u in (x.expression, -x.expression))
+    beside = (-1, *(1,) * (len(x.layout.shape) - 1)) if len(slope) > 1 else (1,)
+    plain = Layout((1, *x.layout.shape))
+    return Seen(up - reader.scaled(down, plain, beside, slope, None), x.layout)

@@ -1,0 +1,177 @@
+"""Calls of torch without weights: sums, products, pooling, moves, and what is linearized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.layers import apply
+from liftednet.layers.gated import Product
+from liftednet.layers.join import Concatenation, Scaled, Sum
+from liftednet.layers.pooling import AveragePooling
+from liftednet.validation import is_number
+
+from .reader import HIDDEN, PASSED, Reader, Seen, each, reads
+from .tracing import Call
+
+
+@reads("add", "radd", "iadd", "sub", "isub", "rsub")
+def _sum(reader: Reader, call: Call) -> Any:
+    one, other = call.first("input", "other")
+    scale = (-1.0 if "sub" in call.name else 1.0) * call.kwargs.get("alpha", 1)
+    if call.name == "rsub":
+        one, other = other, one
+    x, y = reader.rows(one), reader.rows(other)
+    if x is not None and y is not None and x.layout == y.layout:
+        reader.tell(call, PASSED, "sum")
+        second = reader.shaped(y) if scale == 1 else reader.shaped(y) * float(scale)
+        return Seen(apply(Sum(), reader.shaped(x), second), x.layout)
+    if x is not None and is_number(other):
+        return Seen(apply(Scaled(1.0, scale * other), x.expression), x.layout)
+    reader.by_position.update(id(x) for x in (one, other) if reader.trains(x))
+    return reader.affine(call)
+
+
+@reads("mul", "rmul", "imul", "div", "truediv", "itruediv")
+def _product(reader: Reader, call: Call) -> Any:
+    one, other = call.first("input", "other")
+    x, y, quotient = reader.rows(one), reader.rows(other), "div" in call.name
+    if x is not None and is_number(other) and "rounding_mode" not in call.kwargs:
+        reader.tell(call, PASSED, "multiple")
+        factor = 1 / other if quotient else other
+        return Seen(apply(Scaled(float(factor)), x.expression), x.layout)
+    if quotient and reader.seen(other) is not None:
+        return None
+    if x is not None and y is not None and x.layout == y.layout and not quotient:
+        reader.tell(call, PASSED, "product")
+        return Seen(apply(Product(), *reader.apart(reader.shaped(x), reader.shaped(y))), x.layout)
+    return _bilinear(reader, call)
+
+
+@reads("addcmul")
+def _sum_with_product(reader: Reader, call: Call) -> Any:
+    """Read x + c y z, affine in all together where y or z stands still, in each where not."""
+    _, y, z = call.first("input", "tensor1", "tensor2")
+    if reader.seen(y) is None or reader.seen(z) is None:
+        return reader.affine(call)
+    return _bilinear(reader, call)
+
+
+@reads(
+    "matmul", "bmm", "mm", "einsum", "rmatmul", "bilinear", "outer", "baddbmm", "mv", "vdot", "dot"
+)
+def _bilinear(reader: Reader, call: Call) -> Any:
+    reader.tell(call, PASSED, "affine in each")
+    return reader.mapped(call, affine=True, linear=False)
+
+
+@reads("cat", "concat", "concatenate")
+def _concatenation(reader: Reader, call: Call) -> Any:
+    tensors = call.get(0, "tensors")
+    given = [x for x in map(reader.rows, tensors) if x is not None and x.plain(tensors[0].ndim - 1)]
+    if call.get(1, "dim", 0) != 1 or len(given) < len(tensors):
+        return reader.affine(call)
+    reader.tell(call, PASSED, "concatenation")
+    return Seen(apply(Concatenation(), *(x.expression for x in given)), reader.layout(call))
+
+
+@reads("avg_pool1d", "avg_pool2d")
+def _average_pooling(reader: Reader, call: Call) -> Any:
+    axes = int(call.name[-2])
+    tensor, window, stride, padding = call.first("input", "kernel_size", "stride", "padding")
+    x, above = reader.rows(tensor), reader.layout(call)
+    if x is None or not x.plain(axes + 1) or any(each(padding or 0, axes)):
+        return reader.affine(call)
+    layer = AveragePooling(x.layout.shape, each(window, axes), each(stride or window, axes))
+    if layer.shape() != above.shape:  # by ceil_mode or another divisor
+        return reader.affine(call)
+    reader.tell(call, PASSED, "average pooling")
+    return Seen(apply(layer, x.expression), above)
+
+
+_SIZED = ("view", "reshape", "view_as", "reshape_as", "expand", "expand_as", "broadcast_to")
+
+
+@reads(
+    *_SIZED, "flatten", "unflatten", "permute", "transpose", "t", "movedim", "moveaxis",
+    "swapaxes", "swapdims", "unsqueeze", "squeeze", "contiguous", "clone", "to", "float",
+    "double", "type", "type_as", "dropout", "dropout1d", "dropout2d", "dropout3d",
+    "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "split", "chunk", "unbind",
+    "ravel", "tensor_split", "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
+)  # fmt: skip
+def _moved(reader: Reader, call: Call) -> Any:
+    """A call that moves entries alone: no layer at all where rows stay as they are."""
+    tensor = call.get(0, "input")
+    x, layouts = reader.seen(tensor), reader.layouts(call)
+    if x is None or len(layouts) > 1 or layouts[0].axis is None:
+        return reader.affine(call)
+    if tensor.is_floating_point() and not call.result.is_floating_point():
+        return reader.curved(call)
+    below, above, axis = x.layout, layouts[0], layouts[0].axis
+    if below.axis is None:
+        same = below.units == above.units
+        return Seen(x.expression, above) if same else reader.affine(call)
+    places = torch.arange(tensor.numel(), dtype=torch.float64).reshape(tensor.shape)
+    moved = call.again(places)
+    if moved.numel() == places.numel() and below.pack(places, reader.samples).equal(
+        above.pack(moved, reader.samples).double()
+    ):
+        return Seen(x.expression, above)
+    if call.name not in _SIZED:
+        return reader.affine(call)
+
+    def sized(u: Tensor) -> Tensor:
+        samples = u.shape[below.axis or 0] // below.factor
+        sizes = (*above.sizes[:axis], above.factor * samples, *above.sizes[axis + 1 :])
+        return u.reshape(sizes) if "expand" not in call.name else u.expand(sizes)
+
+    reader.tell(call, PASSED, "moved")
+    return Seen(reader.torch_map(sized, (x,), above, call.name, linear=True), above)
+
+
+reads(
+    "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d", "channel_shuffle", "interpolate", "upsample", "pixel_shuffle",
+    "pixel_unshuffle", "fold", "unfold", "stack", "repeat", "repeat_interleave",
+    "broadcast_tensors", "index_select", "gather", "cumsum",
+    "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "get", "diff",
+)(Reader.affine)  # fmt: skip
+
+
+@reads("masked_fill")
+def _masked_fill(reader: Reader, call: Call) -> Any:
+    """A mask, whose -inf becomes a finite number: a share of 0 times it is 0, and no NaN."""
+    tensor, mask, value = call.first("input", "mask", "value")
+    if not is_number(value):
+        return reader.affine(call)
+    reader.tell(call, PASSED, "affine")
+    above, filled = reader.layout(call), max(value, HIDDEN)
+
+    def masked(u: Tensor, hidden: Tensor) -> Tensor:
+        return u.masked_fill(hidden.bool(), filled)
+
+    return Seen(reader.torch_map(masked, (tensor, mask), above, call.name, linear=True), above)
+
+
+# What is known to be curved, and passed through for the method to differentiate.
+reads(
+    "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+    "adaptive_max_pool3d", "lp_pool3d", "fractional_max_pool2d", "pairwise_distance", "hardshrink",
+    "max_pool1d_with_indices", "max_pool2d_with_indices", "boolean_dispatch", "fn",
+    "lp_pool1d", "lp_pool2d", "normalize", "instance_norm", "local_response_norm",
+    "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",
+    "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
+    "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
+    "glu", "weight_norm", "threshold", "softmin", "detach", "lerp",
+    "addmm", "maximum", "minimum", "erf", "log1p", "expm1", "prod", "topk", "sort", "nan_to_num",
+    "logical_not", "logical_and", "logical_or", "invert", "and", "or",
+)(Reader.curved)  # fmt: skip
+
+
+@reads("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+def _filled(reader: Reader, call: Call) -> Seen:
+    made = call.function(*call.args, **call.kwargs)  # anew: a call behind may have changed it
+    return reader.constant(made, reader.layout(call))
