@@ -170,6 +170,7 @@ def _softmax(reader: Reader, call: Call) -> Seen | None:
 
 @reads("log_softmax")
 def _log_softmax(reader: Reader, call: Call) -> Seen:
+    found: Seen
     (found,), x = reader.curved(call), _over_last(reader, call)
     if x is not None:
         reader.log_softmax = found.expression, x.expression
