@@ -27,11 +27,17 @@ from benchmarks.gauss_newton_cases import (
     sizes_of,
 )
 from benchmarks.solvers import machine
-from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import FORMS, Form, Taken, direct, steps
-from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
-from liftednet.solvers.normal_equations import NormalEquations
-from liftednet.solvers.objective import joined
+from liftednet.solvers.gauss_newton.equations import NormalEquations
+from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
+from liftednet.solvers.gauss_newton.objective import joined
+from liftednet.solvers.gauss_newton.steps import (
+    FORMS,
+    Form,
+    LevenbergMarquardt,
+    Taken,
+    direct,
+    steps,
+)
 
 RESULT = Path(__file__).parent / "results" / "gauss_newton.md"
 # Seconds of one model by version 0.1's dense sensitivities, measured on the machine of the result.

@@ -15,8 +15,7 @@ from liftednet import starts
 from liftednet.activations import ReLU, Tanh
 from liftednet.data import echo, running_sum
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.solvers.objective import Forward, Target, Tensors, joined
-from liftednet.solvers.recurrence import recurrence
+from liftednet.solvers.gauss_newton.objective import Forward, Target, Tensors, joined, recurrence
 
 
 def recurrent(weights: Tensors, data: Tensors) -> Tensors:

@@ -33,10 +33,10 @@ from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.data import digits
 from liftednet.losses import CrossEntropy
 from liftednet.models.starts import xavier
-from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import steps
-from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt
-from liftednet.solvers.objective import Forward, Target, Tensors, joined
+from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
+from liftednet.solvers.gauss_newton.local_model import Damped
+from liftednet.solvers.gauss_newton.objective import Forward, Target, Tensors, joined
+from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, steps
 
 RESET, COMPILED = "reset", "reset, compiled"
 KEPT = {"kept, nu of closing": 0.0, "kept, nu of multipliers": 2.0}  # times their mean

@@ -21,9 +21,8 @@ from rich.console import Console
 from benchmarks.harness.tables import Table, provenance
 from liftednet.data import running_sum
 from liftednet.models import FullBatch, LiftedRNN
-from liftednet.solvers.forward_over_time import forward_states
-from liftednet.solvers.newton_over_time import NewtonOverTime
-from liftednet.solvers.over_time import Cyclic, RedBlack
+from liftednet.problems.states_over_time import forward_states
+from liftednet.solvers.over_time import Cyclic, NewtonOverTime, RedBlack
 
 SAMPLES, UNITS, TOLERANCE = 200, 10, 1e-6
 LENGTHS = (10, 50, 100, 400, 1000, 4000)

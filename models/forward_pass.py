@@ -14,7 +14,7 @@ from liftednet.layers.expression import TIME, Applied, Expression, Variable, aff
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import State
-from liftednet.solvers.recurrence import recurrence
+from liftednet.solvers.gauss_newton.objective import recurrence
 
 from .cells import Rules
 

@@ -19,7 +19,7 @@ from liftednet import processes
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, Input
 from liftednet.network import Label, Network
-from liftednet.solvers.factors import Factors, fit_factors
+from liftednet.solvers.factor_analysis import Factors, fit_factors
 
 from .data import Data
 

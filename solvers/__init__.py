@@ -8,7 +8,7 @@ if __name__ == "solvers":
 
 from typing import TYPE_CHECKING, Any
 
-from .accelerated import Accelerated
+from .accelerated import Accelerated, ProximalWeights
 from .base import Solver
 from .choice import choose, finished, named, solve, solver_names
 from .compiled import (
@@ -24,12 +24,10 @@ from .dual_ascent import DualAscent
 from .generalized_linear import GeneralizedLinear
 from .gradient import FrankWolfe, TemporalSimplexDescent
 from .interior_point import InteriorPoint
-from .newton_over_time import NewtonOverTime
 from .newton_states import NewtonStates
 from .output import ClosedForm, SimplexDual
-from .over_time import Cyclic, RedBlack
+from .over_time import Cyclic, NewtonOverTime, RedBlack
 from .proximal import Proximal
-from .proximal_weights import ProximalWeights
 from .ridge import Ridge
 from .ridge_sums import RidgeSums
 

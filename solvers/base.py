@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
 
 from liftednet.problems import Fit
+from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
+
+_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-5}
+_ENTRIES_ON_GPU = 1 << 26  # whose temporaries fit in its memory, in few launches
+
 
 Problem = TypeVar("Problem", bound=Fit[Any])
 Value = TypeVar("Value")
 Cache = TypeVar("Cache")
-
-_TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-5}
 
 
 def default_tolerance(dtype: torch.dtype) -> float:
@@ -96,3 +100,10 @@ def judged(
         value, objective, residual, iterations, tolerance, unfinished, seconds, solver
     )
     return solution.require_usable()
+
+
+def device_chunks(samples: int, columns: int, device: torch.device) -> Iterator[slice]:
+    """Yield slices of rows with about 130,000 entries each, or 67 million on a GPU."""
+    if device.type == "cuda":
+        return row_chunks(samples, columns, _ENTRIES_ON_GPU)
+    return row_chunks(samples, columns)

@@ -11,19 +11,16 @@ from liftednet.memory import telling_of_memory
 from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 
-from .accelerated import Accelerated
+from .accelerated import Accelerated, ProximalWeights
 from .compiled import CompiledSimplex, CompiledSmallWeights
 from .dual_ascent import DualAscent
 from .generalized_linear import GeneralizedLinear
 from .interior_point import InteriorPoint
 from .kernels import FusedClosedForm, FusedRedBlack, FusedSimplex, FusedStates
-from .newton_over_time import NewtonOverTime
-from .output import ClosedForm, SimplexDual
-from .over_time import Cyclic, RedBlack
-from .proximal_weights import ProximalWeights
+from .output import ClosedForm, SimplexDual, Slope
+from .over_time import Cyclic, NewtonOverTime, RedBlack
 from .reference import Reference
 from .ridge import Ridge
-from .slope import Slope
 from .solver_table import AnySolver, SolverTable
 from .state_solvers import STATE_SOLVERS
 

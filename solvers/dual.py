@@ -16,8 +16,7 @@ from liftednet.problems.state_fit import reach
 from liftednet.solution import Solution
 
 from . import deferred
-from .base import Solver, default_tolerance, judged
-from .chunks import device_chunks
+from .base import Solver, default_tolerance, device_chunks, judged
 from .conjugate import Point, advance, moved, starting_point
 from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
 from .unfinished import Unfinished, unfinished

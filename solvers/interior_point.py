@@ -25,9 +25,8 @@ from liftednet.sets.polyhedron import Array, Limits, least_excess
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
-from .dense_newton import hessian
 from .generalized_linear import GeneralizedLinear
-from .preconditioner import jittered_cholesky
+from .newton_weights import hessian, jittered_cholesky
 from .ridge import Ridge
 
 _ROUNDS = 100  # of taking in limits

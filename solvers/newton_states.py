@@ -16,8 +16,7 @@ from liftednet.problems import Fit, StateFit
 from liftednet.solution import Solution
 
 from . import deferred
-from .base import Solver, default_tolerance, judged
-from .chunks import device_chunks
+from .base import Solver, default_tolerance, device_chunks, judged
 from .link_rows import LinkRows, LinkState, link_rows
 from .proximal import Proximal
 from .unfinished import Unfinished, unfinished

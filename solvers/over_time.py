@@ -1,4 +1,4 @@
-"""States of a recurrent layer: sweeps over the steps, one after another or in two colors."""
+"""States of a recurrent layer: Newton steps exact over time, or sweeps over the steps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,147 @@ import torch
 from torch import Tensor
 
 from liftednet.problems import Fit
-from liftednet.problems.states_over_time import StatesOverTime
+from liftednet.problems.states_over_time import Linearized, StatesOverTime, System, best_start
 from liftednet.solution import Solution
 
+from . import deferred
 from .base import Solver, default_tolerance, judged
-from .forward_over_time import best_start
+from .kernels.elimination import eliminated, serves
 from .state_solvers import STATE_SOLVERS
+
+_CHUNK_BYTES = 2**28  # of factors at a time
+_CHUNK_BYTES_ON_GPU = 2**32
+_HALVINGS = 20
+
+
+@dataclass(frozen=True)
+class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
+    """Solves all steps at once by semismooth Newton steps, each exact over time.
+
+    Z = prox_{lam Phi / s}(Z - g / s) is linearized. Where the prox is flat (a state at its bound)
+    the state is held, elsewhere lam / phi' is its curvature: an active-set method for the ReLU
+    and clipped, Newton's for smooth activations. The linear system is block-tridiagonal for each
+    sample; eliminated from the last step to the first, every pivot is at least lam / L, however
+    much W expands. A sample whose objective would rise takes a shorter step, at last a proximal
+    gradient step, which lowers it.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+        max_iterations: Newton steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StatesOverTime
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import NewtonOverTime, solve
+        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
+        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
+        >>> solution = solve(fit, NewtonOverTime())
+        >>> solution.value.flatten(), solution.iterations
+        (tensor([1.0000, 1.5000]), 0)
+    """
+
+    tolerance: float | None = None
+    max_iterations: int = 100
+    name: str = field(default="newton-over-time", init=False)
+
+    def obstacle(self, problem: Fit[Any]) -> str | None:
+        """Ask for states over time whose units act by themselves, and Lipschitz constants."""
+        if not isinstance(problem, StatesOverTime):
+            return "it solves states over time alone"
+        if not problem.divergence.activation.per_unit:
+            return f"it needs an activation unit by unit, not {problem.divergence.activation!r}"
+        if problem.smoothness is None:
+            return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
+        return None
+
+    def solve(
+        self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the states to the tolerance, a stationary point where D is tight."""
+        started = time.perf_counter()
+        tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
+        states = best_start(problem) if start is None else start.clone()
+        exact, steps = problem.double(), 0
+        units = problem.drive.shape[2]
+        room = _CHUNK_BYTES_ON_GPU if states.is_cuda else _CHUNK_BYTES
+        size = max(1, room // (16 * units * (units + 1) * problem.steps))
+        for part in torch.arange(states.shape[1], device=states.device).split(size):
+            value, taken = self._newton(exact.take(part), states[:, part].double(), tolerance)
+            states[:, part] = value.to(states)
+            steps = max(steps, taken)
+        return judged(problem, states, steps, started, tolerance, self.name)
+
+    def _newton(
+        self, problem: StatesOverTime, states: Tensor, tolerance: float
+    ) -> tuple[Tensor, int]:
+        """Return the states of some samples, dropping each sample when it is done."""
+        if deferred.stays_on_device(states):
+            return self._newton_of_all(problem, states, tolerance)
+        left = torch.arange(states.shape[1], device=states.device)
+        open_problem, steps = problem, 0
+        for steps in range(self.max_iterations + 1):
+            point = Point(open_problem, states[:, left])
+            going = point.relative > 0.5 * tolerance
+            if not bool(going.any()) or steps == self.max_iterations:
+                break
+            if not bool(going.all()):
+                left = left[going]
+                open_problem = problem.take(left)
+                point = Point(open_problem, states[:, left])
+            states[:, left] = point.improved(going[going])
+        return states, steps
+
+    def _newton_of_all(
+        self, problem: StatesOverTime, states: Tensor, tolerance: float
+    ) -> tuple[Tensor, int]:
+        """Return the states of some samples, on a GPU, where a sample that is done rests."""
+        looks = deferred.Late[None]()
+        for step in range(self.max_iterations):
+            point = Point(problem, states)
+            going = point.residual > 0.5 * tolerance * point.scale
+            if not looks.some(going):
+                return states, step
+            states = torch.where(going[:, None], point.improved(going), states)
+        return states, self.max_iterations
+
+
+class Point(Linearized):
+    """Where a Newton step begins, and where it leads."""
+
+    def improved(self, going: Tensor) -> Tensor:
+        """Return states whose objective is lower, as far as rounding allows.
+
+        Args:
+            going: the samples to move, (samples,) booleans; others may come to anything.
+        """
+        step = self.step(DeviceSystem)
+        before = self.objectives
+        slack = 1e-13 * (1 + before.abs())
+        best, todo, some = self.proximal.clone(), going, deferred.Late[None](lag=1)
+        for _ in range(_HALVINGS):
+            trial = self.problem.divergence.activation.project(self.states + step)
+            trial = torch.where(self.valid, trial, 0.0)
+            better = todo & (self.problem.values(trial) <= before + slack)
+            best = torch.where(better[:, None], trial, best)
+            todo = todo & ~better
+            if not some.some(todo):
+                break
+            step = step / 2
+        return best
+
+
+class DeviceSystem(System):
+    """The system of a Newton step, eliminated in one launch where a kernel serves."""
+
+    def solve(self, right: Tensor) -> Tensor:
+        """Return the solution, (steps, samples, units); right is zero where states are held."""
+        if not serves(right):
+            return super().solve(right)
+        blocks = self.blocks(slice(0, self.problem.steps))
+        return eliminated(blocks, self.coupling, self.free, right)
+
 
 Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
 

@@ -13,8 +13,7 @@ from liftednet.divergences import Raw
 from liftednet.problems import Fit, StateFit
 from liftednet.solution import Solution
 
-from .base import Solver, default_tolerance, judged
-from .chunks import device_chunks
+from .base import Solver, default_tolerance, device_chunks, judged
 from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
 from .unfinished import Unfinished, unfinished
 

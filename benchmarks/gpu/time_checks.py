@@ -16,11 +16,11 @@ from liftednet import activations
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy
 from liftednet.problems import StatesOverTime, TimeLink
+from liftednet.problems.states_over_time import forward_states
 from liftednet.solvers import RedBlack
-from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack
 from liftednet.solvers.kernels.elimination import eliminated
-from liftednet.solvers.newton_over_time import DeviceSystem
+from liftednet.solvers.over_time import DeviceSystem
 
 
 def states_over_time(scale: Scale, divergence: Divergence, units: int) -> StatesOverTime:

@@ -2,9 +2,7 @@
 
 from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.constrained_fit import ConstrainedFit
-from liftednet.problems.fit import Fit
-from liftednet.problems.formulation import Formulation, Measure
-from liftednet.problems.link import Link
+from liftednet.problems.fit import Fit, Formulation, Link, Measure
 from liftednet.problems.output_fit import OutputFit
 from liftednet.problems.slope_fit import SlopeFit
 from liftednet.problems.state_fit import StateFit

@@ -17,10 +17,17 @@ from liftednet.divergences import Divergence, Raw
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
-from liftednet.problems.fit import Fit, Statement, parameter, states_cost
-from liftednet.problems.formulation import Formulation, Measure
-from liftednet.problems.linearized_over_time import NEAR, rounding
-from liftednet.problems.link import Link
+from liftednet.problems.fit import (
+    NEAR,
+    Fit,
+    Formulation,
+    Link,
+    Measure,
+    Statement,
+    parameter,
+    rounding,
+    states_cost,
+)
 from liftednet.samples import Weights
 from liftednet.validation import require_finite, require_like, require_shape
 

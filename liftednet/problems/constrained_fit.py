@@ -14,9 +14,7 @@ from torch import Tensor
 from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.fit import Fit, Statement
-from liftednet.problems.formulation import Formulation, Measure
-from liftednet.problems.link import Link
+from liftednet.problems.fit import Fit, Formulation, Link, Measure, Statement
 from liftednet.problems.output_fit import OutputFit
 from liftednet.problems.state_fit import StateFit
 from liftednet.problems.weight_fit import WeightFit

@@ -5,24 +5,287 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Generic
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Divergence, Raw
+from liftednet import processes
+from liftednet.divergences import Divergence, Raw, require_divergence
+from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.formulation import Formulation, Measure, Value, exact_target, to_numpy
-from liftednet.problems.link import Link
+from liftednet.maps import LinearMap, Times
 from liftednet.samples import outlined
+from liftednet.validation import (
+    require_finite,
+    require_like,
+    require_matrix,
+    require_positive,
+    require_shape,
+)
 
 if TYPE_CHECKING:
+    import cvxpy as cp
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
-Statement = tuple["Expression", list["Constraint"]]
-
+_SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per entry
+_EPSILON = torch.finfo(torch.float64).eps
+NEAR = 2e-5  # a relative violation above it says enough: it is solved by no default
 _ROUNDING = 1e-14  # of the terms of a cost, in float64
+
+
+Value = TypeVar("Value")
+
+
+class Measure(NamedTuple):
+    """How good a value is.
+
+    Attributes:
+        objective: the objective of the problem, in float64.
+        residual: the largest violation of stationarity, relative to the largest term in it; NaN
+            where the problem is not smooth and only CVXPY's duals can tell.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
+        >>> fit.measure(torch.tensor([[2.0, 0.0]]))
+        Measure(objective=-2.0, residual=0.0)
+    """
+
+    objective: float
+    residual: float
+
+
+def measured(
+    objective: Tensor | float, violation: Tensor | float, scale: Tensor | float
+) -> Measure:
+    """Return the measure over the samples of all processes, of what those of this one give.
+
+    Args:
+        objective: a sum over samples, ().
+        violation: the largest of a violation over samples, (); NaN where it is not known.
+        scale: the largest of its terms, ().
+    """
+    if processes.size() > 1:
+        parts = processes.gathered([float(objective), float(violation), float(scale)])
+        objective, (violation, scale) = parts[:, 0].sum(), parts[:, 1:].amax(0)
+    return Measure(float(objective), float(violation) / float(scale))
+
+
+@dataclass(frozen=True)
+class Formulation:
+    """A subproblem as a CVXPY problem whose data are parameters (DPP).
+
+    Attributes:
+        problem: the CVXPY problem, compiled once by CVXPY on its first solve.
+        parameters: the data, by name.
+        variables: the unknowns, by name.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> stated = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]])).formulate()
+        >>> stated.problem.is_dpp(), sorted(stated.parameters), sorted(stated.variables)
+        (True, ['pre_activation'], ['states'])
+    """
+
+    problem: cp.Problem
+    parameters: dict[str, cp.Parameter]
+    variables: dict[str, cp.Variable]
+
+
+def to_numpy(value: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return a tensor as a float64 numpy array."""
+    array: np.ndarray[Any, np.dtype[np.float64]] = value.detach().double().cpu().numpy()
+    return array
+
+
+def exact_target(divergence: Divergence, target: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return V in float64, moved onto the domain where rounding has left it.
+
+    A float32 row of the simplex sums to 1 within 1e-7 only, which an interior-point method takes
+    for an unbounded problem.
+    """
+    return to_numpy(divergence.nearest_target(target.double()))
+
+
+def require_bounded(name: str, divergence: Divergence, target: Tensor) -> None:
+    """Raise `DataError` where R(u) - <u, V> is unbounded below for a target V."""
+    nearest = divergence.nearest_target(target)
+    if nearest is target or torch.equal(nearest, target):
+        return
+    distance = (nearest - target).abs()
+    worst = float(distance.max())
+    if worst > _SLACK[target.dtype]:
+        where = tuple(int(i) for i in (distance == worst).nonzero()[0])
+        raise DataError(
+            f"{name} must lie in the domain of {divergence.activation!r}, or the fit is unbounded "
+            f"below: the entry at index {where} is {float(target[where]):.4g}, {worst:.2g} away."
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Link:
+    """lam [R(A v + c) - <A v + c, t>]: what states or data above ask of a variable v.
+
+    With a matrix W for A it is what a dense layer above asks of the states Z: A v = Z W.
+
+    Attributes:
+        divergence: gives R.
+        weight: W, (units, next units), or any `LinearMap`.
+        offset: c, a bias (next units,) or a full (samples, next units) offset.
+        target: t, the states or data above, (samples, next states).
+        lam: the weight of the divergence, positive.
+        weights: (samples,) of the rows of u in a block or weight fit; None for 1. A state fit
+            needs none: each of its samples is a problem of its own.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> link.value(torch.ones(1, 2))
+        tensor(-1.)
+    """
+
+    divergence: Divergence
+    weight: Any  # a Tensor or a LinearMap
+    offset: Tensor
+    target: Tensor
+    lam: float = 1.0
+    weights: Tensor | None = None
+    __repr__ = outlined
+
+    @cached_property
+    def map(self) -> LinearMap:
+        """A."""
+        return Times(self.weight) if isinstance(self.weight, Tensor) else self.weight
+
+    def __post_init__(self) -> None:
+        """Keep the matrix of a map that is one."""
+        if isinstance(self.weight, Times):
+            object.__setattr__(self, "weight", self.weight.weight)
+
+    def pre_activation(self, states: Tensor) -> Tensor:
+        """Return A v + c, (samples, next units)."""
+        if isinstance(self.weight, Tensor):
+            return torch.addmm(self.offset, states, self.weight)
+        return self.map.apply(states) + self.offset
+
+    @cached_property
+    def smoothness(self) -> float | None:
+        """Lam L |A|_2^2, a Lipschitz constant of the gradient in v, or None."""
+        if self.divergence.smoothness is None:
+            return None
+        return self.lam * self.divergence.smoothness * self.map.squared_norm
+
+    def pulled(self) -> Tensor:
+        """Return A't, (samples, units), by float32 where A is a matrix: it only sets a scale."""
+        if isinstance(self.map, Times):
+            return self.target.float() @ self.map.weight.float().T
+        return self.map.adjoint(self.target)
+
+    def rows(self, part: slice | Tensor) -> Link:
+        """Return the link of some of the samples."""
+        offset = self.offset if self.offset.ndim == 1 else self.offset[part]
+        weight = self.weight if isinstance(self.weight, Tensor) else self.weight.rows(part)
+        return replace(self, weight=weight, offset=offset, target=self.target[part])
+
+    def double(self) -> Link:
+        """Return the link in float64."""
+        return replace(
+            self,
+            weight=self.weight.double(),
+            offset=self.offset.double(),
+            target=self.target.double(),
+        )
+
+    def weighed(self, rows: Tensor) -> Tensor:
+        """Return rows (samples, units), each times the weight of its sample, and lam."""
+        if self.weights is None:
+            return self.lam * rows
+        return self.lam * self.weights.to(rows).unsqueeze(-1) * rows
+
+    def value(self, v: Tensor) -> Tensor:
+        """Return the term at v, a scalar."""
+        u = self.pre_activation(v)
+        if self.weights is None:
+            return self.lam * self.divergence.link_value(u, self.target)
+        rows = self.divergence.link_values(u, self.target)
+        return self.lam * (self.weights.to(rows) * rows).sum()
+
+    def signature(self) -> Hashable:
+        """Return what two links must share to share one formulation."""
+        kind = tuple(self.weight.shape) if isinstance(self.weight, Tensor) else self.map.signature()
+        weights = None if self.weights is None else self.weights.cpu().numpy().tobytes()
+        return kind, tuple(self.target.shape), self.divergence, self.lam, weights
+
+    def require(self, which: str, samples: int, units: int, like: Tensor) -> None:
+        """Raise `DataError` or `DeclarationError` where it does not fit states.
+
+        Args:
+            which: how messages call it.
+            samples: rows of the states.
+            units: columns of the states.
+            like: a tensor whose type and device all others share.
+        """
+        require_divergence("a Link", self.divergence)
+        require_positive(f"lam {which}", self.lam)
+        if isinstance(self.weight, Tensor):
+            self._require_matrix(which, samples, units, like)
+        require_matrix(f"the target V {which}", self.target)
+        shape = (samples, self.target.shape[1])
+        require_shape(f"the target V {which}", self.target, shape, f"for {samples} samples")
+        require_like(f"the offset {which}", self.offset, "U", like)
+        require_like(f"the target {which}", self.target, "U", like)
+
+    def _require_matrix(self, which: str, samples: int, units: int, like: Tensor) -> None:
+        weight = require_matrix(f"the weight W {which}", self.weight)
+        outputs = weight.shape[1]
+        require_shape(f"the weight W {which}", weight, (units, outputs), f"for {units} units")
+        if not isinstance(self.offset, Tensor):
+            kind = type(self.offset).__name__
+            raise DataError(f"the offset C {which} must be a torch tensor, got {kind}.")
+        rows = (outputs,) if self.offset.ndim == 1 else (samples, outputs)
+        require_shape(f"the offset C {which}", self.offset, rows, "beside its weight")
+        require_matrix(f"the target V {which}", self.target)
+        if self.divergence.activation.pre_units(self.target.shape[1]) != outputs:
+            require_shape(f"the target V {which}", self.target, (samples, outputs), "beside W")
+        require_like(f"the weight {which}", weight, "U", like)
+
+    def refuse_bad_values(self, which: str) -> None:
+        """Raise `DataError` where data are NaN, infinite, or make the term unbounded."""
+        if isinstance(self.weight, Tensor):
+            require_finite(f"the weight W {which}", self.weight)
+        require_finite(f"the offset C {which}", self.offset)
+        require_finite(f"the target V {which}", self.target)
+        require_bounded(f"the target V {which}", self.divergence, self.target)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, columns) of u."""
+        rows, units = self.target.shape
+        return rows, self.divergence.activation.pre_units(units)
+
+    def offset_rows(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Return c in full, (samples, next units), float64."""
+        full: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = (
+            self.offset.detach().double().cpu().expand(self.shape).numpy()
+        )
+        return full
+
+
+Statement = tuple["Expression", list["Constraint"]]
 
 
 class Fit(ABC, Generic[Value]):
@@ -196,3 +459,10 @@ def parameter(
 def read_states(formulation: Formulation) -> Tensor:
     """Return the states of a solved formulation, float64."""
     return torch.from_numpy(formulation.variables["states"].value)
+
+
+def rounding(sizes: Tensor) -> Tensor:
+    """Return what rounding may add to sums of terms of these sizes, with random signs."""
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, sizes.shape, generator=generator) * 2 - 1
+    return _EPSILON * sizes * signs.to(sizes)

@@ -14,9 +14,17 @@ from liftednet.divergences import Divergence, Raw, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
-from liftednet.problems.fit import Fit, Statement, parameter, read_states, states_cost
-from liftednet.problems.formulation import Formulation, Measure, measured
-from liftednet.problems.link import Link
+from liftednet.problems.fit import (
+    Fit,
+    Formulation,
+    Link,
+    Measure,
+    Statement,
+    measured,
+    parameter,
+    read_states,
+    states_cost,
+)
 from liftednet.problems.ramps import own_map
 from liftednet.samples import row_chunks
 from liftednet.validation import (

@@ -13,11 +13,11 @@ from liftednet.activations.loops import RAMP, SOFTMAX, LoopMap, at_ends, few, lo
 from liftednet.activations.simplex import Softmax
 from liftednet.compiled import in_threads, refusal
 from liftednet.divergences import Divergence, Joint, Tight
-from liftednet.problems.formulation import Measure, measured
+from liftednet.problems.fit import Measure, measured
 
 if TYPE_CHECKING:
     from liftednet.compiled.states import LinkRows
-    from liftednet.problems.link import Link
+    from liftednet.problems.fit import Link
     from liftednet.problems.state_fit import StateFit
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,9 +13,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.fit import Fit, Statement, parameter
-from liftednet.problems.formulation import Formulation, Measure
-from liftednet.problems.link import Link
+from liftednet.problems.fit import Fit, Formulation, Link, Measure, Statement, parameter
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression

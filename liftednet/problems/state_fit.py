@@ -16,9 +16,17 @@ from liftednet.divergences import Divergence, Raw, require_divergence, within
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Times
-from liftednet.problems.fit import Fit, Statement, parameter, read_states, states_cost
-from liftednet.problems.formulation import Formulation, Measure, measured
-from liftednet.problems.link import Link
+from liftednet.problems.fit import (
+    Fit,
+    Formulation,
+    Link,
+    Measure,
+    Statement,
+    measured,
+    parameter,
+    read_states,
+    states_cost,
+)
 from liftednet.problems.ramps import Looped, looped, measured_by_loop
 from liftednet.samples import row_chunks
 from liftednet.validation import (

@@ -17,9 +17,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Rows
 from liftednet.penalties import Penalty
-from liftednet.problems.fit import Fit, Statement
-from liftednet.problems.formulation import Formulation, Measure, require_bounded
-from liftednet.problems.link import Link
+from liftednet.problems.fit import Fit, Formulation, Link, Measure, Statement, require_bounded
 from liftednet.problems.weight_loops import (
     cross_of,
     looped,

@@ -12,7 +12,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.compiled import refusal
 from liftednet.divergences import Joint
-from liftednet.problems.formulation import Measure
+from liftednet.problems.fit import Measure
 from liftednet.problems.ramps import link_map, slope_of
 from liftednet.samples import squared_norm_of
 

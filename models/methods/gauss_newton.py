@@ -28,10 +28,9 @@ from liftednet.layers.time import Delay, Timeline
 from liftednet.losses import SquaredError
 from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
-from liftednet.solvers.evidence import Place, steps_by_evidence
-from liftednet.solvers.gauss_newton import form_named, steps
-from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
-from liftednet.solvers.objective import Forward, Target, joined
+from liftednet.solvers.gauss_newton.evidence import Place, steps_by_evidence
+from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
+from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, form_named, steps
 from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure

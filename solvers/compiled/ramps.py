@@ -12,8 +12,7 @@ from torch import Tensor
 from liftednet.problems import Fit, StateFit
 from liftednet.problems.ramps import unserved
 
-from ..base import Solver
-from ..chunks import device_chunks
+from ..base import Solver, device_chunks
 from ..dual import Dual
 
 Cache = TypeVar("Cache")

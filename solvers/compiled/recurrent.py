@@ -13,8 +13,7 @@ from liftednet.activations.loops import LoopMap, loop_map
 from liftednet.compiled import refusal
 from liftednet.layers.time import delayed, steps_before
 
-from ..objective import Forward, Tensors
-from ..recurrence import recurrence
+from ..gauss_newton.objective import Forward, Tensors, recurrence
 
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]

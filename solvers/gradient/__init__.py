@@ -1,11 +1,8 @@
 """Gradient methods for torch modules: optimizers, and gradients split, cut or regularized."""
 
-from .balls import Ball
-from .frank_wolfe import FrankWolfe
-from .norm_preservation import norm_preservation
-from .temporal_parts import TemporalParts, temporal_norms
-from .temporal_simplex import TemporalSimplexDescent, simplex_weights
-from .truncated import truncated_backward
+from .frank_wolfe import Ball, FrankWolfe
+from .temporal import TemporalParts, TemporalSimplexDescent, simplex_weights, temporal_norms
+from .through_time import norm_preservation, truncated_backward
 
 __all__ = [
     "Ball",

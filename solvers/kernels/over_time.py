@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from liftednet.problems import Fit, StatesOverTime
+from liftednet.problems.states_over_time import best_start
 from liftednet.samples import squared_norm_of
 from liftednet.solution import Solution
 
 from .. import deferred
 from ..base import Solver, default_tolerance, judged
-from ..forward_over_time import best_start
 from .device import on_device, programs, refusal, require_room
 from .groups import Goal, Layer, TilePlan
 from .sides import Side, link_refusal, side

@@ -12,14 +12,12 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import SolverError
 from liftednet.losses import CrossEntropy, SquaredError
-from liftednet.problems.states_over_time import StatesOverTime, TimeLink
+from liftednet.problems.states_over_time import StatesOverTime, TimeLink, forward_states
 from liftednet.solution import Status
 from liftednet.solvers import choose, solve
-from liftednet.solvers.forward_over_time import forward_states
 from liftednet.solvers.kernels import FusedRedBlack, StateBlocks, device
 from liftednet.solvers.kernels.elimination import eliminated
-from liftednet.solvers.newton_over_time import DeviceSystem
-from liftednet.solvers.over_time import RedBlack
+from liftednet.solvers.over_time import DeviceSystem, RedBlack
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FUSED = FusedRedBlack(1e-4, blocks=SMALL)

@@ -24,7 +24,7 @@ from liftednet.models import (
     Minibatch,
     Network,
 )
-from liftednet.solvers.factors import Factors, fit_factors
+from liftednet.solvers.factor_analysis import Factors, fit_factors
 
 
 def drawn(seed: int = 0) -> Factors:

@@ -21,8 +21,9 @@ from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, rnn
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.models.rnn import Cell
 from liftednet.penalties import Nonnegative, SpectralNorm
-from liftednet.solvers.levenberg_marquardt import Damped, LevenbergMarquardt
-from liftednet.solvers.normal_equations import NormalEquations
+from liftednet.solvers.gauss_newton.equations import NormalEquations
+from liftednet.solvers.gauss_newton.local_model import Damped, LocalModel
+from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -165,7 +166,7 @@ def test_a_running_sum_is_learned():
     assert float((model.predict(x) == y).double().mean()) > 0.9
 
 
-class Quadratic:
+class Quadratic(LocalModel):
     """<g, s> + <s, C s> / 2 and a cubic, of which a model knows the quadratic alone."""
 
     mean_curvature, corrections = 1.0, 10

@@ -16,12 +16,10 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
-from liftednet.problems.states_over_time import StatesOverTime, TimeLink
+from liftednet.problems.states_over_time import StatesOverTime, TimeLink, forward_states
 from liftednet.solution import Status
 from liftednet.solvers import solve
-from liftednet.solvers.forward_over_time import forward_states
-from liftednet.solvers.newton_over_time import DeviceSystem, NewtonOverTime, Point
-from liftednet.solvers.over_time import Cyclic, RedBlack
+from liftednet.solvers.over_time import Cyclic, DeviceSystem, NewtonOverTime, Point, RedBlack
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])
@@ -229,7 +227,7 @@ def test_float32_states_reach_their_own_precision(generator):
 def test_samples_are_solved_in_parts_where_factors_would_not_fit(generator, monkeypatch):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     whole = NewtonOverTime().solve(problem).value
-    monkeypatch.setattr("liftednet.solvers.newton_over_time._CHUNK_BYTES", 1)
+    monkeypatch.setattr("liftednet.solvers.over_time._CHUNK_BYTES", 1)
     torch.testing.assert_close(NewtonOverTime().solve(problem).value, whole)
 
 

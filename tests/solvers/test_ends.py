@@ -16,11 +16,10 @@ from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, input_convex
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.penalties import FixedZeros, Nonnegative, Signs, SquaredFrobenius
-from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import Form, steps
-from liftednet.solvers.normal_equations import NormalEquations
-from liftednet.solvers.objective import Forward, Target, joined
-from liftednet.solvers.output_equations import OutputEquations
+from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
+from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
+from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
+from liftednet.solvers.gauss_newton.steps import Form, steps
 
 FORMS: list[Form] = [CurvatureProducts, NormalEquations, OutputEquations]
 NAMES = ["products", "weights", "outputs"]

@@ -18,11 +18,10 @@ from liftednet.errors import DeclarationError
 from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import Ending, GaussNewton, Lifted, LiftedMLP, input_convex
 from liftednet.penalties import SquaredFrobenius
-from liftednet.solvers.evidence import evidence, pulled_by
-from liftednet.solvers.gauss_newton import steps
-from liftednet.solvers.normal_equations import NormalEquations
-from liftednet.solvers.objective import Forward, Target
-from liftednet.solvers.output_equations import OutputEquations
+from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
+from liftednet.solvers.gauss_newton.evidence import evidence, pulled_by
+from liftednet.solvers.gauss_newton.objective import Forward, Target
+from liftednet.solvers.gauss_newton.steps import steps
 
 
 def linear(samples: int, units: int, noise: float) -> tuple[Tensor, Tensor]:

@@ -19,23 +19,21 @@ from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.models.methods.gauss_newton import _forward
-from liftednet.solvers import layer_products
-from liftednet.solvers import normal_equations as dense
-from liftednet.solvers.curvature_products import CurvatureProducts
-from liftednet.solvers.gauss_newton import (
+from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
+from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
+from liftednet.solvers.gauss_newton.local_model import Linearized
+from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
+from liftednet.solvers.gauss_newton.steps import (
     Form,
+    LevenbergMarquardt,
     Taken,
     costs_a_matrix,
     direct,
+    equations,
     form_for,
     form_named,
     steps,
 )
-from liftednet.solvers.levenberg_marquardt import LevenbergMarquardt
-from liftednet.solvers.linearized import Linearized
-from liftednet.solvers.normal_equations import NormalEquations
-from liftednet.solvers.objective import Forward, Target, joined
-from liftednet.solvers.output_equations import OutputEquations
 
 LOSSES = [SquaredError(), CrossEntropy(), BinaryCrossEntropy()]
 FORMS: list[Form] = [CurvatureProducts, NormalEquations]
@@ -150,10 +148,13 @@ def test_the_objective_is_that_of_torch(generator, loss):
 
 def test_jacobians_forward_and_backward_and_in_parts_agree(generator, monkeypatch):
     forward, point = recurrent_problem(generator, CrossEntropy())
-    forwards, backwards = dense._by_weights(forward, point), dense._by_outputs(forward, point)
+    forwards, backwards = (
+        equations._by_weights(forward, point),
+        equations._by_outputs(forward, point),
+    )
     torch.testing.assert_close(forwards, backwards)
     whole = NormalEquations(forward, point)
-    monkeypatch.setattr(dense, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(equations, "_JACOBIAN_BYTES", 1)
     parts = NormalEquations(forward, point)
     torch.testing.assert_close(parts.curvature, whole.curvature)
     torch.testing.assert_close(parts.gradient, whole.gradient)
@@ -185,7 +186,7 @@ def test_the_curvature_by_layers_is_that_of_autograd(generator, loss, monkeypatc
     data = (normal(generator, 9, 3),)
     forward = Forward(lambda w, d: layered(w, d)[0], data, targets, pull, layered)
     found = NormalEquations(forward, point).curvature
-    monkeypatch.setattr(layer_products, "_CHUNK_BYTES", 8 * 60)
+    monkeypatch.setattr(equations, "_PAIR_BYTES", 8 * 60)
     torch.testing.assert_close(NormalEquations(forward, point).curvature, found)
     dense_form = NormalEquations(replace(forward, layers=None), point).curvature
     torch.testing.assert_close(found, dense_form)

@@ -13,9 +13,8 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.models.methods import gauss_newton
 from liftednet.solvers.compiled.recurrent import CompiledRecurrence
-from liftednet.solvers.linearized import Linearized
-from liftednet.solvers.objective import Forward, Target
-from liftednet.solvers.recurrence import LinearRecurrence, recurrence
+from liftednet.solvers.gauss_newton.local_model import Linearized
+from liftednet.solvers.gauss_newton.objective import Forward, LinearRecurrence, Target, recurrence
 
 
 @pytest.mark.parametrize("activation", [Tanh(), LeakyReLU(0.1)], ids=repr)

@@ -21,9 +21,9 @@ from liftednet.problems import (
     WeightFit,
     Weights,
 )
+from liftednet.problems.states_over_time import forward_states
 from liftednet.solution import Status
 from liftednet.solvers import GeneralizedLinear, named, solve, solver_names
-from liftednet.solvers.forward_over_time import forward_states
 
 
 def expanding(activation, steps=20, factor=2.5):

@@ -16,8 +16,7 @@ from benchmarks.papers.networks import PlainRNN
 from liftednet import initialize_, starts
 from liftednet.models import LiftedRNN
 from liftednet.models.methods import with_numbers
-from liftednet.solvers.newton_over_time import NewtonOverTime
-from liftednet.solvers.over_time import Cyclic
+from liftednet.solvers.over_time import Cyclic, NewtonOverTime
 
 BATCH, CLIP = 100, 1.0
 _VALIDATION_SEED = 1_000_000  # beyond those of training and test sequences

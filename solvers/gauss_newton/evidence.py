@@ -12,10 +12,9 @@ from torch import Tensor
 
 from liftednet import processes
 
-from .direct import DirectModel
-from .gauss_newton import Taken, direct
-from .levenberg_marquardt import LevenbergMarquardt
+from .equations import DirectModel
 from .objective import Forward, Target
+from .steps import LevenbergMarquardt, Taken, direct
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
 _PATIENCE = 5  # looks at the evidence without a better one

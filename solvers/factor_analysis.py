@@ -1,4 +1,4 @@
-"""A Gaussian of few factors, fitted to rows of which entries are missing or noisy."""
+"""Factor analysis: a Gaussian of few factors, fitted to rows with missing or noisy entries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Factors:
 
     Example:
         >>> import torch
-        >>> from liftednet.solvers.factors import Factors
+        >>> from liftednet.solvers.factor_analysis import Factors
         >>> two = Factors(torch.zeros(2), torch.ones(1, 2), torch.ones(2), torch.zeros(2))
         >>> two.completed(torch.tensor([[1.0, torch.nan]]))  # of correlation 1/2
         tensor([[1.0000, 0.5000]])

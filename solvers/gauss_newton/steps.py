@@ -1,14 +1,10 @@
-"""Gauss-Newton steps in all weights of a network at once, whatever the network is.
-
-The tight lifted problem, linearized at a forward pass, is a convex quadratic in all weights and
-states. With the states eliminated it is the model of Gauss-Newton on the loss of the feedforward
-rule (Albersmeyer and Diehl, The Lifted Newton Method, 2010), which the linearized outputs give.
-"""
+"""Damped Gauss-Newton steps in all weights of a network at once, whatever the network is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from torch import Tensor
@@ -16,13 +12,103 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import DeclarationError
 
-from .curvature_products import CurvatureProducts
-from .direct import DirectModel
-from .levenberg_marquardt import LevenbergMarquardt
-from .local_model import LocalModel
-from .normal_equations import NormalEquations
+from .equations import DirectModel, NormalEquations, OutputEquations, answers
+from .krylov import CurvatureProducts
+from .local_model import Damped, LocalModel
 from .objective import Forward
-from .output_equations import OutputEquations, answers
+
+_SMALLEST_DAMPING = 1e-10  # in units of the first model's mean curvature
+_ATTEMPTS = 20
+_PAYS = 0.1  # of what a step lowers: by less than that, no further correction is worth its time
+_MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
+_PRODUCT_SHARE = 25  # of a product in a matrix by layers, times n / m
+_OUTPUT_SHARE = 8  # of a product in a matrix of outputs, times their square / m
+
+
+@dataclass(frozen=True, eq=False)
+class Descended:
+    """What a damped step did.
+
+    Attributes:
+        step: s, (parameters,).
+        decrease: by how much it lowers the objective, positive.
+        attempts: how many dampings were tried.
+    """
+
+    step: Tensor
+    decrease: float
+    attempts: int
+
+
+@dataclass
+class LevenbergMarquardt:
+    """Minimizes the model + mu |s|^2 / 2, with a damping mu that learns from each step.
+
+    Further solves with the same matrix correct the step for what the linearized network is wrong
+    by, s <- s_0 - (C + mu)^-1 J' Hess R (u(w + s) - u(w) - J s), as long as each lowers the
+    objective by more than the last. The first is the second-order correction of Nocedal and Wright,
+    Numerical Optimization, section 18.3, here with the effect of the geodesic acceleration of
+    Transtrum and Sethna (2012); all are the simplified Newton iteration of Deuflhard, Newton
+    Methods for Nonlinear Problems, 2004. Steps follow the valley that they would else cross.
+
+    mu is multiplied by max(1/3, 1 - (2 r - 1)^3) after a step whose decrease is r times that of
+    the model, and by 2, 4, 8, ... where the objective would rise: Nielsen, Damping Parameter in
+    Marquardt's Method, 1999.
+
+    Attributes:
+        damping: the first mu, in units of the first model's mean curvature.
+        mu: the next, or 0 before the first step.
+        floor: the smallest that it may become, 0 before the first step.
+        corrections: of a step at most, as many as the model has use for where it is None.
+    """
+
+    damping: float = 1.0
+    mu: float = 0.0
+    floor: float = 0.0
+    corrections: int | None = None
+    name: str = field(default="levenberg-marquardt", init=False)
+
+    def descend(self, model: LocalModel, decrease: Callable[[Tensor], float]) -> Descended | None:
+        """Return a step that lowers the objective, or None where none is found.
+
+        Args:
+            model: of the objective at the current point.
+            decrease: by how much a step lowers the objective; NaN or infinity counts as a rise.
+        """
+        if self.mu == 0.0:
+            unit = model.mean_curvature
+            self.mu, self.floor = self.damping * unit, _SMALLEST_DAMPING * unit
+        growth = 2.0
+        for attempt in range(1, _ATTEMPTS + 1):
+            damped = model.minimizer(self.mu)
+            most = model.corrections if self.corrections is None else self.corrections
+            step, gained = _corrected(model, damped, decrease, most)
+            if 0 < gained < math.inf and damped.expected > 0:
+                share = min(gained / damped.expected, 1.0)
+                factor = max(1 / 3, 1 - (2 * share - 1) ** 3)
+                self.mu = max(self.mu * factor, self.floor)
+                return Descended(step, gained, attempt)
+            self.mu *= growth
+            growth *= 2
+        return None
+
+
+def _corrected(
+    model: LocalModel, damped: Damped, decrease: Callable[[Tensor], float], most: int
+) -> tuple[Tensor, float]:
+    """Return the best of a damped step and its corrections, and by how much it lowers."""
+    best, gained = damped.step, decrease(damped.step)
+    for _ in range(most):
+        step = model.inside(damped.step - damped.solve(model.bend(best)))
+        found = decrease(step)
+        if not gained < found < math.inf:
+            break
+        pays = found - gained > _PAYS * abs(found)
+        best, gained = step, found
+        if not pays:
+            break
+    return best, gained
+
 
 Form = Callable[[Forward, Tensor], LocalModel]
 
@@ -33,9 +119,6 @@ def direct(forward: Forward, point: Tensor) -> DirectModel:
 
 
 FORMS: dict[str, Form] = {"products": CurvatureProducts, "normal": direct}
-_MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
-_PRODUCT_SHARE = 25  # of a product in a matrix by layers, times n / m
-_OUTPUT_SHARE = 8  # of a product in a matrix of outputs, times their square / m
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,401 @@
+"""Gauss-Newton's model with a matrix, of the weights or of the outputs, solved directly."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, combinations_with_replacement
+
+import torch
+from torch import Tensor
+from torch.func import jacrev, jvp, vmap
+
+from liftednet import processes
+from liftednet.gradients import pulled_back
+
+from .local_model import Damped, LocalModel
+from .objective import Forward, Product, Target, Tensors
+
+_JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
+_DIRECTIONS = 16  # at a time, forward
+_MOST_ENTRIES = 2**26  # of a matrix of outputs and weights, 512 MB
+_PAIR_BYTES = 2**26  # of pairs at a time
+
+
+class DirectModel(LocalModel):
+    """A model whose damped minimizer is exact where weights are free.
+
+    Between ends it is a step of projected Newton (Bertsekas, Projected Newton Methods for
+    Optimization Problems with Simple Constraints, 1982): what rests on an end and is pushed against
+    it is held, the system is solved in the rest, and the step ends at the ends that it meets.
+    """
+
+    corrections = 10  # by a factor that is there
+
+    @abstractmethod
+    def curved(self, direction: Tensor) -> Tensor:
+        """Return C v for a direction v, (parameters,)."""
+
+    @abstractmethod
+    def solver(self, damping: float) -> Product:
+        """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
+
+    @abstractmethod
+    def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
+        """Return what the data determine of each weight that is free, and log det H among these.
+
+        It is 1 - prior_i (H^-1)_ii, (parameters,), with H = J' Hess R J + prior; 0 for others.
+        None where rounding hides it.
+
+        Args:
+            prior: (parameters,), in place of 2 rho.
+        """
+
+    def chosen(self, weights: Tensor) -> Tensor:
+        """Return the columns of weights that are free, (..., those)."""
+        return weights if self._among is None else weights.index_select(-1, self._among)
+
+    def spread(self, weights: Tensor) -> Tensor:
+        """Return numbers of weights that are free beside 0 for others, (parameters,)."""
+        if self._among is None:
+            return weights
+        return torch.zeros_like(self.point).index_copy(0, self._among, weights)
+
+    @cached_property
+    def _among(self) -> Tensor | None:
+        return None if self.free is None else self.free.nonzero()[:, 0]
+
+    def value(self, step: Tensor) -> float:
+        """Return <g, s> + <s, C s> / 2."""
+        return float(self.gradient @ step + step @ self.curved(step) / 2)
+
+    def minimizer(self, damping: float) -> Damped:
+        """Return -(C + damping I)^-1 g, or the step between the ends that stands for it."""
+        solve = self.solver(damping)
+        step = self.inside(solve(-self.gradient))
+        return Damped(step, -self.value(step), solve)
+
+
+class NormalEquations(DirectModel):
+    """A model with C as a matrix, whose damped minimizer is exact.
+
+    Attributes:
+        curvature: C, (parameters, parameters), float64 and positive semidefinite.
+    """
+
+    def __init__(self, forward: Forward, point: Tensor) -> None:
+        """Pass forward at a point, (parameters,) in float64, and form C."""
+        super().__init__(forward, point)
+        formed = by_samples if forward.layers is None else by_layers
+        (self.curvature,) = processes.total(formed(forward, point))
+        self.curvature.diagonal().add_(forward.pulls)
+
+    @property
+    def mean_curvature(self) -> float:
+        """The mean of the diagonal of C."""
+        return float(self.curvature.diagonal().mean())
+
+    def curved(self, direction: Tensor) -> Tensor:
+        """Return C v for a direction v, (parameters,)."""
+        return self.curvature @ direction
+
+    def solver(self, damping: float) -> Product:
+        """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
+        solve = _solver(self._curvature, damping)
+        return lambda b: self.spread(solve(self.chosen(b)))
+
+    def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
+        """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these."""
+        among, system = self.chosen(prior), self._curvature.clone()
+        system.diagonal().add_(among - self.chosen(self.operator.forward.pulls))
+        factor, failed = torch.linalg.cholesky_ex(system)
+        if failed:
+            return None
+        known = 1 - among * torch.cholesky_inverse(factor).diagonal()
+        return self.spread(known), 2 * float(factor.diagonal().log().sum())
+
+    @cached_property
+    def _curvature(self) -> Tensor:
+        """C among the weights that are free."""
+        return self.chosen(self.chosen(self.curvature).T)
+
+
+def _solver(curvature: Tensor, damping: float) -> Product:
+    """Return b -> (C + damping)^-1 b."""
+    damped = curvature.clone()
+    damped.diagonal().add_(damping)
+    factor, failed = torch.linalg.cholesky_ex(damped)
+    if not failed:
+        return lambda b: torch.cholesky_solve(b[:, None], factor)[:, 0]
+    if bool(damped.isfinite().all()):  # rounding of a curvature far larger than the damping
+        return lambda b: torch.linalg.lstsq(damped, b[:, None]).solution[:, 0]
+    return lambda b: torch.full_like(b, torch.nan)
+
+
+def by_samples(forward: Forward, point: Tensor) -> Tensor:
+    """Return J' Hess R J from Jacobians sample by sample, (parameters, parameters)."""
+    curvature = point.new_zeros(len(point), len(point))
+    for part in _chunks(forward, len(point)):
+        outputs = part.at(part.split(point))
+        found = zip(part.targets, outputs, jacobians(part, point, outputs), strict=True)
+        for target, answer, jacobian in found:
+            rows = jacobian.flatten(0, 2)
+            curvature += rows.T @ _bent(target, answer, jacobian).flatten(0, 2)
+    return curvature
+
+
+def _chunks(forward: Forward, parameters: int) -> Iterator[Forward]:
+    """Yield some samples after another."""
+    entries = sum(target.values.shape[1:].numel() for target in forward.targets)
+    size = max(1, _JACOBIAN_BYTES // (8 * max(1, entries) * parameters))
+    for first in range(0, forward.samples, size):
+        yield forward.take(slice(first, first + size))
+
+
+def jacobians(forward: Forward, point: Tensor, outputs: Tensors) -> Tensors:
+    """Return the derivatives of every output, (samples, rows, outputs, parameters) each.
+
+    Backward, each sample by itself, where its outputs are fewer than the weights, else forward.
+    """
+    if sum(part[0].numel() for part in outputs) > len(point):
+        return _by_weights(forward, point)
+    return _by_outputs(forward, point)
+
+
+def _by_weights(forward: Forward, point: Tensor) -> Tensors:
+    def moved(direction: Tensor) -> Tensors:
+        found: Tensors = jvp(lambda w: forward.at(forward.split(w)), (point,), (direction,))[1]
+        return found
+
+    directions = torch.eye(len(point), dtype=point.dtype, device=point.device)
+    found: Tensors = vmap(moved, out_dims=-1, chunk_size=_DIRECTIONS)(directions)
+    return found
+
+
+def _by_outputs(forward: Forward, point: Tensor) -> Tensors:
+    def of_sample(weights: Tensor, *sample: Tensor) -> Tensors:
+        alone = tuple(part[None] for part in sample)
+        return tuple(part[0] for part in forward.outputs(forward.split(weights), alone))
+
+    axes = (None, *(0 for _ in forward.data))
+    found: Tensors = vmap(jacrev(of_sample), in_dims=axes)(point, *forward.data)
+    return found
+
+
+def _bent(target: Target, outputs: Tensor, jacobian: Tensor) -> Tensor:
+    """Return weight Hess R(u) J, (samples, rows, outputs, parameters)."""
+    return hessians(target.curved(outputs), outputs) @ jacobian
+
+
+class OutputEquations(DirectModel):
+    """A model with C = A'A + P, one row of A an output, whose systems are of the outputs.
+
+    (A'A + D)^-1 b = D^-1 (b - A' (I + A D^-1 A')^-1 A D^-1 b), D = P + damping (Woodbury).
+
+    Attributes:
+        rows: A, (outputs of all samples, parameters), float64.
+    """
+
+    def __init__(self, forward: Forward, point: Tensor) -> None:
+        """Pass forward at a point, (parameters,) in float64, and form A."""
+        super().__init__(forward, point)
+        self.rows = weighed_jacobian(forward, point)
+        self._rows = self.chosen(self.rows)
+
+    @staticmethod
+    def serves(forward: Forward) -> bool:
+        """Say whether outputs are so few that this is faster, and all in this process."""
+        if forward.layers is None or processes.size() > 1:
+            return False
+        outputs, weights = answers(forward), len(forward.pulls)
+        return 4 * outputs <= 3 * weights and outputs * weights <= _MOST_ENTRIES
+
+    @property
+    def mean_curvature(self) -> float:
+        """The mean of the diagonal of C."""
+        squares = float(self.rows.flatten().dot(self.rows.flatten()))
+        return squares / self.rows.shape[1] + float(self.operator.forward.pulls.mean())
+
+    def curved(self, direction: Tensor) -> Tensor:
+        """Return C v for a direction v, (parameters,)."""
+        pulled = self.operator.forward.pulls * direction
+        return torch.addmv(pulled, self.rows.T, self.rows @ direction)
+
+    def solver(self, damping: float) -> Product:
+        """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
+        rows, diagonal = self._rows, self.chosen(self.operator.forward.pulls) + damping
+        factor = self._factor(diagonal)
+        if factor is None:
+            return lambda b: torch.full_like(b, torch.nan)
+
+        def once(right: Tensor) -> Tensor:
+            scaled = right / diagonal
+            seen = torch.cholesky_solve((rows @ scaled)[:, None], factor)[:, 0]
+            return scaled - (rows.T @ seen) / diagonal
+
+        def solve(right: Tensor) -> Tensor:
+            """Return the solution, refined once: 1 / D may be far larger than it."""
+            among = self.chosen(right)
+            found = once(among)
+            left = among - rows.T @ (rows @ found) - diagonal * found
+            return self.spread(found + once(left))
+
+        return solve
+
+    def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
+        """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these.
+
+        With K = I + A prior^-1 A' they are a_i' K^-1 a_i / prior_i for the columns a_i of A, and
+        log det K + sum log prior_i.
+        """
+        among = self.chosen(prior)
+        factor = self._factor(among)
+        if factor is None:
+            return None
+        seen = torch.linalg.solve_triangular(factor, self._rows, upper=False).square().sum(0)
+        logarithm = 2 * factor.diagonal().log().sum() + among.log().sum()
+        return self.spread(seen / among), float(logarithm)
+
+    def _factor(self, diagonal: Tensor) -> Tensor | None:
+        """Return the Cholesky factor of I + A D^-1 A', None where there is none."""
+        system = (self._rows / diagonal) @ self._rows.T
+        system.diagonal().add_(1.0)
+        factor, failed = torch.linalg.cholesky_ex(system)
+        return None if failed else factor
+
+
+def answers(forward: Forward) -> int:
+    """Return how many numbers the losses are held to, those of all processes."""
+    return int(processes.total_of(sum(target.values.numel() for target in forward.targets)))
+
+
+def weighed_jacobian(forward: Forward, point: Tensor) -> Tensor:
+    """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
+    inputs, losses = sensitivities(forward, point)
+    return torch.cat([
+        torch.cat([
+            (x.T[:, None, :, None] * slope.permute(2, 0, 1)[:, :, None]).flatten(2)
+            for x, slope in zip(inputs, loss.times(_roots(loss.curvature)), strict=True)
+        ], 2).flatten(0, 1)
+        for loss in losses
+    ])  # fmt: skip
+
+
+def _roots(curvature: Tensor) -> Tensor:
+    """Return S with S'S each matrix, positive semidefinite, (samples, outputs, outputs)."""
+    if curvature.shape[-1] == 1:
+        return curvature.clamp(min=0).sqrt()
+    values, vectors = torch.linalg.eigh(curvature)
+    roots: Tensor = values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
+    return roots
+
+
+def by_layers(forward: Forward, point: Tensor) -> Tensor:
+    """Return J' Hess R J, (parameters, parameters), of a network whose layers are known."""
+    inputs, losses = sensitivities(forward, point)
+    inputs = [rows[None] for rows in inputs]
+    slopes = [torch.cat(parts) for parts in zip(*(loss.slopes for loss in losses), strict=True)]
+    bents = (loss.times(loss.curvature) for loss in losses)
+    bent = [torch.cat(parts) for parts in zip(*bents, strict=True)]
+    ends = list(accumulate(part.numel() for part in forward.pull))
+    parts = [slice(end - part.numel(), end) for end, part in zip(ends, forward.pull, strict=True)]
+    found = point.new_empty(len(point), len(point))
+    for one, other in combinations_with_replacement(range(len(parts)), 2):
+        block = _block(inputs[one], inputs[other], slopes[one], bent[other], same=one == other)
+        found[parts[one], parts[other]] = block
+        found[parts[other], parts[one]] = block.T
+    return found
+
+
+def hessians(curved: Product, outputs: Tensor) -> Tensor:
+    """Return the matrices of a product, (samples, rows, outputs, outputs)."""
+    units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+    return torch.stack([curved(unit.expand_as(outputs)) for unit in units], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Sensitivity:
+    """What one loss and the outputs that it sees make of the pre-activations of every layer.
+
+    Attributes:
+        curvature: Hess R, (samples, outputs, outputs).
+        slopes: D = d outputs / d u of every layer, (outputs, units, samples) each.
+    """
+
+    curvature: Tensor
+    slopes: Sequence[Tensor]
+
+    def times(self, left: Tensor) -> list[Tensor]:
+        """Return L D of every layer for matrices L, (samples, rows, outputs)."""
+        return [torch.einsum("nij,jqn->iqn", left, slope) for slope in self.slopes]
+
+
+def sensitivities(forward: Forward, point: Tensor) -> tuple[list[Tensor], list[Sensitivity]]:
+    """Return [x, 1] of every layer, (inputs + 1, samples), and what every loss sees of it."""
+    assert forward.layers is not None  # the caller has seen to it
+    weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
+    with torch.enable_grad():
+        outputs, layers = forward.layers(weights, forward.data)
+    arguments, found = [u for _, u in layers], []
+    for target, answer in zip(forward.targets, outputs, strict=True):
+        units = torch.eye(answer.shape[-1], dtype=answer.dtype, device=answer.device)
+        columns = [
+            pulled_back(
+                [answer],
+                arguments,
+                [unit.expand_as(answer)],
+                retain_graph=True,
+                materialize_grads=True,
+            )
+            for unit in units
+        ]
+        slopes = [torch.stack([x.T for x in layer]) for layer in zip(*columns, strict=True)]
+        answer = answer.detach()
+        found.append(Sensitivity(hessians(target.curved(answer), answer)[:, 0], slopes))
+    return [rows.detach().T for rows, _ in layers], found
+
+
+def _block(x: Tensor, y: Tensor, slope: Tensor, bent: Tensor, *, same: bool) -> Tensor:
+    """Return the curvature between two layers, (weights of one, weights of the other)."""
+    (p, q), (r, s) = (x.shape[1], slope.shape[1]), (y.shape[1], bent.shape[1])
+    samples, total = x.shape[-1], x.new_zeros(_count(p, r, same), _count(q, s, same))
+    size = max(1, _PAIR_BYTES // (8 * sum(total.shape)))
+    for first in range(0, samples, size):
+        some = slice(first, first + size)
+        inputs = _pairs(x[..., some], y[..., some], same)
+        total.addmm_(inputs, _pairs(slope[..., some], bent[..., some], same).T)
+    if same:
+        total = total[:, _place(q, total)][_place(p, total)]
+    return total.view(p, r, q, s).transpose(1, 2).reshape(p * q, r * s)
+
+
+def _count(left: int, right: int, same: bool) -> int:
+    return left * (left + 1) // 2 if same else left * right
+
+
+def _pairs(left: Tensor, right: Tensor, same: bool) -> Tensor:
+    """Return sum over k of left_ka right_kb, (pairs, samples), those with b < a left out if same.
+
+    Args:
+        left: (k, a, samples).
+        right: (k, b, samples).
+        same: whether the sums are symmetric in a and b.
+    """
+    rows, units, samples = left.shape[1], right.shape[1], left.shape[2]
+    found, place = left.new_empty(_count(rows, units, same), samples), 0
+    for row in range(rows):
+        others = right[:, row:] if same else right
+        end = place + others.shape[1]
+        torch.sum(left[:, row, None] * others, 0, out=found[place:end])
+        place = end
+    return found
+
+
+def _place(units: int, like: Tensor) -> Tensor:
+    """Return where the pair (a, b) stands among those with a <= b, (units^2,)."""
+    one, other = torch.triu_indices(units, units, device=like.device)
+    places: Tensor = one.new_empty(units, units)
+    places[one, other] = places[other, one] = torch.arange(len(one), device=like.device)
+    return places.flatten()

@@ -1,0 +1,202 @@
+"""Newton steps with the whole Hessian, for small weight fits that resist."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from liftednet import processes
+from liftednet.errors import SolverError
+from liftednet.problems import WeightFit
+from liftednet.samples import row_chunks
+
+from . import deferred
+from .conjugate import Point, moved
+from .deferred import Late
+
+if TYPE_CHECKING:
+    from .generalized_linear import WeightDescent
+
+LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
+_JITTERS = (0.0, 1e-12, 1e-9, 1e-6)  # of the diagonal, until Cholesky succeeds
+_NEWTON_STEPS = 100
+_LARGEST = 1_024  # unknowns
+_PROXIMAL_STEPS = 200
+_LEAST = 1e-12  # of the damping, below which there is none
+_ROUNDING = 1e-9  # of the objective, by which it may seem to rise
+
+
+def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point, int]:
+    """Return the point after damped Newton steps, and how many.
+
+    Softmax fits that all but interpolate their labels have curvatures of any size, which only the
+    whole Hessian follows: a step then divides the violation by e at least.
+    """
+    steps, looks = 0, Late[Point]()
+    while steps < _NEWTON_STEPS:
+        share, then = looks.seen(descent.violation(at.gradient) / goal, at)
+        if then is not None and share <= 1:
+            return then, steps
+        steps += 1
+        descent, at = _stepped(descent, replace(at, direction=_direction(descent, at)))
+    return at, steps
+
+
+def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
+    """Return where the whole step leads if it halves the slope, or the line search."""
+    whole = descent.anchored(replace(at, y=at.y + at.direction))
+    before = descent.inner(at.gradient, at.direction).abs()
+    after = descent.inner(whole[1].gradient, at.direction).abs()
+    halves = (after <= before / 2).all()
+    on_device = deferred.stays_on_device(halves)
+    if not on_device and bool(halves):
+        return whole
+    searched = moved(descent, replace(at, step=torch.ones_like(at.step)))
+    if on_device:
+        searched.y = torch.where(halves, whole[1].y, searched.y)
+    return descent.anchored(searched)
+
+
+def is_small(problem: WeightFit) -> bool:
+    """Say whether the whole Hessian is cheap."""
+    return (problem.design.features + problem.design.bias) * problem.units <= _LARGEST
+
+
+def _direction(descent: WeightDescent, at: Point) -> Tensor:
+    system = hessian(descent.problem, at.u)
+    system.diagonal().add_(descent.pull_back.double().expand_as(at.y).reshape(-1))
+    right = -at.gradient.double().reshape(-1, 1)
+    return torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
+
+
+def hessian(problem: WeightFit, u: Tensor) -> Tensor:
+    """Return sum_i x_i x_i' (x) phi'(u_i), ((inputs + 1) units) squared, in float64."""
+    design, units = problem.design.centered, u.shape[1]
+    features = design.features + design.bias
+    identity = torch.eye(units, dtype=u.dtype, device=u.device)
+    total = u.new_zeros(features, units * units * features, dtype=torch.float64)
+    for part, x in design.rows():
+        for some in row_chunks(len(x), units * units * features):
+            slopes = _slopes(problem, u[part][some].double())
+            slopes = design.weighed(slopes, _within(part, some)) + LEAST_CURVATURE * identity
+            weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
+            total += x[some].T @ weighted.flatten(1)
+    (total,) = processes.total(total)
+    size = features * units
+    return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
+
+
+def _within(part: slice, some: slice) -> slice:
+    return slice(part.start + some.start, part.start + some.stop)
+
+
+def _slopes(problem: WeightFit, u: Tensor) -> Tensor:
+    """Return phi'(u) of every sample, (samples, units, units)."""
+    divergence = problem.divergence
+    if divergence.activation.per_unit:
+        return torch.diag_embed(divergence.link_curvature(u))
+    columns = [
+        torch.func.jvp(divergence.link_gradient, (u,), (unit.expand_as(u),))[1]
+        for unit in torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
+    ]
+    return torch.stack(columns, -1)
+
+
+_RAISED, _EASED = 10.0, 3.0  # the damping after a step that fails, and one that helps
+
+
+def proximal_newton(problem: WeightFit, value: Tensor, goal: float) -> tuple[Tensor, int]:
+    """Return [W; b + shift W] after damped semismooth Newton steps, and how many.
+
+    They look for the root of F(Y) = Y - prox_{pi / s}(Y - gradient / s), s the smoothness (Qi and
+    Sun, A nonsmooth version of Newton's method, 1993), damped until the objective falls, or F with
+    the objective level: where curvatures differ by powers of ten, first-order steps come to rest
+    before it.
+    """
+    at, mu = _Standing(problem, value), 0.0
+    for steps in range(_PROXIMAL_STEPS):
+        if at.share <= goal or mu > 1:
+            return at.value, steps
+        ahead = _Standing(problem, at.value + at.newton_direction(mu))
+        trial = _Standing(problem, ahead.following)
+        level = at.total + _ROUNDING * abs(at.total)
+        if trial.total < at.total or (trial.share < at.share / 2 and trial.total <= level):
+            at, mu = trial, mu / _EASED if mu > _LEAST else 0.0
+        else:
+            mu = max(_RAISED * mu, _LEAST)
+    return at.value, _PROXIMAL_STEPS
+
+
+class _Standing:
+    """A point and its proximal gradient step.
+
+    Attributes:
+        value: [W; b + shift W].
+        moved: F there.
+        share: the largest entry of s F, over that of the gradient's terms.
+    """
+
+    def __init__(self, problem: WeightFit, value: Tensor) -> None:
+        self.problem, self.value = problem, value
+        self.smoothness = problem.smoothness or 1.0
+        gradient, scale = problem.gradient(value)
+        self.begin = value - gradient / self.smoothness
+        self.following = proximal(problem, self.begin, 1 / self.smoothness)
+        self.moved = value - self.following
+        self.total = float(problem.total(value))
+        self.share = float((self.smoothness * self.moved / scale).abs().max())
+
+    def newton_direction(self, mu: float) -> Tensor:
+        """Return -(J + mu I)^-1 F, with J = I - P (I - H / s) and P the slope of the prox."""
+        problem, size = self.problem, self.value.numel()
+        slope = torch.func.jacfwd(lambda y: proximal(problem, y, 1 / self.smoothness))(self.begin)
+        slope = slope.reshape(size, size)
+        none = self.value.new_zeros(0, self.value.shape[1])
+        u = torch.cat([none, *(u for _, _, u in problem.pre_activations(self.value))])
+        curved = problem.lam * hessian(problem, u)
+        identity = torch.eye(size, dtype=self.value.dtype, device=self.value.device)
+        system = (1 + mu) * identity - slope @ (identity - curved / self.smoothness)
+        right = -self.moved.reshape(-1, 1)
+        found: Tensor = torch.linalg.lstsq(system.cpu(), right.cpu(), driver="gelsd").solution
+        return found.reshape(self.value.shape).to(self.value)
+
+
+def proximal(problem: WeightFit, stacked: Tensor, t: float) -> Tensor:
+    """Return the prox of t pi on the rows of W, with that of b as it is."""
+    features = problem.design.features
+    matrix = problem.penalty.prox(stacked[:features], t)
+    return torch.cat([matrix, stacked[features:]])
+
+
+def jittered_cholesky(system: Tensor) -> Tensor:
+    """Return the Cholesky factor of a system that rounding may have made singular.
+
+    Raises:
+        SolverError: it is far from positive semidefinite; on a GPU the factor is NaN there.
+    """
+    if deferred.stays_on_device(system):
+        return _first_factor(system)
+    for jitter in _JITTERS:
+        lower, info = _factored(system, jitter)
+        if int(info) == 0:
+            return lower
+    raise SolverError("the system of a weight fit is not positive definite: scale the inputs.")
+
+
+def _factored(system: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
+    shifted = system.clone()
+    shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
+    factor = torch.linalg.cholesky_ex(shifted)
+    return factor.L, factor.info
+
+
+def _first_factor(system: Tensor) -> Tensor:
+    """Return the factor without jitter where it succeeds, else with most, without a look at it."""
+    found = torch.full_like(system, torch.nan)
+    for jitter in (_JITTERS[-1], _JITTERS[0]):
+        lower, info = _factored(system, jitter)
+        found = torch.where(info == 0, lower, found)
+    return found
