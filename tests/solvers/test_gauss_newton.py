@@ -19,6 +19,7 @@ from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.models.methods.gauss_newton import _forward
+from liftednet.solvers.gauss_newton import equations
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
 from liftednet.solvers.gauss_newton.local_model import Linearized
@@ -29,7 +30,6 @@ from liftednet.solvers.gauss_newton.steps import (
     Taken,
     costs_a_matrix,
     direct,
-    equations,
     form_for,
     form_named,
     steps,
