@@ -1,7 +1,7 @@
 """An activation, declared by a convex potential Phi: phi(u) = argmax_v <u, v> - Phi(v).
 
 CVXPY states, torch computes. What is not declared is derived from the forward map where it can
-be (`liftednet.scalar_map`), and asked for by name where it cannot.
+be (`liftednet.scalar_map`), or from Phi (`liftednet.potential`), and asked for by name elsewhere.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.evaluation import conjugate_at_zero, evaluate, nearest, stating
+from liftednet.evaluation import evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
+from liftednet.potential import ScalarPotential, StatedPotential
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
 from liftednet.validation import name_of, require_positive
 
@@ -35,6 +36,7 @@ __all__ = [
 
 _DERIVED = (
     "scalar_map",
+    "ends",
     "lipschitz",
     "conjugate_at_zero",
     "margin",
@@ -50,6 +52,7 @@ class Activation:
 
     Attributes:
         per_unit: whether each unit is mapped by itself.
+        ends: of dom Phi, of a map that acts unit by unit.
         lipschitz: a Lipschitz constant of phi, or None where there is none.
 
     Example:
@@ -77,9 +80,6 @@ class Activation:
             forward: phi, an elementwise torch function or module without random parts.
             lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
 
-        Returns:
-            The activation; of a torch.nn.PReLU that of the catalogue, with its slopes.
-
         Raises:
             DeclarationError: phi is not finite, decreases, couples units, or is not torch's.
             DataError: lipschitz is not positive.
@@ -92,9 +92,10 @@ class Activation:
             tensor([[-0.5000,  0.7500]])
         """
         if isinstance(forward, torch.nn.PReLU):
-            from liftednet.activations.prelu import PReLU  # which is an Activation itself
-
-            return PReLU(forward.weight)
+            raise DeclarationError(
+                "a torch.nn.PReLU has slopes of its own, which the catalogue keeps: write "
+                "liftednet.activations.PReLU(module.weight)."
+            )
         return FunctionActivation(forward, lipschitz)
 
     @staticmethod
@@ -131,8 +132,6 @@ class Activation:
             >>> entropy.forward(torch.tensor([[0.0, 2.0]], dtype=torch.float64))
             tensor([[0.5000, 0.8808]], dtype=torch.float64)
         """
-        from liftednet.potential import PotentialActivation  # which is an Activation itself
-
         return PotentialActivation(potential, lower, upper, expression, lipschitz)
 
     @staticmethod
@@ -168,8 +167,6 @@ class Activation:
             >>> ball.forward(torch.tensor([[3.0, 4.0]])).round(decimals=4)
             tensor([[0.6000, 0.8000]])
         """
-        from liftednet.potential import StatedActivation  # which is an Activation itself
-
         return StatedActivation(expression, domain, lipschitz)
 
     @staticmethod
@@ -240,13 +237,11 @@ class Activation:
     def domain(self, v: Expression) -> list[Constraint]:
         """Return the constraints that v is in dom Phi, as CVXPY constraints.
 
-        Derived where the potential is derived too: v between the limits of phi.
+        Derived for a unit-by-unit map whose `ends` are declared, or whose potential is not.
         """
-        if self.declares("potential") or not self.per_unit:
+        if not self.per_unit or (self.declares("potential") and not self.declares("ends")):
             return []
-        low, high = self.scalar_map.infimum, self.scalar_map.supremum
-        walls = [v >= low] if math.isfinite(low) else []
-        return [*walls, v <= high] if math.isfinite(high) else walls
+        return between(v, *self.ends)
 
     def conjugate(self, u: Expression) -> Expression:
         """Return Phi*(u), summed over samples and units, as a CVXPY expression in u.
@@ -311,8 +306,13 @@ class Activation:
         Derived for a unit-by-unit map, else found by CVXPY.
         """
         if self.per_unit:
-            return v.clamp(self.scalar_map.infimum, self.scalar_map.supremum)
+            return clipped(v, *self.ends)
         return torch.from_numpy(nearest(v.detach().double().cpu().numpy(), self.domain)).to(v)
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The ends of dom Phi for a unit-by-unit map: the limits of phi where none are declared."""
+        return self.scalar_map.infimum, self.scalar_map.supremum
 
     @cached_property
     def lipschitz(self) -> float | None:
@@ -338,8 +338,20 @@ class Activation:
 
     @cached_property
     def conjugate_at_zero(self) -> float:
-        """Phi*(0) = -min Phi per unit, which ties derived values to the declared ones."""
-        return conjugate_at_zero(self)
+        """Phi*(0) = -min Phi per unit, by the first of both that is declared, else 0.
+
+        It ties derived values to the declared ones.
+        """
+        zero = torch.zeros(1, 1, dtype=torch.float64)
+        if self.declares("conjugate_value"):
+            return float(self.conjugate_value(zero))
+        if self.declares("potential_value"):
+            return -float(self.potential_value(self.forward(zero)))
+        if self.declares("conjugate"):
+            return evaluate(self.conjugate(cp.Constant(zero.numpy())))
+        if self.declares("potential"):
+            return -evaluate(self.potential(cp.Constant(self.forward(zero).detach().numpy())))
+        return 0.0
 
     @cached_property
     def _graph(self) -> Graph:
@@ -364,6 +376,24 @@ class Activation:
         """Name the class and its parameters."""
         own = {k: x for k, x in vars(self).items() if k[0] != "_" and k not in _DERIVED}
         return f"{type(self).__name__}({', '.join(f'{k}={name_of(x)}' for k, x in own.items())})"
+
+
+def clipped(v: Tensor, lower: float, upper: float) -> Tensor:
+    """Return v cut off at the ends that are finite; v itself where none is."""
+    if lower == -math.inf:
+        return v if upper == math.inf else v.clamp(max=upper)
+    return v.clamp(min=lower) if upper == math.inf else v.clamp(lower, upper)
+
+
+def between(v: Expression, lower: float, upper: float) -> list[Constraint]:
+    """Return lower <= v <= upper in CVXPY, the ends that are finite."""
+    walls = [v >= lower] if math.isfinite(lower) else []
+    return [*walls, v <= upper] if math.isfinite(upper) else walls
+
+
+def infinite_off(ends: tuple[float, float], v: Tensor, values: Tensor) -> Tensor:
+    """Return values of the samples, infinite where an entry of v is off the ends."""
+    return values.masked_fill(((v < ends[0]) | (v > ends[1])).any(-1), torch.inf)
 
 
 def require_activation(value: object, where: str) -> None:
@@ -414,6 +444,61 @@ class FunctionActivation(Activation):
     def __repr__(self) -> str:
         """Name the door and the map."""
         return f"from_function({name_of(self.function)})"
+
+
+class PotentialActivation(ScalarPotential, Activation):
+    """An activation that is declared by its potential in torch on a domain [lower, upper]."""
+
+    def __init__(
+        self,
+        potential: Map,
+        lower: float = -math.inf,
+        upper: float = math.inf,
+        expression: Callable[[Expression], Expression] | None = None,
+        lipschitz: float | None = None,
+    ) -> None:
+        """Check on a grid that Phi is elementwise, finite, convex, and grows fast enough."""
+        super().__init__(potential, lower, upper)
+        self._expression = expression
+        if lipschitz is not None:
+            self.lipschitz = require_positive("lipschitz", lipschitz)
+
+    @property
+    def ends(self) -> tuple[float, float]:  # type: ignore[override]
+        """The ends of the domain."""
+        return self.lower, self.upper
+
+    def potential(self, v: Expression) -> Expression:
+        """Return Phi(v) in CVXPY: the declared expression, else a derived piecewise quadratic."""
+        return super().potential(v) if self._expression is None else self._expression(v)
+
+    def declares(self, method: str) -> bool:
+        """Say whether it is declared: `potential` in CVXPY only where an expression was given."""
+        if method == "potential":
+            return self._expression is not None
+        return super().declares(method)
+
+
+class StatedActivation(StatedPotential, Activation):
+    """An activation that is declared by a CVXPY expression of Phi; units may be coupled."""
+
+    per_unit = False
+    accuracy = 1e-5
+
+    def __init__(
+        self,
+        expression: Callable[[Expression], Expression],
+        domain: RawDomain | None = None,
+        lipschitz: float | None = None,
+    ) -> None:
+        """Keep what was declared, which CVXPY sees when it is used."""
+        super().__init__(expression, domain)
+        self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return <u, v> - Phi(v) at v = phi(u) per sample, (samples,); its gradient is v."""
+        v = self.argmax(u.detach())
+        return (u * v).sum(-1) - self.potential_value(v)
 
 
 class DivergenceActivation(Activation):

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation, DivergenceActivation, require_activation
-from liftednet.activations.bounded import Bounded
-from liftednet.activations.piecewise_linear import Identity
+from liftednet.activations.piecewise_linear import Bounded, Identity
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 

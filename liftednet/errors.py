@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-if TYPE_CHECKING:
-    from liftednet.not_fitted import NotFittedError as NotFittedError
+import torch
+
+Given = ParamSpec("Given")
+Found = TypeVar("Found")
+
+_SIGNS = ("allocate memory", "out of memory", "Storage size calculation overflowed")  # torch's
 
 __all__ = [
     "DataError",
@@ -109,10 +115,69 @@ class FitWarning(UserWarning):
     """
 
 
-def __getattr__(name: str) -> Any:
-    """Import `NotFittedError`, and scikit-learn with it, when it is first asked for."""
-    if name == "NotFittedError":
-        from liftednet.not_fitted import NotFittedError
+if TYPE_CHECKING:
 
-        return NotFittedError
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    class NotFittedError(LiftedError, ValueError, AttributeError):
+        """A model was asked for what only a fitted one has."""
+
+
+def __getattr__(name: str) -> Any:
+    """Make `NotFittedError` when it is first asked for: scikit-learn, whose it is, loads slowly."""
+    if name != "NotFittedError":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sklearn.exceptions import NotFittedError as InSklearn
+
+    known = {"__module__": __name__, "__doc__": _NOT_FITTED}
+    made = globals()[name] = type(name, (LiftedError, InSklearn), known)
+    return made
+
+
+_NOT_FITTED = """A model was asked for what only a fitted one has.
+
+    Example:
+        >>> from liftednet import NotFittedError
+        >>> from liftednet.models import LiftedMLP
+        >>> try:
+        ...     LiftedMLP((2, 3, 2)).predict([[0.0, 0.0]])
+        ... except NotFittedError:
+        ...     print("fit it first")
+        fit it first
+    """
+
+
+def telling_of_memory(function: Callable[Given, Found]) -> Callable[Given, Found]:
+    """Return a function that raises `OutOfMemoryError` where memory runs out within.
+
+    torch raises a `RuntimeError` of its own for the CPU, another for GPUs, numpy a `MemoryError`.
+    """
+
+    @wraps(function)
+    def told(*args: Given.args, **named: Given.kwargs) -> Found:
+        try:
+            return function(*args, **named)
+        except OutOfMemoryError:
+            raise
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
+                sign in str(error) for sign in _SIGNS
+            ):
+                raise
+            arrays = [_shape(x) for x in (*args, *named.values())]
+            given = ", ".join(shape for shape in arrays if shape)
+            raise OutOfMemoryError(
+                f"memory ran out in {function.__qualname__}({given}): {_reason(error)}. Give fewer "
+                "samples at a time, as minibatches do, or make layers smaller."
+            ) from error
+
+    return told
+
+
+def _shape(value: object) -> str:
+    shape = getattr(value, "shape", None)
+    return f"array of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
+
+
+def _reason(error: BaseException) -> str:
+    """Return what was asked for, which torch tells behind the place in its source."""
+    lines = str(error).splitlines() or ["there is no more"]
+    return lines[0].rpartition("Allocator: ")[2].rstrip(". ")

@@ -6,11 +6,9 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError, LiftedError, SolverError
 from liftednet.lazy import cvxpy as cp
@@ -120,29 +118,3 @@ def evaluate_all(expressions: list[Expression]) -> list[float]:
 
 def _number(value: Any) -> float:
     return math.nan if value is None else float(np.asarray(value).reshape(()))
-
-
-class _Declared(Protocol):
-    """An activation, as far as its value at zero needs it."""
-
-    def declares(self, method: str) -> bool: ...
-    def forward(self, u: Tensor) -> Tensor: ...
-    def potential_value(self, v: Tensor) -> Tensor: ...
-    def conjugate_value(self, u: Tensor) -> Tensor: ...
-    def potential(self, v: Expression) -> Expression: ...
-    def conjugate(self, u: Expression) -> Expression: ...
-
-
-def conjugate_at_zero(activation: _Declared) -> float:
-    """Return Phi*(0) per unit from the first of Phi* and Phi that is declared, else 0."""
-    zero = torch.zeros(1, 1, dtype=torch.float64)
-    if activation.declares("conjugate_value"):
-        return float(activation.conjugate_value(zero))
-    if activation.declares("potential_value"):
-        return -float(activation.potential_value(activation.forward(zero)))
-    if activation.declares("conjugate"):
-        return evaluate(activation.conjugate(cp.Constant(zero.numpy())))
-    if activation.declares("potential"):
-        center = activation.forward(zero).detach().numpy()
-        return -evaluate(activation.potential(cp.Constant(center)))
-    return 0.0

@@ -17,8 +17,8 @@ from torch.nn import functional
 from liftednet.activation import Activation
 from liftednet.activations.loops import LoopMap, at_ends, few
 from liftednet.activations.piecewise_linear import Identity
-from liftednet.activations.saturating import Sigmoid
 from liftednet.activations.simplex import SLACK, SimplexProjection, Softmax
+from liftednet.activations.smooth import Sigmoid
 from liftednet.compiled import in_threads, refusal
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError

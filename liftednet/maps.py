@@ -8,7 +8,7 @@ all units share, a diagonal, entries that are only moved; the rest is composed o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.gradients import pulled_back
 from liftednet.lazy import cvxpy as cp
 from liftednet.samples import Design, squared_norm_of
 
@@ -461,3 +460,38 @@ def chain(map_: LinearMap) -> tuple[LinearMap, ...]:
     if isinstance(map_, Composed):
         return (*chain(map_.outer), *chain(map_.inner))
     return (map_,)
+
+
+def pulled_back(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], rows: Sequence[Tensor], **options: Any
+) -> tuple[Tensor, ...]:
+    """Return J'u, to the bits of torch.autograd.grad(outputs, inputs, rows).
+
+    That imports sympy, half a second in every process, to compare shapes that may be symbols. A
+    number whose gradient in the outputs is u has no shape to compare.
+
+    Args:
+        outputs: that are differentiated.
+        inputs: in which.
+        rows: u, of the shapes of the outputs; differentiable where the graph is created.
+        options: retain_graph, create_graph and so on.
+    """
+    with torch.enable_grad():
+        number: Tensor = _Paired.apply(*outputs, *rows)  # type: ignore[no-untyped-call]
+    return torch.autograd.grad(number, inputs, **options)
+
+
+class _Paired(torch.autograd.Function):
+    """A number that says its gradient in some tensors is some others."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        """Return 0."""
+        ctx.save_for_backward(*tensors[len(tensors) // 2 :])
+        return tensors[0].new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the other tensors as the gradient in the first."""
+        rows = ctx.saved_tensors
+        return (*rows, *(None for _ in rows))

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from liftednet.activation import Activation, require_activation, require_torch
-from liftednet.activations.bounded import Bounded
+from liftednet.activations.piecewise_linear import Bounded
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.check import check_layer

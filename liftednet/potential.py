@@ -1,4 +1,4 @@
-"""Activations declared by their potential alone: phi(u) = argmax_v <u, v> - Phi(v), solved for.
+"""What follows from a potential alone: phi(u) = argmax_v <u, v> - Phi(v) and the prox, solved for.
 
 Every map, prox and conjugate is a small convex problem of its own: slow but right. A forward map
 (`Activation.from_function`, or `forward` of a class) makes the same activation fast.
@@ -17,12 +17,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.func import grad
 
-from liftednet.activation import Activation
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.evaluation import solve_precisely, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.scalar_map import Map, increasing_root, refuse_unfit_function
-from liftednet.validation import is_number, name_of, require_positive
+from liftednet.validation import is_number, name_of
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -37,8 +36,8 @@ _STEP = 1e-4  # of a difference quotient of CVXPY's solutions, per 1 + |u|
 Stated = Callable[["Expression"], "Expression"]
 
 
-class PotentialActivation(Activation):
-    """A unit-by-unit activation declared by a convex Phi in torch on a domain [lower, upper].
+class ScalarPotential:
+    """A convex Phi in torch on a domain [lower, upper], of every unit by itself.
 
     Phi' and Phi'' come from autograd; phi(u) is the root of Phi'(v) = u between the ends of the
     domain, by Newton steps in a bracket, in float64. Its derivative is 1 / Phi''(phi(u)), and 0 at
@@ -50,19 +49,14 @@ class PotentialActivation(Activation):
         potential: Map,
         lower: float = -math.inf,
         upper: float = math.inf,
-        expression: Stated | None = None,
-        lipschitz: float | None = None,
     ) -> None:
         """Check on a grid that Phi is elementwise, finite, convex, and grows fast enough."""
         numbers = all(is_number(end) for end in (lower, upper))
         if not numbers or not lower < upper:
             raise DataError(f"a domain needs lower < upper, got {lower!r} and {upper!r}.")
         self.function, self.lower, self.upper = potential, float(lower), float(upper)
-        self._expression = expression
         refuse_unfit_function(potential, self._looked_at()[None], "a potential")
         self._refuse_bad_potential()
-        if lipschitz is not None:
-            self.lipschitz = require_positive("lipschitz", lipschitz)
 
     def _looked_at(self) -> Tensor:
         """Return points inside the domain, far apart where it is infinite."""
@@ -116,15 +110,6 @@ class PotentialActivation(Activation):
         rate = torch.where(inside, 1 / bend.where(inside, 1.0), 0.0)
         return rate, (-turn * rate**3).nan_to_num(0.0, 0.0, 0.0)
 
-    def potential(self, v: Expression) -> Expression:
-        """Return Phi(v) in CVXPY: the declared expression, else a derived piecewise quadratic."""
-        return super().potential(v) if self._expression is None else self._expression(v)
-
-    def domain(self, v: Expression) -> list[Constraint]:
-        """Return lower <= v <= upper, the ends that are finite."""
-        walls = [v >= self.lower] if math.isfinite(self.lower) else []
-        return [*walls, v <= self.upper] if math.isfinite(self.upper) else walls
-
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return argmin_v t Phi(v) + |v - w|^2 / 2, the root of t Phi'(v) + v = w."""
         step = t.double() if isinstance(t, Tensor) else torch.tensor(float(t), dtype=torch.float64)
@@ -148,10 +133,6 @@ class PotentialActivation(Activation):
         v = self.forward(u).detach()
         return (u * v).sum(-1) - self.potential_value(v).detach()
 
-    def project(self, v: Tensor) -> Tensor:
-        """Return v clipped to the domain."""
-        return v.clamp(self.lower, self.upper)
-
     @cached_property
     def lipschitz(self) -> float | None:
         """1 / inf Phi'', found on a grid where it is not declared; None where Phi is flat."""
@@ -165,12 +146,6 @@ class PotentialActivation(Activation):
         flattest = float(self._derivatives(fine)[1].nan_to_num(torch.inf, torch.inf).min())
         flattest = min(flattest, float(bend[worst]))
         return None if flattest < _FLATTEST else (1 + 1e-7) / flattest
-
-    def declares(self, method: str) -> bool:
-        """Say whether it is declared: `potential` in CVXPY only where an expression was given."""
-        if method == "potential":
-            return self._expression is not None
-        return super().declares(method)
 
     def __repr__(self) -> str:
         """Name the door, the potential and its domain."""
@@ -235,12 +210,12 @@ class _Argmax(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(u: Tensor, activation: PotentialActivation) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(u: Tensor, phi: ScalarPotential) -> tuple[Tensor, Tensor, Tensor]:
         """Return v = phi(u), phi'(u) and phi''(u)."""
         exact = u.detach().double()
         one = torch.ones_like(exact)
-        v = activation._root(exact, one, torch.zeros_like(exact))
-        rate, curl = activation.rates(exact, v)
+        v = phi._root(exact, one, torch.zeros_like(exact))
+        rate, curl = phi.rates(exact, v)
         return v.to(u), rate.to(u), curl.to(u)
 
     @staticmethod
@@ -264,9 +239,9 @@ class _Argmax(torch.autograd.Function):
         return rate * moves[0], torch.zeros_like(rate), torch.zeros_like(rate)
 
     @staticmethod
-    def vmap(info: Any, axes: Any, u: Tensor, activation: PotentialActivation) -> Any:
+    def vmap(info: Any, axes: Any, u: Tensor, phi: ScalarPotential) -> Any:
         """Map entries of more axes: each stands alone."""
-        return _Argmax.apply(u.movedim(axes[0], 0), activation), 0  # type: ignore[no-untyped-call]
+        return _Argmax.apply(u.movedim(axes[0], 0), phi), 0  # type: ignore[no-untyped-call]
 
 
 class _Rate(torch.autograd.Function):
@@ -291,26 +266,19 @@ class _Rate(torch.autograd.Function):
         return pushes[0] * ctx.saved_tensors[0], None, None
 
 
-class StatedActivation(Activation):
-    """An activation declared by a CVXPY expression of Phi alone; units may be coupled.
+class StatedPotential:
+    """Phi in CVXPY; units may be coupled.
 
     phi(u) and prox are solved by CVXPY, all samples in one problem that is compiled once for each
     number of samples. phi is the gradient of Phi*, so that its Jacobian J is symmetric, and J'g is
     the difference quotient of phi in the direction g, good to about 1e-5.
     """
 
-    per_unit = False
-    accuracy = 1e-5
-
     def __init__(
-        self,
-        expression: Stated,
-        domain: Callable[[Expression], list[Constraint]] | None = None,
-        lipschitz: float | None = None,
+        self, expression: Stated, domain: Callable[[Expression], list[Constraint]] | None
     ) -> None:
         """Keep what was declared, which CVXPY sees when it is used."""
         self._expression, self._domain = expression, domain
-        self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
         self._solved = lru_cache(maxsize=16)(self._statement)
 
     def forward(self, u: Tensor) -> Tensor:
@@ -344,11 +312,6 @@ class StatedActivation(Activation):
             scale, share = (step, 1.0) if step < 1 else (1.0, 1 / step)
             found[rows] = self._minimizer(w[rows].double() * share, scale, share).to(w)
         return found
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - Phi(v) at v = phi(u) per sample, (samples,); its gradient is v."""
-        v = self.argmax(u.detach())
-        return (u * v).sum(-1) - self.potential_value(v)
 
     def argmax(self, u: Tensor) -> Tensor:
         """Return phi(u) without a derivative, (samples, units)."""
@@ -400,11 +363,11 @@ class _StatedArgmax(torch.autograd.Function):
     """phi(u) of a potential in CVXPY; its derivative is a difference quotient of two solves."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, activation: StatedActivation) -> Tensor:
+    def forward(ctx: Any, u: Tensor, phi: StatedPotential) -> Tensor:
         """Return phi(u)."""
-        ctx.activation = activation
+        ctx.phi = phi
         ctx.save_for_backward(u)
-        return activation.argmax(u)
+        return phi.argmax(u)
 
     @staticmethod
     @once_differentiable
@@ -413,5 +376,5 @@ class _StatedArgmax(torch.autograd.Function):
         (u,), push = ctx.saved_tensors, pushes[0].double()
         size = push.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(push.dtype).tiny)
         step = _STEP * (1 + u.double().norm(dim=-1, keepdim=True)) / size
-        ahead, behind = (ctx.activation.argmax(u.double() + s * step * push) for s in (1, -1))
+        ahead, behind = (ctx.phi.argmax(u.double() + s * step * push) for s in (1, -1))
         return ((ahead - behind) / (2 * step)).to(u), None

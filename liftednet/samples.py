@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet import blas, processes
-from liftednet.blas import add_product, add_square, threads
+from liftednet import processes, products
 from liftednet.compiled import refusal
 from liftednet.errors import DataError
+from liftednet.products import add_product, add_square, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
@@ -444,4 +444,4 @@ def squared_norm_of(matrix: Tensor) -> float:
 
 def largest_eigenvalue(gram: Tensor) -> float:
     """Return the largest eigenvalue of a positive semidefinite G, float64."""
-    return max(blas.largest_eigenvalue(gram), 0.0)
+    return max(products.largest_eigenvalue(gram), 0.0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.integral_table import IntegralTable, in_chunks
+from liftednet.piecewise import IntegralTable, in_chunks
 from liftednet.validation import name_of
 
 Map = Callable[[Tensor], Tensor]

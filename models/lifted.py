@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
-from liftednet.errors import DataError, SolverError
+from liftednet.errors import DataError, SolverError, telling_of_memory
 from liftednet.layers.projection import Projection
-from liftednet.memory import telling_of_memory
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
 from liftednet.validation import require_seed

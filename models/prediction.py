@@ -13,9 +13,8 @@ from torch import Tensor
 
 from liftednet import errors, processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError
+from liftednet.errors import DataError, telling_of_memory
 from liftednet.layers.expression import TIME, value_of
-from liftednet.memory import telling_of_memory
 from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights

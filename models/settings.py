@@ -12,9 +12,8 @@ import torch
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence, Raw, joint, tight
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DataError, DeclarationError, telling_of_memory
 from liftednet.layers import Parameter
-from liftednet.memory import telling_of_memory
 from liftednet.network import Network, parameters_of
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from liftednet import processes
-from liftednet.errors import DeclarationError, SolverError
-from liftednet.memory import telling_of_memory
+from liftednet.errors import DeclarationError, SolverError, telling_of_memory
 from liftednet.problems import Fit
 from liftednet.solution import Solution, Status
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet import blas
+from liftednet import products
 from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
@@ -34,7 +34,7 @@ class Factor:
         design: [X, 1].
         curvature: lam L.
         rho: of the penalty.
-        lower: the factor, as `blas.solved` takes it.
+        lower: the factor, as `products.solved` takes it.
     """
 
     design: Design
@@ -48,7 +48,7 @@ class Factor:
 
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution for a right-hand side."""
-        return blas.solved(self.lower, right)
+        return products.solved(self.lower, right)
 
 
 def factor(design: Design, curvature: float, rho: float, previous: Factor | None = None) -> Factor:
@@ -66,7 +66,7 @@ def factor(design: Design, curvature: float, rho: float, previous: Factor | None
     else:
         system = curvature * design.gram
         system.diagonal()[: design.features] += 2 * rho
-    lower, minor = blas.factored(system)
+    lower, minor = products.factored(system)
     if minor != 0:
         raise SolverError(
             f"the ridge system with {design.features} inputs is singular in float64 (leading "

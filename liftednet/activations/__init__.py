@@ -53,14 +53,18 @@ Every one passes `liftednet.check_activation`. A map that is not here takes one 
 `Activation.from_function(torch.nn.functional.softsign)`.
 """
 
-from liftednet.activations.alternative import LeakyReLUHalfSpace, ReLUAbsolute
-from liftednet.activations.growing import ELU, Softplus
-from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU, Sign
-from liftednet.activations.pooling import MaxPooling
-from liftednet.activations.prelu import PReLU
-from liftednet.activations.quantized import Quantized
-from liftednet.activations.saturating import Arctan, Sigmoid, Sine, Tanh
+from liftednet.activations.alternative import LeakyReLUHalfSpace, MaxPooling, ReLUAbsolute
+from liftednet.activations.piecewise_linear import (
+    Clipped,
+    Identity,
+    LeakyReLU,
+    PReLU,
+    Quantized,
+    ReLU,
+    Sign,
+)
 from liftednet.activations.simplex import SimplexProjection, Softmax
+from liftednet.activations.smooth import ELU, Arctan, Sigmoid, Sine, Softplus, Tanh
 
 __all__ = [
     "ELU",

@@ -9,11 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.activations import growing
-from liftednet.activations.bounded import Bounded
-from liftednet.activations.piecewise_linear import Clipped, Identity, LeakyReLU, ReLU
-from liftednet.activations.prelu import PReLU
-from liftednet.activations.saturating import Arctan, Sigmoid, Sine, Tanh
+from liftednet.activations import smooth
+from liftednet.activations.piecewise_linear import (
+    Bounded,
+    Clipped,
+    Identity,
+    LeakyReLU,
+    PReLU,
+    ReLU,
+)
+from liftednet.activations.smooth import Arctan, Sigmoid, Sine, Softplus, Tanh
 from liftednet.compiled import refusal
 
 if TYPE_CHECKING:
@@ -26,8 +31,8 @@ _CURVED = {
     Tanh: TANH,
     Arctan: ARCTAN,
     Sine: SINE,
-    growing.Softplus: SOFTPLUS,
-    growing.ELU: ELU,
+    Softplus: SOFTPLUS,
+    smooth.ELU: ELU,
 }
 _CENTERS = {SIGMOID: 0.5, SOFTPLUS: math.log(2.0)}
 

@@ -10,8 +10,8 @@ import math
 
 import numpy as np
 
-from liftednet.activations.growing import ARTANH, EXPONENTIAL, SERIES
 from liftednet.activations.loops import ARCTAN, RAMP, SIGMOID, SINE, SOFTPLUS, TANH
+from liftednet.activations.smooth import ARTANH, EXPONENTIAL, SERIES
 
 from .lanes import compiled
 

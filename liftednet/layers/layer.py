@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.gradients import pulled_back
-from liftednet.maps import Composed, LinearMap, Moved, Rows, Traced
+from liftednet.maps import Composed, LinearMap, Moved, Rows, Traced, pulled_back
 from liftednet.samples import Design, Weights
 
 Shape = tuple[int, ...]

@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from liftednet import processes
-from liftednet.activations.grouped import Grouped
+from liftednet.activations.simplex import Grouped
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.export import ExportedGraph, modules_of, refuse_standardized

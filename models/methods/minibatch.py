@@ -17,7 +17,6 @@ from liftednet import processes
 from liftednet.activations import Identity
 from liftednet.divergences import Divergence, Margin, Raw, Tight
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.gradients import pulled_back
 from liftednet.layers.expression import (
     SAMPLE_WEIGHTS,
     TIME,
@@ -34,6 +33,7 @@ from liftednet.layers.normalization import (
 )
 from liftednet.layers.projection import Projection
 from liftednet.losses import OutputLoss
+from liftednet.maps import pulled_back
 from liftednet.network import State, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import OutputFit

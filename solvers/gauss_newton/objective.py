@@ -15,7 +15,7 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.activations import Softmax
 from liftednet.divergences import Divergence, Joint, Tight
-from liftednet.gradients import pulled_back
+from liftednet.maps import pulled_back
 
 if TYPE_CHECKING:
     from ..compiled.recurrent import RecurrentRows

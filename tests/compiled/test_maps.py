@@ -12,8 +12,8 @@ from scipy.optimize import brentq
 
 from liftednet import activations
 from liftednet.activation import Activation
-from liftednet.activations.bounded import Bounded
 from liftednet.activations.loops import compiled_prox, few, loop_map
+from liftednet.activations.piecewise_linear import Bounded
 from liftednet.compiled import maps
 
 KNOWN: list[Activation] = [

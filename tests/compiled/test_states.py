@@ -12,7 +12,7 @@ from torch import Tensor
 
 from liftednet import activations, compiled
 from liftednet.activation import Activation
-from liftednet.activations.bounded import Bounded
+from liftednet.activations.piecewise_linear import Bounded
 from liftednet.divergences import joint, within
 from liftednet.problems import Link, Measure, StateFit, ramps, state_fit
 from liftednet.problems.ramps import ramp

@@ -18,7 +18,6 @@ MAY_LOAD = (
     ("liftednet.compiled", "numba"),
     ("liftednet.solvers.kernels", "triton"),
     ("liftednet.models.estimators", "sklearn"),
-    ("liftednet.not_fitted", "sklearn"),
 )
 
 

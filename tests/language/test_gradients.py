@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from liftednet.gradients import pulled_back
+from liftednet.maps import pulled_back
 
 GENERATOR = torch.Generator().manual_seed(5)
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from liftednet import layers
 from liftednet.activations import Softmax
-from liftednet.activations.grouped import Grouped
+from liftednet.activations.simplex import Grouped
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import (
     Layer,

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet.errors import LiftedError, OutOfMemoryError
-from liftednet.memory import telling_of_memory
+from liftednet.errors import LiftedError, OutOfMemoryError, telling_of_memory
 from liftednet.models import LiftedMLP, Minibatch
 from tests.models.networks import full, labeled
 

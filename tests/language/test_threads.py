@@ -11,7 +11,7 @@ import scipy.linalg  # noqa: F401 (whose BLAS is one of those that are counted)
 import torch
 from threadpoolctl import ThreadpoolController
 
-from liftednet import activations, blas
+from liftednet import activations, products
 from liftednet.divergences import joint
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
@@ -43,9 +43,9 @@ def three_threads() -> Iterator[None]:
 
 
 def test_it_has_the_threads_of_torch() -> None:
-    with blas.threads(1 << 30):
+    with products.threads(1 << 30):
         assert set(threads()) == {torch.get_num_threads()}
-        with blas.threads(1 << 30):  # as one product inside another sum
+        with products.threads(1 << 30):  # as one product inside another sum
             assert set(threads()) == {torch.get_num_threads()}
 
 
@@ -53,12 +53,12 @@ def test_limits_that_overlap_leave_what_was_before() -> None:
     inside, left = Event(), Event()
 
     def first() -> None:
-        with blas.threads(1 << 30):
+        with products.threads(1 << 30):
             inside.wait(10)
         left.set()
 
     def second() -> None:
-        with blas.threads(1 << 30):
+        with products.threads(1 << 30):
             inside.set()
             left.wait(10)
 
