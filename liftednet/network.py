@@ -14,7 +14,6 @@ from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.activations.piecewise_linear import Bounded
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers.check import check_layer
 from liftednet.layers.expression import (
     Applied,
     Expression,
@@ -24,7 +23,7 @@ from liftednet.layers.expression import (
     apply,
     as_expression,
 )
-from liftednet.layers.layer import Shape, columns
+from liftednet.layers.layer import Shape, check_layer, columns
 from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss

@@ -18,7 +18,7 @@ from liftednet.export import Affine, ExportedGraph
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.join import Scaled, Sum
-from liftednet.layers.mapped import Mapped
+from liftednet.layers.modules import Mapped
 from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
 from liftednet.network import State

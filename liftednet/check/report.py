@@ -1,14 +1,25 @@
-"""What was checked, how far off the worst point is, and whether that is near enough."""
+"""What is checked, at which points, how far off the worst is, and whether that is near enough."""
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
+from liftednet.activation import Activation, DivergenceActivation
 from liftednet.errors import DeclarationError
+
+_EXACT, _DERIVED = 1e-5, 1e-4  # of a CVXPY solution; of one with a derived stand-in
+_SAMPLES = 24
+_SPREAD = 2.0  # standard deviation of the pre-activations
+_FAR = 3.0  # log10 of the farthest pre-activations
+_LARGEST = 1e6  # of the states of far pre-activations: beyond, squares lose what is compared
 
 
 @dataclass(frozen=True)
@@ -70,11 +81,8 @@ class Report:
         """Return the table that rich prints."""
         verdict = "the declaration holds" if self.passed else "the declaration does not hold"
         table = Table(title=f"{self.activation}: {verdict}", title_justify="left")
-        table.add_column("property")
-        table.add_column("tested")
-        table.add_column("worst", justify="right")
-        table.add_column("allowed", justify="right")
-        table.add_column("")
+        for column in ("property", "tested", "worst", "allowed", ""):
+            table.add_column(column, justify="right" if column in ("worst", "allowed") else "left")
         for check in self.checks:
             figures = f"{check.worst:.1e}", f"{check.allowed:.1e}"
             table.add_row(check.name, check.tested, *figures, "ok" if check.passed else "FAILS")
@@ -109,3 +117,114 @@ class FailedCheckError(DeclarationError):
         failed = next(check for check in report.checks if not check.passed)
         super().__init__(f"{report.activation} fails the check {failed.name!r}: {failed.failure}")
         self.report = report
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An activation and the points it is tested at; a sample is one unit where units are alone.
+
+    Attributes:
+        activation: the activation under test.
+        units: how many units a sample has.
+        generator: where the points come from.
+    """
+
+    activation: Activation
+    units: int
+    generator: torch.Generator
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the activation is declared by a raw divergence."""
+        return isinstance(self.activation, DivergenceActivation)
+
+    @cached_property
+    def u(self) -> Tensor:
+        """Pre-activations (samples, pre-units), nearest to zero first, to three decimals."""
+        units = self.activation.pre_units(self.units)
+        points = _SPREAD * self.normal(_SAMPLES, units)
+        return points[points.norm(dim=-1).argsort()].round(decimals=3)
+
+    @cached_property
+    def v(self) -> Tensor:
+        """The states phi(u), (samples, units)."""
+        return self.activation.forward(self.u).detach()
+
+    @cached_property
+    def other(self) -> Tensor:
+        """States that belong to other pre-activations, (samples, units)."""
+        order = torch.randperm(len(self.u), generator=self.generator)
+        return self.v[order]
+
+    @cached_property
+    def wide_u(self) -> Tensor:
+        """The same, and some from 0.001 to 1,000, where phi is below a million."""
+        sizes = torch.logspace(-_FAR, _FAR, 25, dtype=torch.float64).repeat(2).unsqueeze(-1)
+        if self.units == 1 and self.u.shape[1] == 1:
+            far = sizes * torch.tensor([[-1.0], [1.0]]).repeat_interleave(25, 0)
+        else:
+            far = sizes * self.normal(len(sizes), self.u.shape[1])
+        states = self.activation.forward(far).detach()
+        return torch.cat([self.u, far[(states.abs() <= _LARGEST).all(-1)]])
+
+    @cached_property
+    def wide_v(self) -> Tensor:
+        """The states phi(u) at near and far pre-activations."""
+        return self.activation.forward(self.wide_u).detach()
+
+    @cached_property
+    def wide_other(self) -> Tensor:
+        """States that belong to other pre-activations, near and far."""
+        order = torch.randperm(len(self.wide_u), generator=self.generator)
+        return self.wide_v[order]
+
+    def normal(self, *shape: int) -> Tensor:
+        """Return standard normal numbers in float64."""
+        return torch.randn(*shape, dtype=torch.float64, generator=self.generator)
+
+    def tolerance(self, method: str) -> float:
+        """Return the error allowed where CVXPY solves with an expression, declared or derived."""
+        return _EXACT if self.is_raw or self.activation.declares(method) else _DERIVED
+
+    def origin(self, method: str) -> str:
+        """Say whether a method is declared or derived."""
+        return "declared" if self.activation.declares(method) else "derived"
+
+
+def judge(
+    name: str,
+    tested: str,
+    error: Tensor,
+    allowed: float,
+    tell: str | Callable[[int], str],
+    *rows: Tensor,
+) -> Check:
+    """Return the check that every error, (samples,), is within what is allowed.
+
+    Args:
+        name: the property.
+        tested: what is compared.
+        error: one error per sample; NaN fails.
+        allowed: the largest error that passes.
+        tell: what is wrong at a sample, with braces for its rows; or a function that says it.
+        rows: (samples, ...) numbers that it tells.
+    """
+    bad = ~(error <= allowed)
+    worst = float(error.nan_to_num(torch.inf).abs().max())
+    failure = None
+    if bool(bad.any()):
+        i = int(bad.nonzero()[0])
+        failure = tell.format(*(shown(x[i]) for x in rows)) if isinstance(tell, str) else tell(i)
+    return Check(name, tested, worst, allowed, failure)
+
+
+def relative(found: Tensor, right: Tensor) -> Tensor:
+    """Return the largest |found - right| / (1 + |right|) of each sample, (samples,)."""
+    return ((found - right).abs() / (1 + right.abs())).flatten(1).amax(-1)
+
+
+def shown(row: Tensor | float) -> str:
+    """Return a number or a row of numbers to six digits."""
+    numbers = torch.as_tensor(row, dtype=torch.float64).flatten().tolist()
+    words = [f"{number:.6g}" for number in numbers]
+    return words[0] if len(words) == 1 else "(" + ", ".join(words) + ")"

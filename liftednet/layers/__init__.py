@@ -1,19 +1,17 @@
 """Layers: pre-activations that are affine in each of their arguments and in their weights."""
 
-from liftednet.layers.check import check_layer
-from liftednet.layers.declare import (
-    average_pooling,
+from liftednet.layers.convolution import average_pooling, convolution
+from liftednet.layers.dense import dense
+from liftednet.layers.expression import (
+    Expression,
+    Input,
+    Parameter,
+    Variable,
+    apply,
     concatenate,
-    convolution,
-    delay,
-    dense,
-    early,
-    first_step,
-    late,
-    turn,
 )
-from liftednet.layers.expression import Expression, Input, Parameter, Variable, apply
-from liftednet.layers.layer import Layer
+from liftednet.layers.layer import Layer, check_layer
+from liftednet.layers.time import delay, early, first_step, late, turn
 
 __all__ = [
     "Expression",

@@ -1,22 +1,28 @@
-"""Convolutions over one or two axes, u = sum over a window of x K + b."""
+"""Windows over one or two axes: convolutions, u = sum over a window of x K + b, and means."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from liftednet.errors import DataError
-from liftednet.layers.layer import Arguments, Constant, Layer, Shape, adjoint_of
-from liftednet.maps import Composed, Given, LinearMap, Moved, Rows
-from liftednet.samples import Design, Weights
+from liftednet.layers.expression import Expression, Parameter, apply, as_expression
+from liftednet.layers.layer import Arguments, Constant, Layer, Shape, by_autograd, weight_rows
+from liftednet.maps import LinearMap
+from liftednet.penalties import Penalty
+from liftednet.samples import Weights
 from liftednet.validation import require_count, require_flag
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d}
+_POOLINGS = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
 _TRANSFORMS = {1: (-1,), 2: (-2, -1)}
+
+Sizes = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -123,15 +129,11 @@ class Convolution(Layer):
         """Return x -> x convolved."""
         assert weights is not None  # it has weights
         matrix = weights.matrix
-        width = arguments[0].shape[-1]
 
         def forth(x: Tensor) -> Tensor:
             return self._convolved(x, matrix.to(x.dtype), None)
 
-        def back(u: Tensor) -> Tensor:
-            return adjoint_of(forth, u.new_empty(*u.shape[:-1], width), u)
-
-        return Given(forth, back, self._bound(matrix))
+        return by_autograd(forth, arguments[0].shape[-1], self._bound(matrix))
 
     def _bound(self, matrix: Tensor) -> float:
         """Return a bound of the squared norm: that of the convolution on a torus around x.
@@ -163,9 +165,7 @@ class Convolution(Layer):
         def back(u: Tensor) -> Tensor:
             return u.reshape(-1, channels, positions).mT.reshape(-1, channels)
 
-        return Composed(
-            Moved(forth, back, whole_rows=False), Rows(Design(self.inputs(arguments), self.bias))
-        )
+        return weight_rows(self.inputs(arguments), self.bias, forth, back)
 
     def inputs(self, arguments: Arguments) -> Tensor:
         """Return the patches of all images and groups, (samples * groups * positions, inputs)."""
@@ -180,3 +180,137 @@ class Convolution(Layer):
         )  # fmt: skip
         patches = functional.unfold(images, window, dilation, padding, stride)
         return patches.mT.reshape(-1, patches.shape[1])
+
+
+@dataclass(frozen=True)
+class AveragePooling(Layer):
+    """u = the mean of x over windows along one or two axes, channel by channel.
+
+    Attributes:
+        below: shape of x, (channels, positions along each axis).
+        window: along each axis.
+        stride: along each axis.
+
+    Raises:
+        DataError: a number is not positive, or the window does not fit into x.
+    """
+
+    homogeneous = True
+    below: Shape
+    window: Shape
+    stride: Shape
+
+    def __post_init__(self) -> None:
+        """Refuse a window that does not fit."""
+        if len(self.below) != 1 + len(self.window) or len(self.window) not in _POOLINGS:
+            raise DataError(
+                f"pooling with the window {self.window} needs channels and as many axes below, got "
+                f"the shape {self.below}."
+            )
+        for name, numbers in (("window", self.window), ("stride", self.stride)):
+            for number in numbers:
+                require_count(name, number, 1)
+        if any(window > size for window, size in zip(self.window, self.below[1:], strict=True)):
+            raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return (channels, positions along each axis)."""
+        sizes = zip(self.below[1:], self.window, self.stride, strict=True)
+        return (self.below[0], *((size - window) // step + 1 for size, window, step in sizes))
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return the means, (..., units)."""
+        return self._pooled(arguments[0])
+
+    def _pooled(self, x: Tensor) -> Tensor:
+        pool = _POOLINGS[len(self.window)]
+        means: Tensor = pool(x.reshape(-1, *self.below), self.window, self.stride)
+        return means.reshape(*x.shape[:-1], prod(self.shape()))
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return x -> the means."""
+        overlaps = (ceil(size / step) for size, step in zip(self.window, self.stride, strict=True))
+        # |A|_2^2 is at most the largest sum of a row, 1, times that of a column.
+        bound = prod(overlaps) / prod(self.window)
+        return by_autograd(self._pooled, arguments[0].shape[-1], bound)
+
+
+def convolution(
+    x: Expression,
+    channels: int,
+    window: Sizes,
+    *,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    bias: bool = True,
+    penalty: Penalty | None = None,
+    weights: Parameter | None = None,
+) -> Expression:
+    """Return x convolved over its axes, as torch.nn.Conv1d and Conv2d do.
+
+    Args:
+        x: of shape (channels, positions) or (channels, rows, columns).
+        channels: of the result.
+        window: size of the kernel, one number or one for each axis.
+        stride: likewise.
+        padding: likewise.
+        dilation: likewise.
+        groups: of channels, each of which sees its own share of those below.
+        bias: whether there is one for each channel.
+        penalty: on the kernel; None for that of the model.
+        weights: of another convolution, to be shared.
+
+    Raises:
+        DataError: the window does not fit into x.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import convolution
+        >>> maps = convolution(Network().input(1, 8, 8), 4, 3, stride=2, padding=1)
+        >>> maps.shape, maps.weights.shape  # the kernel as a matrix, window times channels below
+        ((4, 4, 4), (9, 4))
+    """
+    axes = len(as_expression(x).shape) - 1
+    layer = Convolution(
+        x.shape,
+        channels,
+        _sizes("window", window, axes),
+        _sizes("stride", stride, axes),
+        _sizes("padding", padding, axes),
+        bias,
+        _sizes("dilation", dilation, axes),
+        groups,
+    )
+    return apply(layer, x, penalty=penalty, weights=weights)
+
+
+def average_pooling(x: Expression, window: Sizes, *, stride: Sizes | None = None) -> Expression:
+    """Return the means of x over windows, channel by channel.
+
+    Args:
+        x: of shape (channels, positions) or (channels, rows, columns).
+        window: one number, or one for each axis.
+        stride: likewise; None for the window.
+
+    Raises:
+        DataError: the window does not fit into x.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import average_pooling
+        >>> average_pooling(Network().input(4, 8, 8), 2).shape
+        (4, 4, 4)
+    """
+    axes = len(as_expression(x).shape) - 1
+    sizes = _sizes("window", window, axes)
+    steps = sizes if stride is None else _sizes("stride", stride, axes)
+    return apply(AveragePooling(x.shape, sizes, steps), x)
+
+
+def _sizes(name: str, size: Any, axes: int) -> tuple[int, ...]:
+    sizes = tuple(size) if isinstance(size, tuple | list) else (size,) * axes
+    if len(sizes) != axes:
+        raise DataError(f"{name} must be one number or {axes}, got {size!r}.")
+    return sizes

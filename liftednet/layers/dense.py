@@ -7,8 +7,10 @@ from math import prod
 
 from torch import Tensor
 
-from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, rows_of
+from liftednet.layers.expression import Expression, Parameter, apply
+from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, weight_rows
 from liftednet.maps import Composed, Given, LinearMap, Moved, Rows, Times
+from liftednet.penalties import Penalty
 from liftednet.samples import Design, Weights, squared_norm_of
 from liftednet.validation import require_count, require_flag
 
@@ -59,7 +61,15 @@ class Dense(Layer):
 
     def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
         """Return [W; b] -> [x, 1] [W; b]."""
-        return rows_of(arguments[0], self.bias)
+        x: Tensor = arguments[0]
+        if x.ndim == 2:
+            return Rows(Design(x, self.bias))
+        return Composed(
+            Moved(
+                lambda u: u.view(*x.shape[:-1], u.shape[-1]), lambda u: u.reshape(-1, u.shape[-1])
+            ),
+            Rows(Design(x.flatten(0, -2), self.bias)),
+        )
 
     def inputs(self, arguments: Arguments) -> Tensor:
         """Return x, (samples, inputs)."""
@@ -118,15 +128,11 @@ class DenseAtPositions(Layer):
     def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
         """Return [W; b] -> [x, 1] [W; b], the positions of a sample in one row again."""
         leading = arguments[0].shape[:-1]
-
-        def forth(rows: Tensor) -> Tensor:
-            return rows.reshape(*leading, self._together)
-
-        def back(u: Tensor) -> Tensor:
-            return u.reshape(-1, self.units)
-
-        return Composed(
-            Moved(forth, back, whole_rows=False), Rows(Design(self.inputs(arguments), self.bias))
+        return weight_rows(
+            self.inputs(arguments),
+            self.bias,
+            lambda rows: rows.reshape(*leading, self._together),
+            lambda u: u.reshape(-1, self.units),
         )
 
     @property
@@ -138,3 +144,30 @@ class DenseAtPositions(Layer):
         """Return x at all positions, (samples * positions, inputs)."""
         x: Tensor = arguments[0]
         return x.reshape(-1, self.below[-1])
+
+
+def dense(
+    x: Expression,
+    units: int,
+    *,
+    bias: bool = True,
+    penalty: Penalty | None = None,
+    weights: Parameter | None = None,
+) -> Expression:
+    """Return x W + b.
+
+    Args:
+        x: what is below, of any shape.
+        units: columns of W.
+        bias: whether there is b.
+        penalty: on W; None for that of the model.
+        weights: of another dense layer, to be shared.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import dense
+        >>> up = dense(Network().input(3), 5)
+        >>> up.shape, up.weights.shape, up.weights.bias
+        ((5,), (3, 5), True)
+    """
+    return apply(Dense(units, bias), x, penalty=penalty, weights=weights)

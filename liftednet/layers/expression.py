@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers.gated import Product
-from liftednet.layers.join import Part, Scaled, Sum
+from liftednet.layers.join import Concatenation, Part, Product, Scaled, Sum
 from liftednet.layers.layer import Constant, Layer, Shape, columns, require_layer
-from liftednet.layers.time import AllSteps, Early, Late, Steps
 from liftednet.maps import Identity, LinearMap, composed, summed
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
@@ -273,7 +271,6 @@ def apply(
         >>> from liftednet import Network
         >>> from liftednet.layers import Layer, apply
         >>> class Reversed(Layer):
-        ...     def shape(self, x): return x
         ...     def value(self, arguments, weights): return arguments[0].flip(-1)
         >>> apply(Reversed(), Network().input(4)).shape
         (4,)
@@ -309,11 +306,30 @@ def apply(
             "be affine in them. Give the layer in between states of its own."
         )
     variables = below | {weights} if weights is not None else below
-    early = given[0].early + isinstance(layer, Early) - isinstance(layer, Late)
-    sequence = given[0].sequence
-    if isinstance(layer, Steps | AllSteps):
-        sequence = isinstance(layer, Steps)
+    early = given[0].early + layer.early
+    sequence = given[0].sequence if layer.sequence is None else layer.sequence
     return Applied(layer, arguments, shape, weights, sequence, early, variables)
+
+
+def concatenate(*arguments: Expression) -> Expression:
+    """Return the units of all arguments side by side, (..., sum of units).
+
+    Args:
+        arguments: of any units, all of them sequences or none.
+
+    Raises:
+        DataError: sequences stand beside what has one value for each sample.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import concatenate
+        >>> network = Network()
+        >>> concatenate(network.input(3), network.input(5)).shape
+        (8,)
+    """
+    return (
+        as_expression(arguments[0]) if len(arguments) == 1 else apply(Concatenation(), *arguments)
+    )
 
 
 def _refuse_others(layer: object, arguments: Sequence[Any], penalty: Any, weights: Any) -> None:

@@ -1,14 +1,15 @@
-"""Layers without weights that join or scale what comes from below."""
+"""Layers without weights that join, scale or cut what comes from below."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
-from liftednet.layers.layer import Arguments, Layer, Shape, columns
+from liftednet.layers.layer import Arguments, Layer, Moving, Shape, columns
 from liftednet.maps import Columns, Diagonal, Identity, LinearMap, Moved
 from liftednet.samples import Weights
 
@@ -23,9 +24,7 @@ class Sum(Layer):
         Raises:
             DataError: they differ.
         """
-        if len(set(shapes)) > 1:
-            raise DataError(f"a sum needs equal shapes, got {' and '.join(map(str, shapes))}.")
-        return shapes[0]
+        return _one_shape("a sum", shapes)
 
     def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
         """Return the sum."""
@@ -40,7 +39,7 @@ class Sum(Layer):
 
 
 @dataclass(frozen=True)
-class Shaped(Layer):
+class Shaped(Moving):
     """u = x, its row of units read in another shape.
 
     Attributes:
@@ -52,14 +51,6 @@ class Shaped(Layer):
     def shape(self, *shapes: Shape) -> Shape:
         """Return the other shape."""
         return self.sizes
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return x."""
-        x: Tensor = arguments[0]
-        return x
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the identity."""
@@ -97,10 +88,6 @@ class Scaled(Layer):
     scale: float
     shift: float = 0.0
 
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of x."""
-        return shapes[0]
-
     def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
         """Return scale x + shift."""
         x: Tensor = arguments[0]
@@ -112,7 +99,7 @@ class Scaled(Layer):
 
 
 @dataclass(frozen=True)
-class Part(Layer):
+class Part(Moving):
     """u = some of the units of x, as the gates of one product are cut apart.
 
     Attributes:
@@ -135,15 +122,38 @@ class Part(Layer):
             )
         return (self.last - self.first,)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return the units."""
-        x: Tensor = arguments[0]
-        return x[..., self.first : self.last]
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
-
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the choice of the units."""
         placed = Columns(slice(self.first, self.last), arguments[0].shape[-1])
         return Moved(placed.adjoint, placed.apply, whole_rows=False, by_sample=True)
+
+
+@dataclass(frozen=True)
+class Product(Layer):
+    """u = x * y, unit by unit, as in a gated cell: affine in each, not in both."""
+
+    linear = False
+    homogeneous = True
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return the shape of both.
+
+        Raises:
+            DataError: they differ.
+        """
+        return _one_shape("a product", shapes)
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return x * y."""
+        product: Tensor = arguments[0] * arguments[1]
+        return product
+
+    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+        """Return the product with the other factor."""
+        return Diagonal(arguments[1 - position])
+
+
+def _one_shape(what: str, shapes: Sequence[Shape]) -> Shape:
+    if len(set(shapes)) > 1:
+        raise DataError(f"{what} needs equal shapes, got {' and '.join(map(str, shapes))}.")
+    return shapes[0]

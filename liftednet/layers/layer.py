@@ -1,9 +1,9 @@
-"""A layer: pre-activations that are affine in each argument and in the weights."""
+"""A layer: pre-activations that are affine in each argument and in the weights, and its check."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -11,8 +11,22 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.maps import Composed, LinearMap, Moved, Rows, Traced, pulled_back
+from liftednet.maps import (
+    Composed,
+    Function,
+    Given,
+    LinearMap,
+    Moved,
+    Rows,
+    Traced,
+    pulled_back,
+)
 from liftednet.samples import Design, Weights
+from liftednet.validation import is_integer
+
+_SAMPLES = 3
+_SCALES = (1e-2, 1.0, 1e3)  # of the points at which a layer is looked at
+_TOLERANCE = 1e-9
 
 Shape = tuple[int, ...]
 Arguments = Sequence[Any]
@@ -22,10 +36,10 @@ Constant = Tensor | None
 class Layer(ABC):
     """u = f(arguments, weights), affine in each argument, and in the weights, the others fixed.
 
-    Subclass it and give `shape`, `value` and, for a layer with weights, `weight_shape`; the linear
-    maps follow by autograd, and those that are given are faster. `check_layer` refuses one that
-    is not affine. Tensors are (samples, units) or (steps, samples, units), units in one row:
-    channels of an image stand one after another.
+    Subclass it and give `value`, `shape` where it changes and, for a layer with weights,
+    `weight_shape`; the linear maps follow by autograd, and those that are given are faster.
+    `check_layer` refuses one that is not affine. Tensors are (samples, units) or (steps, samples,
+    units), units in one row: channels of an image stand one after another.
 
     Attributes:
         bias: whether the weights have a bias beside their matrix.
@@ -33,12 +47,14 @@ class Layer(ABC):
             several of them.
         plain: whether f is x W + b of its one argument x.
         affine: whether f is affine in each argument; one that is not is for minibatches alone.
+        homogeneous: whether f is 0 where an argument is.
+        sequence: whether u has steps; None where that is as in the arguments.
+        early: how many steps more than the arguments u has before the first of the data.
 
     Example:
         >>> from liftednet import Network, check_layer
         >>> from liftednet.layers import Layer, apply
         >>> class Scaling(Layer):
-        ...     def shape(self, x): return x
         ...     def weight_shape(self, x): return 1, x[0]
         ...     def value(self, arguments, weights): return arguments[0] * weights.matrix[0]
         >>> check_layer(Scaling(), (4,))  # raises an error where it is not affine
@@ -50,14 +66,17 @@ class Layer(ABC):
     linear: bool = True
     plain: bool = False
     affine: bool = True
+    homogeneous: bool = False
+    sequence: bool | None = None
+    early: int = 0
 
-    @abstractmethod
     def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of a sample of u, from those of the arguments.
+        """Return the shape of a sample of u, from those of the arguments; the first if not given.
 
         Raises:
             DataError: the shapes do not fit.
         """
+        return shapes[0]
 
     def weight_shape(self, *shapes: Shape) -> tuple[int, int] | None:
         """Return (rows, columns) of the weight matrix, or None for a layer without weights."""
@@ -79,6 +98,8 @@ class Layer(ABC):
 
     def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
         """Return f where one argument is 0, (units,) or (..., units); None where that is 0."""
+        if self.homogeneous:
+            return None
         zero = torch.zeros_like(arguments[position])
         return self.value([*arguments[:position], zero, *arguments[position + 1 :]], weights)
 
@@ -118,15 +139,31 @@ def columns(shape: Shape) -> int:
     return prod(shape)
 
 
-def rows_of(x: Tensor, bias: bool) -> LinearMap:
-    """Return the map [W; b] -> x W + b for x (samples, inputs) or (steps, samples, inputs)."""
-    rows = Rows(Design(x.flatten(0, -2), bias))
-    if x.ndim == 2:
-        return rows
-    leading = x.shape[:-1]
-    return Composed(
-        Moved(lambda u: u.view(*leading, u.shape[-1]), lambda u: u.reshape(-1, u.shape[-1])), rows
-    )
+class Moving(Layer):
+    """u = entries of one argument at other places; give `map`, and `shape` where it changes."""
+
+    homogeneous = True
+
+    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+        """Return u, (..., units)."""
+        return self.map(0, arguments, weights).apply(arguments[0])
+
+
+def weight_rows(x: Tensor, bias: bool, forth: Function, back: Function) -> LinearMap:
+    """Return the map [W; b] -> x W + b, its rows moved to where they stand in u.
+
+    Args:
+        x: (rows, inputs).
+        bias: whether there is b.
+        forth: makes u of the rows.
+        back: makes rows of u.
+    """
+    return Composed(Moved(forth, back, whole_rows=False), Rows(Design(x, bias)))
+
+
+def by_autograd(forth: Function, width: int, bound: float) -> LinearMap:
+    """Return a linear map of every sample, (..., width), whose adjoint is that of autograd."""
+    return Given(forth, lambda u: adjoint_of(forth, u.new_empty(*u.shape[:-1], width), u), bound)
 
 
 def adjoint_of(function: Any, like: Tensor, u: Tensor) -> Tensor:
@@ -135,3 +172,114 @@ def adjoint_of(function: Any, like: Tensor, u: Tensor) -> Tensor:
         point = torch.zeros(like.shape, dtype=u.dtype, device=u.device).requires_grad_()
         value = function(point)
     return pulled_back([value], [point], [u])[0]
+
+
+def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
+    """Refuse a layer that is not affine in each argument and in its weights.
+
+    f(v + t (w - v)) = (1 - t) f(v) + t f(w), <A v, u> = <v, A'u>, and |A v|^2 within the bound,
+    at random points of several sizes in float64.
+
+    Args:
+        layer: yours.
+        shapes: of a sample of each argument.
+        steps: of sequences, where the layer is for them.
+
+    Raises:
+        DeclarationError: the first of these that fails, with the argument and the point.
+
+    Example:
+        >>> from liftednet import DeclarationError, check_layer
+        >>> from liftednet.layers import Layer
+        >>> class Square(Layer):
+        ...     def value(self, arguments, weights): return arguments[0] ** 2
+        >>> try: check_layer(Square(), (4,))
+        ... except DeclarationError as error: print("is not affine" in str(error))
+        True
+    """
+    require_layer(layer)
+    if not shapes or not all(
+        isinstance(x, tuple | list) and x and all(map(is_integer, x)) for x in shapes
+    ):
+        raise DeclarationError(f"check_layer needs shapes such as (3,) or (1, 8, 8), got {shapes}.")
+    generator = torch.Generator().manual_seed(0)
+    leading = (_SAMPLES,) if steps is None else (steps, _SAMPLES)
+
+    def drawn(*size: int) -> Tensor:
+        return torch.randn(*size, generator=generator, dtype=torch.float64)
+
+    arguments = [drawn(*leading, columns(shape)) for shape in shapes]
+    wanted, weights = layer.weight_shape(*shapes), None
+    if wanted is not None:
+        weights = Weights(drawn(*wanted), drawn(wanted[1]) if layer.bias else None)
+    result = layer.value(arguments, weights)
+    expected = (*leading, columns(layer.shape(*shapes)))
+    if tuple(result.shape) != expected:
+        raise DeclarationError(
+            f"{layer} says that it has shape {expected} and gives {tuple(result.shape)}."
+        )
+    for position in range(len(arguments)):
+        _refuse_bad(
+            f"{layer}, argument {position},",
+            _in_one(layer, arguments, position, weights),
+            layer.map(position, arguments, weights),
+            arguments[position],
+            drawn,
+        )
+    if weights is not None:
+        _refuse_bad(
+            f"{layer}, its weights,",
+            lambda v: layer.value(arguments, weights.like(v)),
+            layer.weight_map(arguments, weights),
+            weights.stacked(),
+            drawn,
+        )
+
+
+def _in_one(
+    layer: Layer, arguments: Sequence[Tensor], position: int, weights: Weights | None
+) -> Callable[[Tensor], Tensor]:
+    def function(v: Tensor) -> Tensor:
+        return layer.value([*arguments[:position], v, *arguments[position + 1 :]], weights)
+
+    return function
+
+
+def _refuse_bad(
+    name: str,
+    function: Callable[[Tensor], Tensor],
+    linear: LinearMap,
+    like: Tensor,
+    drawn: Callable[..., Tensor],
+) -> None:
+    zero = function(torch.zeros_like(like))
+    for scale in _SCALES:
+        v, w = (scale * drawn(*like.shape) for _ in range(2))
+        between = function(0.3 * v + 0.7 * w)
+        straight = 0.3 * function(v) + 0.7 * function(w)
+        _refuse_far(f"{name} is not affine", between, straight, (v, w))
+        applied = linear.apply(v)
+        moved = function(v) - zero
+        _refuse_far(f"{name} has a linear map that is not its own", applied, moved, (v,))
+        u = drawn(*applied.shape)
+        pair = (applied * u).sum(), (v * linear.adjoint(u).view_as(v)).sum()
+        _refuse_far(f"{name} has an adjoint that is not that of its map", *pair, (v, u))
+        longest = float(applied.square().sum() / v.square().sum())
+        if longest > linear.squared_norm * (1 + 1e-6):
+            raise DeclarationError(
+                f"{name} has a squared norm of at least {longest:.6g}, and its bound is "
+                f"{linear.squared_norm:.6g}, at {_shown((v,))}."
+            )
+
+
+def _refuse_far(what: str, found: Tensor, wanted: Tensor, at: Sequence[Tensor]) -> None:
+    scale = float(torch.stack([found.abs().max(), wanted.abs().max()]).max())
+    off = float((found - wanted).abs().max())
+    if not off <= _TOLERANCE * max(scale, 1e-300):
+        raise DeclarationError(f"{what}: off by {off:.3g} of {scale:.3g} at {_shown(at)}.")
+
+
+def _shown(points: Sequence[Tensor]) -> str:
+    return " and ".join(
+        f"[{', '.join(f'{x:.4g}' for x in point.flatten()[:4].tolist())}, ...]" for point in points
+    )

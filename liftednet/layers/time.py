@@ -8,7 +8,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from liftednet.layers.layer import Arguments, Layer, Shape, columns
+from liftednet.errors import DataError
+from liftednet.layers.expression import TIME, Expression, apply, as_expression
+from liftednet.layers.layer import Arguments, Layer, Moving, Shape, columns
 from liftednet.maps import LinearMap, Moved
 from liftednet.samples import Weights
 
@@ -82,19 +84,8 @@ class Timeline:
 
 
 @dataclass(frozen=True)
-class Delay(Layer):
+class Delay(Moving):
     """u_t = x_(t-1), and 0 at the first step."""
-
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of x."""
-        return shapes[0]
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return x one step later, (steps, samples, units)."""
-        return delayed(arguments[0])
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the delay."""
@@ -112,21 +103,8 @@ def advanced(u: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Turn(Layer):
+class Turn(Moving):
     """u = x with each sequence in reverse; the second argument is the timeline."""
-
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of x."""
-        return shapes[0]
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return x in reverse, (steps, samples, units)."""
-        x, timeline = arguments
-        turned: Tensor = timeline.turned(x)
-        return turned
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the turn, which is its own adjoint."""
@@ -135,19 +113,10 @@ class Turn(Layer):
 
 
 @dataclass(frozen=True)
-class Early(Layer):
+class Early(Moving):
     """u = x with one more step, 0, before all."""
 
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of x."""
-        return shapes[0]
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return x after a step of zeros, (steps + 1, samples, units)."""
-        return with_early_step(arguments[0])
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
+    early = 1
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the step more."""
@@ -155,19 +124,10 @@ class Early(Layer):
 
 
 @dataclass(frozen=True)
-class Late(Layer):
+class Late(Moving):
     """u = x without its first step."""
 
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of x."""
-        return shapes[0]
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return x from its second step on, (steps - 1, samples, units)."""
-        return without_early_step(arguments[0])
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
+    early = -1
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the step less."""
@@ -199,25 +159,19 @@ class First(Layer):
 
 
 @dataclass(frozen=True)
-class Steps(Layer):
+class Steps(Moving):
     """u_t = step t of x, whose samples hold all steps in one row: a sequence of it.
 
     Attributes:
         steps: of each sample.
     """
 
+    sequence = True
     steps: int
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return the shape of a step, (units,)."""
         return (columns(shapes[0]) // self.steps,)
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return (steps, samples, units) of (samples, steps * units)."""
-        return in_steps(arguments[0], self.steps)
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the steps apart."""
@@ -225,25 +179,19 @@ class Steps(Layer):
 
 
 @dataclass(frozen=True)
-class AllSteps(Layer):
+class AllSteps(Moving):
     """u = all steps of x in one row: what is no sequence any more.
 
     Attributes:
         steps: of each sample.
     """
 
+    sequence = False
     steps: int
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return (steps, units)."""
         return (self.steps, columns(shapes[0]))
-
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
-        """Return (samples, steps * units) of (steps, samples, units)."""
-        return in_rows(arguments[0])
-
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> None:
-        """Return None: 0 for 0."""
 
     def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
         """Return the steps in one row."""
@@ -258,3 +206,94 @@ def in_steps(rows: Tensor, steps: int) -> Tensor:
 def in_rows(sequence: Tensor) -> Tensor:
     """Return (samples, steps * units) of (steps, samples, units)."""
     return sequence.transpose(0, 1).flatten(1)
+
+
+def delay(x: Expression) -> Expression:
+    """Return x one step later, 0 at the first step.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import delay
+        >>> later = delay(Network().input(1, sequence=True))
+        >>> later.layer.value([torch.tensor([1.0, 2.0, 3.0]).view(3, 1, 1)], None).flatten()
+        tensor([0., 1., 2.])
+    """
+    return apply(Delay(), _sequence("delay", x))
+
+
+def turn(x: Expression) -> Expression:
+    """Return x with each sequence in reverse.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> from liftednet import Network
+        >>> from liftednet.layers import concatenate, turn
+        >>> x = Network().input(2, sequence=True)
+        >>> both = concatenate(x, turn(x))  # each sequence beside its mirror image
+        >>> both.shape, both.sequence
+        ((4,), True)
+    """
+    return apply(Turn(), _sequence("turn", x), TIME)
+
+
+def early(x: Expression) -> Expression:
+    """Return x with one more step, 0, before all.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import early
+        >>> longer = early(Network().input(1, sequence=True))
+        >>> longer.layer.value([torch.ones(2, 1, 1)], None).flatten()
+        tensor([0., 1., 1.])
+    """
+    return apply(Early(), _sequence("early", x))
+
+
+def late(x: Expression) -> Expression:
+    """Return x without its first step.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import early, late
+        >>> rest = late(early(Network().input(1, sequence=True)))
+        >>> rest.layer.value([torch.tensor([0.0, 1.0, 2.0]).view(3, 1, 1)], None).flatten()
+        tensor([1., 2.])
+    """
+    return apply(Late(), _sequence("late", x))
+
+
+def first_step(x: Expression) -> Expression:
+    """Return 1 at the first step of x and 0 at the others.
+
+    Raises:
+        DataError: x is no sequence.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Network
+        >>> from liftednet.layers import first_step
+        >>> first = first_step(Network().input(2, sequence=True))
+        >>> first.layer.value([torch.zeros(3, 1, 2)], None).flatten()
+        tensor([1., 0., 0.])
+    """
+    return apply(First(), _sequence("first_step", x))
+
+
+def _sequence(name: str, x: Expression) -> Expression:
+    if not as_expression(x).sequence:
+        raise DataError(f"{name} needs a sequence: declare the input with sequence=True.")
+    return x

@@ -27,7 +27,7 @@ from liftednet.layers import Expression, Input, apply
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import Applied, value_of
-from liftednet.layers.normalization import RunningStatistics
+from liftednet.layers.modules import RunningStatistics
 from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import State

@@ -19,8 +19,7 @@ from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import value_of
 from liftednet.layers.join import Shaped
 from liftednet.layers.layer import Layer
-from liftednet.layers.mapped import Held, Layout, Mapped
-from liftednet.layers.normalization import RunningStatistics, Scale
+from liftednet.layers.modules import Held, Layout, Mapped, RunningStatistics, Scale
 from liftednet.network import Network
 
 from .tracing import TAKEN, Call, replaced, tensors_in, trace

@@ -26,7 +26,7 @@ from liftednet.layers.expression import (
     arguments_of,
     value_of,
 )
-from liftednet.layers.normalization import (
+from liftednet.layers.modules import (
     RunningStatistics,
     batch_statistics,
     running_statistics,

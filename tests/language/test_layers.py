@@ -24,14 +24,11 @@ from liftednet.layers import (
     delay,
     dense,
 )
-from liftednet.layers.convolution import Convolution
+from liftednet.layers.convolution import AveragePooling, Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import affine_in, apply, value_of
-from liftednet.layers.gated import Product
-from liftednet.layers.join import Concatenation, Part, Scaled, Shaped, Sum
-from liftednet.layers.mapped import Layout, Mapped
-from liftednet.layers.normalization import BatchNormalization, RunningStatistics, Scale
-from liftednet.layers.pooling import AveragePooling
+from liftednet.layers.join import Concatenation, Part, Product, Scaled, Shaped, Sum
+from liftednet.layers.modules import BatchNormalization, Layout, Mapped, RunningStatistics, Scale
 from liftednet.layers.time import AllSteps, Delay, Early, First, Late, Steps, Timeline, Turn
 from liftednet.maps import Given, Times
 from liftednet.models import Network

@@ -13,8 +13,7 @@ from torch import Tensor
 from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import DataError
-from liftednet.layers.convolution import Convolution
-from liftednet.layers.pooling import AveragePooling
+from liftednet.layers.convolution import AveragePooling, Convolution
 from liftednet.layers.time import advanced, delayed
 from liftednet.losses import CrossEntropy
 from liftednet.maps import (

@@ -398,7 +398,7 @@ REFUSED: dict[str, tuple[Callable[[], Activation], str]] = {
     "coupled samples": (CoupledSamples, "forward: separate"),
     "wrong shape": (WrongShape, "forward: finite"),
     "not a number": (NotANumber, "forward: finite"),
-    "raising": (Raising, "proximal: stationary"),
+    "raising": (Raising, "prox stationary"),
     "not a sum": (NotASum, "potential: convex in v"),
     "not compiled once": (NotCompiledOnce, "potential: convex in v"),
     "slope beyond 6": (SlopeBeyondSix, "slope"),

@@ -1,0 +1,702 @@
+"""The properties of a declaration, each a test of one, and which declarations have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation, DivergenceActivation
+from liftednet.check.report import Check, Subject, judge, relative, shown
+from liftednet.errors import LiftedError, SolverError
+from liftednet.evaluation import evaluate_all, nearest, solve_precisely
+from liftednet.lazy import cvxpy as cp
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+Test = Callable[[Subject], Check]
+
+_TYPES = (torch.float32, torch.float64)
+_MODERATE, _WIDE = 30.0, 1e6  # pre-activations up to which phi is finite, and no NaN
+_ROUNDING = 1e-9  # of phi
+_VALUE = 1e-7  # rounding of a value, where CVXPY minimizes over variables inside an expression
+_STEP = _SLOPE = 1e-5  # of difference quotients, and what these are off
+_TILT = 1e-4  # of the linear term: it moves a unique argmin by little, any other by much
+_APART = 1e-2  # how far the argmin of the tilted problems may be apart
+_REACHED = 1e3  # pre-activations that a map which is solved for itself must serve
+_NEAR = 1e-5  # of a prox to the solution, in units of 1 + |v|
+_NEAR_SOLVED = 5e-3  # the same of a forward map that CVXPY solves, to the root of its gap
+_SINGLE = 1e-4  # of float32, in units of 1 + |value|
+_INPUT = 16 * torch.finfo(torch.float32).eps  # of the input: a step may round it once and again
+
+
+def properties(subject: Subject) -> Iterator[Test]:
+    """Yield the tests of what the activation declares or has derived, the simplest first."""
+    activation = subject.activation
+    solved, raw = activation.accuracy > 0, subject.is_raw  # maps of CVXPY's are no witnesses
+    own, alone = not solved, activation.per_unit and not raw
+    split = own and not raw
+    declares = activation.declares
+    table: tuple[tuple[Test, bool], ...] = (
+        (finite, own),
+        (separate, own),
+        (monotone, split),
+        (convex_in_states, True),
+        (unique, True),
+        (argmin, True),
+        (argmin_far, own and not alone),
+        (lipschitz, not raw),
+        (convex_in_pre_activations, own and (raw or alone or declares("conjugate"))),
+        (stated_divergence, split and declares("potential") and (alone or declares("conjugate"))),
+        (potential_values, split and declares("potential")),
+        (conjugate_values, split and declares("conjugate")),
+        (excess, split and declares("excess")),
+        (computed_divergence, split),
+        (conjugate_gradient, split),
+        (outside, split),
+        (offset, split),
+        (prox_solved, split and (alone or declares("prox"))),
+        (prox_stationary, split and (alone or declares("prox"))),
+        (prox_safe, split and (alone or declares("prox"))),
+        (slope, split and alone),
+        (projection, split),
+        (single, own),
+    )
+    return (test for test, has in table if has)
+
+
+def _first(checks: Iterable[Check]) -> Check:
+    """Return the first check that fails, or the last."""
+    for check in checks:
+        if not check.passed:
+            break
+    return check
+
+
+def _failed(name: str, tested: str, failure: str, allowed: float = 0.0) -> Check:
+    return Check(name, tested, torch.inf, allowed, failure)
+
+
+# The forward map
+
+
+def finite(subject: Subject) -> Check:
+    """Check that phi keeps type and shape, is finite for |u| <= 30, and never NaN to 1e6."""
+    activation, units = subject.activation, 3
+    magnitudes = torch.logspace(-3, 6, 55, dtype=torch.float64)
+    drawn = subject.normal(len(magnitudes), activation.pre_units(units)).clamp(-1, 1)
+    points = magnitudes.unsqueeze(-1) * drawn
+    name, tested = "forward: finite", f"{len(points)} samples to |u| = {_WIDE:.0e}, both types"
+
+    def one(kind: torch.dtype) -> Check:
+        phi = activation.forward(points.to(kind)).detach()
+        if phi.shape != (len(points), units) or phi.dtype != kind:
+            found = f"{phi.dtype} of shape {tuple(phi.shape)}"
+            wanted = f"{kind} of shape {(len(points), units)}"
+            return _failed(name, tested, f"forward gives {found}, not {wanted}.")
+        near = points.abs().amax(-1, keepdim=True) <= _MODERATE
+        bad = phi.isnan() | (near & phi.isinf())
+        tell = "at u = {} it gives {}; it must be a finite number."
+        return judge(name, tested, bad.sum(-1).double(), 0.0, tell, points, phi)
+
+    return _first(map(one, _TYPES))
+
+
+def separate(subject: Subject) -> Check:
+    """Check that samples, and the units of a unit-by-unit map, are mapped by themselves."""
+    activation = subject.activation
+    points = 3 * subject.normal(20, activation.pre_units(3))
+    together = activation.forward(points).detach()
+    by_unit = activation.per_unit and not subject.is_raw
+    parts, what = (points.reshape(-1, 1), "units") if by_unit else (points, "samples")
+    alone = torch.cat([activation.forward(part.unsqueeze(0)) for part in parts]).detach()
+    alone = alone.reshape(together.shape)
+    tell = (
+        "at u = {} it gives {}, but {} where "
+        f"the {what} stand alone (with per_unit = False the units of a sample may be coupled)."
+    )
+    tested = f"20 samples of 3 units, all together and {what} alone"
+    difference = (together - alone).abs().amax(-1)
+    rows = (points, together, alone)
+    return judge("forward: separate", tested, difference, _ROUNDING, tell, *rows)
+
+
+def monotone(subject: Subject) -> Check:
+    """Check <phi(u) - phi(u'), u - u'> >= 0, over pairs that are neighbors on a line or random."""
+    left, right = _pairs(subject)
+    low, high = (subject.activation.forward(x).detach() for x in (left, right))
+    product = ((high - low) * (right - left)).sum(-1)
+    scale = (right - left).norm(dim=-1) * (1 + low.norm(dim=-1))
+    fall = (-product / scale).clamp(min=0)
+    tell = (
+        "forward gives {} at u = {} and {} at u' = {}, so that <phi(u) - phi(u'), u - u'> = {}; it "
+        "must not be negative."
+    )
+    rows = (low, left, high, right, product)
+    return judge("forward: monotone", f"{len(left)} pairs", fall, _ROUNDING, tell, *rows)
+
+
+def lipschitz(subject: Subject) -> Check:
+    """Check that no difference quotient of phi exceeds the declared or derived constant."""
+    bound = subject.activation.lipschitz
+    if bound is None:
+        return Check("lipschitz", "no constant: no joint divergence, no fast weight fit", 0.0, 0.0)
+    if not 0 < bound < float("inf"):
+        failure = f"the constant is {bound}; it must be positive and finite, or None."
+        return _failed("lipschitz", "the constant itself", failure)
+    left, right = _pairs(subject)
+    change = (subject.activation.forward(right) - subject.activation.forward(left)).detach()
+    rise = (change.norm(dim=-1) - subject.activation.accuracy).clamp(min=0)
+    quotient = rise / (right - left).norm(dim=-1)
+    tell = (
+        "between u = {} and u' = {} phi rises by {} |u - u'|, "
+        f"more than the constant {bound:.6g}."
+    )
+    excess = (quotient / bound - 1).clamp(min=0)
+    tested = f"{len(left)} quotients against {bound:.6g}"
+    return judge("lipschitz", tested, excess, 1e-6, tell, left, right, quotient)
+
+
+def _pairs(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Return pairs of pre-activations, (pairs, pre-units), at which phi is finite."""
+    left, right = _line() if subject.activation.per_unit else _random(subject)
+    finite = torch.ones(len(left), dtype=torch.bool)
+    for points in (left, right):
+        finite &= subject.activation.forward(points).detach().isfinite().all(-1)
+    return left[finite], right[finite]
+
+
+def _line() -> tuple[Tensor, Tensor]:
+    """Return neighbors on a line, from zero outwards."""
+    fine = torch.linspace(0.0, 12.0, 2401, dtype=torch.float64)
+    far = torch.logspace(1.1, 4, 60, dtype=torch.float64)
+    x = torch.cat([fine, far])
+    steps = torch.stack([x[:-1], x[1:]], dim=-1).repeat_interleave(2, dim=0)
+    steps[1::2] = -steps[1::2].flip(-1)
+    return steps[:, :1], steps[:, 1:]
+
+
+def _random(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Return pairs from near to far, half of them along the steepest direction."""
+    center = subject.normal(400, subject.activation.pre_units(subject.units))
+    direction = subject.normal(*center.shape)
+    direction[::2] = _steepest(subject, center[::2])
+    distance = torch.logspace(-3, 3, 400, dtype=torch.float64).unsqueeze(-1)
+    direction = direction / direction.norm(dim=-1, keepdim=True)
+    return center, center + distance * direction
+
+
+def _steepest(subject: Subject, points: Tensor) -> Tensor:
+    """Return the first right singular vectors of phi's Jacobian, (samples, pre-units)."""
+
+    def one(u: Tensor) -> Tensor:
+        return subject.activation.forward(u.unsqueeze(0)).squeeze(0)
+
+    jacobians = torch.stack([torch.autograd.functional.jacobian(one, u) for u in points])
+    return torch.linalg.svd(jacobians).Vh[:, 0].contiguous()
+
+
+def slope(subject: Subject) -> Check:
+    """Check phi' against difference quotients on both sides, between which a kink may fall."""
+    activation, u = subject.activation, subject.wide_u
+    found, step = activation.slope(u).detach(), _STEP * (1 + u.abs())
+    before, here, after = (activation.forward(u + k * step).detach() for k in (-1, 0, 1))
+    left, right = (here - before) / step, (after - here) / step
+    low, high = torch.minimum(left, right), torch.maximum(left, right)
+    error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())
+    tell = "at u = {} slope gives {}, the difference quotient of forward is {}."
+    tested = f"{subject.origin('slope')}, {len(u)} difference quotients"
+    rows = (u, found, (left + right) / 2)
+    return judge("slope", tested, error.amax(-1), _SLOPE, tell, *rows)
+
+
+# The argmin: a convex problem in each block by CVXPY's rules, whose one solution is `forward`
+
+
+@dataclass(frozen=True)
+class _Minimizer:
+    """A CVXPY problem that is solved for several values of one parameter."""
+
+    objective: Expression
+    domain: list[Constraint]
+    variable: cp.Variable
+    parameter: cp.Parameter
+
+    @cached_property
+    def problem(self) -> cp.Problem:
+        """The problem, compiled once."""
+        return cp.Problem(cp.Minimize(self.objective), self.domain)
+
+    def solve(self, value: Tensor) -> Tensor | str:
+        """Return the minimizer for a value of the parameter, or what CVXPY says instead."""
+        self.parameter.value = value.numpy()
+        try:
+            solve_precisely(self.problem)
+        except cp.error.SolverError as error:
+            return str(error)
+        if self.variable.value is None:
+            return f"CVXPY reports {self.problem.status}"
+        return torch.from_numpy(self.variable.value)
+
+
+def _in_states(activation: Activation, v: Expression, u: Expression) -> Expression:
+    """Return the part of D that depends on v."""
+    if isinstance(activation, DivergenceActivation):
+        return activation.divergence(v, u)
+    return activation.potential(v) - cp.sum(cp.multiply(u, v))
+
+
+def _in_pre_activations(activation: Activation, v: Expression, u: Expression) -> Expression:
+    """Return the part of D that depends on u."""
+    if isinstance(activation, DivergenceActivation):
+        return activation.divergence(v, u)
+    return activation.conjugate(u) - cp.sum(cp.multiply(v, u))
+
+
+def _tilted(subject: Subject) -> _Minimizer:
+    """Return the problem min over v of D(v, u) + <tilt, v>, the tilt a parameter."""
+    v = cp.Variable(tuple(subject.v.shape))
+    u = cp.Parameter(tuple(subject.u.shape), value=subject.u.numpy())
+    tilt = cp.Parameter(v.shape)
+    objective = _in_states(subject.activation, v, u) + cp.sum(cp.multiply(tilt, v))
+    return _Minimizer(objective, subject.activation.domain(v), v, tilt)
+
+
+def convex_in_states(subject: Subject) -> Check:
+    """Check that D is convex in v, and its parameters DPP, by CVXPY's rules."""
+    v, u = cp.Variable(tuple(subject.v.shape)), cp.Parameter(tuple(subject.u.shape))
+    name = "divergence" if subject.is_raw else "potential"
+    return _convex(
+        f"{name}: convex in v",
+        lambda: (_in_states(subject.activation, v, u), subject.activation.domain(v)),
+        lambda: _bulge(subject),
+    )
+
+
+def convex_in_pre_activations(subject: Subject) -> Check:
+    """Check that D is convex in u, and its parameters DPP, by CVXPY's rules."""
+    v, u = cp.Parameter(tuple(subject.v.shape)), cp.Variable(tuple(subject.u.shape))
+    name = "divergence" if subject.is_raw else "conjugate"
+    return _convex(
+        f"{name}: convex in u",
+        lambda: (_in_pre_activations(subject.activation, v, u), []),
+        lambda: None,
+    )
+
+
+def _convex(
+    name: str,
+    state: Callable[[], tuple[Expression, list[Constraint]]],
+    example: Callable[[], str | None],
+) -> Check:
+    failed = partial(_failed, name, tested := "CVXPY's rules (DCP, DPP)")
+    try:
+        objective, constraints = state()
+        problem = cp.Problem(cp.Minimize(cp.sum(objective)), constraints)
+    except LiftedError:
+        raise
+    except Exception as error:  # whatever a user's expression may raise
+        reason = " ".join(str(error).split())
+        return failed(f"CVXPY cannot build the expression: {type(error).__name__}: {reason}")
+    if objective.size != 1:
+        return failed(f"the expression has shape {objective.shape}; it must be a sum, one number.")
+    if problem.is_dpp():
+        return Check(name, tested, 0.0, 0.0)
+    kind = "is convex, but a product of parameters keeps it from being compiled once (DPP)"
+    if not problem.is_dcp():
+        kind = f"is {objective.curvature.lower()} by CVXPY's rules, or its domain is not convex"
+    return failed(f"the expression {kind}{example() or '.'}")
+
+
+def _bulge(subject: Subject) -> str | None:
+    """Return the first pair of states between which Phi lies above its chord, in words."""
+    if subject.is_raw:
+        return None
+    left, right = subject.v, subject.other
+    rows = torch.cat([left, right, (left + right) / 2])
+    low, high, middle = _stated(subject.activation.potential, rows).chunk(3)
+    above = middle > (low + high) / 2 + 1e-9 * (1 + low.abs() + high.abs())
+    if not bool(above.any()):
+        return None
+    i = int(above.nonzero()[0])
+    return (
+        f": halfway between v = {shown(left[i])} and v' = {shown(right[i])} Phi is "
+        f"{shown(middle[i])}, above the mean {shown((low[i] + high[i]) / 2)} of its ends."
+    )
+
+
+def unique(subject: Subject) -> Check:
+    """Check that tilting D by -1e-4 and 1e-4 in v leaves its argmin where it is."""
+    name, tested = "argmin: unique", f"{len(subject.u)} samples, tilted by {_TILT:g} both ways"
+    solve = _tilted(subject).solve
+    low, high = (solve(torch.full_like(subject.v, tilt)) for tilt in (_TILT, -_TILT))
+    if isinstance(low, str) or isinstance(high, str):
+        return _failed(name, tested, _unsolved(subject, str(low)))
+    tell = "at u = {} both v = {} and v = {} minimize D(v, u); forward gives {}."
+    rows = (subject.u, low, high, subject.v)
+    return judge(name, tested, relative(low, high), _APART, tell, *rows)
+
+
+def argmin(subject: Subject) -> Check:
+    """Check that the argmin of D over v, as CVXPY solves it, is `forward`."""
+    found = _tilted(subject).solve(torch.zeros_like(subject.v))
+    return _is_forward(subject, "argmin: equals forward", subject.u, subject.v, found)
+
+
+def argmin_far(subject: Subject) -> Check:
+    """Check the argmin at far pre-activations, each solved by itself."""
+    near, activation = len(subject.u), subject.activation
+    u, v = subject.wide_u[near:], subject.wide_v[near:]
+    state, above = cp.Variable((1, v.shape[1])), cp.Parameter((1, u.shape[1]))
+    objective = _in_states(activation, state, above)
+    problem = _Minimizer(objective, activation.domain(state), state, above)
+    found = torch.full_like(v, torch.nan)
+    for i in range(len(u)):
+        solution = problem.solve(u[i : i + 1])
+        if not isinstance(solution, str):
+            found[i] = solution[0]
+    return _is_forward(subject, "argmin: equals forward, far", u, v, found)
+
+
+def _is_forward(subject: Subject, name: str, u: Tensor, v: Tensor, found: Tensor | str) -> Check:
+    tested, allowed = f"{len(u)} samples, solved by CVXPY", subject.tolerance("potential")
+    if isinstance(found, str):
+        return _failed(name, tested, _unsolved(subject, found), allowed)
+    tell = "at u = {} forward gives {}, but the argmin of the divergence is {}."
+    return judge(name, tested, relative(v, found), allowed, tell, u, v, found)
+
+
+def _unsolved(subject: Subject, status: str) -> str:
+    """Name the first sample for which CVXPY finds no argmin."""
+    for i in range(len(subject.u)):
+        v = cp.Variable((1, subject.v.shape[1]))
+        objective = _in_states(subject.activation, v, cp.Constant(subject.u[i : i + 1].numpy()))
+        problem = cp.Problem(cp.Minimize(objective), subject.activation.domain(v))
+        solve_precisely(problem)
+        if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
+            return (
+                f"at u = {shown(subject.u[i])} D(v, u) has no minimum over v: CVXPY reports "
+                f"{problem.status}; forward gives {shown(subject.v[i])}."
+            )
+    return f"CVXPY finds no argmin for the samples together: {status}."
+
+
+# Values: the tight divergence, and the same potential and conjugate in CVXPY and in torch
+
+
+def _stated(expression: Callable[[Expression], Expression], rows: Tensor) -> Tensor:
+    """Return the value of a CVXPY expression at each row, (samples,)."""
+    values = evaluate_all([expression(cp.Constant(row[None])) for row in rows.numpy()])
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def stated_divergence(subject: Subject) -> Check:
+    """Check D(v, u) = Phi(v) - <u, v> + Phi*(u), with what is declared of it in CVXPY."""
+    activation = subject.activation
+
+    def conjugate(u: Tensor) -> Tensor:
+        if activation.declares("conjugate"):
+            return _stated(activation.conjugate, u)
+        return activation.conjugate_value(u)
+
+    return _fenchel_young(subject, "CVXPY", partial(_stated, activation.potential), conjugate)
+
+
+def computed_divergence(subject: Subject) -> Check:
+    """Check D(v, u) = Phi(v) - <u, v> + Phi*(u) as torch computes it."""
+    activation = subject.activation
+    return _fenchel_young(subject, "torch", activation.potential_value, activation.conjugate_value)
+
+
+def _fenchel_young(
+    subject: Subject,
+    where: str,
+    potential: Callable[[Tensor], Tensor],
+    conjugate: Callable[[Tensor], Tensor],
+) -> Check:
+    """Check that D vanishes at v = phi(u) and is nonnegative at every other pair."""
+    u, states, other = subject.wide_u, subject.wide_v, subject.wide_other
+    above = conjugate(u).double()
+    at_forward, elsewhere = (
+        potential(v).double() - (u * v).sum(-1) + above for v in (states, other)
+    )
+    negative = (-elsewhere).clamp(min=0)
+    error = torch.where(at_forward.isnan(), at_forward, torch.maximum(at_forward.abs(), negative))
+    error = torch.where(elsewhere.isnan(), elsewhere, error) / (1 + (u * states).sum(-1).abs())
+
+    def tell(i: int) -> str:
+        if float(at_forward[i].abs()) >= float(negative[i]):
+            return (
+                f"at u = {shown(u[i])} and v = forward(u) = {shown(states[i])} the divergence "
+                f"Phi(v) - <u, v> + Phi*(u) is {shown(at_forward[i])}; it must be 0."
+            )
+        return (
+            f"at u = {shown(u[i])} and v = {shown(other[i])} the divergence Phi(v) - "
+            f"<u, v> + Phi*(u) is {shown(elsewhere[i])}; it must not be negative."
+        )
+
+    tested = f"{len(u)} pairs at v = forward(u), {len(u)} elsewhere"
+    return judge(f"tight divergence in {where}: D >= 0", tested, error, _VALUE, tell)
+
+
+def potential_values(subject: Subject) -> Check:
+    """Check that torch and CVXPY give the same Phi(v)."""
+    return _one_value(subject, "potential", subject.wide_v)
+
+
+def conjugate_values(subject: Subject) -> Check:
+    """Check that torch and CVXPY give the same Phi*(u)."""
+    return _one_value(subject, "conjugate", subject.wide_u)
+
+
+def _one_value(subject: Subject, method: str, points: Tensor) -> Check:
+    computed = getattr(subject.activation, f"{method}_value")(points).detach()
+    stated = _stated(getattr(subject.activation, method), points)
+    error = (computed - stated).abs() / (1 + stated.abs())
+    tell = f"at {{}} {method}_value gives {{}} in torch, {method} {{}} in CVXPY."
+    tested = f"{len(points)} samples, torch {subject.origin(f'{method}_value')}"
+    rows = (points, computed, stated)
+    return judge(f"{method}: one value", tested, error, _VALUE, tell, *rows)
+
+
+def excess(subject: Subject) -> Check:
+    """Check that the declared excess is Phi(v) - |v|^2 / (2 L), and convex by CVXPY's rules."""
+    activation, v = subject.activation, subject.wide_v
+    name = "excess: potential less its square"
+    if activation.lipschitz is None:
+        return _failed(name, "no constant L", "it needs a Lipschitz constant.")
+    if not activation.excess(cp.Variable(tuple(v.shape))).is_convex():
+        failure = "the expression is not convex by CVXPY's rules."
+        return _failed(name, "CVXPY's rules (DCP)", failure)
+    square = v.square().sum(-1) / (2 * activation.lipschitz)
+    right = activation.potential_value(v).detach() - square
+    found = _stated(activation.excess, v)
+    error = (found - right).abs() / (1 + square)
+    tell = "at v = {} it gives {}, Phi(v) - |v|^2 / (2 L) is {}."
+    return judge(name, f"{len(v)} samples", error, _VALUE, tell, v, found, right)
+
+
+def offset(subject: Subject) -> Check:
+    """Check that the linear term of the joint divergence keeps it from falling below zero.
+
+    With c = phi(0) it is least at u = 0, v = phi(0); any other c must leave <c, u> + L |u|^2 / 2
+    above Phi*(u), which is what the tight divergence has in its place.
+    """
+    activation, units = subject.activation, subject.units
+    c = activation.offset(units).detach()
+    name, tested = "offset", "c = phi(0), or <c, u> + L |u|^2 / 2 >= Phi*(u)"
+    if c.shape != (units,) or not bool(c.isfinite().all()):
+        failure = f"it gives {shown(c)} of shape {tuple(c.shape)} for {units} units."
+        return _failed(name, tested, failure)
+    zero = torch.zeros(1, subject.u.shape[1], dtype=torch.float64)
+    right = activation.forward(zero).detach()[0]
+    error = (c - right).abs().max()
+    tell = f"it gives c = {shown(c)}, and phi(0) is {shown(right)}"
+    if float(error) <= _VALUE or activation.lipschitz is None:
+        return judge(name, tested, error[None], _VALUE, f"{tell}.")
+    u = torch.cat([zero, subject.wide_u])
+    square = activation.lipschitz * u.square().sum(-1) / 2
+    below = activation.conjugate_value(u).detach() - u @ c - square
+    tell += ", and at u = {} <c, u> + L |u|^2 / 2 is {} below Phi*(u)."
+    return judge(name, tested, below.clamp(min=0) / (1 + square), _VALUE, tell, u, below)
+
+
+def conjugate_gradient(subject: Subject) -> Check:
+    """Check that the difference quotients of Phi* are forward."""
+    activation, u = subject.activation, subject.wide_u
+    direction = torch.ones_like(u) if u.shape[1] == 1 else subject.normal(*u.shape)
+    step = _STEP * (1 + u.norm(dim=-1))
+    move = step.unsqueeze(-1) * direction
+    before, after = u - move, u + move
+    rise = activation.conjugate_value(after) - activation.conjugate_value(before)
+    quotient = rise.detach() / (2 * step)
+    low, high = ((activation.forward(x).detach() * direction).sum(-1) for x in (before, after))
+    error = torch.maximum(low - quotient, quotient - high).clamp(min=0) / (1 + high.abs())
+    tell = "at u = {} the difference quotient of conjugate_value along {} is {}, forward gives {}."
+    tested = f"{subject.origin('conjugate_value')}, {len(u)} difference quotients"
+    rows = (u, direction, quotient, (low + high) / 2)
+    return judge("conjugate: gradient is forward", tested, error, _SLOPE, tell, *rows)
+
+
+# The proximal map and the projection, against CVXPY and against the forward map
+
+
+def prox_solved(subject: Subject) -> Check:
+    """Check prox(w, t) against CVXPY's argmin of t Phi(v) + |v - w|^2 / 2."""
+    activation, w = subject.activation, 2 * subject.u
+    name, allowed = "prox: argmin", subject.tolerance("potential")
+    tested = f"{subject.origin('prox')}, {len(w)} samples, t = 0.1, 1, 10, solved by CVXPY"
+    v, t = cp.Variable(tuple(w.shape)), cp.Parameter(nonneg=True)
+    distance = cp.sum_squares(v - w.numpy()) / 2
+    problem = _Minimizer(t * activation.potential(v) + distance, activation.domain(v), v, t)
+
+    def one(weight: float) -> Check:
+        found, right = activation.prox(w, weight).detach(), problem.solve(torch.tensor(weight))
+        if isinstance(right, str):
+            return _failed(name, tested, f"at t = {weight}: {right}.", allowed)
+        tell = (
+            f"at w = {{}} and t = {weight:g} prox gives {{}}, but "
+            "the argmin of t Phi(v) + |v - w|^2 / 2 is {}."
+        )
+        return judge(name, tested, relative(found, right), allowed, tell, w, found, right)
+
+    return _first(map(one, (0.1, 1.0, 10.0)))
+
+
+def prox_stationary(subject: Subject) -> Check:
+    """Check that prox(w, t) is where v = phi((w - v) / t), for w to 1,000 and t from 1e-8 to 1e8.
+
+    For a unit-by-unit map v - phi((w - v) / t) increases with v, so that its sign on both sides of
+    v says how far the root may be; for others two bounds do, v - phi((w - v) / t) itself, and the
+    root of 2 t D(v, (w - v) / t), D being the tight divergence.
+    """
+    activation = subject.activation
+    w, t = _crossed(subject)
+    v = activation.prox(w, t).detach()
+    near, off = _NEAR, _beside_root if activation.per_unit else _bound
+    try:
+        error = off(activation, w, t, v)
+    except SolverError:  # a forward map that is solved for itself may not reach so far
+        kept = ((w - v).abs().amax(-1) <= _REACHED * t[:, 0]) & (t[:, 0] >= 1)
+        near, w, t, v = _NEAR_SOLVED, w[kept], t[kept], v[kept]
+        error = off(activation, w, t, v)
+
+    def tell(i: int) -> str:
+        there = activation.forward((w[i : i + 1] - v[i : i + 1]) / t[i : i + 1]).detach()
+        return (
+            f"at w = {shown(w[i])} and t = {float(t[i]):.4g} prox gives v = {shown(v[i])}, but "
+            f"phi((w - v) / t) is {shown(there)}."
+        )
+
+    tested = f"{subject.origin('prox')}, {len(w)} samples, t from {float(t.min()):.0e} to 1e8"
+    return judge("prox: v = phi((w - v) / t)", tested, error, near, tell)
+
+
+def _crossed(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Return w (samples, units) and t (samples, 1), every w with every t."""
+    every = 1 if subject.activation.per_unit else 4  # the values of others may be CVXPY's
+    points = subject.wide_u[::every]
+    weights = torch.logspace(-8, 8, 17, dtype=torch.float64)[:: min(every, 2)]
+    t = weights.repeat_interleave(len(points)).unsqueeze(-1)
+    return points.repeat(len(weights), 1), t
+
+
+def _beside_root(activation: Activation, w: Tensor, t: Tensor, v: Tensor) -> Tensor:
+    """Return an error above what is allowed where the root lies farther than that from v."""
+    reach = _NEAR * (1 + v.abs())
+    low, high = (activation.forward((w - v + k * reach) / t).detach() for k in (-1, 1))
+    near = (v + reach >= low) & (v - reach <= high)
+    found = activation.forward((w - v) / t).detach()
+    error = (v - found).abs() / (1 + v.abs())
+    error = torch.where(near, error.clamp(max=_NEAR), error.clamp(min=2 * _NEAR))
+    return torch.where(v.isfinite(), error, torch.inf).amax(-1)
+
+
+def _bound(activation: Activation, w: Tensor, t: Tensor, v: Tensor) -> Tensor:
+    """Return the lesser of two bounds on |v - prox(w, t)|, (samples,)."""
+    x = (w - v) / t
+    residual = 2 * (activation.forward(x).detach() - v).norm(dim=-1)
+    values = activation.potential_value(v).detach() + activation.conjugate_value(x).detach()
+    gap = (2 * t[:, 0] * (values - (x * v).sum(-1))).clamp(min=0).sqrt()
+    return torch.minimum(residual.nan_to_num(torch.inf), gap.nan_to_num(torch.inf))
+
+
+def prox_safe(subject: Subject) -> Check:
+    """Check that prox is finite and nonexpansive for t from 1e-8 to 1e8 in both types."""
+    w = subject.wide_u
+    name, tested = "prox: finite, nonexpansive", f"{len(w)} samples, t from 1e-8 to 1e8, both types"
+
+    def one(kind: torch.dtype, t: float) -> Check:
+        v = subject.activation.prox(w.to(kind), t).detach().double()
+        moved, step = v - v.roll(1, 0), w - w.roll(1, 0)
+        excess = (moved.norm(dim=-1) - step.norm(dim=-1)).clamp(min=0) / (1 + w.norm(dim=-1))
+        tell = (
+            f"with t = {t:g} in {kind} prox gives {{}} at w = {{}} and {{}} at w = {{}}; both "
+            "must be finite and no farther apart than the two w."
+        )
+        slack = 1e-4 if kind is torch.float32 else 1e-7
+        return judge(name, tested, excess, slack, tell, v, w, v.roll(1, 0), w.roll(1, 0))
+
+    return _first(one(kind, t) for kind in _TYPES for t in (1e-8, 1e-3, 1e3, 1e8))
+
+
+def projection(subject: Subject) -> Check:
+    """Check that project keeps phi(u), and gives the nearest point of the stated domain."""
+    activation = subject.activation
+    states = subject.wide_v
+    points = torch.cat([states, _anywhere(subject)])
+    found = activation.project(points).detach()
+    if activation.domain(cp.Variable(tuple(points.shape))):
+        right = torch.from_numpy(nearest(points.numpy(), activation.domain))
+    else:
+        right = torch.cat([states, activation.project(found[len(states) :]).detach()])
+    tell = "project moves {} to {}; the nearest point of the domain is {}."
+    name, tested = "project: nearest in the domain", f"{len(points)} samples"
+    tested = f"{subject.origin('project')}, {tested}"
+    return judge(name, tested, relative(found, right), 1e-5, tell, points, found, right)
+
+
+def _anywhere(subject: Subject) -> Tensor:
+    """Return points near and far, (samples, units), most of them outside a bounded domain."""
+    sizes = torch.logspace(0, 3, len(subject.v), dtype=torch.float64).unsqueeze(-1)
+    return torch.cat([torch.full_like(sizes, 4), sizes]) * subject.normal(
+        2 * len(sizes), subject.units
+    )
+
+
+def outside(subject: Subject) -> Check:
+    """Check that potential_value is infinite outside the domain, in both types."""
+    activation, name = subject.activation, "potential_value: infinite outside"
+    points = _anywhere(subject)
+    off = relative(points, activation.project(points).detach()) > 1e-2
+    tested = f"{int(off.sum())} samples outside, both types"
+
+    def one(kind: torch.dtype) -> Check:
+        values = activation.potential_value(points.to(kind)).detach()
+        tell = "v = {} lies outside the domain, potential_value gives {}."
+        return judge(name, tested, (off & ~values.isposinf()).double(), 0.0, tell, points, values)
+
+    return _first(map(one, _TYPES))
+
+
+# float32: every method gives what it gives in float64
+
+
+def single(subject: Subject) -> Check:
+    """Check that every method gives in float32 what it gives in float64, near and far."""
+    return _first(_rounded(*each) for each in _methods(subject))
+
+
+def _methods(subject: Subject) -> Iterator[tuple[str, Tensor, Callable[[Tensor], Tensor]]]:
+    activation = subject.activation
+    u, v = subject.wide_u, subject.wide_v
+    yield "forward", u, activation.forward
+    if subject.is_raw:
+        return
+    yield "conjugate_value", u, activation.conjugate_value
+    yield "project", 3 * u[:, : v.shape[1]], activation.project
+    if activation.per_unit:
+        yield "slope", u, activation.slope
+    if activation.per_unit or activation.declares("prox"):
+        for t in (1e-8, 1e-4, 1e-2, 1.0, 1e2, 1e8):
+            yield f"prox with t = {t:g}", u, partial(activation.prox, t=t)
+    inside = activation.potential_value(v.float().double()).isfinite()  # rounding may leave it
+    yield "potential_value", v[inside], activation.potential_value
+
+
+def _rounded(name: str, exact: Tensor, method: Callable[[Tensor], Tensor]) -> Check:
+    points = exact.float()
+    found, right = method(points).detach(), method(points.double()).detach()
+    equal = found == right.to(found.dtype)  # infinite ones, too
+    rounding = _INPUT * points.double().norm(dim=-1).view(-1, *(1,) * (right.ndim - 1))
+    error = ((found.double() - right).abs() - rounding).clamp(min=0) / (1 + right.abs())
+    error = torch.where(equal, 0.0, error).reshape(len(points), -1).amax(-1)
+    tell = f"{name} gives {{}} in float32 and {{}} in float64 at {{}}."
+    tested = f"every method, {len(points)} samples"
+    return judge("float32: as in float64", tested, error, _SINGLE, tell, found, right, points)
