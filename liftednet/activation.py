@@ -464,7 +464,7 @@ class PotentialActivation(ScalarPotential, Activation):
             self.lipschitz = require_positive("lipschitz", lipschitz)
 
     @property
-    def ends(self) -> tuple[float, float]:  # type: ignore[override]
+    def ends(self) -> tuple[float, float]:
         """The ends of the domain."""
         return self.lower, self.upper
 

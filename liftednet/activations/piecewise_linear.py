@@ -126,7 +126,7 @@ class Clipped(_Nearest):
         self.lower, self.upper = _box(self, lower, upper)
 
     @property
-    def ends(self) -> tuple[float, float]:  # type: ignore[override]
+    def ends(self) -> tuple[float, float]:
         """The box."""
         return self.lower, self.upper
 
@@ -240,7 +240,7 @@ class Quantized(Activation):
         self.margin = Clipped(self.lower, self.upper)
 
     @property
-    def ends(self) -> tuple[float, float]:  # type: ignore[override]
+    def ends(self) -> tuple[float, float]:
         """The least and the largest level."""
         return self.lower, self.upper
 
