@@ -28,8 +28,8 @@ from liftednet.activations import (
     Softplus,
     Tanh,
 )
-from liftednet.activations.grouped import Grouped
-from liftednet.layers.mapped import Layout
+from liftednet.activations.simplex import Grouped
+from liftednet.layers.modules import Layout
 from liftednet.validation import is_number
 
 from .reader import Reader, Seen, reads

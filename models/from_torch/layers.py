@@ -17,8 +17,7 @@ from liftednet.layers import Expression, apply, concatenate, delay, turn
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.expression import Applied
 from liftednet.layers.join import Part
-from liftednet.layers.mapped import Embedding, Layout
-from liftednet.layers.normalization import BatchNormalization, RunningStatistics
+from liftednet.layers.modules import BatchNormalization, Embedding, Layout, RunningStatistics
 from liftednet.layers.time import AllSteps, Steps
 from liftednet.network import State
 

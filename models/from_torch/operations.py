@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from liftednet.layers import apply
-from liftednet.layers.gated import Product
-from liftednet.layers.join import Concatenation, Scaled, Sum
-from liftednet.layers.pooling import AveragePooling
+from liftednet.layers.convolution import AveragePooling
+from liftednet.layers.join import Concatenation, Product, Scaled, Sum
 from liftednet.validation import is_number
 
 from .reader import HIDDEN, PASSED, Reader, Seen, each, reads

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import jacrev, jvp, vmap
 
 from liftednet import processes
-from liftednet.gradients import pulled_back
+from liftednet.maps import pulled_back
 
 from .local_model import Damped, LocalModel
 from .objective import Forward, Product, Target, Tensors

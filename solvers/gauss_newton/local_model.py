@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from liftednet import processes
-from liftednet.gradients import pulled_back
+from liftednet.maps import pulled_back
 
 from ..compiled.recurrent import CompiledRecurrence
 from .objective import Forward, LinearRecurrence, Product, Tensors, joined, recurrence
