@@ -13,13 +13,13 @@ from liftednet.network import Network
 
 from .certify import Certificate, certify
 from .checkpoint import Checkpoint
-from .constrained import ConstraintReport
-from .convex import input_convex
+from .constraints import ConstraintReport
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .mlp import LiftedMLP
 from .rnn import LiftedRNN
 from .run import Ending, Step, Trace
+from .shapes import input_convex
 
 if TYPE_CHECKING:
     from .estimators import LiftedClassifier as LiftedClassifier

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from liftednet.export import Affine, ExportedGraph
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.join import Scaled, Sum
+from liftednet.layers.layer import Layer
 from liftednet.layers.modules import Mapped
 from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
@@ -25,10 +25,9 @@ from liftednet.network import State
 from liftednet.samples import Weights
 from liftednet.validation import model_inside
 
-from .convex import CONVEX
 from .from_torch import lift
 from .prediction import Predictor
-from .semidefinite import Chain, semidefinite_lipschitz
+from .shapes import CONVEX, semidefinite_lipschitz
 from .standardization import Moments
 
 _MONOTONE = (*CONVEX, Arctan, Clipped, Sigmoid, Sine, Tanh)
@@ -59,6 +58,25 @@ class LayerFacts:
     zeros: float
     row_sums: tuple[float, float]
     orthogonality: float
+
+    @classmethod
+    def of(cls, name: str, weight: Tensor) -> LayerFacts:
+        """Return the facts of W in float64."""
+        singular, sums = torch.linalg.svdvals(weight), weight.sum(1)
+        return cls(
+            name, (weight.shape[0], weight.shape[1]), float(weight.min()), float(weight.max()),
+            float(singular[0]) * _NORM, float((weight == 0).double().mean()),
+            (float(sums.min()), float(sums.max())), float((singular - 1).abs().max()),
+        )  # fmt: skip
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """A row of the table of a certificate."""
+        return (
+            self.name, "{} x {}".format(*self.shape), f"{self.lowest:.4g}", f"{self.highest:.4g}",
+            f"{self.norm:.4g}", f"{self.zeros:.1%}", "{:.4g} to {:.4g}".format(*self.row_sums),
+            f"{self.orthogonality:.2g}",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,18 +126,16 @@ class Certificate:
         """Return a table."""
         outputs, inputs = self.lowest.shape
         lines = [f"certified of {inputs} inputs and {outputs} outputs, from the weights alone:"]
-        for name, of_output in (
-            ("nondecreasing in inputs", self.lowest >= 0),
-            ("nonincreasing in inputs", self.highest <= 0),
-        ):
-            for output, row in enumerate(of_output.tolist()):
-                found = [str(number) for number, holds in enumerate(row) if holds]
-                some = ", ".join(found[:12]) + (", ..." if len(found) > 12 else "")
-                if found:
-                    lines.append(f"  output {output} is {name} {some} ({len(found)} of {inputs})")
+        monotone = {"nondecreasing": self.lowest >= 0, "nonincreasing": self.highest <= 0}
+        for name, of_output in monotone.items():
+            for output, row in enumerate(of_output):
+                if found := _numbers(row):
+                    some = ", ".join(map(str, found[:12])) + (", ..." if len(found) > 12 else "")
+                    lines.append(
+                        f"  output {output} is {name} in inputs {some} ({len(found)} of {inputs})"
+                    )
         for name, of_outputs in (("convex", self.convex), ("concave", self.concave)):
-            if bool(of_outputs.any()):
-                which = ", ".join(map(str, _numbers(of_outputs)))
+            if which := ", ".join(map(str, _numbers(of_outputs))):
                 lines.append(f"  {name} in the inputs: outputs {which}")
         if self.limits:
             more = [f"and {len(self.limits) - 12} more"] if len(self.limits) > 12 else []
@@ -128,7 +144,7 @@ class Certificate:
         bound = "not bounded" if math.isinf(self.lipschitz) else f"at most {self.lipschitz:.6g}"
         lines.append(f"  Lipschitz constant {bound}")
         header = ("weights", "shape", "lowest", "highest", "norm", "zeros", "row sums", "|s - 1|")
-        rows = [header, *map(_row, self.layers)]
+        rows = [header, *(facts.cells for facts in self.layers)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -197,8 +213,8 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
             f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}"
             f"{model_inside(model)}."
         )
-    given = [layer.to(torch.empty(0, dtype=torch.float64)) for layer in weights]
-    walk = _Walk(structure, dict(zip(structure.parameters, given, strict=True)), moments, last)
+    exact = [layer.to(torch.empty(0, dtype=torch.float64)) for layer in weights]
+    walk = _Walk(structure, dict(zip(structure.parameters, exact, strict=True)), moments, last)
     return walk.certificate(semidefinite)
 
 
@@ -223,14 +239,13 @@ class _Facts:
     def unknown(self, units: int) -> _Facts:
         """Return that nothing is known of so many units."""
         any_size = self.low.new_full((len(self.low), units), math.inf)
-        no = torch.zeros(units, dtype=torch.bool)
-        return _Facts(-any_size, any_size, no, no, math.inf)
+        return _bent(-any_size, any_size, math.inf)
 
     def scaled(self, scale: Tensor) -> _Facts:
         """Return the facts of units times positive factors, (units,)."""
-        largest = float(scale.max()) * _NORM
         low, high = _outward(self.low * scale, self.high * scale)
-        return _Facts(low, high, self.convex, self.concave, self.lipschitz * largest)
+        largest = float(scale.max()) * _NORM
+        return replace(self, low=low, high=high, lipschitz=self.lipschitz * largest)
 
     def activated(self, activation: Activation) -> _Facts:
         """Return the facts of phi(u)."""
@@ -239,30 +254,23 @@ class _Facts:
         slopes = _slopes(activation)
         if slopes is None:
             return self.unknown(self.low.shape[1] // activation.pre_units(1))
-        no, found = torch.zeros_like(self.convex), self.sloped(slopes)
-        return replace(
-            found,
-            convex=self.convex if type(activation) in CONVEX else no,
-            concave=self.concave if type(activation) is Identity else no,
-        )
+        convex = self.convex & (type(activation) in CONVEX)
+        concave = self.concave & (type(activation) is Identity)
+        return replace(self.sloped(slopes), convex=convex, concave=concave)
 
     def sloped(self, slopes: tuple[float, float]) -> _Facts:
         """Return the facts of units phi(u) whose phi' lies between two slopes."""
-        flattest, steepest = slopes
         ends = [end * slope for end in (self.low, self.high) for slope in slopes]
         ends = [end.nan_to_num(0.0, torch.inf, -torch.inf) for end in ends]  # 0 times any size
         low, high = _outward(*torch.stack(ends).aminmax(dim=0))
-        no = torch.zeros_like(self.convex)
-        largest = max(abs(flattest), abs(steepest))
-        return _Facts(low, high, no, no, largest * self.lipschitz if largest else 0.0)
+        largest = max(map(abs, slopes))
+        return _bent(low, high, largest * self.lipschitz if largest else 0.0)
 
     def _softmax(self) -> _Facts:
         """Return the facts of p: dp_k / du_k in [0, 1/4], dp_k / du_j in [-1/4, 0]."""
         rise, fall = self.high.clamp(min=0), (-self.low).clamp(min=0)
         high, low = (up + _others(down) for up, down in ((rise, fall), (fall, rise)))
-        high, low = high / 4, -low / 4
-        no = torch.zeros_like(self.convex)
-        return _Facts(*_outward(low, high), no, no, self.lipschitz / 2)
+        return _bent(*_outward(-low / 4, high / 4), self.lipschitz / 2)
 
     def projected(self, layer: Projection) -> _Facts:
         """Return the facts of the nearest points, whose derivative J in u is a projection.
@@ -284,7 +292,7 @@ class _Facts:
         high = up + _halves(up if means else either, together)
         alone = ~touched[~single].any(0)
         lower, upper = (
-            torch.tensor([end is not None for end in ends])[:, None] & single[:, None]
+            (torch.tensor([end is not None for end in ends]) & single)[:, None]
             for ends in (layer.lower, layer.upper)
         )
         raised = (((rows > 0) & lower) | ((rows < 0) & upper)).any(0)  # max(u, l), which is convex
@@ -296,6 +304,12 @@ class _Facts:
         )  # fmt: skip
 
 
+def _bent(low: Tensor, high: Tensor, lipschitz: float) -> _Facts:
+    """Return the facts of units that are neither convex nor concave."""
+    no = torch.zeros(low.shape[1], dtype=torch.bool)
+    return _Facts(low, high, no, no, lipschitz)
+
+
 @dataclass(frozen=True, eq=False)
 class _Walk:
     """A network from its inputs to its outputs.
@@ -305,67 +319,72 @@ class _Walk:
         weights: of the layers, in float64.
         moments: what standardizes inputs and outputs, where that is not part of the weights.
         last: whether the activations of the losses are part of the network.
+        known: what has been found out of expressions.
     """
 
     structure: Any
     weights: dict[Any, Weights]
     moments: dict[Any, Moments]
     last: bool
+    known: dict[Any, _Facts] = field(default_factory=dict)
 
     def certificate(self, semidefinite: bool) -> Certificate:
-        known = dict(self._inputs())
+        self._begin()
         for group in self.structure.groups:
             for state in group:
-                known[state] = self._state(state, known)
-        found = [self._term(term, known) for term in self.structure.network.terms]
+                self.known[state] = self._state(state)
+        found = [self._term(term) for term in self.structure.network.terms]
         low, high = (torch.cat([getattr(x, end).T for x in found]) for end in ("low", "high"))
+        convex, concave = _joined(found, "convex"), _joined(found, "concave")
         lipschitz = _steepest(low, high, math.hypot(*(x.lipschitz for x in found)))
         if semidefinite:
-            lipschitz = min(lipschitz, self._semidefinite(known))
-        return Certificate(
-            low, high, torch.cat([x.convex for x in found]), torch.cat([x.concave for x in found]),
-            lipschitz,
-            tuple(_layer_facts(p.name, self.weights[p].matrix) for p in self.structure.parameters),
-            tuple(self._limits()),
-        )  # fmt: skip
+            lipschitz = min(lipschitz, self._semidefinite())
+        parameters = self.structure.parameters
+        layers = tuple(LayerFacts.of(p.name, self.weights[p].matrix) for p in parameters)
+        limits = tuple(self._limits())
+        return Certificate(low, high, convex, concave, lipschitz, layers, limits)
 
     def _limits(self) -> Iterator[str]:
         first = 0
         for term in self.structure.network.terms:
-            if _is_projection(term.argument):
+            if _is_of(Projection, term.argument):
                 kind = type(term.pinned.divergence.activation)
                 name = "output" if kind is Identity or not self.last else "score"
                 yield from term.argument.layer.lines(first, name)
             first += term.argument.units
 
-    def _semidefinite(self, known: dict[Any, _Facts]) -> float:
+    def _semidefinite(self) -> float:
         """Return the bound of `semidefinite_lipschitz`, with what stands before and behind."""
-        term = self.structure.network.terms[0]
-        chain, expression = Chain([], []), term.argument
-        if _is_projection(expression):
+        network = self.structure.network
+        weights: list[Any] = []
+        slopes: list[tuple[float, float]] = []
+        expression = network.terms[0].argument
+        if _is_of(Projection, expression):
             expression = expression.arguments[0]
         inside = expression
         while True:
-            below = expression.arguments[0] if _is_dense(expression) else None
-            several = len(self.structure.network.terms) + len(self.structure.network.inputs) > 2
+            below = expression.arguments[0] if _is_of(Dense, expression) else None
             unit = None if below is None else self._unit(below)
+            several = len(network.terms) + len(network.inputs) > 2
             if several or not (unit or isinstance(below, Input | State)):
                 raise DeclarationError("the semidefinite bound is for one chain of dense layers.")
             matrix = self.weights[expression.weights].matrix
             if isinstance(below, Input):
                 moments = self.moments.get(below)
                 scaled = matrix if moments is None else matrix / moments.scale.double()[:, None]
-                chain.weights.insert(0, scaled.numpy())
+                weights.insert(0, scaled.numpy())
                 break
-            chain.weights.insert(0, matrix.numpy())
+            weights.insert(0, matrix.numpy())
             if unit is None:
                 activation = self.structure.divergences[below].activation
                 raise DeclarationError(f"the slopes of {activation!r} are not known.")
-            expression, slopes = unit
-            chain.slopes.insert(0, slopes)
-        bound = semidefinite_lipschitz(chain) * _NORM
-        bounded = replace(self._facts(inside, known), lipschitz=bound)
-        return self._term(term, {**known, inside: bounded}).lipschitz
+            expression = unit[0]
+            slopes.insert(0, unit[1])
+        bound = semidefinite_lipschitz(weights, slopes) * _NORM
+        bounded = replace(self._facts(inside), lipschitz=bound)
+        return (
+            replace(self, known={**self.known, inside: bounded})._term(network.terms[0]).lipschitz
+        )
 
     def _unit(self, expression: Expression) -> tuple[Expression, tuple[float, float]] | None:
         """Return u and the ends of phi' of an expression phi(u), unit by unit; None of any other.
@@ -392,59 +411,53 @@ class _Walk:
                 return other, (unit[1][0] + factor, unit[1][1] + factor)
         return None
 
-    def _inputs(self) -> Iterator[tuple[Input, _Facts]]:
+    def _begin(self) -> None:
+        """Begin with what is known of the inputs."""
         inputs = self.structure.network.inputs
+        if any(variable.sequence for variable in inputs):
+            raise DeclarationError("certify is for networks without sequences.")
         every = torch.eye(sum(x.units for x in inputs), dtype=torch.float64)
-        ends = torch.tensor([0, *(x.units for x in inputs)]).cumsum(0).tolist()
-        for variable, (first, last) in zip(inputs, pairwise(ends), strict=True):
-            if variable.sequence:
-                raise DeclarationError("certify is for networks without sequences.")
-            part, yes = every[:, first:last], torch.ones(last - first, dtype=torch.bool)
-            facts = _Facts(part, part, yes, yes, 1.0)
-            moments = self.moments.get(variable)
-            yield variable, facts if moments is None else facts.scaled(1 / moments.scale.double())
+        for variable, part in zip(inputs, every.split([x.units for x in inputs], 1), strict=True):
+            yes = torch.ones(variable.units, dtype=torch.bool)
+            facts, moments = _Facts(part, part, yes, yes, 1.0), self.moments.get(variable)
+            scaled = facts if moments is None else facts.scaled(1 / moments.scale.double())
+            self.known[variable] = scaled
 
-    def _state(self, state: State, known: dict[Any, _Facts]) -> _Facts:
-        activation = self.structure.divergences[state].activation
-        found = self._facts(state.argument, known).activated(activation)
+    def _state(self, state: State) -> _Facts:
+        found = self._facts(state.argument).activated(self.structure.divergences[state].activation)
         if state.bounds is None:
             return found
-        clipped = torch.zeros_like(found.convex)
-        return _Facts(
-            found.low.clamp(max=0), found.high.clamp(min=0), clipped, clipped, found.lipschitz
-        )
+        return _bent(found.low.clamp(max=0), found.high.clamp(min=0), found.lipschitz)
 
-    def _term(self, term: Any, known: dict[Any, _Facts]) -> _Facts:
+    def _term(self, term: Any) -> _Facts:
         if term.state is not None and self.last:
-            facts = known[term.state]
+            facts = self.known[term.state]
         else:
-            facts = self._facts(term.argument, known)
+            facts = self._facts(term.argument)
             if self.last:
                 facts = facts.activated(term.pinned.divergence.activation)
         moments = self.moments.get(term.label)
         return facts if moments is None else facts.scaled(moments.scale.double())
 
-    def _facts(self, expression: Expression, known: dict[Any, _Facts]) -> _Facts:
-        if expression in known:
-            return known[expression]
-        assert isinstance(expression, Applied)  # states and inputs are known
+    def _facts(self, expression: Expression) -> _Facts:
+        if expression not in self.known:
+            assert isinstance(expression, Applied)  # states and inputs are known
+            self.known[expression] = self._applied(expression)
+        return self.known[expression]
+
+    def _applied(self, expression: Applied) -> _Facts:
         layer, unit = expression.layer, self._unit(expression)
         if unit is not None and not expression.sequence:
-            known[expression] = self._facts(unit[0], known).sloped(unit[1])
-            return known[expression]
-        inside = [self._facts(x, known) for x in expression.arguments if isinstance(x, Expression)]
+            return self._facts(unit[0]).sloped(unit[1])
+        inside = [self._facts(x) for x in expression.arguments if isinstance(x, Expression)]
         if isinstance(layer, Projection):
-            known[expression] = inside[0].projected(layer)
-            return known[expression]
+            return inside[0].projected(layer)
         tells = layer.affine and layer.linear  # a normalization by given statistics, too
-        if expression.sequence or len(inside) < len(expression.arguments) or not tells:
-            found = inside[0].unknown(expression.units)
-        else:
+        if tells and not expression.sequence and len(inside) == len(expression.arguments):
             matrices = self._matrices(expression, inside)
-            exact = all(matrix.dtype is torch.float64 for matrix in matrices)  # torch may round it
-            found = _affine(inside, matrices) if exact else inside[0].unknown(expression.units)
-        known[expression] = found
-        return found
+            if all(matrix.dtype is torch.float64 for matrix in matrices):  # torch may round it
+                return _affine(inside, matrices)
+        return inside[0].unknown(expression.units)
 
     def _matrices(self, expression: Applied, inside: Sequence[_Facts]) -> list[Tensor]:
         """Return A of each argument, u = sum x A + b, (units below, units)."""
@@ -463,11 +476,9 @@ class _Walk:
 def _affine(inside: Sequence[_Facts], matrices: Sequence[Tensor]) -> _Facts:
     """Return the facts of u = sum x A + b."""
     matrix = torch.cat(list(matrices))
-    low = torch.cat([x.low for x in inside], 1)
-    high = torch.cat([x.high for x in inside], 1)
-    convex, concave = (torch.cat([getattr(x, n) for x in inside]) for n in ("convex", "concave"))
+    low, high = (torch.cat([getattr(x, end) for x in inside], 1) for end in ("low", "high"))
     plus, minus = matrix > 0, matrix < 0
-    bent_up, bent_down = ~convex[:, None], ~concave[:, None]
+    bent_up, bent_down = (~_joined(inside, name)[:, None] for name in ("convex", "concave"))
     apart = sum(_through(a, x.lipschitz) for a, x in zip(matrices, inside, strict=True))
     together = _through(matrix, math.hypot(*(x.lipschitz for x in inside)))
     return _Facts(
@@ -477,6 +488,10 @@ def _affine(inside: Sequence[_Facts], matrices: Sequence[Tensor]) -> _Facts:
         ~((plus & bent_down) | (minus & bent_up)).any(0),
         min(apart, together),
     )
+
+
+def _joined(facts: Sequence[_Facts], name: str) -> Tensor:
+    return torch.cat([getattr(x, name) for x in facts])
 
 
 def _steepest(low: Tensor, high: Tensor, lipschitz: float) -> float:
@@ -548,12 +563,8 @@ def _slopes(activation: Activation) -> tuple[float, float] | None:
     return (activation.alpha if isinstance(activation, LeakyReLU) else 0.0), steepest
 
 
-def _is_dense(expression: Any) -> bool:
-    return isinstance(expression, Applied) and type(expression.layer) is Dense
-
-
-def _is_projection(expression: Any) -> bool:
-    return isinstance(expression, Applied) and isinstance(expression.layer, Projection)
+def _is_of(kind: type[Layer], expression: Any) -> bool:
+    return isinstance(expression, Applied) and type(expression.layer) is kind
 
 
 def _standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
@@ -569,24 +580,6 @@ def _standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
 
 def _norm(matrix: Tensor) -> float:
     return float(torch.linalg.matrix_norm(matrix, 2)) * _NORM
-
-
-def _layer_facts(name: str, weight: Tensor) -> LayerFacts:
-    singular, sums = torch.linalg.svdvals(weight), weight.sum(1)
-    return LayerFacts(
-        name, (weight.shape[0], weight.shape[1]), float(weight.min()), float(weight.max()),
-        float(singular[0]) * _NORM, float((weight == 0).double().mean()),
-        (float(sums.min()), float(sums.max())), float((singular - 1).abs().max()),
-    )  # fmt: skip
-
-
-def _row(facts: LayerFacts) -> tuple[str, ...]:
-    numbers = (facts.lowest, facts.highest, facts.norm)
-    return (
-        facts.name, f"{facts.shape[0]} x {facts.shape[1]}", *(f"{x:.4g}" for x in numbers),
-        f"{facts.zeros:.1%}", "{:.4g} to {:.4g}".format(*facts.row_sums),
-        f"{facts.orthogonality:.2g}",
-    )  # fmt: skip
 
 
 def _numbers(which: Tensor) -> tuple[int, ...]:

@@ -26,18 +26,23 @@ from liftednet.validation import require_seed
 from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Blocks, Structure
 from .checkpoint import Checkpoint, Keeper
-from .constrained import ConstraintReport, HeldScores, refuse_unmet
+from .constraints import (
+    ROUNDS,
+    AugmentedLagrangian,
+    ConstraintReport,
+    HeldScores,
+    Widths,
+    refuse_unmet,
+)
 from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
 from .described import described_training
 from .diagnosis import scale_hint, warn_of, warn_of_far_rows, warn_of_scales
 from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
-from .methods.augmented_lagrangian import ROUNDS, AugmentedLagrangian
 from .methods.descent import FullBatch, Solvers
 from .methods.gauss_newton import FIRST_RHO, GaussNewton, has_ends, pulled, suits_together
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
-from .methods.widths import Widths
 from .output import refitted
 from .parts import Parts, recalled
 from .prediction import Fitted, Predictor

@@ -22,12 +22,11 @@ from liftednet.validation import is_integer, require_positive
 from .block import Structure
 from .data import Data
 from .lifted import Lifted
-from .lipschitz import bounded, in_proportion, refuse_unbounded
 from .methods import GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver
-from .monotone import monotone_penalties
 from .parts import Parts
 from .settings import Penalties
+from .shapes import bounded, in_proportion, monotone_penalties, refuse_unbounded
 from .standardization import Standardization
 from .starts import Start
 

@@ -22,7 +22,7 @@ from liftednet.solvers import solve
 from liftednet.storage import Description
 
 from .block import Blocks, Structure
-from .constrained import ConstraintReport
+from .constraints import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .described import described_data
 from .forward_pass import refuse_overflow

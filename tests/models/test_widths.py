@@ -13,7 +13,7 @@ from liftednet.layers import concatenate, dense
 from liftednet.layers.expression import value_of
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch
-from liftednet.models.methods.widths import Widths
+from liftednet.models.constraints import Widths
 from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.samples import Weights
 

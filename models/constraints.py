@@ -1,0 +1,457 @@
+"""Constraints on the scores of a network: all weights under them, the last layer exactly, prices.
+
+Scores are affine in the weights of the last layer, so that its fit is convex and exact; the
+features that it sees are those of the forward pass, and so the network itself meets what it meets.
+All weights are trained before by multipliers around quasi-Newton steps, with more units for a
+while: networks with squares on their weights have fewer bad minima the wider they are, and with
+one hidden layer of ReLU and units enough the problem is equivalent to a convex one (Pilanci and
+Ergen, Neural Networks are Convex Regularizers, 2020).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.errors import DeclarationError, SolverError
+from liftednet.layers.dense import Dense
+from liftednet.layers.expression import Applied, Parameter, value_of
+from liftednet.layers.join import Concatenation
+from liftednet.layers.projection import Projection
+from liftednet.network import Network, State, Term
+from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import ConstrainedFit, WeightFit
+from liftednet.samples import Weights
+from liftednet.sets.constraint import (
+    Constraint,
+    Rescaled,
+    refuse_contradictions,
+    refuse_impossible,
+    require_constraints,
+)
+from liftednet.sets.polyhedron import Array, Limits, stacked
+from liftednet.solution import Solution
+from liftednet.solvers import solve
+
+from .block import Blocks, Structure, row_weights
+from .data import Data
+from .forward_pass import Values
+from .run import Ending, Step, Steps
+from .standardization import Standardization
+
+Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
+
+ROUNDS = 50  # of the multipliers
+_WIDEST, _WIDE, _NARROWING = 3.0, 3, 10  # times the units, in so many rounds, then in fewer
+_STEPS, _FREE_STEPS = 100, 30  # of L-BFGS in a round, and where there are no limits
+_HISTORY = 10
+_FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
+_MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
+_SETTLED = 1e-5  # relative change of the objective in a round
+_NEEDS = (
+    "constraints on scores need one loss on the last pre-activation, such as CrossEntropy or "
+    "SquaredError, right on a dense layer, and no sequences."
+)
+
+
+@dataclass(frozen=True, eq=False)
+class ConstraintReport:
+    """How a fitted network meets its constraints.
+
+    Attributes:
+        constraints: as they were given.
+        violations: by how much the forward pass breaks each at most on the training samples, in
+            units of the scores.
+        prices: of each constraint in its shape: the rate at which the training objective (on
+            standardized data, summed over samples) falls where a limit is moved by one unit of the
+            scores; positive where scores rest on an upper end, negative on a lower.
+        objective: of the fit of the last layer, features given, less what no weight changes.
+        gap: by which it may lie above the least one.
+        residual: relative KKT residual of that fit.
+        solver: of that fit.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.constraints import Budget
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP
+        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(1)
+        >>> model = LiftedMLP((1, 8, 1), loss=SquaredError())
+        >>> report = model.fit(X, X.square(), constraints=[Budget(0.25)]).constraint_report()
+        >>> max(report.violations) < 1e-9, float(report.prices[0]) > 0
+        (True, True)
+    """
+
+    constraints: tuple[Constraint, ...]
+    violations: tuple[float, ...]
+    prices: tuple[Tensor, ...]
+    objective: float
+    gap: float
+    residual: float
+    solver: str
+
+    def __str__(self) -> str:
+        """Return a line for each constraint, and one for the fit."""
+        lines = [
+            f"{one!r}: violation {violation:.1e}, largest price {float(price.abs().max()):.4g}"
+            for one, violation, price in zip(
+                self.constraints, self.violations, self.prices, strict=True
+            )
+        ]
+        fit = f"last layer by {self.solver}: objective {self.objective:.6g} less a constant, "
+        return "\n".join([*lines, f"{fit}gap {self.gap:.1e}, residual {self.residual:.1e}"])
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True, eq=False)
+class HeldScores:
+    """Constraints on the scores of a network, on its data.
+
+    Attributes:
+        term: the loss, on the scores.
+        constraints: on raw scores.
+        standardization: what stands between those and the scores in training.
+    """
+
+    term: Term
+    constraints: tuple[Constraint, ...]
+    standardization: Standardization
+
+    @property
+    def last(self) -> Parameter:
+        """The weights of the last layer."""
+        assert self.term.argument.weights is not None  # `refuse_unmet` has asked for it
+        return self.term.argument.weights
+
+    def problem(self, blocks: Blocks) -> ConstrainedFit:
+        """Return the fit of the last layer to the features that are there."""
+        fit, held = blocks.weight_fit(self.last), self.constraints
+        if not isinstance(fit, WeightFit):
+            raise DeclarationError(_NEEDS)
+        if (known := self.standardization.moments.get(self.term.label)) is not None:
+            held = tuple(Rescaled(one, known.scale, known.center) for one in held)
+        return ConstrainedFit(fit, held)
+
+    def fitted(self, blocks: Blocks) -> tuple[Solution[Weights], float]:
+        """Return the fit of the last layer, and its duality gap."""
+        problem = self.problem(blocks)
+        solution = solve(problem, start=blocks.values[self.last]).require_solved()
+        return solution, problem.gap(solution.value, solution.duals)
+
+
+def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data) -> None:
+    """Refuse constraints that no training of this network on these data can meet.
+
+    Raises:
+        DataError: one does not fit the scores, or they contradict each other.
+        DeclarationError: the network has no scores that they could hold.
+    """
+    if not require_constraints(constraints):
+        return
+    term = network.terms[0]
+    if _scores(term.argument) is not term.argument:
+        raise DeclarationError(
+            "this network holds its scores by within= already, behind which no layer is fitted "
+            "under constraints= exactly: declare all of them by one of the two."
+        )
+    elsewhere = len(network.terms) > 1 or term.state is not None or term.argument.sequence
+    if elsewhere or term.argument.weights is None:
+        raise DeclarationError(_NEEDS)
+    refuse_contradictions(constraints, len(data), term.argument.units)
+    refuse_impossible(constraints, len(data), term.argument.units)
+
+
+class AugmentedLagrangian:
+    """min over all weights of the network's objective f, subject to l <= A u <= h on its scores.
+
+    A round minimizes f + mu |a - P(a)|^2 / 2 with a = A u + y / mu and P the projection on [l, h],
+    by L-BFGS; then y is mu (a - P(a)) (Hestenes, 1969; Powell, 1969; Rockafellar, 1973, for
+    inequalities). mu rises where a round has left too much. Rows of A have norm 1, so that one mu
+    suits a mean of many scores and a difference of two. Inequalities are held with a little room,
+    in which the exact fit of the last layer begins. Only weights with a smooth penalty move. Where
+    there are no limits, as behind a projection, rounds are short.
+
+    The first rounds have three times the hidden units where they can (see `Widths`), the next ones
+    fewer and fewer, until the network has its own. It ends in lower minima than one that never had
+    more, and these depend less on the start.
+    """
+
+    def __init__(
+        self, blocks: Blocks, term: Term, limits: Limits | None, generator: torch.Generator
+    ) -> None:
+        """Begin at the weights of the blocks.
+
+        Args:
+            blocks: the network on its data.
+            term: the loss on the scores.
+            limits: on these scores, as training has them; None for none.
+            generator: of the units that come in.
+        """
+        self._structure, self._term = blocks.structure, term
+        parameters = self._structure.parameters
+        given = {x: v for x, v in blocks.values.items() if x not in parameters}
+        self._values = {
+            x: v.double() if isinstance(v, Tensor) and v.is_floating_point() else v
+            for x, v in given.items()
+        }
+        self._likes = dict(zip(parameters, blocks.weights, strict=True))
+        self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
+        self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
+        self._widths, self._generator = Widths(self._structure), generator
+        self._steps = _FREE_STEPS if limits is None else _STEPS
+        scores = blocks.values[term.label].numel()
+        normed = (stacked([], scores) if limits is None else limits).normed()
+        self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
+        room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
+        self._ends = normed.lower + room, normed.upper - room
+        self._prices = np.zeros(len(room))
+        self._mu = term.weight * (term.pinned.divergence.smoothness or 1.0)
+
+    @property
+    def weights(self) -> tuple[Weights, ...]:
+        """The weights that have been reached, of the network's own units."""
+        own = self._fewer(1.0)
+        return tuple(like.like(own[x].to(like.matrix)) for x, like in self._likes.items())
+
+    def take_steps(self, first: int) -> Steps:
+        """Take the rounds, numbered from the first, and yield the objective after each.
+
+        Raises:
+            SolverError: the objective is not finite; the weights are the last good ones.
+        """
+        if not self._moving:
+            return Ending.CONVERGED
+        _, before = self._reached()
+        last, factors = math.inf, self._factors()
+        for number in range(ROUNDS):
+            wide = number < len(factors)
+            if number == 0 and wide:
+                self._stacked = self._widths.more(self._stacked, factors[0], self._generator)
+            else:
+                self._stacked = self._fewer(factors[number] if wide else 1.0)
+            good = self._stacked
+            taken = self._minimize()
+            u, objective = self._reached()
+            if not math.isfinite(objective):
+                self._stacked = good
+                raise SolverError(
+                    "the objective under constraints is not finite: scale the inputs."
+                )
+            prices, change = self._mu * self._excess(u), before - objective
+            off = float(np.abs(prices - self._prices).max(initial=0.0) / self._mu)
+            self._prices = prices
+            yield Step(
+                first + number, "weights under constraints", objective, change, off, taken,
+                "augmented-lagrangian",
+            )  # fmt: skip
+            before = objective
+            if wide:
+                continue
+            if off <= _MET and abs(change) <= _SETTLED * (1 + abs(objective)):
+                return Ending.CONVERGED
+            self._mu *= _RISE if off > max(_FALL * last, _MET) else 1.0
+            last = off
+        return Ending.BUDGET
+
+    def _factors(self) -> list[float]:
+        """Return how many times its own units the network has in each of the first rounds."""
+        fewer = [_WIDEST ** (1 - n / _NARROWING) for n in range(1, _NARROWING)]
+        return [*(_WIDEST,) * _WIDE, *fewer] if self._widths else []
+
+    def _fewer(self, factor: float) -> Stacked:
+        return self._widths.fewer(self._stacked, self._passed(self._stacked), factor)
+
+    def _passed(self, stacked: Mapping[Parameter, Tensor]) -> Values:
+        """Return the values with the states of a forward pass."""
+        layers = {x: self._likes[x].like(layer) for x, layer in stacked.items()}
+        return self._structure.passed({**self._values, **layers})
+
+    def _reached(self) -> tuple[Tensor, float]:
+        """Return the scores, and the objective there."""
+        passed = self._passed(self._stacked)
+        u = value_of(self._term.argument, passed)
+        return u, self._objective(u, passed)[0]
+
+    def _objective(self, u: Tensor, passed: Values) -> tuple[float, Tensor]:
+        """Return the loss with the penalties, and the gradient of the loss in the scores."""
+        divergence, y = self._term.pinned.divergence, passed[self._term.label]
+        weights = row_weights(passed, y)
+        weights = u.new_ones(len(u)) if weights is None else weights
+        weighed = self._term.weight * weights
+        loss = float((weighed * divergence.values(y, u)).sum())
+        slope = weighed.unsqueeze(-1) * (divergence.link_gradient(u) - y)
+        return loss + self._structure.penalty(passed), slope
+
+    def _minimize(self) -> int:
+        """Take the steps of a round, and return how often the network was passed."""
+        from scipy.optimize import minimize  # whose import takes .2 s
+
+        likes = [self._stacked[x] for x in self._moving]
+        sizes = [x.numel() for x in likes]
+
+        def split(point: Array) -> Stacked:
+            parts = torch.from_numpy(point).to(likes[0]).split(sizes)
+            shaped = (part.view_as(like) for part, like in zip(parts, likes, strict=True))
+            return dict(zip(self._moving, shaped, strict=True))
+
+        def evaluated(point: Array) -> tuple[float, Array]:
+            leaves = split(point)
+            with torch.enable_grad():
+                moved = {x: part.requires_grad_() for x, part in leaves.items()}
+                passed = self._passed({**self._stacked, **moved})
+                u = value_of(self._term.argument, passed)
+            excess, (objective, slope) = self._excess(u), self._objective(u, passed)
+            total = objective + self._mu / 2 * float(excess @ excess)
+            pull = torch.from_numpy(self._back @ (self._mu * excess)).to(u).view_as(u)
+            slopes = torch.autograd.grad(u, list(moved.values()), slope + pull)
+            for parameter, slope in zip(moved, slopes, strict=True):
+                matrix, penalty = passed[parameter].matrix, self._structure.penalties[parameter]
+                rows = slice(len(matrix))  # a bias has no penalty
+                slope[rows] = penalty.stationarity(matrix, slope[rows], 1.0)
+            return total, _flat(slopes)
+
+        found = minimize(
+            evaluated, _flat(likes), jac=True, method="L-BFGS-B",
+            options={"maxiter": self._steps, "maxcor": _HISTORY, "ftol": 1e-12, "gtol": 1e-7},
+        )  # fmt: skip
+        self._stacked = {**self._stacked, **split(found.x)}
+        return int(found.nfev)
+
+    def _excess(self, u: Tensor) -> Array:
+        """Return a - P(a)."""
+        at = self._matrix @ u.detach().cpu().numpy().reshape(-1) + self._prices / self._mu
+        found: Array = at - np.clip(at, *self._ends)
+        return found
+
+
+def _flat(parts: Sequence[Tensor]) -> Array:
+    found: Array = torch.cat([part.flatten() for part in parts]).cpu().numpy()
+    return found
+
+
+@dataclass(frozen=True)
+class _Hidden:
+    """A hidden layer with any number of units: plain layers below and above it see all of them.
+
+    Attributes:
+        state: whose units they are.
+        below: the weights of its layer.
+        above: the weights of each layer that sees it, and what stands side by side there.
+    """
+
+    state: State
+    below: Parameter
+    above: tuple[tuple[Parameter, tuple[Any, ...]], ...]
+
+
+class Widths:
+    """The hidden layers of a network that may have more units for a while, or fewer again."""
+
+    def __init__(self, structure: Structure) -> None:
+        """Find them: dense layers stand below and above, and all of their penalties are squares."""
+        self._hidden = _hidden(structure)
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._hidden)
+
+    def more(self, weights: Stacked, factor: float, generator: torch.Generator) -> Stacked:
+        """Return weights with so many times the units, and the same scores.
+
+        New units are random combinations of those that are there, which no layer sees yet.
+        """
+        found = dict(weights)
+        for one in self._hidden:
+            own = found[one.below]
+            now, more = own.shape[1], round((factor - 1) * own.shape[1])
+            mixed = torch.randn(now, more, generator=generator, dtype=own.dtype) / now**0.5
+            for parameter, first in self._rows(one, found):
+                rows, end = found[parameter], first + now
+                unseen = rows.new_zeros(more, rows.shape[1])
+                found[parameter] = torch.cat([rows[:end], unseen, rows[end:]])
+            found[one.below] = torch.cat([own, own @ mixed.to(own)], 1)
+        return found
+
+    def fewer(self, weights: Stacked, passed: Values, factor: float) -> Stacked:
+        """Return weights with so many times the network's own units, those that do most.
+
+        What a unit does is its deviation over samples times the norm of the weights that see it.
+
+        Args:
+            weights: of a wider network.
+            passed: its states, (samples, units).
+            factor: of the units.
+        """
+        found = dict(weights)
+        for one in self._hidden:
+            own, kept = found[one.below], round(factor * one.state.units)
+            now = own.shape[1]
+            seen = self._rows(one, found)
+            squares = [found[p][first : first + now].square().sum(1) for p, first in seen]
+            does = passed[one.state].var(0, correction=0) * torch.stack(squares).sum(0)
+            most = does.topk(min(kept, now)).indices.sort().values
+            for parameter, first in seen:
+                rows = found[parameter]
+                parts = rows[:first], rows[first + most], rows[first + now :]
+                found[parameter] = torch.cat(parts)
+            found[one.below] = own[:, most]
+        return found
+
+    def _rows(self, one: _Hidden, weights: Stacked) -> list[tuple[Parameter, int]]:
+        """Return the weights of every layer above, and the first of the rows that see the units."""
+        units = {other.state: weights[other.below].shape[1] for other in self._hidden}
+        found = []
+        for parameter, parts in one.above:
+            before = parts[: parts.index(one.state)]
+            found.append((parameter, sum(units.get(part, part.units) for part in before)))
+        return found
+
+
+def _hidden(structure: Structure) -> tuple[_Hidden, ...]:
+    terms = structure.network.terms
+    scores = [_scores(term.argument) for term in terms]
+    ends = [*(state.argument for state in structure.states), *scores]
+    free = {  # of which nothing but its own layer says how many units it has
+        state
+        for state in structure.states
+        if _seen(structure, state.argument) and state.bounds is None and state.activation.per_unit
+    }
+    free -= {term.state for term in terms}
+    above: dict[State, list[tuple[Any, tuple[Any, ...]]]] = {state: [] for state in free}
+    for end in ends:
+        parts = _seen(structure, end)
+        alone = {part for part in parts if parts.count(part) == 1}
+        free -= {x for x in end.variables if x not in alone}
+        for part in alone & free:
+            above[part].append((end.weights, parts))
+    own: dict[State, Any] = {state: state.argument.weights for state in free}
+    found = (state for state in structure.states if state in free)
+    return tuple(_Hidden(state, own[state], tuple(above[state])) for state in found)
+
+
+def _scores(argument: Any) -> Any:
+    """Return the scores of a loss, before they are projected."""
+    held = isinstance(argument, Applied) and isinstance(argument.layer, Projection)
+    return argument.arguments[0] if held else argument
+
+
+def _seen(structure: Structure, end: Any) -> tuple[Any, ...]:
+    """Return what stands side by side below a dense layer with squares; nothing below others."""
+    if not isinstance(end, Applied) or not isinstance(end.layer, Dense) or end.sequence:
+        return ()
+    weights = end.weights
+    assert weights is not None  # it is dense
+    parts = structure.penalties[weights].parts
+    square = all(isinstance(x, SquaredFrobenius) and x.center is None for x in parts)
+    if not square or len(structure.layers[weights]) > 1:
+        return ()
+    (below,) = end.arguments
+    joined = isinstance(below, Applied) and isinstance(below.layer, Concatenation)
+    return below.arguments if joined else (below,)

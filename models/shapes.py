@@ -1,0 +1,318 @@
+"""Networks of a shape by their weights: monotone, convex in the inputs, Lipschitz."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.activations import ELU, Identity, LeakyReLU, ReLU, Softplus
+from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.layers import Expression, dense
+from liftednet.layers.expression import Input, Parameter
+from liftednet.lazy import cvxpy as cp
+from liftednet.losses import PinnedLoss, SquaredError
+from liftednet.network import Network
+from liftednet.penalties import FixedZeros, Nonnegative, Penalty, Signs, SpectralNorm
+from liftednet.sets.polyhedron import Array
+from liftednet.validation import is_integer
+
+from .standardization import Standardization
+
+CONVEX = (ELU, Identity, LeakyReLU, ReLU, Softplus)  # and nondecreasing
+_ROUNDING = 1e-9  # that `certify` may add to a product of norms
+_MOST = 120  # rows of the matrix inequality: half a minute
+_FARTHER = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # from where a solver stops, inwards
+_MARGIN = 1e-7  # of the constant's square, beyond what rounding of eigenvalues can take
+
+
+def monotone_penalties(
+    monotonic_cst: Sequence[int], sizes: Sequence[int], network: Network
+) -> list[Penalty | None]:
+    """Return the signs of every layer's weights, or None where no input has a direction.
+
+    Units are increasing (+), decreasing (-) in all inputs with a direction, or do not see them
+    (0), as those inputs are + or -, and inputs without a direction 0. A weight between two units
+    has the product of their signs; one from + or - to 0 is 0, and one from 0 is free. Along every
+    path from an input to an output the product of signs is then that of the direction. Units of
+    both signs are needed: with + alone a ReLU network would be convex.
+
+    Args:
+        monotonic_cst: of every input 1 (outputs increase), -1 (they decrease), or 0; of two
+            classes, the probability of the second is meant.
+        sizes: units of the input, every hidden layer, and the output.
+        network: the chain of dense layers.
+
+    Raises:
+        DataError: they are not one of 1, -1 and 0 for each input.
+        DeclarationError: an activation couples units, or there are three classes or more.
+    """
+    given = list(monotonic_cst)
+    if len(given) != sizes[0] or not all(is_integer(x) and x in (-1, 0, 1) for x in given):
+        raise DataError(
+            f"monotonic_cst needs 1, -1 or 0 for each of {sizes[0]} inputs, got {monotonic_cst!r}."
+        )
+    inputs = torch.tensor(given, dtype=torch.float32)
+    if not bool(inputs.any()):
+        return [None] * (len(sizes) - 1)
+    output = _outputs(network, sizes[-1])
+    kinds = [1.0, -1.0] if bool(inputs.all()) else [1.0, -1.0, 0.0]
+    hidden = [torch.tensor(kinds)[torch.arange(n) * len(kinds) // n] for n in sizes[1:-1]]
+    found: list[Penalty | None] = []
+    for below, above in pairwise([inputs, *hidden, output]):
+        signs, unseen = Signs(torch.outer(below, above)), torch.outer(below != 0, above == 0)
+        found.append(signs + FixedZeros(unseen) if bool(unseen.any()) else signs)
+    return found
+
+
+def _outputs(network: Network, outputs: int) -> Tensor:
+    """Return the signs of the outputs."""
+    (term,) = network.terms
+    for state in network.states:
+        if state is not term.state and not state.activation.per_unit:
+            raise DeclarationError(
+                f"monotonic_cst needs activations that act unit by unit; {state.activation!r} "
+                "couples them."
+            )
+    if term.activation.per_unit:
+        return torch.ones(outputs)
+    if outputs != 2:
+        raise DeclarationError(
+            f"monotonic_cst is for numbers or two classes; {type(term.loss).__name__} has "
+            f"{outputs} classes here."
+        )
+    return torch.tensor([-1.0, 1.0])
+
+
+def input_convex(
+    sizes: Sequence[int],
+    activation: Activation | None = None,
+    loss: PinnedLoss | None = None,
+    rho: float = 0.0,
+) -> Network:
+    """Return a network whose outputs are convex functions of its input, to be given to `Lifted`.
+
+    z_1 = phi(x A_1 + b_1), z_l = phi(x A_l + z_{l-1} W_l + b_l), u = x A + z W + b with W >= 0 and
+    phi convex and nondecreasing (Amos, Xu, Kolter, Input Convex Neural Networks, 2017). Train it
+    and `certify` says so.
+
+    Args:
+        sizes: units of the input, every hidden layer, and the output.
+        activation: one of ReLU(), which it is by default, LeakyReLU, ELU, Softplus and Identity.
+        loss: on the last pre-activation, which is what is convex; SquaredError() by default.
+        rho: weight of |W|_F^2 for the weights W on states; 0 for W >= 0 alone, and for the rho that
+            the data choose where they choose that of all weights (see `Lifted`).
+
+    Raises:
+        DataError: there is no hidden layer, or a size is no positive integer.
+        DeclarationError: the activation is not known to be convex, or the loss has output states.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import certify
+        >>> from liftednet.models import Lifted, input_convex
+        >>> X = torch.rand(300, 2) * 2 - 1
+        >>> model = Lifted(input_convex((2, 20, 20, 1))).fit(X, X.square().sum(1, keepdim=True))
+        >>> certify(model).convex
+        tensor([True])
+    """
+    phi, given = activation or ReLU(), loss or SquaredError()
+    if type(phi) not in CONVEX:
+        names = ", ".join(kind.__name__ for kind in CONVEX)
+        raise DeclarationError(f"an input-convex network needs one of {names}, got {phi!r}.")
+    if not isinstance(given, PinnedLoss):
+        raise DeclarationError(f"{given!r} has output states; take a loss such as SquaredError().")
+    if len(sizes) < 3:
+        raise DataError(f"sizes must be of inputs, hidden layers and outputs, got {sizes!r}.")
+    network = Network()
+    x = network.input(sizes[0])
+
+    def above(z: Expression, units: int) -> Expression:
+        return dense(x, units) + dense(z, units, bias=False, penalty=Nonnegative(rho))
+
+    z = network.state(phi, dense(x, sizes[1]))
+    for units in sizes[2:-1]:
+        z = network.state(phi, above(z, units))
+    network.loss(given, above(z, sizes[-1]))
+    return network
+
+
+def refuse_unbounded(network: Network) -> None:
+    """Raise `DeclarationError` where an activation has no Lipschitz constant."""
+    for state in network.states:
+        if state.activation.lipschitz is None:
+            raise DeclarationError(
+                f"lipschitz needs activations with a Lipschitz constant, and {state.activation!r} "
+                "has none."
+            )
+
+
+def in_proportion(standardization: Standardization) -> Standardization:
+    """Return the standardization with one scale for all features of an input.
+
+    Distances between raw samples then are those between standardized ones, times that scale.
+    """
+    moments = {
+        variable: found.in_proportion if isinstance(variable, Input) else found
+        for variable, found in standardization.moments.items()
+    }
+    return replace(standardization, moments=moments)
+
+
+def bounded(
+    penalties: Mapping[Parameter, Penalty],
+    network: Network,
+    standardization: Standardization,
+    lipschitz: float,
+) -> dict[Parameter, Penalty]:
+    """Return penalties with bounds on singular values whose product makes a chain Lipschitz.
+
+    |f(x) - f(x')|_2 <= scale_y (prod_l |W_l|_2 lip(phi_l)) / scale_x |x - x'|_2, and so every
+    layer has the same share of the bound, in the units of training.
+
+    Args:
+        penalties: of the weights.
+        network: a chain of dense layers.
+        standardization: of its input and of its targets, in proportion.
+        lipschitz: of the scores, in units of the targets over those of the inputs.
+    """
+    bound = lipschitz * (1 - _ROUNDING)
+    for variable, moments in standardization.moments.items():
+        scale = float(moments.scale.max())
+        bound *= scale if isinstance(variable, Input) else 1 / scale
+    steepest = [state.activation.lipschitz or 1.0 for state in network.states]
+    each = (bound / math.prod(steepest)) ** (1 / len(penalties))
+    return {weights: penalty + SpectralNorm(each) for weights, penalty in penalties.items()}
+
+
+def semidefinite_lipschitz(
+    weights: Sequence[Array], slopes: Sequence[tuple[float, float]]
+) -> float:
+    """Return a bound on |f(x) - f(x')| / |x - x'|, in Euclidean norms, of a chain.
+
+    f(x) = phi_(L-1)(... phi_1(x W_1) ...) W_L, biases and shifts left out.
+
+    The least rho^(1/2) for which some nonnegative t of every hidden unit makes
+    [A; B]' [[-2 a b T, (a + b) T], [(a + b) T, -2 T]] [A; B] + diag(-rho I, 0, W_L W_L')
+    negative semidefinite, where A and B give pre-activations and states, and slopes lie in [a, b];
+    Fazlyab, Robey, Hassani, Morari, Pappas, Efficient and Accurate Estimation of Lipschitz
+    Constants for Deep Neural Networks (2019), in the form with a diagonal T. What the solver finds
+    is moved inwards, and its inequality is proved by eigenvalues with a margin for their rounding.
+
+    Args:
+        weights: W_l, (units below, units), in float64.
+        slopes: the smallest and the largest slope of each activation.
+
+    Raises:
+        DeclarationError: there are too many units.
+        SolverError: the solver finds nothing that can be proved.
+    """
+    layers, bends = [weights[0]], []
+    for slope, above in zip(slopes, weights[1:], strict=True):
+        if slope[0] == slope[1]:  # one linear map with the layer below
+            layers[-1] = slope[0] * layers[-1] @ above
+        else:
+            layers.append(above)
+            bends.append(slope)
+    first, *others = layers
+    if not others:
+        return float(np.linalg.norm(first, 2))
+    if first.shape[0] > first.shape[1]:  # what no unit sees does not count
+        first = np.linalg.qr(first)[1]
+    problem = _Inequality.of([first, *others], bends)
+    if problem.size > _MOST:
+        raise DeclarationError(
+            f"the semidefinite bound is for small networks: inputs and hidden units are "
+            f"{problem.size} here, and may be {_MOST}."
+        )
+    t = problem.solved()
+    found = [problem.proved(t, farther) for farther in _FARTHER]
+    if not np.isfinite(min(found)):
+        raise SolverError("the semidefinite bound on the Lipschitz constant was not proved.")
+    return float(np.sqrt(min(found)))
+
+
+@dataclass(frozen=True)
+class _Inequality:
+    """The matrix inequality in (x, z_1, .., z_(L-1)).
+
+    Attributes:
+        before: A, pre-activations of all hidden units, (hidden, size).
+        after: B, their states.
+        last: diag(0, .., W_L W_L'), (size, size).
+        flattest: a, (hidden,).
+        steepest: b, (hidden,).
+    """
+
+    before: Array
+    after: Array
+    last: Array
+    flattest: Array
+    steepest: Array
+
+    @staticmethod
+    def of(weights: Sequence[Array], slopes: Sequence[tuple[float, float]]) -> _Inequality:
+        *hidden, top = weights
+        inputs, units = hidden[0].shape[0], [w.shape[1] for w in hidden]
+        size = inputs + sum(units)
+        before, after = np.zeros((sum(units), size)), np.eye(size)[inputs:]
+        rows = columns = 0
+        for w in hidden:
+            before[rows : rows + w.shape[1], columns : columns + w.shape[0]] = w.T
+            rows, columns = rows + w.shape[1], columns + w.shape[0]
+        last = np.zeros((size, size))
+        last[-len(top) :, -len(top) :] = top @ top.T
+        flattest, steepest = (np.repeat([s[i] for s in slopes], units) for i in (0, 1))
+        return _Inequality(before, after, last, flattest, steepest)
+
+    @property
+    def size(self) -> int:
+        return len(self.last)
+
+    @property
+    def inputs(self) -> int:
+        return self.size - len(self.before)
+
+    def matrix(self, t: Any) -> Any:
+        """Return the matrix without rho, for t (hidden,) of numbers or of CVXPY."""
+        room: Any = cp if isinstance(t, cp.Expression) else np
+        diag, times = room.diag, room.multiply
+        both = self.before.T @ diag(times(self.flattest + self.steepest, t)) @ self.after
+        own = self.before.T @ diag(times(self.flattest * self.steepest, t)) @ self.before
+        return both + both.T - 2 * own - 2 * self.after.T @ diag(t) @ self.after + self.last
+
+    def solved(self) -> Array:
+        """Return the solver's t."""
+        t, rho = cp.Variable(len(self.before), nonneg=True), cp.Variable()
+        matrix = self.matrix(t) - rho * np.diag(1.0 * (np.arange(self.size) < self.inputs))
+        problem = cp.Problem(cp.Minimize(rho), [(matrix + matrix.T) / 2 << 0])
+        try:
+            problem.solve(solver=cp.CLARABEL)
+        except cp.SolverError as error:
+            raise SolverError(f"the semidefinite bound was not found: {error}.") from error
+        if t.value is None:
+            raise SolverError(f"the semidefinite bound was not found: {problem.status}.")
+        return np.asarray(np.maximum(t.value, 0))
+
+    def proved(self, t: Array, farther: float) -> float:
+        """Return the least rho for t moved inwards, infinite where that proves nothing."""
+        matrix = self.matrix(t * (1 + farther) + farther * t.mean())
+        corner, side = matrix[: self.inputs, : self.inputs], matrix[: self.inputs, self.inputs :]
+        hidden = -matrix[self.inputs :, self.inputs :]
+        try:
+            np.linalg.cholesky(hidden)
+        except np.linalg.LinAlgError:
+            return float("inf")
+        complement = corner + side @ np.linalg.solve(hidden, side.T)
+        rho = float(np.linalg.eigvalsh(complement)[-1]) * (1 + _MARGIN)
+        matrix[: self.inputs, : self.inputs] -= rho * np.eye(self.inputs)
+        largest = np.linalg.eigvalsh(matrix)[-1]
+        rounding = 10 * self.size * np.finfo(float).eps * np.linalg.norm(matrix, 2)
+        return rho if largest <= -rounding else float("inf")
