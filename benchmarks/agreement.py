@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.harness import Table, mean_and_spread, write_report
+from benchmarks.harness.report import Table, mean_and_spread, write_report
 from liftednet.data import Classification, digits
 from liftednet.models import FullBatch, LiftedMLP
 from liftednet.problems import Weights

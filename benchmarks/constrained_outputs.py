@@ -42,7 +42,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.data.signals import _HAR
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from liftednet import ConstrainedFit, Design, Network, WeightFit, Weights, data
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Constraint, GroupMeans, Linear, Order, violations

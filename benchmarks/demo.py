@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from liftednet.command.demo import PLANS, chosen_setting, curves_of, task_of
 from liftednet.command.demo_report import table
 

@@ -34,7 +34,7 @@ from torch import Tensor, distributed
 from torch.nn.functional import one_hot
 
 from benchmarks.group import in_group
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from liftednet import shard
 from liftednet.activations import Tanh
 from liftednet.data import digits, mnist

@@ -41,8 +41,8 @@ from benchmarks.federated_opponents import (
     lbfgs,
 )
 from benchmarks.group import in_group
+from benchmarks.harness.report import machine
 from benchmarks.harness.runs import finished, run_all
-from benchmarks.solvers import machine
 from liftednet.data import mnist
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, LiftedMLP, Minibatch

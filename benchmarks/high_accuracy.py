@@ -32,14 +32,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from benchmarks.harness.runs import Outcome
-from benchmarks.harness.tuning import tuned
+from benchmarks.harness.report import write
+from benchmarks.harness.runs import Outcome, Records, records, tuned
 from liftednet import Weights
 from liftednet.activations import Tanh
 from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
-
-from .stored import Records, records, write
 
 SECONDS, POINTS, HIDDEN = 18.0, 3000, 40
 TUNED_AT, SEEDS = 100, range(10, 15)

@@ -20,8 +20,8 @@ from statistics import fmean
 import torch
 from torch.nn.functional import cross_entropy
 
-from benchmarks.harness.runs import Outcome
-from benchmarks.stored import records, write
+from benchmarks.harness.report import write
+from benchmarks.harness.runs import Outcome, records
 from benchmarks.torch_tasks import BATCH, TASKS, accuracy, adam, digits
 from liftednet import lift
 from liftednet.losses import CrossEntropy

@@ -27,8 +27,8 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from benchmarks.harness.runs import Outcome
-from benchmarks.stored import records, write
+from benchmarks.harness.report import write
+from benchmarks.harness.runs import Outcome, records
 from liftednet.models import LiftedClassifier, LiftedRegressor
 
 SEEDS = range(5)

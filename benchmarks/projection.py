@@ -16,7 +16,7 @@ import cvxpy as cp
 import torch
 from torch import Tensor
 
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 
 RESULT = Path(__file__).parent / "results" / "projection.md"

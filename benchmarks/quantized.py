@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness.runs import Outcome
-from benchmarks.stored import Records, records, write
+from benchmarks.harness.report import write
+from benchmarks.harness.runs import Outcome, Records, records
 from liftednet import data
 from liftednet.activations import Sign
 from liftednet.losses import CrossEntropy

@@ -19,10 +19,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.data import har, timer
 from benchmarks.harness.exact import exact_gradients
-from benchmarks.harness.runs import Outcome, Record
-from benchmarks.harness.tuning import tuned
+from benchmarks.harness.report import write
+from benchmarks.harness.runs import Outcome, Record, Records, records, tuned
 from benchmarks.papers.networks import PlainRNN
-from benchmarks.stored import Records, records, write
 from liftednet import starts
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN

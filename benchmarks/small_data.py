@@ -28,7 +28,7 @@ from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP
 

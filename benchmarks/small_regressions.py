@@ -27,8 +27,8 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold
 from sklearn.multioutput import MultiOutputRegressor
 
-from benchmarks.harness.runs import Outcome
-from benchmarks.stored import Records, records, write
+from benchmarks.harness.report import write
+from benchmarks.harness.runs import Outcome, Records, records
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.errors import FitWarning
 from liftednet.losses import SquaredError

@@ -21,7 +21,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import torch
 
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from benchmarks.subproblems.harness import peak_megabytes
 from liftednet.activations import Identity, ReLU, SimplexProjection
 from liftednet.divergences import joint

@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,6 +18,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 
 import torch
 
+from benchmarks.harness.report import machine
 from benchmarks.subproblems import outputs, states, tight_states, weights
 from benchmarks.subproblems.harness import Row, cells, measure, show
 
@@ -34,20 +33,6 @@ PROBLEMS = {
     "tight-states": tight_states.comparisons,
 }
 ROUNDS = 3
-
-
-def machine() -> dict[str, str]:
-    """Return where and when it was measured."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    models = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "processor": f"{models[0] if models else platform.processor()}, {len(models)} cores",
-        "threads": str(torch.get_num_threads()),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "load": f"{os.getloadavg()[0]:.1f} before the first run",
-    }
 
 
 def earlier() -> list[Row]:

@@ -47,9 +47,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness.exact import exact_gradients
-from benchmarks.harness.runs import Outcome, Record, finished, run_all
-from benchmarks.harness.tuning import tuned
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
+from benchmarks.harness.runs import Outcome, Record, finished, run_all, tuned
 from benchmarks.torch_tasks import CLASSES, TASKS, Goal, accuracy, adam
 from liftednet import initialize_
 from liftednet.errors import SolverError

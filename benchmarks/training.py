@@ -26,12 +26,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness import Table, mean_and_spread, run_all, write_report
 from benchmarks.harness.exact import exact_gradients
-from benchmarks.harness.runs import Outcome
-from benchmarks.harness.tuning import tuned
-from benchmarks.papers.table1.alone import STARTS
-from benchmarks.papers.table1.starts import RHO, network_from
+from benchmarks.harness.report import Table, mean_and_spread, write_report
+from benchmarks.harness.runs import Outcome, run_all, tuned
+from benchmarks.papers.table1 import RHO, STARTS, network_from
 from liftednet.command.demo_starts import shuffled
 from liftednet.data import Classification, mnist, split
 from liftednet.losses import CrossEntropy

@@ -19,7 +19,7 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from benchmarks.solvers import machine
+from benchmarks.harness.report import machine
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches

@@ -1,16 +1,1 @@
-"""The published tables and figures, run again: resumable, with honest opponents."""
-
-from benchmarks.harness.curves import Curve, Panel, draw
-from benchmarks.harness.runs import Record, run_all
-from benchmarks.harness.tables import Table, mean_and_spread, write_report
-
-__all__ = [
-    "Curve",
-    "Panel",
-    "Record",
-    "Table",
-    "draw",
-    "mean_and_spread",
-    "run_all",
-    "write_report",
-]
+"""What papers and benchmarks share: stored runs, searches for settings, tables, the control."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +16,7 @@ from liftednet.errors import DataError
 
 Settings = TypeVar("Settings")
 Outcome = Mapping[str, Any]
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 @dataclass(frozen=True)
@@ -51,36 +54,28 @@ def run_all(
     Raises:
         DataError: a line of the store cannot be read.
     """
-    return run_groups(store, [[s] for s in settings], lambda group: [run(group[0])], title)
-
-
-def run_groups(
-    store: Path,
-    groups: Sequence[Sequence[Settings]],
-    run: Callable[[Sequence[Settings]], Sequence[Outcome]],
-    title: str = "runs",
-) -> list[Record[Settings]]:
-    """Run what is not yet in the store, as `run_all`, several runs at a time.
-
-    Args:
-        store: a JSON-lines file; it and its folders are made where they are missing.
-        groups: settings that may be run together; those already in the store are left out.
-        run: makes the runs of a group and returns their outcomes; each is booked with its share
-            of the time.
-        title: shown beside the progress bar.
-
-    Raises:
-        DataError: a line of the store cannot be read.
-    """
     done = _read(store)
-    missing = [[s for s in group if _key(s) not in done] for group in groups]
-    for group in _with_progress([group for group in missing if group], title):
+    for item in _with_progress([s for s in settings if _key(s) not in done], title):
         started = time.perf_counter()
-        outcomes = run(group)
-        seconds = round((time.perf_counter() - started) / len(group), 3)
-        for item, outcome in zip(group, outcomes, strict=True):
-            _append(store, {"settings": _named(item), "outcome": dict(outcome), "seconds": seconds})
-    return finished(store, [s for group in groups for s in group])
+        outcome = run(item)
+        seconds = round(time.perf_counter() - started, 3)
+        _append(store, {"settings": _named(item), "outcome": dict(outcome), "seconds": seconds})
+    return finished(store, settings)
+
+
+def records(
+    name: str, train: Callable[[Settings], Outcome]
+) -> Callable[[Sequence[Settings]], list[Record[Settings]]]:
+    """Return what gives the records of runs in results/NAME.jsonl.
+
+    With --stored it leaves out those that are missing.
+    """
+    parser = ArgumentParser()
+    parser.add_argument("--stored", action="store_true", help="the table of what has been run")
+    store = RESULTS / f"{name}.jsonl"
+    if parser.parse_args().stored:
+        return partial(finished, store)
+    return partial(run_all, store, run=train)
 
 
 def finished(store: Path, settings: Sequence[Settings]) -> list[Record[Settings]]:
@@ -96,6 +91,9 @@ def finished(store: Path, settings: Sequence[Settings]) -> list[Record[Settings]
     done = _read(store)
     found = [(s, done[_key(s)]) for s in settings if _key(s) in done]
     return [Record(s, line["outcome"], line["seconds"]) for s, line in found]
+
+
+Records = Callable[[Sequence[Settings]], list[Record[Settings]]]
 
 
 def matching(records: Sequence[Record[Settings]], **values: Any) -> list[Record[Settings]]:
@@ -166,3 +164,43 @@ def _with_progress(items: Sequence[Settings], title: str) -> Iterable[Settings]:
     from rich.progress import track
 
     return track(items, description=title)
+
+
+def tuned(
+    first: Settings,
+    search: Sequence[tuple[str, float | tuple[Any, ...]]],
+    score: Callable[[Settings], float],
+) -> tuple[Settings, int]:
+    """Return the best setting of a search along one field after another, and how many it tried.
+
+    Args:
+        first: a frozen dataclass.
+        search: fields, each with other values to try, or with a factor by which a number goes on
+            up and down until its best lies inside.
+        score: of a setting on held-out data, the larger the better.
+    """
+    seen: dict[Settings, float] = {}
+
+    def found(setting: Settings) -> float:
+        if setting not in seen:
+            seen[setting] = score(setting)
+        return seen[setting]
+
+    best = first
+    for field, along in search:
+        if isinstance(along, tuple):
+            others = [_with(best, field, value) for value in along]
+            best = max([best, *others], key=found)
+            continue
+        for factor in (along, 1 / along):
+            while found(further := _scaled(best, field, factor)) > found(best):
+                best = further
+    return best, len(seen)
+
+
+def _scaled(setting: Settings, field: str, factor: float) -> Settings:
+    return _with(setting, field, float(f"{getattr(setting, field) * factor:.0e}"))
+
+
+def _with(setting: Settings, field: str, value: Any) -> Settings:
+    return replace(setting, **{field: value})  # type: ignore[type-var]

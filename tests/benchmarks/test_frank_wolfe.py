@@ -12,13 +12,21 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks import data
-from benchmarks.harness import Record
-from benchmarks.papers.frank_wolfe import activity, activity_tables, adding, pixels, report
-from benchmarks.papers.frank_wolfe.augmentations import Noise, Rotations, rotation_matrices
-from benchmarks.papers.frank_wolfe.methods import lstm, table_methods
-from benchmarks.papers.frank_wolfe.training import Budget, Training, outputs_at_end
+from benchmarks.harness.runs import Record
+from benchmarks.papers.frank_wolfe import __main__ as report
+from benchmarks.papers.frank_wolfe import activity, adding
+from benchmarks.papers.frank_wolfe.training import (
+    Budget,
+    Noise,
+    Rotations,
+    Training,
+    lstm,
+    outputs_at_end,
+    rotation_matrices,
+    table_methods,
+)
 from benchmarks.papers.networks import SequenceModel
-from liftednet.data import Classification, mnist
+from liftednet.data import Classification
 from liftednet.errors import DataError
 
 METHODS = {
@@ -166,7 +174,7 @@ def activity_records(
 def test_aims_and_divergence_are_named_in_the_table() -> None:
     found = {"SGD": [0.5], "LSTM + Frank-Wolfe": [0.96, 0.94], "IndRNN + Frank-Wolfe": [0.96]}
     records = activity_records(found, loss=math.nan)
-    table = activity_tables.accuracy_table(records, activity.Extent(1, 1))
+    table = activity.accuracy_table(records, activity.Extent(1, 1))
     assert "1 diverged" in table.rows[0][2]
     assert [row[4] for row in table.rows] == ["", "reached", "0.55 short"]
 
@@ -177,42 +185,26 @@ def test_the_best_over_training_is_of_all_looks_and_the_last_step() -> None:
     for place, seen in enumerate(looks):
         more = {"accuracies": seen, "processor": 3.0}
         kept[place] = replace(kept[place], outcome={**kept[place].outcome, **more})
-    table = activity_tables.accuracy_table(kept, activity.Extent(1, 1))
+    table = activity.accuracy_table(kept, activity.Extent(1, 1))
     assert [row[3] for row in table.rows] == ["68.75 ± 8.84 (2)", "50.00 (1)", "not kept"]
     assert [row[-1] for row in table.rows] == ["3", "3", "2"]  # processor time where it was kept
-
-
-def test_an_order_holds_where_every_seed_has_it() -> None:
-    names = {name for pair in activity_tables.PAIRS for name in pair}
-    clean = {name: [0.9, 0.9] for name in names} | {"SGD": [0.8, 0.7], "Truncated": [0.8, 0.95]}
-    noisy = {name: [0.9, 0.9] for name in names} | {"SGD": [0.95, 0.99]}
-    table = activity_tables.order_table(activity_records(clean), activity_records(noisy, True))
-    first, truncated = table.rows[0], table.rows[3]
-    assert first[:5] == ["Frank-Wolfe K = 5", "SGD", "+6.45", "15.00 ± 7.07 (2)", "confirmed"]
-    assert first[7] == "refuted" and truncated[4] == "open"
 
 
 def test_the_report_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         data.har()
-        mnist()
     except DataError as error:
         pytest.skip(str(error))
-    for module in (activity, adding, pixels):
+    for module in (activity, adding):
         monkeypatch.setattr(module, "HIDDEN", 4)
     monkeypatch.setattr(activity, "LAYERS", 2)
-    monkeypatch.setattr(pixels, "HELD_OUT", 50)
-    monkeypatch.setattr(pixels, "METHODS", pixels.METHODS[2:5])
-    monkeypatch.setattr(pixels, "mnist", lambda: data.subsample(mnist(), 300, 50, 0))
     quick = replace(
         report._QUICK,
         windows=40,
         lengths=(10, 12),
         adding_gradients=20,
-        rnn_gradients=1,
-        indrnn_gradients=1,
     )
     monkeypatch.setattr(report, "_QUICK", quick)
     text = report.run(tmp_path, quick=True, seeds=1).read_text()
-    for piece in ("94.11", "Noisy-HAR-2", "Adding task", "98.88", "Made on"):
+    for piece in ("94.11", "Noisy-HAR-2", "Adding task", "Made on"):
         assert piece in text

@@ -9,7 +9,7 @@ from torch import Tensor
 from benchmarks import data
 from benchmarks.papers.networks import SequenceModel
 from benchmarks.papers.temporal import music
-from benchmarks.papers.temporal.lanes import Lanes
+from benchmarks.papers.temporal.music import Lanes
 
 LENGTHS = (9, 3, 1, 4, 12, 7, 3, 5)
 

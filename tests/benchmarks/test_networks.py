@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from sklearn.linear_model import Ridge
+from torch import nn
 
+from benchmarks import data
 from benchmarks.papers.networks import (
+    RELU,
+    TANH,
     BatchNormRNN,
     CellRecurrence,
-    ContextRNN,
-    GatedFeedbackRNN,
+    EchoStateNetwork,
     IndRNN,
     PlainRNN,
     SequenceModel,
+    dense_scan,
+    independent_scan,
 )
-from benchmarks.papers.networks.scan import RELU, TANH, dense_scan, independent_scan
-from liftednet import starts
-from liftednet.errors import DataError
+from liftednet.data import echo
+from liftednet.errors import DataError, NotFittedError
+from liftednet.losses import CrossEntropy
 
 
 @given(
@@ -122,43 +126,6 @@ def test_indrnn_layers_and_norms_step_by_step() -> None:
     assert torch.allclose(network(x)[0], signal, atol=1e-5)
 
 
-def test_a_context_is_a_plain_network_with_a_structured_recurrence() -> None:
-    """On Recurrent Neural Networks, eq. 2.14: W = [R P; 0 Q], the context without sigmoid."""
-    torch.manual_seed(0)
-    network, x = ContextRNN(3, 5, 2).double(), torch.randn(4, 6, 3, dtype=torch.float64)
-    q = torch.sigmoid(network.beta).diag()
-    ours, into = network.recurrent.weight, network.from_context.weight
-    start = torch.cat([network.input.weight + into @ (torch.eye(2) - q) @ network.context.weight,
-                       (torch.eye(2) - q) @ network.context.weight])  # fmt: skip
-    recurrent = torch.cat([torch.cat([ours, into @ q], 1), torch.cat([torch.zeros(2, 5), q], 1)])
-    bias, state = torch.cat([network.input.bias, torch.zeros(2)]), torch.zeros(4, 7)
-    for t, shown in enumerate(network(x)[0].unbind(1)):
-        u = x[:, t] @ start.T + state.double() @ recurrent.T + bias
-        state = torch.cat([torch.sigmoid(u[:, :5]), u[:, 5:]], 1)
-        assert torch.allclose(shown, state, atol=1e-12)
-
-
-def test_gates_that_are_shut_or_open_make_plain_stacks() -> None:
-    torch.manual_seed(0)
-    network: Any = GatedFeedbackRNN(3, 4, 2)
-    x = torch.ones(2, 5, 3)
-    own = nn.RNN(3, 4, 2, batch_first=True)
-    with torch.no_grad():
-        for layer in range(2):
-            feedback = torch.zeros(4, 8)
-            feedback[:, 4 * layer : 4 * layer + 4] = 2 * own.get_parameter(f"weight_hh_l{layer}")
-            network.feedback[layer].weight.copy_(feedback)  # every gate is a half: sigmoid(0)
-            network.gates_below[layer].weight.zero_()
-            network.gates_before[layer].weight.zero_()
-            network.inputs[layer].weight.copy_(own.get_parameter(f"weight_ih_l{layer}"))
-            biases = [own.get_parameter(f"bias_{k}h_l{layer}") for k in "ih"]
-            network.inputs[layer].bias.copy_(biases[0] + biases[1])
-        assert torch.allclose(network(x)[0], own(x)[0], atol=1e-6)
-        network.gates_below[0].weight.fill_(-100.0)  # x is 1: shut
-        first = torch.tanh(network.inputs[0](x))
-        assert torch.allclose(network(x)[1][:, 0], first[:, -1], atol=1e-6)
-
-
 def test_indrnn_keeps_its_bound() -> None:
     network = IndRNN(3, 50, 2, steps=100)
     bound = 2 ** (1 / 100)
@@ -180,8 +147,6 @@ def test_indrnn_keeps_its_bound() -> None:
     [
         lambda: nn.LSTM(3, 5, batch_first=True),
         lambda: CellRecurrence(nn.GRUCell(3, 5)),
-        lambda: ContextRNN(3, 3, 2),
-        lambda: GatedFeedbackRNN(3, 5, 2),
         lambda: IndRNN(3, 5, 1, 8),
         lambda: BatchNormRNN(3, 5).eval(),
         lambda: PlainRNN(3, 5),
@@ -204,39 +169,54 @@ def test_state_carries_on_where_it_stopped_and_padding_changes_nothing(make: obj
         model.at_end(x, lengths + 1)
 
 
-def eigenvalue(weight: Tensor) -> float:
-    import numpy as np
-
-    return float(np.abs(np.linalg.eigvals(weight.detach().double().numpy())).max())
-
-
-@given(size=st.integers(1, 30), radius=st.floats(0.01, 10), seed=st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
-def test_starts_have_their_radius(size: int, radius: float, seed: int) -> None:
-    source = torch.Generator().manual_seed(seed)
-    assert eigenvalue(starts.gaussian(size, radius, source)) == pytest.approx(radius, rel=1e-4)
-    turn = starts.orthogonal(size, source)
-    assert torch.allclose(turn @ turn.T, torch.eye(size), atol=1e-5)
-    assert eigenvalue(starts.identity(size)) == 1
+def test_states_follow_the_leaky_recursion() -> None:
+    network = EchoStateNetwork(2, 20, 1, radius=0.9, leak=0.3, seed=1)
+    x = torch.randn(3, 6, 2, generator=torch.Generator().manual_seed(0))
+    weight, into, bias = (w.numpy() for w in (network.weight, network.input_weight, network.bias))
+    assert np.abs(np.linalg.eigvals(weight)).max() == pytest.approx(0.9, rel=1e-4)
+    state = np.zeros((3, 20))
+    for t in range(6):
+        state = 0.7 * np.tanh(state @ weight + x[:, t].numpy() @ into + bias) + 0.3 * state
+    assert np.allclose(network.states(x)[:, -1].numpy(), state, atol=1e-5)
 
 
-def test_spectral_start_reaches_every_gate_and_layer() -> None:
-    network = nn.LSTM(3, 6, num_layers=2)
-    starts.spectral_start_(network, 1.1, torch.Generator().manual_seed(0))
-    for layer in range(2):
-        for gate in network.get_parameter(f"weight_hh_l{layer}").chunk(4):
-            assert eigenvalue(gate) == pytest.approx(1.1, rel=1e-4)
+def test_readout_is_the_ridge_regression_of_scikit_learn() -> None:
+    x = torch.randn(30, 12, 2, generator=torch.Generator().manual_seed(0)).double()
+    y = x.cumsum(1)[:, :, :1]
+    network = EchoStateNetwork(2, 15, 1, rho=0.05, seed=2)
+    network.weight, network.input_weight, network.bias = (
+        w.double() for w in (network.weight, network.input_weight, network.bias)
+    )
+    rows = network.states(x).flatten(0, 1).numpy()
+    # The problem is |y - u|^2 / 2 + rho |W|^2, scikit-learn's |y - u|^2 + alpha |W|^2.
+    reference = Ridge(alpha=0.1).fit(rows, y.flatten(0, 1).numpy())
+    found = network.fit(x, y).outputs(x).flatten(0, 1).numpy()
+    assert np.allclose(found, reference.predict(rows).reshape(found.shape), atol=1e-6)
 
 
-def test_bad_starts_are_refused() -> None:
-    source = torch.Generator()
-    with pytest.raises(DataError, match="must be positive"):
-        starts.gaussian(3, 0.0, source)
-    with pytest.raises(DataError, match="square"):
-        starts.spectral_radius(torch.zeros(2, 3))
-    with pytest.raises(DataError, match="eigenvalues are all 0"):
-        starts.with_spectral_radius(torch.triu(torch.ones(3, 3), 1), 1.0)
-    with pytest.raises(DataError, match="NaN"):
-        starts.spectral_radius(torch.full((2, 2), torch.nan))
-    with pytest.raises(DataError, match="weight_hh"):
-        starts.spectral_start_(nn.Linear(2, 2), 1.0, source)
+def test_padding_changes_nothing_and_the_last_step_is_the_last_real_one() -> None:
+    x, y = data.temporal_order(40, 30, lengths=(lengths := data.hochreiter_lengths(40, 27)))
+    longer = torch.cat([x, torch.full((40, 5, 6), 9.0)], 1)
+    first = EchoStateNetwork(6, 30, 4).fit(x, y, lengths)
+    second = EchoStateNetwork(6, 30, 4).fit(longer, y, lengths)
+    found = first.outputs_at_end(x, lengths)
+    assert torch.allclose(found, second.outputs_at_end(longer, lengths), atol=1e-4)
+    assert found.shape == (40, 4)
+
+
+def test_echo_is_learned_to_its_best_score_by_both_losses() -> None:
+    """A reservoir of a hundred units holds one step: 1 - 0.1 * 0.9 = 0.91 (the paper's maximum)."""
+    x, y = echo(300, 10, 1, 10, seed=0)
+    test_x, test_y = echo(1000, 10, 1, 10, seed=1)
+    for loss in (None, CrossEntropy()):
+        network = EchoStateNetwork(10, 100, 10, radius=0.9, loss=loss).fit(x, y)
+        right = network.outputs(test_x).argmax(2) == test_y
+        assert bool(right[:, 1:].double().mean() > 0.99)
+
+
+def test_bad_settings_are_refused() -> None:
+    for wrong in ({"leak": 1.0}, {"density": 0.0}, {"radius": 0.0}, {"units": 0}):
+        with pytest.raises(DataError):
+            EchoStateNetwork(**{"input_size": 2, "units": 5, "output_size": 1, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(NotFittedError, match="fit first"):
+        EchoStateNetwork(2, 5, 1, density=0.9).outputs(torch.zeros(1, 2, 2))

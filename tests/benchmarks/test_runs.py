@@ -11,17 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.harness import (
+from benchmarks.harness.report import (
     Curve,
     Panel,
     Table,
     draw,
+    figure_of,
     mean_and_spread,
-    run_all,
     write_report,
 )
-from benchmarks.harness.curves import figure_of
-from benchmarks.harness.runs import Record, best_rate, finished, matching
+from benchmarks.harness.runs import Record, best_rate, finished, matching, run_all
 from liftednet.errors import DataError
 
 
@@ -97,7 +96,7 @@ APPENDING = """
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from benchmarks.harness import run_all
+from benchmarks.harness.runs import run_all
 
 @dataclass(frozen=True)
 class Setting:

@@ -8,20 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import data
-from benchmarks.papers.temporal import (
-    lifted_start,
-    methods,
-    music,
-    music_tables,
-    opponents,
-    report,
-    tasks,
-)
+from benchmarks.papers.temporal import __main__ as report
+from benchmarks.papers.temporal import music, tasks
 from benchmarks.papers.temporal.tasks import TaskRun, norms_figure, success_table, train_task
 from liftednet.errors import DataError
 
 
-@pytest.mark.parametrize("method", [*methods.METHODS, *methods.OPPONENTS])
+@pytest.mark.parametrize("method", tasks.METHODS)
 @pytest.mark.parametrize("task", ["addition", "temporal order, 3 symbols"])
 def test_a_task_run_reports_steps_and_shares(
     task: str, method: str, monkeypatch: pytest.MonkeyPatch
@@ -41,8 +34,8 @@ def test_success_is_reported_with_its_steps(
     monkeypatch.setattr(tasks, "BATCH", 5)
     monkeypatch.setattr(tasks, "CHECK_EVERY", 10)
     names = ("xor", "temporal order, 2 symbols")
-    monkeypatch.setattr(tasks, "TASKS", {name: methods.TASKS[name] for name in names})
-    table, _ = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
+    monkeypatch.setattr(tasks, "TASKS", {name: tasks.TASKS[name] for name in names})
+    table = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
     assert len(table.rows) == 8
     assert all("1/1, 10 steps" in cell for row in table.rows for cell in row[3:])
 
@@ -60,18 +53,14 @@ def test_the_report_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         *(music._some_songs(p, 4) for p in (rolls.train, rolls.valid, rolls.test))
     )
     monkeypatch.setattr(music, "ROLLS", {"MuseData": lambda: few, "JSB": lambda: few})
-    monkeypatch.setattr(music_tables, "JSB_HIDDEN", 4)
-    monkeypatch.setattr(music_tables, "RESERVOIR", 10)
+    monkeypatch.setattr(music, "JSB_HIDDEN", 4)
+    monkeypatch.setattr(music, "RESERVOIR", 10)
     monkeypatch.setattr(tasks, "TEST", 50)
     monkeypatch.setattr(tasks, "BATCH", 5)
     monkeypatch.setattr(tasks, "CHECK_EVERY", 5)
-    monkeypatch.setattr(opponents, "RESERVOIR", 10)
-    monkeypatch.setattr(opponents, "SEQUENCES", 50)
-    monkeypatch.setattr(lifted_start, "SAMPLES", 20)
-    monkeypatch.setattr(lifted_start, "PASSES", 1)
-    extent = music_tables.MusicExtent(((50, 0.1, 1), (100, 0.1, 2)), 1, songs=3)
+    extent = music.MusicExtent(((50, 0.1, 1), (100, 0.1, 2)), 1, songs=3)
     small = replace(report._QUICK, length=10, steps=5, music=extent)
     monkeypatch.setattr(report, "_QUICK", small)
     text = report.run(tmp_path, quick=True, seeds=1).read_text()
-    for piece in ("temporal simplex", "6.20", "echo state", "temporal_norms.png", "musedata.png"):
+    for piece in ("temporal simplex", "6.20", "echo state", "temporal_norms.png"):
         assert piece in text

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.harness.exact import exact_gradients
-from benchmarks.harness.tuning import tuned
+from benchmarks.harness.runs import tuned
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.methods.minibatch import BatchSteps
 

@@ -11,16 +11,18 @@ import torch
 from torch.nn.functional import mse_loss
 
 from benchmarks.data import Sequences, adding
-from benchmarks.harness.curves import Curve, Panel, draw
+from benchmarks.harness.report import Curve, Panel, Table, draw, mean_and_spread
 from benchmarks.harness.runs import Outcome, Record, matching, run_all
-from benchmarks.harness.tables import Table, mean_and_spread
-from benchmarks.papers.frank_wolfe.methods import (
+from benchmarks.papers.frank_wolfe.training import (
+    Budget,
+    Method,
+    Training,
     adam,
     frank_wolfe,
     gradient_descent,
+    outputs_at_end,
     vanilla,
 )
-from benchmarks.papers.frank_wolfe.training import Budget, Method, Training, outputs_at_end
 
 HIDDEN, BATCH, TRAIN, TEST = 128, 50, 20_000, 1000
 BASELINE = 1 / 6  # variance of the sum of two uniform numbers: the loss of answering 1

@@ -1,35 +1,27 @@
-"""Success on the artificial tasks, and gradients through time before training."""
+"""Artificial tasks of On Recurrent Neural Networks, and gradients through time before training."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
 
 from benchmarks import data
-from benchmarks.harness.curves import Curve, Panel, draw
-from benchmarks.harness.runs import Outcome, Record, finished, matching, run_groups
-from benchmarks.harness.tables import Table
-from benchmarks.papers.networks import SequenceModel
-from benchmarks.papers.temporal.methods import (
-    HIDDEN,
-    METHODS,
-    OPPONENTS,
-    TASKS,
-    TaskMethod,
-    cell_network,
-    cell_of,
-    network,
-)
-from benchmarks.papers.temporal.stacks import NetworkStack, network_losses
-from liftednet.solvers.gradient import temporal_norms
+from benchmarks.harness.report import Curve, Panel, Table, draw
+from benchmarks.harness.runs import Outcome, Record, matching, run_all
+from benchmarks.papers.networks import CellRecurrence, PlainRNN, SequenceModel
+from liftednet import starts
+from liftednet.solvers.gradient import TemporalSimplexDescent, temporal_norms
 
+HIDDEN = 50
+THRESHOLD = 1.0  # c of eq. 3.6
 BATCH, TEST, CHECK_EVERY = 50, 1000, 100
 SUCCESS = 0.99  # share of right answers on the test sequences
 RATES = (0.03, 0.1, 0.3, 1.0)
@@ -37,8 +29,115 @@ TUNING_SEED = 1000
 RADII = (0.8, 1.0, 1.2)
 FIGURE_RADII = (0.8, 0.9, 1.0, 1.1, 1.2)
 
-Rates = dict[tuple[str, str], float]
-"""Learning rates by task and method."""
+Draw = Callable[[int, int, int, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A generated task with one answer at the end.
+
+    Attributes:
+        draw: returns X and y from samples, longest length, seed and lengths.
+        features: of X.
+        outputs: numbers, or classes.
+        loss: of outputs and targets.
+    """
+
+    draw: Draw
+    features: int
+    outputs: int
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+    def batch(self, samples: int, minimum: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return X, y and lengths between T and T + T / 10, T = `minimum`."""
+        lengths = data.hochreiter_lengths(samples, minimum, seed)
+        x, y = self.draw(samples, minimum + minimum // 10, seed, lengths)
+        return x, y, lengths
+
+
+TASKS = {
+    "addition": Task(
+        lambda n, t, seed, lengths: data.adding(n, t, "hochreiter", seed, lengths), 2, 1, mse_loss
+    ),
+    "multiplication": Task(data.multiplication, 2, 1, mse_loss),
+    "xor": Task(data.xor, 2, 2, cross_entropy),
+    "temporal order, 2 symbols": Task(
+        lambda n, t, seed, lengths: data.temporal_order(n, t, 2, seed, lengths),
+        6,
+        4,
+        cross_entropy,
+    ),
+    "temporal order, 3 symbols": Task(
+        lambda n, t, seed, lengths: data.temporal_order(n, t, 3, seed, lengths),
+        6,
+        8,
+        cross_entropy,
+    ),
+}
+
+
+MakeNetwork = Callable[[int, int, float, int], SequenceModel]
+
+
+def network(features: int, outputs: int, radius: float, seed: int) -> SequenceModel:
+    """Return a tanh network whose recurrent weight has the spectral radius (section 3.2)."""
+    torch.manual_seed(seed)
+    recurrence = PlainRNN(features, HIDDEN)
+    starts.spectral_start_(recurrence, radius, torch.Generator().manual_seed(seed))
+    return SequenceModel(recurrence, HIDDEN, outputs)
+
+
+def cell_network(features: int, outputs: int, radius: float, seed: int) -> SequenceModel:
+    """Return the same network with its cell as a module, which temporal parts need."""
+    torch.manual_seed(seed)
+    cell = nn.RNNCell(features, HIDDEN)
+    starts.spectral_start_(cell, radius, torch.Generator().manual_seed(seed))
+    return SequenceModel(CellRecurrence(cell), HIDDEN, outputs)
+
+
+def cell_of(model: nn.Module) -> nn.Module:
+    """Return the cell that a `cell_network` applies over time."""
+    assert isinstance(model.recurrence, CellRecurrence)
+    return model.recurrence.cell
+
+
+def _plain(model: nn.Module, rate: float, seed: int) -> Optimizer:
+    return torch.optim.SGD(model.parameters(), rate)
+
+
+def _nesterov(model: nn.Module, rate: float, seed: int) -> Optimizer:
+    # With momentum 0.9 a constant gradient moves ten times as far: the rate is brought down.
+    return torch.optim.SGD(model.parameters(), rate / 10, momentum=0.9, nesterov=True)
+
+
+def _temporal_simplex(model: nn.Module, rate: float, seed: int) -> Optimizer:
+    source = torch.Generator().manual_seed(seed)
+    return TemporalSimplexDescent(
+        model.parameters(), cell_of(model), rate, threshold=THRESHOLD, generator=source
+    )
+
+
+@dataclass(frozen=True)
+class TaskMethod:
+    """A way of training a network on a task.
+
+    Attributes:
+        optimizer: builds it from the network, a learning rate and a seed.
+        clip: largest norm of the gradient, or None.
+        network: builds it from features, outputs, spectral radius and seed.
+    """
+
+    optimizer: Callable[[nn.Module, float, int], Optimizer]
+    clip: float | None = None
+    network: MakeNetwork = network
+
+
+METHODS = {
+    "plain": TaskMethod(_plain),
+    "clipped": TaskMethod(_plain, THRESHOLD),
+    "Nesterov, clipped": TaskMethod(_nesterov, THRESHOLD),
+    "temporal simplex": TaskMethod(_temporal_simplex, network=cell_network),
+}
 
 
 @dataclass(frozen=True)
@@ -55,14 +154,9 @@ class TaskRun:
 
 
 def train_task(run: TaskRun) -> Outcome:
-    """Train from the spectral start; see `train_network`."""
-    task, make = TASKS[run.task], _method(run).network
-    return train_network(make(task.features, task.outputs, run.radius, run.seed), run)
-
-
-def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
     """Train on fresh batches; return the steps to success, or None, and the shares on the way."""
-    task, method = TASKS[run.task], _method(run)
+    task, method = TASKS[run.task], METHODS[run.method]
+    model = method.network(task.features, task.outputs, run.radius, run.seed)
     optimizer = method.optimizer(model, run.rate, run.seed)
     test_x, test_y, test_lengths = _sequences(run, TEST, 0)
     shares = []
@@ -71,7 +165,7 @@ def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
 
         def closure(x: Tensor = x, y: Tensor = y, lengths: Tensor = lengths) -> Tensor:
             optimizer.zero_grad()
-            loss = method.loss(model, task, x, y, lengths)
+            loss = task.loss(model.at_end(x, lengths), y)
             loss.backward()
             if method.clip is not None:
                 nn.utils.clip_grad_norm_(model.parameters(), method.clip)
@@ -87,75 +181,13 @@ def train_network(model: SequenceModel, run: TaskRun) -> Outcome:
     return {"steps": None, "shares": shares}
 
 
-def train_together(runs: Sequence[TaskRun]) -> list[Outcome]:
-    """Train stacked networks of one task and method; as `train_task` of each, but for rounding."""
-    task, method, steps = TASKS[runs[0].task], _method(runs[0]), runs[0].steps
-    models = [network(task.features, task.outputs, run.radius, run.seed) for run in runs]
-    stack, rates = NetworkStack(models), torch.tensor([run.rate for run in runs])
-    optimizer = method.optimizer(stack, 1.0, 0)
-    test_x, test_y, test_lengths = _stacked_sequences(runs, TEST, 0)
-    checks: list[list[float]] = []
-    for step in range(1, steps + 1):
-        x, y, lengths = _stacked_sequences(runs, BATCH, step + 1)
-        losses = network_losses(task.loss, stack.at_end(x, lengths), y)
-        stack.backward(losses, method.clip, rates)
-        optimizer.step()
-        if step % CHECK_EVERY == 0:
-            with torch.no_grad():
-                right = data.correct(stack.at_end(test_x, test_lengths), test_y)
-            checks.append(right.flatten(1).double().mean(1).tolist())
-            if all(max(shares) >= SUCCESS for shares in zip(*checks, strict=True)):
-                break
-    return [_outcome(shares) for shares in zip(*checks, strict=True)]
-
-
-def _outcome(shares: Sequence[float]) -> Outcome:
-    """Return a run's outcome up to its success, from all its checks."""
-    solved = next((count for count, share in enumerate(shares, 1) if share >= SUCCESS), None)
-    return {"steps": solved and solved * CHECK_EVERY, "shares": list(shares[:solved])}
-
-
 def _sequences(run: TaskRun, samples: int, number: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return X, y and lengths by seeds that runs of other seeds never use; 0 is for the test."""
     return TASKS[run.task].batch(samples, run.length, 1_000_000 * (run.seed + 1) + number)
 
 
-def _stacked_sequences(
-    runs: Sequence[TaskRun], samples: int, number: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return X, y and lengths of all runs, those of a seed drawn once."""
-    drawn = {run.seed: run for run in runs}
-    found = {seed: _sequences(run, samples, number) for seed, run in drawn.items()}
-    x, y, lengths = zip(*(found[run.seed] for run in runs), strict=True)
-    return torch.stack(x), torch.stack(y), torch.stack(lengths)
-
-
-def train_all(store: Path, settings: Sequence[TaskRun], title: str) -> list[Record[TaskRun]]:
-    """Run what is missing, stacked where the method allows it; return all records in order.
-
-    Args:
-        store: the file of finished runs.
-        settings: of one length and number of steps.
-        title: shown beside the progress bar.
-    """
-    groups: dict[Hashable, list[TaskRun]] = {}
-    for run in settings:
-        together = (run.task, run.method) if _method(run).stacks else run
-        groups.setdefault(together, []).append(run)
-    run_groups(store, list(groups.values()), _train_group, title)
-    return finished(store, settings)
-
-
-def _train_group(runs: Sequence[TaskRun]) -> Sequence[Outcome]:
-    return train_together(runs) if _method(runs[0]).stacks else [train_task(run) for run in runs]
-
-
-def _method(run: TaskRun) -> TaskMethod:
-    return {**METHODS, **OPPONENTS}[run.method]
-
-
-def success_table(store: Path, length: int, steps: int, seeds: int) -> tuple[Table, Rates]:
-    """Run what is missing; return success and steps, and the rate of each task and method.
+def success_table(store: Path, length: int, steps: int, seeds: int) -> Table:
+    """Run what is missing; return success and steps of each task and method.
 
     A rate is the best of `RATES` on its task, at radius 1 and with a seed that the table does not
     use.
@@ -173,7 +205,7 @@ def success_table(store: Path, length: int, steps: int, seeds: int) -> tuple[Tab
         for task in TASKS
         for method in METHODS
     }
-    tried = train_all(store, list(chain(*trials.values())), "choosing rates")
+    tried = run_all(store, list(chain(*trials.values())), train_task, "choosing rates")
     rates = {
         cell: _best_rate([r for r in tried if r.settings in own]) for cell, own in trials.items()
     }
@@ -184,8 +216,8 @@ def success_table(store: Path, length: int, steps: int, seeds: int) -> tuple[Tab
         for method in METHODS
         for radius in RADII
     ]
-    records = train_all(store, settings, "artificial tasks")
-    return _table(records, rates, length, steps), rates
+    records = run_all(store, settings, train_task, "artificial tasks")
+    return _table(records, rates, length, steps)
 
 
 def _best_rate(tried: Sequence[Record[TaskRun]]) -> float:
@@ -195,7 +227,7 @@ def _best_rate(tried: Sequence[Record[TaskRun]]) -> float:
 
 def _table(
     records: Sequence[Record[TaskRun]],
-    rates: Rates,
+    rates: dict[tuple[str, str], float],
     length: int,
     steps: int,
 ) -> Table:

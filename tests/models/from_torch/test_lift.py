@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from benchmarks.papers.networks import (
     CellRecurrence,
-    ContextRNN,
-    GatedFeedbackRNN,
     SequenceModel,
 )
 from liftednet import initialize_, lift, to_torch
@@ -702,22 +700,6 @@ def losses_of(lifted: LiftedModule, x: Tensor, y: Tensor, **options: Any) -> lis
     trace = lifted.fit(x, y, **options).trace
     assert trace is not None
     return trace.losses
-
-
-@pytest.mark.parametrize(
-    ("recurrence", "units"),
-    [(ContextRNN(3, 5, 2), 7), (GatedFeedbackRNN(3, 5, 2), 5)],
-    ids=["context", "gated feedback"],
-)
-def test_recurrences_of_the_thesis_are_read_whole_and_learn(recurrence, units, generator) -> None:
-    x = torch.randn(200, 4, 3, generator=generator)
-    y = (x[:, 1, 0] > 0).long()
-    method = Minibatch(epochs=25, batch_size=20, rate=0.3)
-    lifted = lift(Last(recurrence, units), x[:2], loss=CrossEntropy(), show=False, method=method)
-    assert lifted.share_read == 1.0
-    assert not any(line.kind == UNKNOWN for line in lifted.lines)
-    losses = losses_of(lifted, x, y)
-    assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -1,1 +1,0 @@
-"""Lifted Recurrent Neural Networks (2018), the four tables of section 6."""

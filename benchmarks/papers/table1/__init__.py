@@ -1,1 +1,0 @@
-"""Lifted Neural Networks (2018), Table 1, and what it leaves out."""
