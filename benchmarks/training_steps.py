@@ -25,6 +25,7 @@ from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
 from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models.problem import Problem
 
 RESULT = Path(__file__).parent / "results" / "training_steps.md"
 SAMPLES, INPUTS, CLASSES, RATE, ROUNDS, SECONDS = 5_000, 784, 10, 1e-3, 5, 0.3
@@ -48,7 +49,7 @@ def lifted(x: Tensor, y: Tensor, hidden: tuple[int, ...], settings: Minibatch) -
     steps = BatchSteps(model.structure, model._first_weights(), settings, source)
     target = CrossEntropy().encode(y, CLASSES).to(x)
     batches = ArrayBatches(prepared(model.network, x, target), settings.batch_size, source)
-    training = settings.take_steps(steps, batches, None)
+    training = settings.take_steps(Problem(steps, batches=batches))
     while True:
         with torch.no_grad():
             if next(training) is not None:  # the end of an epoch

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from liftednet.network import Network
 
+from .builders import LiftedMLP, LiftedRNN
 from .certify import Certificate, certify
 from .checkpoint import Checkpoint
 from .constraints import ConstraintReport
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
-from .mlp import LiftedMLP
-from .rnn import LiftedRNN
 from .run import Ending, Step, Trace
 from .shapes import input_convex
 

@@ -23,7 +23,7 @@ from liftednet.samples import Weights
 from liftednet.storage import Description, remove_unfinished, replace_file, unfinished
 from liftednet.validation import is_number, require_count
 
-from .described import checksum, differences
+from .fingerprint import checksum, differences
 from .run import Ending, Memory, OfSamples, Step, Trace
 
 _FORMAT, _VERSION = "liftednet checkpoint", "2"

@@ -1,4 +1,4 @@
-"""What is wrong with a fit that has ended without an error, and what to do about it."""
+"""What is wrong with data, a start, or a fit that has ended without an error."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term, ends_of
-from liftednet.samples import spread
+from liftednet.samples import row_chunks, spread
 from liftednet.sets.penalty import Weighted
 
-from .block import Structure, counted, row_weights
+from .block import Blocks, Structure, counted, row_weights
 from .data import Data
-from .far_rows import gaps_of
 from .forward_pass import Values
 from .standardization import Standardization
 
@@ -30,6 +30,10 @@ _LEFT = 0.05  # of a constant's loss: where less is left, units that do not move
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
 _OTHER = 10.0  # times as wide, or deviations away: another scale
+_LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
+_OUTLYING = 10.0  # times as far as all others of its feature, which look alike beside it
+_FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
+_MEDIAN = 250  # rows, for a median: it only has to lie among most of the others
 
 
 def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = False) -> None:
@@ -51,7 +55,7 @@ def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = 
     losses = [*_losses(structure, some, passed)]
     nothing_left = losses and all(one.mean <= _LEFT * one.constant for one in losses)
     texts = [
-        *_apart(structure, data.raw),  # ratios of distances are those of any scale
+        *_outlying(structure, data.raw),  # ratios of distances are those of any scale
         *_useless(structure, some, losses),
         *(() if pruned or nothing_left else _still(structure, passed)),
     ]
@@ -59,9 +63,9 @@ def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = 
         processes.warn(text)
 
 
-def warn_of_far_rows(structure: Structure, data: Data) -> None:
+def warn_of_outliers(structure: Structure, data: Data) -> None:
     """Warn where some entries of a feature lie far from all others."""
-    for text in [*_apart(structure, data)]:  # all of it, by every process
+    for text in [*_outlying(structure, data)]:  # all of it, by every process
         processes.warn(text)
 
 
@@ -87,6 +91,22 @@ def warn_of_scales(before: Standardization, now: Standardization) -> None:
         )
 
 
+def refuse_overflow(blocks: Blocks, start: str, radius: float) -> None:
+    """Refuse a recurrent start whose forward pass leaves the range in which a solve keeps digits.
+
+    Raises:
+        DataError: the largest state is not finite, or beyond a million.
+    """
+    ends = [float(state.abs().max()) if state.numel() else 0.0 for state in blocks.states]
+    largest = float(processes.largest(ends).max())
+    if not largest <= _LARGEST_STATE:  # also where it is NaN
+        raise DataError(
+            f"the start {start!r} with spectral radius {radius:g} overflows: over "
+            f"{blocks.states[0].shape[0]} steps its forward pass grows to {largest:.3g}. Use a "
+            "smaller spectral_radius, a saturating activation, or smaller inputs."
+        )
+
+
 def scale_hint(data: Data) -> str:
     """Return what to do about inputs whose scales are the likely cause of a failure, or ""."""
     inputs = [x for v, x in data.values.items() if isinstance(v, Input)]
@@ -106,7 +126,7 @@ def scale_hint(data: Data) -> str:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Loss:
     """What the loss of some samples is.
 
     Attributes:
@@ -124,7 +144,7 @@ class _Found:
     samples: int
 
 
-def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Found]:
+def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Loss]:
     for term in structure.network.terms:
         u, y, weights = _compared(term, data, passed)
         if not float(weights.sum()) > 0:
@@ -136,7 +156,7 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Found
             # The best constant prediction is the mean of the targets; its loss is Jensen's gap.
             potential = term.pinned.divergence.activation.potential_value
             constant = float(shares @ potential(y) - potential(mean).sum())
-            yield _Found(term, found, constant, (0, 0.0), len(y))
+            yield _Loss(term, found, constant, (0, 0.0), len(y))
         else:
             assert isinstance(term.loss, OutputLoss)  # it has output states
             values = term.loss.output_values
@@ -146,10 +166,10 @@ def _losses(structure: Structure, data: Data, passed: Values) -> Iterator[_Found
             found = float(shares @ own.where(~infinite, 0.0))
             guesses = (mean.expand_as(y), y.median(0, keepdim=True).values.expand_as(y))
             constant = min(float(shares @ values(y, guess)) for guess in guesses)
-            yield _Found(term, found, constant, lost, len(y))
+            yield _Loss(term, found, constant, lost, len(y))
 
 
-def _useless(structure: Structure, data: Data, losses: Sequence[_Found]) -> Iterator[str]:
+def _useless(structure: Structure, data: Data, losses: Sequence[_Loss]) -> Iterator[str]:
     """Yield a text for every loss that is no better than that of a constant prediction."""
     for one in losses:
         term, found, constant, samples = one.term, one.mean, one.constant, one.samples
@@ -219,20 +239,72 @@ def _unmoved(state: State, passed: Values) -> int:
     return int(still.sum())
 
 
-def _apart(structure: Structure, data: Data) -> Iterator[str]:
+def _outlying(structure: Structure, data: Data) -> Iterator[str]:
     """Yield a text for every input some of whose features have entries far from all others."""
     for number, variable in enumerate(structure.network.inputs, start=1):
         values = data.values[variable]
         rows = values[data.values[TIME].valid] if variable.sequence else values
-        gaps = gaps_of(rows)
-        if not len(gaps.features):
+        outliers = outliers_of(rows)
+        if not len(outliers.features):
             continue
-        far = processes.joined(gaps.far(rows))
-        widest = int(gaps.times.argmax())
+        far = processes.joined(outliers.among(rows))
+        widest = int(outliers.times.argmax())
         yield (
             f"in {int(far.sum())} of the {len(far)} rows of input {number}, the first of them row "
             f"{int(far.nonzero()[0])}, a feature lies far from all others (feature "
-            f"{int(gaps.features[widest])} {float(gaps.times[widest]):.3g} times as far from its "
-            "median as in any other row), which look alike beside it: leave them out, clip them, "
-            "say that they are missing, or take another scale, such as logarithms."
+            f"{int(outliers.features[widest])} {float(outliers.times[widest]):.3g} times as far "
+            "from its median as in any other row), which look alike beside it: leave them out, "
+            "clip them, say that they are missing, or take another scale, such as logarithms."
         )
+
+
+@dataclass(frozen=True, eq=False)
+class Outliers:
+    """The features with entries far from all others, and where these begin.
+
+    Attributes:
+        features: their numbers, (found,).
+        center: their medians, (found,).
+        limit: distances beyond which an entry is far, (found,).
+        times: the smallest of these over the largest below them, (found,).
+    """
+
+    features: Tensor
+    center: Tensor
+    limit: Tensor
+    times: Tensor
+
+    def among(self, rows: Tensor) -> Tensor:
+        """Return which rows have such an entry, (samples,)."""
+        return ((rows[:, self.features] - self.center).abs_() > self.limit).any(1)
+
+
+def outliers_of(rows: Tensor) -> Outliers:
+    """Return the features of all processes' rows in which few entries are far away.
+
+    Args:
+        rows: (samples, features) of this process.
+    """
+    some = processes.joined(rows[:: max(1, -(-len(rows) // _SAMPLES))])
+    middle = some[:: max(1, -(-len(some) // _MEDIAN))]
+    center = middle.median(0).values if len(some) else rows.new_zeros(rows.shape[1])
+    high = torch.zeros_like(center)
+    if len(rows):
+        high = torch.maximum(rows.amax(0) - center, center - rows.amin(0))
+    limit = processes.largest(high).to(rows) / _OUTLYING
+    far, other = ((some - center).abs() > limit).sum(0), (some != center).sum(0)
+    few = (far <= 2 * _FEW * other) & (limit > 0)  # twice: these are some rows only
+    features = few.nonzero().flatten()
+    center, limit = center[features], limit[features]
+    near, beyond = torch.zeros_like(limit), torch.full_like(limit, math.inf)
+    counts = rows.new_zeros(2, len(features), dtype=torch.float64)
+    for part in row_chunks(len(rows), max(1, len(features))):
+        distance = (rows[part][:, features] - center).abs_()
+        away = distance > limit
+        counts += torch.stack([away.sum(0), (distance > 0).sum(0)])
+        near = torch.maximum(near, distance.masked_fill(away, 0.0).amax(0))
+        beyond = torch.minimum(beyond, distance.masked_fill_(~away, math.inf).amin(0))
+    near, beyond = processes.largest(torch.stack([near, -beyond])).to(rows).abs()
+    (counts,) = processes.total(counts)
+    found = (counts[0] > 0) & (counts[0] <= _FEW * counts[1]) & (beyond >= _OUTLYING * near)
+    return Outliers(features[found], center[found], limit[found], (beyond / near)[found])

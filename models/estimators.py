@@ -24,12 +24,11 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredErro
 from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
-from .described import described_network
+from .builders import LiftedMLP, LiftedRNN
+from .fingerprint import described_network
 from .lifted import Lifted
 from .methods import Method, with_numbers
 from .methods.descent import AnySolver
-from .mlp import LiftedMLP
-from .rnn import LiftedRNN
 from .settings import Penalties
 
 __all__ = ["LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"]

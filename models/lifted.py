@@ -1,10 +1,15 @@
-"""The one lifted model: a network as a graph, trained by convex subproblems."""
+"""The one lifted model: a network as a graph, trained by convex subproblems.
+
+A fit in one read: settings are `checked`, `_prepare` puts arrays on their scales and begins at a
+point, the method takes its steps from there, and `_finish` refits, warns and reports.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
-from liftednet.errors import DataError, SolverError, telling_of_memory
+from liftednet.errors import DataError, DeclarationError, SolverError, telling_of_memory
 from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
@@ -35,20 +40,28 @@ from .constraints import (
     refuse_unmet,
 )
 from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
-from .described import described_training
-from .diagnosis import scale_hint, warn_of, warn_of_far_rows, warn_of_scales
-from .incomplete import WHOLE, Completion, completion_of, refuse_incomplete
+from .diagnosis import (
+    is_useless,
+    refuse_overflow,
+    scale_hint,
+    warn_of,
+    warn_of_outliers,
+    warn_of_scales,
+)
+from .fingerprint import described_training, refuse_shares, refuse_unlike
+from .incomplete import completion_of, refuse_incomplete
+from .shapes import bounded, in_proportion
 from .methods import COUNTED, Method
-from .methods.descent import FullBatch, Solvers
-from .methods.gauss_newton import FIRST_RHO, GaussNewton, has_ends, pulled, suits_together
+from .methods.descent import FullBatch
+from .methods.gauss_newton import GaussNewton, suits_together
 from .methods.minibatch import BatchSteps, Minibatch
 from .methods.multipliers import MultiplierBlocks
+from .online import OnlineState, recalled_state
 from .output import refitted
-from .parts import Parts, recalled
 from .prediction import Fitted, Predictor
-from .run import Report, Step, Steps, Trace, run
-from .settings import MULTIPLIERS, feasible
-from .shares import refuse_shares, refuse_unlike
+from .problem import Problem, Store
+from .run import Report, Step, Trace, run, tracked
+from .settings import MULTIPLIERS, feasible, passes_settings
 from .standardization import (
     RAW,
     Standardization,
@@ -62,12 +75,16 @@ from .starts import (
     START_SAMPLES,
     fitted_start,
     given_weights,
+    recurrent_layers,
     settled_start,
     thinned_start,
 )
-from .store import Store
+
+_TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
+_LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
 
 
+@passes_settings
 class Lifted(Predictor):
     """A network whose layers are variables, trained by convex subproblems.
 
@@ -77,41 +94,7 @@ class Lifted(Predictor):
 
     Args:
         network: of inputs, states and losses, joined by layers.
-        lam: weight of the divergences, one number or one for each layer with states.
-        rho: weight of the squared Frobenius norms, one number or one for each layer's weights; None
-            for 1, times the square of the steepest slope that the weights act through where that is
-            below 1 (1/16 before sigmoids), and where there is a penalty.
-        divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
-            "multipliers" (at rest the states are the forward pass; lam is where damping begins).
-        penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,
-            held by every method at every step.
-        method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
-            with numbers of its own; "auto" for minibatches, but where multipliers or a raw
-            divergence need all samples, and for regressions of some hundreds of samples, which are
-            standardized and not weighted, where no rho is given: for these Gauss-Newton, with rho
-            by the evidence. Where weights have signs or places fixed to zero, as where outputs are
-            monotone or convex, it is Gauss-Newton with a given rho, too.
-        start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
-            first samples so that each layer lies in the nearly linear range of its activation),
-            "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
-            weights. Weights on states whose penalty gives them signs begin with the identity and
-            small entries, whatever the name.
-        solver: "auto", a solver's name, or a solver, for every block.
-        state_solver: the same for the states of recurrent layers.
-        proximity: weight of a pull of every weight fit to the previous weights, or None.
-        seed: of the initial weights and of the order of batches.
-        dtype: torch.float32 or torch.float64; None takes that of X.
-        device: where the model lives, such as "cpu" or "cuda".
-        warm_start: whether another `fit` goes on from the weights and states that are there.
-        refit_output: whether at the end the last layer, which must be dense, is fitted to the
-            forward features of all samples by one convex problem, min over W, b of the loss + the
-            penalty + pull |W - W_0|_F^2, W_0 from training, to a relative residual of 1e-3 where
-            the solver is "auto". The pull is chosen on a fifth of the samples. Where none is better
-            there, as after many passes, which have seen that fifth, or there are fewer than ten,
-            W_0 stays.
-        standardize: whether training sees inputs, and targets of regressions, on a common scale
-            (see `standardization_of`); `weights` are those for raw data again, but where
-            `standardization` keeps moments. None: where features are in several units.
+        **settings: see `Settings`.
 
     Raises:
         DataError: a number cannot be used.
@@ -131,7 +114,7 @@ class Lifted(Predictor):
         True
     """
 
-    _parts: Parts | None = None  # of partial_fit
+    _online: OnlineState | None = None  # of partial_fit
 
     @telling_of_memory
     def fit(
@@ -200,31 +183,34 @@ class Lifted(Predictor):
                 structure, method = self.checked()
             refuse_unlike(
                 self, structure, method, X=X, y=y, lengths=lengths, sample_weight=sample_weight,
-                checkpoint=checkpoint, resume=resume,
-                constraints=constraints or None,
+                checkpoint=checkpoint, resume=resume, constraints=constraints or None,
             )  # fmt: skip
             if constraints and processes.size() > 1:
                 raise DataError(
                     "constraints on scores need all samples in one process, and "
                     f"{processes.size()} share them."
                 )
-            method, structure = self._suited(method, structure, X, sample_weight)
+            structure, method = self.suited(structure, method, X, sample_weight)
             keeper = Keeper(checkpoint, resume)
-            told = partial(run, keeper=keeper, progress=progress, on_step=on_step)
-            if isinstance(method, Minibatch):
-                given = X, y, lengths, sample_weight
-                seen = self._fit_batches(structure, method, given, keeper, told, constraints)
+            given = X, y, lengths, sample_weight
+            if isinstance(method, Minibatch) and isinstance(X, DataLoader):
+                problem = self._prepare_loader(structure, method, given, constraints, keeper)
             else:
-                data = self._data(X, y, lengths, sample_weight)
-                refuse_unmet(self.network, constraints, data)
-                seen = self._fit_blocks(structure, method, data, keeper, told, progress)
+                problem = self._prepare(structure, method, given, constraints, keeper, progress)
+            seen: Data = problem.seen
+            with _hinting(seen):
+                run(
+                    problem.trace, method.take_steps(problem), problem.memory,
+                    partial(self._keep, problem), keeper=keeper, max_iter=_most(method, problem),
+                    progress=progress, on_step=on_step,
+                )  # fmt: skip
             if constraints:
                 self._hold(constraints, X, progress, on_step)
-            elif self._goes_on(method, structure, len(seen)):
+            elif self._gains_from_width(method, len(seen)):
                 self._go_on(None, progress, on_step)
             elif self.refit_output and not self.interrupted:
                 self._refit_outputs()
-            self._parts = None
+            self._online = None
             pruned = isinstance(method, GaussNewton) and method.evidence
             warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
         return self
@@ -260,69 +246,57 @@ class Lifted(Predictor):
             SolverError: the loss or the weights are not finite; the weights have not changed.
         """
         with torch.inference_mode(False), processes.together(self.device):
-            return self._partially_fitted(X, y, lengths, sample_weight)
-
-    def _partially_fitted(self, X: Any, y: Any, lengths: Lengths, sample_weight: Any) -> Self:
-        began = time.perf_counter()
-        refuse_incomplete(self.network, "partial_fit")
-        structure, method = self.checked()
-        settings = method if isinstance(method, Minibatch) else Minibatch()
-        settings.refuse(structure, self.divergence == MULTIPLIERS)
-        parts = self._parts
-        dtype = parts.steps.weights[0].matrix.dtype if parts else self.dtype
-        batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
-        if parts is None:
-            parts = self._first_part(structure, settings, batch)
-        else:
-            parts = parts.seeing(self.network, batch)
-        if parts.spreads is not None:  # which the scales follow
-            warn_of_far_rows(structure, batch)
-        steps, batch = parts.steps, parts.standardization.of(batch)
-        before = steps.memory()
-        share = processes.share_of(len(batch))
-        weight = processes.total_of(batch.mass) / share.samples
-        batch = replace(batch, among=share.samples)
-        with torch.no_grad():
-            steps.step(batch, steps.rate, parts.samples, weight)
-            try:
-                ((_, loss),) = steps.read()
-            except SolverError:
-                steps.recall(before)
-                raise
-        if not steps.finite():
-            steps.recall(before)
-            self._parts = None  # its running statistics are spoiled, too
-            raise SolverError("the step made weights NaN or infinite: scale the inputs.")
-        found = tuple(steps.snapshot())
-        step = Step(
-            0, "batch", loss, math.nan, math.nan, 1, "minibatch", time.perf_counter() - began
-        )
-        trace = Trace(math.nan, [step])
-        fitted = Fitted(
-            structure, found, batch, None, trace, batch.last_only,
-            standardization=parts.standardization, spread=processes.size() > 1,
-        )  # fmt: skip
-        self._parts, self._fit = parts, fitted
+            began = time.perf_counter()
+            refuse_incomplete(self.network, "partial_fit")
+            structure, method = self.checked()
+            method = method if isinstance(method, Minibatch) else Minibatch()
+            method.refuse(structure, self.divergence == MULTIPLIERS)
+            known = self._online
+            dtype = known.steps.weights[0].matrix.dtype if known else None
+            batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
+            if known is None:
+                online = self._first_online(structure, method, batch)
+            else:
+                online = known.seeing(self.network, batch)
+            if online.spreads is not None:  # which the scales follow
+                warn_of_outliers(structure, batch)
+            batch = online.standardization.of(batch)
+            with torch.no_grad():
+                loss = online.step(batch)
+            seconds = time.perf_counter() - began
+            step = Step(0, "batch", loss, math.nan, math.nan, 1, "minibatch", seconds)
+            self._online = online
+            self._keep(Problem(
+                online.steps, trace=Trace(math.nan, [step]), data=batch, seen=batch,
+                standardization=online.standardization,
+            ))  # fmt: skip
         return self
 
-    def _first_part(self, structure: Structure, settings: Minibatch, batch: Data) -> Parts:
+    def _first_online(self, structure: Structure, method: Minibatch, batch: Data) -> OnlineState:
         """Return what the first of several batches begins with, or that after the last is loaded.
 
         Scales follow the samples where the weights are drawn for them: other weights belong to
         those of the first batch.
         """
-        generator = torch.Generator().manual_seed(require_seed(self.seed))
-        loaded = None if self._fit is None else self._fit.parts
+        if self.lipschitz is not None:
+            raise DeclarationError(
+                "lipschitz is a bound on raw data, whose scale partial_fit learns on the way: call "
+                "fit(X, y)."
+            )
+        generator = self._generator()
+        loaded = None if self._fit is None else self._fit.online
         if loaded is not None:
-            steps = BatchSteps(structure, self._known.weights, settings, generator)
-            return recalled(loaded, self.network, steps).seeing(self.network, batch)
+            steps = BatchSteps(structure, self._known.weights, method, generator)
+            return recalled_state(loaded, self.network, steps).seeing(self.network, batch)
         standardization = self._standardization(batch, goes_on=True).of_a_part
         begun = standardization.of(batch)
         weights = self._weights_to_begin_with(structure, begun, standardization, goes_on=True)
-        steps = BatchSteps(structure, weights, settings, generator)
+        steps = BatchSteps(structure, weights, method, generator)
         follows = standardization.moments and not self.is_fitted and isinstance(self.start, str)
         spreads = spreads_of(self.network, batch) if follows else None
-        return Parts(steps, standardization, spreads)
+        return OnlineState(steps, standardization, spreads)
+
+    # What a method begins with: checked arrays on their scales, first weights, and a point.
 
     def _data(
         self,
@@ -355,52 +329,112 @@ class Lifted(Predictor):
         self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, dtype: Any, part: bool
     ) -> Data:
         return prepared(
-            self.network, X, y, lengths, dtype=dtype or self.dtype, device=self.device, part=part,
+            self.network, X, y, lengths, dtype=dtype or self._dtype, device=self.device, part=part,
             sample_weight=sample_weight,
         )  # fmt: skip
 
-    def _fit_blocks(
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """The type of all values, None for that of X."""
+        return self.dtype or (torch.float64 if recurrent_layers(self.network) else None)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(require_seed(self.seed))
+
+    def _prepare(
         self,
         structure: Structure,
-        method: FullBatch | GaussNewton,
-        data: Data,
+        method: Method,
+        given: tuple[Any, Any, Any, Any],
+        constraints: Sequence[Constraint],
         keeper: Keeper,
-        told: Callable[..., None],
         progress: bool,
-    ) -> Data:
-        completion = completion_of(self.network, data)
-        standardization = self._standardization(completion.spread(data), self.warm_start)
-        structure = self._structure_on(structure, standardization)
-        described = partial(described_training, self, structure, method, data)
-        if isinstance(method, FullBatch) and method.store is not None:
+    ) -> Problem:
+        """Return the problem of a method on arrays: where the last fit ended, or at the start."""
+        raw = self._data(*given)
+        refuse_unmet(self.network, constraints, raw)
+        completion = completion_of(self.network, raw)
+        standardization = self._standardization(completion.spread(raw), self.warm_start)
+        declared, structure = structure, self._bounded(structure, standardization)
+        problem = Problem(
+            None, self.solver, self.state_solver, standardization=standardization,
+            completion=completion,
+        )  # fmt: skip
+        if isinstance(method, Minibatch):
+            data = standardization.later(completion.of(raw))
+            generator = self._generator()
+            numbers, held = hold_out(data, method.validation, generator)
+
+            def redrawn(source: torch.Generator) -> Data:
+                return standardization.of(completion.drawn(raw, source))
+
+            problem.batches = ArrayBatches(
+                data, method.batch_size, generator, numbers, redrawn if completion.priors else None
+            )
+            if held is not None:
+                problem.validate = partial(self._mean_objective, declared, data, held)
+            weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+            problem.point = BatchSteps(structure, weights, method, generator)
+        elif isinstance(method, FullBatch) and method.store is not None:
             refuse_incomplete(self.network, "A store")
             keeper.refuse("the states of a store change in place")
             with processes.agreed():
                 store = Store(method.store)
-                data = store.standardized(standardization, data)
-            weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
-            blocks = self._stored_blocks(structure, data, weights, store)
+                data = store.standardized(standardization, raw)
+            problem.point = self._stored_blocks(structure, data, standardization, store)
         else:
-            data = standardization.of(completion.of(data)).aligned()
-            blocks = self._begun(structure, data, standardization, method, progress)
-        self._refuse_start(blocks)
-        memory, begun = keeper.begun(described, data.like.device, len(data))
-        if isinstance(method, GaussNewton):
-            blocks.pass_forward()
-            steps: Steps = method.take_steps(blocks, memory)
+            data = standardization.of(completion.of(raw)).aligned()
+            problem.point = self._first_blocks(structure, data, standardization, method, progress)
+        identity = partial(described_training, self, structure, method, raw)
+        problem.data = problem.seen = data
+        problem.memory, begun = keeper.begun(identity, data.like.device, len(data))
+        if isinstance(method, Minibatch):
+            problem.memory["standardization"] = standardization.packed(self.network)
+            problem.trace = begun or problem.trace
         else:
-            solvers = Solvers(self.solver, self.state_solver, method.tolerance)
-            steps = method.take_steps(blocks, solvers, memory)
-        trace = begun or Trace(_finite(blocks.objective()))
+            problem.trace = begun or Trace(_finite(problem.point.objective()))
+        return problem
 
-        def keep() -> None:
-            self._fit = replace(
-                _fitted(blocks, data, trace, standardization), completion=completion
+    def _prepare_loader(
+        self,
+        structure: Structure,
+        method: Minibatch,
+        given: tuple[Any, Any, Any, Any],
+        constraints: Sequence[Constraint],
+        keeper: Keeper,
+    ) -> Problem:
+        """Return the problem of minibatches that a DataLoader brings; scales are of the first."""
+        loader, *others = given
+        if any(x is not None for x in others) or method.validation > 0:
+            raise DataError(
+                "a DataLoader brings its own y and cannot be split: pass y, lengths or weights, or "
+                "ask for a validation share, with arrays alone."
             )
-
-        with _hinting(data):
-            told(trace, steps, memory, keep, max_iter=getattr(method, COUNTED[type(method)]))
-        return data
+        if self.refit_output:
+            raise DataError("refit_output needs all samples: give X and y as arrays.")
+        refuse_incomplete(self.network, "A DataLoader")
+        batches = LoaderBatches(
+            loader, lambda X, y: self._checked_data(X, y, None, None, None, True)
+        )
+        if constraints:
+            raise DataError("constraints speak of all samples at once: give X and y as arrays.")
+        raw = batches.first()
+        standardization = self._standardization(raw, self.warm_start).of_a_part
+        first, bounds = standardization.of(raw), self._bounded(structure, standardization)
+        weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)
+        point = BatchSteps(bounds, weights, method, self._generator())
+        identity = partial(described_training, self, bounds, method, raw, batches)
+        memory, begun = keeper.begun(identity, first.like.device, len(first))
+        if memory:  # the batches that came first then were others
+            standardization = unpacked_standardization(memory["standardization"], self.network)
+            first = standardization.of(raw)
+            point.structure = self._bounded(structure, standardization)
+        batches.standardization = standardization
+        memory["standardization"] = standardization.packed(self.network)
+        return Problem(
+            point, batches=batches, memory=memory, trace=begun or Trace(math.nan), seen=first,
+            standardization=standardization,
+        )  # fmt: skip
 
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
@@ -413,151 +447,19 @@ class Lifted(Predictor):
         if not (has_several_units(self.network, data) if asked is None else asked):
             return RAW
         found = standardization_of(self.network, data)
+        if self.lipschitz is not None:
+            found = in_proportion(found)
         known = self._fit.weights if goes_on and self._fit is not None else self.start
         if isinstance(known, str) or found.unfolded(self.network, known) is not None:
             return found
         return RAW  # weights were given for raw data, and cannot be those for other
 
-    def _structure_on(self, structure: Structure, standardization: Standardization) -> Structure:
-        """Return the training problem on data that are standardized so."""
-        return structure
-
-    def _suited(
-        self, method: Method, structure: Structure, X: Any, sample_weight: Any
-    ) -> tuple[Method, Structure]:
-        """Return the method of a fit to these data, and the problem that it begins with."""
-        if self.method != "auto" or not isinstance(method, Minibatch):
-            return method, structure
-        shapes = [getattr(x, "shape", ()) for x in (X if isinstance(X, tuple) else (X,))]
-        if not shapes[0] or not suits_together(structure, processes.total_of(shapes[0][0])):
-            return method, structure
-        given = [p.penalty for p in structure.parameters if p.penalty is not None]
-        if self.rho is None and self.penalty is None and not any(x.curvature for x in given):
-            if has_ends(structure) or (self.standardize and sample_weight is None):
-                return GaussNewton(evidence=True), pulled(structure, FIRST_RHO)
-            return method, structure
-        return (GaussNewton() if has_ends(structure) else method), structure
-
-    def _begun(
-        self, structure: Structure, data: Data, standardization: Standardization, method: Method,
-        progress: bool,
-    ) -> Blocks:  # fmt: skip
-        """Return the blocks of a fit: where the last has ended, or at a forward pass."""
-        before = self._known if self.warm_start and self.is_fitted else None
-        if before is not None:
-            structure = replace(structure, divergences=before.structure.divergences)
-        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
-        kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
-        blocks = self._blocks_at(structure, data, weights, kind)
-        known = None if before is None else before.memory(data)
-        if known is not None:
-            blocks.recall_states(known)
-        return blocks
-
-    def _stored_blocks(
-        self, structure: Structure, data: Data, weights: Sequence[Weights], store: Store
-    ) -> Blocks:
-        """Return the blocks at a forward pass, whose states stand in files."""
-        kept, like = {}, data.like.dtype
-        with processes.agreed():
-            for state in structure.states:
-                kept[state] = store.empty((len(data), state.units), like)
-            for part in row_parts({**data.values, **kept}):
-                some = Data({x: v[part] for x, v in data.values.items()}, data.last_only)
-                passed = self._blocks_at(structure, some, weights)
-                for state, rows in kept.items():
-                    rows[part] = passed.values[state]
-        given = dict(zip(structure.parameters, weights, strict=True))
-        values = {**data.values, **given, **kept}
-        return Blocks(structure, values, data.last_only, self.proximity, stored=True)
-
-    def _refuse_start(self, blocks: Blocks) -> None:
-        """Refuse a start whose forward pass is of no use."""
-
-    def _fit_batches(
-        self,
-        structure: Structure,
-        method: Minibatch,
-        given: tuple[Any, Any, Any, Any],
-        keeper: Keeper,
-        told: Callable[..., None],
-        constraints: Sequence[Constraint],
-    ) -> Data:
-        generator = torch.Generator().manual_seed(require_seed(self.seed))
-        data, validate, batches = None, None, self._loaded(*given, method)
-        if batches is None:
-            data = self._data(*given)
-            refuse_unmet(self.network, constraints, data)
-            completion, raw = completion_of(self.network, data), data
-            standardization = self._standardization(completion.spread(raw), self.warm_start)
-            data = standardization.later(completion.of(raw))
-            numbers, held = hold_out(data, method.validation, generator)
-            batches = ArrayBatches(
-                data, method.batch_size, generator, numbers,
-                partial(_redrawn, raw, completion, standardization) if completion.priors else None,
-            )  # fmt: skip
-            first = data
-            if held is not None:
-                validate = partial(self._mean_objective, structure, data, held)
-        elif constraints:
-            raise DataError("constraints speak of all samples at once: give X and y as arrays.")
-        else:
-            raw, completion = batches.first(), WHOLE
-            standardization = self._standardization(raw, self.warm_start).of_a_part
-            first = standardization.of(raw)
-        declared, structure = structure, self._structure_on(structure, standardization)
-        weights = self._weights_to_begin_with(structure, first, standardization, self.warm_start)
-        moves = BatchSteps(structure, weights, method, generator)
-        described = partial(
-            described_training, self, structure, method, raw, None if data else batches
-        )
-        memory, begun = keeper.begun(described, first.like.device, len(first))
-        if data is None:
-            if memory:  # the batches that came first then were others
-                known = memory["standardization"]
-                standardization = unpacked_standardization(known, self.network)
-                first = standardization.of(raw)
-                moves.structure = structure = self._structure_on(declared, standardization)
-            batches.standardization = standardization
-        memory["standardization"] = standardization.packed(self.network)
-        trace = begun or Trace(float("nan"))
-
-        def keep() -> None:
-            found, last_only = tuple(moves.weights), first.last_only
-            self._fit = Fitted(
-                structure, found, data, None, trace, last_only, standardization=standardization,
-                spread=processes.size() > 1, completion=completion,
-            )  # fmt: skip
-
-        with _hinting(first):
-            steps = method.take_steps(moves, batches, validate, memory)
-            told(trace, steps, memory, keep, max_iter=method.epochs_of(len(batches)))
-        return first
-
-    def _loaded(self, X: Any, y: Any, lengths: Any, weights: Any, method: Minibatch) -> Any:
-        if not isinstance(X, DataLoader):
-            return None
-        if any(x is not None for x in (y, lengths, weights)) or method.validation > 0:
-            raise DataError(
-                "a DataLoader brings its own y and cannot be split: pass y, lengths or weights, or "
-                "ask for a validation share, with arrays alone."
-            )
-        if self.refit_output:
-            raise DataError("refit_output needs all samples: give X and y as arrays.")
-        refuse_incomplete(self.network, "A DataLoader")
-        return LoaderBatches(X, lambda a, b: self._checked_data(a, b, None, None, None, True))
-
-    def _mean_objective(
-        self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
-    ) -> float:
-        """Return the objective over some samples at their forward pass, some of them at a time."""
-        total = 0.0
-        with processes.agreed():
-            for part in data.parts(numbers, structure.states):
-                total += self._blocks_at(structure, part, weights).own_sum()
-        given = dict(zip(structure.parameters, weights, strict=True))
-        held = processes.total_of(len(numbers))
-        return (structure.penalty(given) + processes.total_of(total)) / held
+    def _bounded(self, structure: Structure, standardization: Standardization) -> Structure:
+        """Return the training problem, with bounds that make the network Lipschitz on raw data."""
+        if self.lipschitz is None:
+            return structure
+        penalties = bounded(structure.penalties, self.network, standardization, self.lipschitz)
+        return replace(structure, penalties=penalties)
 
     def _weights_to_begin_with(
         self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
@@ -578,9 +480,103 @@ class Lifted(Predictor):
             weights = to_data(structure, weights, some.values)
         return feasible(weights, structure.penalties.values())
 
+    def _first_blocks(
+        self,
+        structure: Structure,
+        data: Data,
+        standardization: Standardization,
+        method: Method,
+        progress: bool,
+    ) -> Blocks:
+        """Return the blocks of a fit: where the last has ended, or at a forward pass."""
+        before = self._known if self.warm_start and self.is_fitted else None
+        if before is not None:
+            structure = replace(structure, divergences=before.structure.divergences)
+        recurrent = bool(recurrent_layers(self.network))
+        together = method if isinstance(method, GaussNewton) else None
+        if recurrent and together and self.start == AUTO and before is None:
+            return self._best_of_starts(structure, data, standardization, together, progress)
+        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+        kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
+        blocks = self._blocks_at(structure, data, weights, kind)
+        known = None if before is None or together else before.memory(data)
+        if known is not None:
+            blocks.recall_states(known)
+        if recurrent:
+            start = self.start if isinstance(self.start, str) else "given"
+            refuse_overflow(blocks, start, self.spectral_radius)
+        return blocks
+
+    def _best_of_starts(
+        self,
+        structure: Structure,
+        data: Data,
+        standardization: Standardization,
+        method: GaussNewton,
+        progress: bool,
+    ) -> Blocks:
+        """Return the blocks of a recurrent network after some steps from the best of its starts."""
+        generator, brief = self._generator(), replace(method, steps=min(method.steps, _TRIAL))
+
+        def tried(start: str) -> Blocks:
+            weights = feasible(self._drawn(start, generator), structure.penalties.values())
+            weights = [layer.to(data.like) for layer in weights]
+            weights = settled_start(structure, weights, standardization.still)
+            blocks = self._blocks_at(structure, data, weights)
+            refuse_overflow(blocks, start, self.spectral_radius)
+            with torch.no_grad():
+                deque(brief.take_steps(Problem(blocks)), maxlen=0)
+            return blocks
+
+        starts = tracked(_TRIED, "starts", progress)
+        best = min(map(tried, starts), key=Blocks.objective)
+        return tried(_LONGEST) if is_useless(structure, data, best.values) else best
+
+    def _stored_blocks(
+        self, structure: Structure, data: Data, standardization: Standardization, store: Store
+    ) -> Blocks:
+        """Return the blocks at a forward pass, whose states stand in files."""
+        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+        kept, like = {}, data.like.dtype
+        with processes.agreed():
+            for state in structure.states:
+                kept[state] = store.empty((len(data), state.units), like)
+            for part in row_parts({**data.values, **kept}):
+                some = Data({x: v[part] for x, v in data.values.items()}, data.last_only)
+                passed = self._blocks_at(structure, some, weights)
+                for state, rows in kept.items():
+                    rows[part] = passed.values[state]
+        given = dict(zip(structure.parameters, weights, strict=True))
+        values = {**data.values, **given, **kept}
+        return Blocks(structure, values, data.last_only, self.proximity, stored=True)
+
+    def _mean_objective(
+        self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
+    ) -> float:
+        """Return the objective over some samples at their forward pass, some of them at a time."""
+        total = 0.0
+        with processes.agreed():
+            for part in data.parts(numbers, structure.states):
+                total += self._blocks_at(structure, part, weights).own_sum()
+        given = dict(zip(structure.parameters, weights, strict=True))
+        held = processes.total_of(len(numbers))
+        return (structure.penalty(given) + processes.total_of(total)) / held
+
+    # What a fit leaves.
+
+    def _keep(self, problem: Problem) -> None:
+        """Make what a method has reached the model's."""
+        point = problem.point
+        self._fit = Fitted(
+            point.structure, tuple(point.weights), problem.data,
+            point if isinstance(point, Blocks) else None, problem.trace, problem.seen.last_only,
+            standardization=problem.standardization, distributed=processes.size() > 1,
+            completion=problem.completion,
+        )  # fmt: skip
+
     def _refit_outputs(self) -> None:
         """Fit the last layers once more, to the features of a forward pass."""
-        fitted, generator = self._known, torch.Generator().manual_seed(require_seed(self.seed))
+        fitted, generator = self._known, self._generator()
         weights = refitted(
             fitted.structure, fitted.weights, self._on_data(), generator, self.solver
         )
@@ -605,12 +601,13 @@ class Lifted(Predictor):
         )  # fmt: skip
         self._fit = replace(self._fit, report=report)
 
-    def _goes_on(self, method: Method, structure: Structure, samples: int) -> bool:
+    def _gains_from_width(self, method: Method, samples: int) -> bool:
         """Return whether more units for a while would lower what minibatches have reached.
 
         So they do behind a projection, where rho is not that of the evidence, if there are so few
         samples that all of them go into every step. A method that was asked for is all there is.
         """
+        structure = self._known.structure
         projected = any(isinstance(x.layer, Projection) for x in self.network.layers())
         small = projected and suits_together(structure, samples) and bool(Widths(structure))
         chosen = isinstance(method, Minibatch) and self.method == "auto"
@@ -622,7 +619,7 @@ class Lifted(Predictor):
         fitted, data = self._known, self._on_data()
         assert fitted.trace is not None  # of the method before
         blocks = self._blocks_at(fitted.structure, data, fitted.weights)
-        generator = torch.Generator().manual_seed(require_seed(self.seed))
+        generator = self._generator()
         moves = AugmentedLagrangian(blocks, self.network.terms[0], limits, generator)
 
         def keep() -> None:
@@ -646,15 +643,23 @@ class Lifted(Predictor):
             DataError: the first that does not fit, with both shapes.
         """
         given = given_weights(weights, self.network.parameters)
-        like = torch.empty(0, dtype=self.dtype or given[0].matrix.dtype, device=self.device)
+        like = torch.empty(0, dtype=self._dtype or given[0].matrix.dtype, device=self.device)
         self.start = [layer.to(like) for layer in given]
         last_only = frozenset() if self._fit is None else self._known.last_only
         if per_step is not None:
             terms = () if per_step else self.network.terms
             last_only = frozenset(term.label for term in terms if term.argument.sequence)
         self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
-        self._parts = None
+        self._online = None
         return self
+
+
+def _most(method: Method, problem: Problem) -> int:
+    """Return how many sweeps, epochs or steps a method takes at most."""
+    if isinstance(method, Minibatch):
+        assert problem.batches is not None  # of which they are made
+        return method.epochs_of(len(problem.batches))
+    return int(getattr(method, COUNTED[type(method)]))
 
 
 def _finite(objective: float) -> float:
@@ -665,19 +670,6 @@ def _finite(objective: float) -> float:
             "or take a smaller start."
         )
     return objective
-
-
-def _fitted(blocks: Blocks, data: Data, trace: Trace, standardization: Standardization) -> Fitted:
-    return Fitted(
-        blocks.structure, tuple(blocks.weights), data, blocks, trace, data.last_only,
-        standardization=standardization, spread=processes.size() > 1,
-    )  # fmt: skip
-
-
-def _redrawn(
-    raw: Data, completion: Completion, standardization: Standardization, generator: torch.Generator
-) -> Data:
-    return standardization.of(completion.drawn(raw, generator))
 
 
 @contextmanager

@@ -24,10 +24,11 @@ from liftednet.storage import Description
 from .block import Blocks, Structure
 from .constraints import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
-from .described import described_data
+from .fingerprint import described_data
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
-from .methods.descent import FullBatch, Solvers, largest_residual
+from .methods.descent import FullBatch, largest_residual
+from .problem import Problem
 from .run import Ending, Memory, Trace
 from .settings import MULTIPLIERS, Settings
 from .standardization import RAW, Standardization
@@ -52,11 +53,11 @@ class Fitted:
         trace: the history, or None.
         last_only: the labels of sequences that have one answer, at the last step.
         loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
-        spread: whether the data are spread over several processes, of which this one has a part.
+        distributed: whether several processes have the data, of which this one has a part.
         completion: the priors of inputs that are not seen as they are.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
-        parts: of a model that was loaded, the memory of `partial_fit`.
+        online: of a model that was loaded, the memory of `partial_fit`.
     """
 
     structure: Structure
@@ -68,8 +69,8 @@ class Fitted:
     loaded: tuple[Description, Memory] | None = None
     standardization: Standardization = RAW
     report: ConstraintReport | None = None
-    parts: Memory | None = None
-    spread: bool = False
+    online: Memory | None = None
+    distributed: bool = False
     completion: Completion = WHOLE
 
     @cached_property
@@ -173,7 +174,7 @@ class Predictor(Settings):
 
     def _sums(self) -> AbstractContextManager[None]:
         """Let sums be those over all samples of the last fit."""
-        return processes.together(self.device) if self._known.spread else nullcontext()
+        return processes.together(self.device) if self._known.distributed else nullcontext()
 
     def subproblem(self, name: str) -> Fit[Any]:
         """Return the convex fit of a block at the current point.
@@ -187,7 +188,7 @@ class Predictor(Settings):
             DataError: there is no such block.
             NotFittedError: there are no weights, or no data.
         """
-        point = self._blocks.of_own_samples() if self._known.spread else self._blocks
+        point = self._blocks.of_own_samples() if self._known.distributed else self._blocks
         blocks = {block.name: block for block in point.sweep()}
         if name not in blocks:
             raise DataError(f"there is no block {name!r}; there are {', '.join(blocks)}.")
@@ -388,8 +389,7 @@ class Predictor(Settings):
             return self.forward(X, lengths=lengths)  # where they hold the states
         structure, data = self._known.structure, self._unlabeled(X, lengths)
         blocks = _StatesAlone(structure, {**data.values, **self._by_parameter()}, data.last_only)
-        solvers = Solvers(self.solver, self.state_solver, _PREDICTION.tolerance)
-        for _ in _PREDICTION.take_steps(blocks, solvers):
+        for _ in _PREDICTION.take_steps(Problem(blocks, self.solver, self.state_solver)):
             pass
         return self._answers(blocks.values, data, structure)
 

@@ -143,7 +143,7 @@ Steps = Generator[Step | None, None, Ending]
 Report = Callable[[Step], None]
 
 
-class Rests(Protocol):
+class CheckpointSink(Protocol):
     """What keeps a training in a file."""
 
     def rest(self, trace: Trace, memory: Memory) -> None:
@@ -162,7 +162,7 @@ def run(
     memory: Memory,
     keep: Callable[[], None],
     *,
-    keeper: Rests,
+    keeper: CheckpointSink,
     max_iter: int,
     progress: bool,
     on_step: Report | None,

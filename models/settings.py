@@ -1,20 +1,25 @@
-"""The settings of a lifted model: kept as they are given, turned into a problem at `fit`."""
+"""The settings of a lifted model: each with its default and its meaning, in this file alone."""
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
+from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence, Raw, joint, tight
 from liftednet.errors import DataError, DeclarationError, telling_of_memory
-from liftednet.layers import Parameter
-from liftednet.network import Network, parameters_of
+from liftednet.layers.dense import Dense
+from liftednet.layers.expression import Applied, Expression, Parameter
+from liftednet.network import Network, ends_of, parameters_of
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
@@ -27,21 +32,13 @@ from liftednet.validation import (
 )
 
 from .block import Structure
-from .methods import Method, method_named
+from .methods import GaussNewton, Method, Minibatch, method_named
 from .methods.descent import AnySolver, FullBatch
-from .methods.minibatch import Minibatch
+from .methods.gauss_newton import FIRST_RHO, has_ends, pulled, suits_together
 from .methods.multipliers import refuse_unfit
+from .shapes import monotone_penalties, refuse_unbounded
 from .output import output_obstacle
-from .starts import (
-    AUTO,
-    Start,
-    draw_of,
-    given_weights,
-    input_gain,
-    passing,
-    spread_bias,
-    weights_on_inputs,
-)
+from .starts import Start, drawn_weights, given_weights, recurrent_layers
 
 Penalties = Penalty | Sequence[Penalty]
 
@@ -51,47 +48,116 @@ COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {
     "joint": joint,
     MULTIPLIERS: joint,
 }
+_RHO, _RECURRENT_RHO = 1.0, 3.0  # where neither rho nor a penalty is given
+_SWEEPS = 50  # of recurrent networks, whose states change slowly
+_EPOCHS = 30  # of recurrent networks, at least
+_TOLERANCE = 1e-4  # of their gradient, from which more steps teach no more (recurrent_defaults.md)
+_MANY = 1000  # sequences, enough for minibatches
+_MOST_WORK = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
+_SHOWN = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed",
+    "monotonic_cst", "lipschitz",
+)  # fmt: skip
+
+Builder = TypeVar("Builder", bound=type)
 
 
+@dataclass(eq=False, repr=False)
 class Settings:
-    """What a lifted model has been told, see `Lifted`; every attribute may be changed."""
+    """What a lifted model has been told, checked before there are data; all of it may be changed.
 
-    default_rho = 1.0  # where neither rho nor a penalty is given
+    Args:
+        network: of inputs, states and losses, joined by layers.
+        lam: weight of the divergences, one number or one for each layer with states. Gauss-Newton
+            keeps them at zero.
+        rho: weight of the squared Frobenius norms, one number or one for each layer's weights, or
+            of recurrent networks (recurrent, output); None for 1, of recurrent networks 3, times
+            the square of the steepest slope that the weights act through where that is below 1
+            (1/16 before sigmoids), and where there is a penalty.
+        divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
+            "multipliers" (at rest the states are the forward pass; lam is where damping begins).
+        penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,
+            held by every method at every step.
+        method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
+            with numbers of its own; "auto" for minibatches, but where multipliers or a raw
+            divergence need all samples, and for regressions of some hundreds of samples, which are
+            standardized and not weighted, where no rho is given: for these Gauss-Newton, with rho
+            by the evidence. Where weights have signs or places fixed to zero, as where outputs are
+            monotone or convex, it is Gauss-Newton with a given rho, too. Of recurrent networks
+            "auto" is Gauss-Newton, but minibatches where that would take many minutes or cannot be
+            used, and "full" where the divergence is not tight, with fifty sweeps at most and
+            without extrapolation.
+        start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
+            first samples so that each layer lies in the nearly linear range of its activation),
+            "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
+            weights. Weights on states whose penalty gives them signs begin with the identity and
+            small entries, whatever the name. Of recurrent networks "identity", "orthogonal" and
+            "gaussian" are what the weights from one step to the next begin with, and "auto" is the
+            best of three after some steps of Gauss-Newton (the identity, where none has learned
+            anything), else 0.9 times the identity.
+        spectral_radius: largest absolute eigenvalue of the first recurrent weights.
+        solver: "auto", a solver's name, or a solver, for every block.
+        state_solver: the same for the states of recurrent layers: "auto" (two Newton steps over all
+            time a sweep), "newton-over-time" (exact), "red-black", "cyclic" (the paper), or such a
+            solver with options of its own.
+        proximity: weight of a pull of every weight fit to the previous weights, or None.
+        seed: of the initial weights and of the order of batches.
+        dtype: torch.float32 or torch.float64; None takes that of X, but float64 for recurrent
+            networks, where long sequences amplify the rounding of float32.
+        device: where the model lives, such as "cpu" or "cuda".
+        warm_start: whether another `fit` goes on from the weights and states that are there.
+        refit_output: whether at the end the last layer, which must be dense, is fitted to the
+            forward features of all samples by one convex problem, min over W, b of the loss + the
+            penalty + pull |W - W_0|_F^2, W_0 from training, to a relative residual of 1e-3 where
+            the solver is "auto". The pull is chosen on a fifth of the samples. Where none is better
+            there, as after many passes, which have seen that fifth, or there are fewer than ten,
+            W_0 stays.
+        standardize: whether training sees inputs, and targets of regressions, on a common scale
+            (see `standardization_of`); `weights` are those for raw data again, but where
+            `standardization` keeps moments. None: where features are in several units.
+        monotonic_cst: of every input of a chain of dense layers 1 where outputs must not fall with
+            it, -1 where they must not rise, 0 where they may do both; None for 0 (as in
+            scikit-learn, see `monotone_penalties`). Of two classes, the probability of the second
+            is meant.
+        lipschitz: of a chain of dense layers the most by which scores may differ, over the distance
+            of their raw inputs, in Euclidean norms; None for no bound. Every layer's spectral norm
+            is held below its share at every step, and inputs are standardized by one number
+            together.
 
-    def __init__(
-        self,
-        network: Network,
-        lam: float | Sequence[float] = 10.0,
-        rho: float | Sequence[float] | None = None,
-        divergence: str = "tight",
-        *,
-        penalty: Penalties | None = None,
-        method: str | Method = "auto",
-        start: Start = "kaiming",
-        solver: AnySolver = "auto",
-        state_solver: AnySolver = "auto",
-        proximity: float | None = None,
-        seed: int = 0,
-        dtype: torch.dtype | None = None,
-        device: str = "cpu",
-        warm_start: bool = False,
-        refit_output: bool = False,
-        standardize: bool | None = True,
-    ) -> None:
+    Raises:
+        DataError: a number cannot be used.
+        DeclarationError: the network, its divergence, penalties and method do not fit together.
+    """
+
+    network: Network
+    lam: float | Sequence[float] = 10.0
+    rho: float | Sequence[float] | None = None
+    divergence: str = "tight"
+    _: KW_ONLY
+    penalty: Penalties | None = None
+    method: str | Method = "auto"
+    start: Start = "auto"
+    spectral_radius: float = 1.0
+    solver: AnySolver = "auto"
+    state_solver: AnySolver = "auto"
+    proximity: float | None = None
+    seed: int = 0
+    dtype: torch.dtype | None = None
+    device: str = "cpu"
+    warm_start: bool = False
+    refit_output: bool = False
+    standardize: bool | None = True
+    monotonic_cst: Sequence[int] | None = None
+    lipschitz: float | None = None
+
+    def __post_init__(self) -> None:
         """Check what can be checked before there are data."""
-        if not isinstance(network, Network):
+        if not isinstance(self.network, Network):
             raise DeclarationError(
-                f"{type(self).__name__} takes a liftednet.Network, got {type(network).__name__}: "
-                "LiftedMLP takes layers' sizes, and liftednet.lift a torch network."
+                f"{type(self).__name__} takes a liftednet.Network, got "
+                f"{type(self.network).__name__}: LiftedMLP takes layers' sizes, and liftednet.lift "
+                "a torch network."
             )
-        self.network = network
-        self.lam, self.rho, self.divergence, self.penalty = lam, rho, divergence, penalty
-        self.method, self.start, self.seed = method, start, seed
-        self.solver, self.state_solver, self.proximity = solver, state_solver, proximity
-        self.dtype, self.device = dtype, device
-        self.warm_start, self.refit_output = warm_start, refit_output
-        self.standardize = standardize
-        network.check()
+        self.network.check()
         self.checked()
 
     @telling_of_memory
@@ -114,10 +180,13 @@ class Settings:
                 "convex subproblems: minibatches and Gauss-Newton go through it by its derivative "
                 '(method="minibatch" or "gauss-newton"); a BatchNorm in eval mode is affine.'
             )
+        if self.lipschitz is not None:
+            self._refuse_lipschitz(method)
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")
         if self.proximity is not None:
             require_positive("proximity", self.proximity)
+        require_positive("spectral_radius", self.spectral_radius)
         require_flag("warm_start", self.warm_start)
         require_flag("refit_output", self.refit_output)
         if self.standardize is not None:
@@ -132,6 +201,19 @@ class Settings:
         self._first_weights()
         return structure, method
 
+    def _refuse_lipschitz(self, method: Method) -> None:
+        assert self.lipschitz is not None  # asked before
+        require_positive("lipschitz", self.lipschitz)
+        _chain_sizes("lipschitz", self.network)
+        refuse_unbounded(self.network)
+        if isinstance(method, GaussNewton):
+            raise DeclarationError(
+                "Gauss-Newton holds single entries alone, and lipschitz bounds spectral norms: use "
+                'method="minibatch" or "full".'
+            )
+
+    # The problem: divergences, penalties.
+
     def _structure(self) -> Structure:
         if not isinstance(self.divergence, str) or self.divergence not in COUPLINGS:
             names = ", ".join(map(repr, COUPLINGS))
@@ -140,7 +222,7 @@ class Settings:
         states = [state for group in self.network.groups() for state in group]
         parameters = self.network.parameters
         lam = each_layer("lam", self.lam, len(states))
-        penalties = self._all_penalties()
+        penalties = self._penalties()
         for parameter, penalty in zip(parameters, penalties, strict=True):
             penalty.refuse_infeasible(parameter.shape)
         return Structure(
@@ -150,18 +232,28 @@ class Settings:
             dict(zip(parameters, penalties, strict=True)),
         )
 
-    def _penalties(self, layers: int) -> Sequence[Penalty]:
+    def _penalties(self) -> list[Penalty]:
+        """Return the penalty of each layer's weights: its own, or that of the settings."""
+        parameters = self.network.parameters
+        if self.penalty is None:
+            found: list[Penalty] = [SquaredFrobenius(rho) for rho in self._rhos()]
+        else:
+            found = self._given_penalties(len(parameters))
+        if self.monotonic_cst is not None:
+            sizes = _chain_sizes("monotonic_cst", self.network)
+            signs = monotone_penalties(self.monotonic_cst, sizes, self.network)
+            found = [x if y is None else x + y for x, y in zip(found, signs, strict=True)]
+        return [p.penalty or penalty for p, penalty in zip(parameters, found, strict=True)]
+
+    def _given_penalties(self, layers: int) -> list[Any]:
         given = self.penalty
-        if given is None:
-            return [SquaredFrobenius(rho) for rho in self._rhos(layers)]
         if self.rho is not None:
             raise DeclarationError(
                 f"penalty takes the place of rho, and rho={self.rho!r} was given, too: say "
                 "penalty=... + SquaredFrobenius(...) for both, or rho=None."
             )
-        found: list[Any] = [given] * layers
-        if isinstance(given, Sequence) and not isinstance(given, str):
-            found = list(given)
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        found: list[Any] = list(given) if several else [given] * layers  # type: ignore[arg-type]
         for one in found:
             if not isinstance(one, Penalty):
                 hint = ""
@@ -177,65 +269,118 @@ class Settings:
             raise DataError(f"penalty needs one, or one for each of {layers}; got {len(found)}.")
         return found
 
-    def _rhos(self, layers: int) -> Sequence[float]:
-        """Return rho of each layer's weights."""
-        if self.rho is None:
-            return [self.default_rho * slope**2 for slope in steepest_slopes(self.network)]
-        return each_layer("rho", self.rho, layers)
+    def _rhos(self) -> Sequence[float]:
+        """Return rho of each layer's weights, of (recurrent, output) where two are given."""
+        rho, layers = self.rho, len(self.network.parameters)
+        if rho is None:
+            return [self._default_rho * slope**2 for slope in steepest_slopes(self.network)]
+        if isinstance(rho, Sequence) and len(rho) == 2 and recurrent_layers(self.network):
+            rho = (*(rho[0],) * (layers - 1), rho[1])
+        return each_layer("rho", rho, layers)
+
+    @property
+    def _default_rho(self) -> float:
+        return _RECURRENT_RHO if recurrent_layers(self.network) else _RHO
+
+    # The method.
 
     def _method(self, structure: Structure) -> Method:
-        if self.method != "auto":
+        """Return the method, of data of any number."""
+        recurrent, auto = bool(recurrent_layers(self.network)), self.method == "auto"
+        if recurrent and (self.method == "full" or (auto and self.divergence != "tight")):
+            return FullBatch(_SWEEPS, extrapolation=False)
+        if not auto:
             return method_named(self.method)
         raw = any(isinstance(divergence, Raw) for divergence in structure.divergences.values())
-        return FullBatch() if raw or self.divergence == MULTIPLIERS else Minibatch()
+        if raw or self.divergence == MULTIPLIERS:
+            return FullBatch()
+        if not recurrent:
+            return Minibatch()
+        together = GaussNewton(tolerance=_TOLERANCE)
+        try:
+            together.refuse(structure, multipliers=False)
+        except DeclarationError:
+            return Minibatch(_EPOCHS)
+        return together
+
+    def suited(
+        self, structure: Structure, method: Method, X: Any, sample_weight: Any
+    ) -> tuple[Structure, Method]:
+        """Return the training problem and the method as the number of samples asks for them."""
+        fixed = self.method != "auto" or self.lipschitz is not None
+        if fixed or isinstance(method, FullBatch):
+            return structure, method
+        if recurrent_layers(self.network):
+            return structure, self._of_sequences(method, X)
+        shapes = [getattr(x, "shape", ()) for x in (X if isinstance(X, tuple) else (X,))]
+        if not shapes[0] or not suits_together(structure, processes.total_of(shapes[0][0])):
+            return structure, method
+        given = [p.penalty for p in structure.parameters if p.penalty is not None]
+        if self.rho is None and self.penalty is None and not any(x.curvature for x in given):
+            if has_ends(structure) or (self.standardize and sample_weight is None):
+                return pulled(structure, FIRST_RHO), GaussNewton(evidence=True)
+            return structure, method
+        return structure, GaussNewton() if has_ends(structure) else method
+
+    def _of_sequences(self, method: Method, X: Any) -> Method:
+        if isinstance(X, DataLoader):
+            return Minibatch(_EPOCHS)
+        samples, steps = (*getattr(X, "shape", ()), 0, 0)[:2]
+        samples = int(processes.total_of(samples))
+        weights = sum(math.prod(p.shape) for p in self.network.parameters)
+        fast = samples < _MANY or samples * steps * weights <= _MOST_WORK
+        if fast and isinstance(method, GaussNewton):
+            return method
+        batches = max(1, -(-samples // Minibatch().batch_size))
+        return Minibatch(max(_EPOCHS, Minibatch().epochs_of(batches)))
+
+    # The first weights.
 
     def _first_weights(self) -> list[Weights]:
         """Return the weights of the start, each where its penalty allows it."""
-        parameters = self.network.parameters
         if not isinstance(self.start, str):
-            return given_weights(self.start, parameters)
+            return given_weights(self.start, self.network.parameters)
         generator = torch.Generator().manual_seed(require_seed(self.seed))
-        return feasible(self._drawn(self.start, generator), self._all_penalties())
-
-    def _all_penalties(self) -> list[Penalty]:
-        parameters = self.network.parameters
-        given = self._penalties(len(parameters))
-        return [p.penalty or penalty for p, penalty in zip(parameters, given, strict=True)]
+        return feasible(self._drawn(self.start, generator), self._penalties())
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        parameters, penalties = self.network.parameters, self._all_penalties()
-        draw, first = draw_of(start, self.network, penalties), weights_on_inputs(self.network)
-        matrices = [
-            penalty.begin(passing(*p.shape, generator))
-            if penalty.signed and p not in first
-            else penalty.project(draw(*p.shape, generator))
-            for p, penalty in zip(parameters, penalties, strict=True)
-        ]
-        if start != AUTO:
-            return [
-                Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
-                for matrix, p in zip(matrices, parameters, strict=True)
-            ]
-        return [
-            Weights(
-                input_gain(p.shape[0]) * matrix if p in first else matrix,
-                spread_bias(*p.shape, generator) if p.bias else None,
-            )
-            for matrix, p in zip(matrices, parameters, strict=True)
-        ]
+        radius = self.spectral_radius
+        return drawn_weights(self.network, self._penalties(), start, generator, radius)
 
     def __repr__(self) -> str:
         """Name the settings."""
-        settings = self._settings().items()
-        shown = ", ".join(f"{name}={_plain(value)!r}" for name, value in settings)
-        return f"{type(self).__name__}({shown})"
-
-    def _settings(self) -> dict[str, Any]:
-        names = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed")
-        found = {name: getattr(self, name) for name in names}
+        told = {name: getattr(self, name) for name in _SHOWN}
         if not isinstance(self.start, str):
-            found["start"] = "given"
-        return {name: value for name, value in found.items() if value is not None}
+            told["start"] = "given"
+        told = {name: value for name, value in told.items() if value is not None}
+        shown = {**self._declared(), **told}
+        text = ", ".join(f"{name}={_plain(value)!r}" for name, value in shown.items())
+        return f"{type(self).__name__}({text})"
+
+    def _declared(self) -> dict[str, Any]:
+        """Return by what the network was declared, where a builder has made it."""
+        return {}
+
+
+def passes_settings(builder: Builder) -> Builder:
+    """Let a builder's signature and docstring show the settings that it passes on."""
+    init: Any = builder.__init__  # type: ignore[misc]
+    own = inspect.signature(init)
+    parameters = [x for x in own.parameters.values() if x.kind is not x.VAR_KEYWORD]
+    if len(parameters) < len(own.parameters):
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters += [
+            inspect.Parameter(x.name, kind, default=x.default, annotation=x.type)
+            for x in fields(Settings)
+            if x.name != "network"
+        ]
+        init.__signature__ = own.replace(parameters=parameters)
+    if builder.__doc__ is not None and Settings.__doc__ is not None:  # kept where Python keeps them
+        told = inspect.cleandoc(Settings.__doc__)
+        told = told[told.index("    lam: ") : told.index("\n\nRaises:")]
+        place = "    **settings: see `Settings`."
+        builder.__doc__ = inspect.cleandoc(builder.__doc__).replace(place, told)
+    return builder
 
 
 def steepest_slopes(network: Network) -> list[float]:
@@ -276,6 +421,28 @@ def each_layer(name: str, value: float | Sequence[float], layers: int) -> tuple[
     if not layers:
         require_positive(name, 1.0 if isinstance(value, Sequence) else value)
     return tuple(float(number) for number in values)
+
+
+def _chain_sizes(name: str, network: Network) -> list[int]:
+    """Return the units of inputs, states and outputs of a chain of dense layers.
+
+    Raises:
+        DeclarationError: the network is another graph.
+    """
+    terms, states = network.terms, [state for group in network.groups() for state in group]
+    scores: list[Any] = [term.argument for term in terms if term.state is None]
+    scores = [x if ends_of(x) is None else x.arguments[0] for x in scores]
+    layers: list[Any] = [*(state.argument for state in states), *scores]
+    below = [*network.inputs, *states]
+    alone = len(network.inputs) == len(terms) == 1 and not network.inputs[0].sequence
+    if not alone or not all(map(_is_dense_on, layers, below)):
+        raise DeclarationError(f"{name} is for chains of dense layers, and this is another graph.")
+    return [x.units for x in (*below, *scores)]
+
+
+def _is_dense_on(argument: Any, below: Expression) -> bool:
+    dense = isinstance(argument, Applied) and type(argument.layer) is Dense
+    return dense and argument.arguments[0] is below
 
 
 def _plain(value: Any) -> Any:

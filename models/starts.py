@@ -13,11 +13,15 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
 from liftednet.layers import Parameter
+from liftednet.layers.dense import Dense
 from liftednet.layers.expression import TIME, Applied, Expression, Input, arguments_of
-from liftednet.layers.time import Timeline
+from liftednet.layers.join import Concatenation
+from liftednet.layers.time import Delay, First, Timeline
 from liftednet.network import Network, State, parameters_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
+from liftednet.starts import gaussian, identity
+from liftednet.starts import orthogonal as orthogonal_square
 
 from .block import Structure
 from .forward_pass import Values, passed_forward, runs_alone
@@ -117,15 +121,121 @@ STARTS: dict[str, Draw] = {
 }
 
 
-def start_named(name: str, starts: Mapping[str, Draw] = STARTS) -> Draw:
-    """Return a start by its name.
+Square = Callable[[int, float, torch.Generator], Tensor]
+RECURRENT_STARTS: dict[str, Square] = {  # of the weights from one step to the next, by their radius
+    AUTO: lambda size, radius, _: 0.9 * radius * identity(size),
+    "identity": lambda size, radius, _: radius * identity(size),
+    "orthogonal": lambda size, radius, generator: radius * orthogonal_square(size, generator),
+    "gaussian": gaussian,
+}
+
+
+def recurrent_layers(network: Network) -> dict[Parameter, tuple[int, int]]:
+    """Return units and inputs of the weights of h_t = phi([h_(t-1), x_t] W + b), layer by layer.
+
+    Nothing where a state is another: of networks of such layers alone defaults are others.
+    """
+    found: dict[Parameter, tuple[int, int]] = {}
+    for state in network.states:
+        beside = _beside(state.argument)
+        if not beside or not _is(beside[0], Delay) or beside[0].variables != {state}:
+            return {}
+        parameter = state.argument.weights
+        assert parameter is not None  # it is dense
+        found[parameter] = state.units, sum(x.units for x in beside[1:] if not _is(x, First))
+    return found if len(found) == len(network.states) else {}
+
+
+def _beside(argument: Expression) -> list[Expression]:
+    """Return what stands side by side below a dense layer of a sequence; nothing below others."""
+    if not isinstance(argument, Applied) or type(argument.layer) is not Dense:
+        return []
+    (below,) = argument.arguments
+    return _parts(below) if isinstance(below, Expression) and below.sequence else []
+
+
+def _parts(below: Expression) -> list[Expression]:
+    if not isinstance(below, Applied) or not isinstance(below.layer, Concatenation):
+        return [below]
+    return [part for x in below.arguments if isinstance(x, Expression) for part in _parts(x)]
+
+
+def _is(expression: Expression, kind: type) -> bool:
+    return isinstance(expression, Applied) and isinstance(expression.layer, kind)
+
+
+def drawn_weights(
+    network: Network,
+    penalties: Sequence[Penalty],
+    start: str,
+    generator: torch.Generator,
+    radius: float = 1.0,
+) -> list[Weights]:
+    """Return the weights of a start, layer by layer, before they are fitted to data.
+
+    Args:
+        network: whose weights they are.
+        penalties: of these.
+        start: its name.
+        generator: of all draws.
+        radius: largest absolute eigenvalue of recurrent weights.
 
     Raises:
         DataError: there is no start of that name.
     """
-    if name not in starts:
-        raise DataError(f"there is no start {name!r}; there are {', '.join(starts)}.")
-    return starts[name]
+    layers = recurrent_layers(network)
+    if layers and start in RECURRENT_STARTS:
+        return [
+            _recurrent_weights(parameter, layers.get(parameter), start, radius, generator)
+            for parameter in network.parameters
+        ]
+    if start != AUTO and start not in STARTS:
+        names = dict.fromkeys((*STARTS, *(RECURRENT_STARTS if layers else ())))
+        raise DataError(f"there is no start {start!r}; there are {', '.join(names)}.")
+    fitted = start == AUTO and needs_fit(network, penalties)
+    draw = orthogonal if fitted else STARTS["kaiming" if start == AUTO else start]
+    first = weights_on_inputs(network)
+    matrices = [
+        penalty.begin(passing(*p.shape, generator))
+        if penalty.signed and p not in first
+        else penalty.project(draw(*p.shape, generator))
+        for p, penalty in zip(network.parameters, penalties, strict=True)
+    ]
+    if start != AUTO:
+        return [
+            Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
+            for matrix, p in zip(matrices, network.parameters, strict=True)
+        ]
+    return [
+        Weights(
+            input_gain(p.shape[0]) * matrix if p in first else matrix,
+            spread_bias(*p.shape, generator) if p.bias else None,
+        )
+        for matrix, p in zip(matrices, network.parameters, strict=True)
+    ]
+
+
+def _recurrent_weights(
+    parameter: Parameter,
+    layer: tuple[int, int] | None,
+    start: str,
+    radius: float,
+    generator: torch.Generator,
+) -> Weights:
+    """Return W of the start times the radius, other entries of variance 1 / inputs."""
+    rows, columns = parameter.shape
+    if layer is None:
+        matrix = _normal(rows, columns, generator)
+    else:
+        units, inputs = layer
+        square = RECURRENT_STARTS[start](units, radius, generator)
+        drawn = _normal(inputs, units, generator)
+        matrix = torch.cat([square, drawn, torch.zeros(rows - units - inputs, units)])
+    return Weights(matrix, torch.zeros(columns) if parameter.bias else None)
+
+
+def _normal(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(rows, columns, generator=generator) / math.sqrt(rows)
 
 
 def needs_fit(network: Network, penalties: Iterable[Penalty]) -> bool:
@@ -147,17 +257,6 @@ def needs_fit(network: Network, penalties: Iterable[Penalty]) -> bool:
 
 def _weighted(state: State) -> bool:
     return any(True for _ in parameters_of(state.argument))
-
-
-def draw_of(name: str, network: Network, penalties: Iterable[Penalty] = ()) -> Draw:
-    """Return a start by its name, of a network.
-
-    Raises:
-        DataError: there is no start of that name.
-    """
-    if name == AUTO:
-        return orthogonal if needs_fit(network, penalties) else kaiming
-    return start_named(name)
 
 
 def draw_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +17,21 @@ from liftednet.samples import Weights
 from liftednet.storage import Archive, Description, describe, read, rebuild, write
 from liftednet.validation import model_inside
 
+from .builders import LiftedMLP, LiftedRNN
 from .checkpoint import packed, unpacked
-from .described import KNOWN, described_network, differences
+from .fingerprint import KNOWN, described_network, differences
 from .incomplete import unpacked_completion
 from .lifted import Lifted
-from .mlp import LiftedMLP
-from .rnn import LiftedRNN
 from .run import Memory
-from .settings import COUPLINGS
+from .settings import COUPLINGS, Settings
 from .standardization import unpacked_standardization
 
 Activations = Activation | Sequence[Activation] | None
 Arguments = dict[str, Any]
 Tensors = dict[str, Tensor]
 
-_SETTINGS = (
-    "lam", "rho", "divergence", "penalty", "method", "solver", "proximity", "seed", "dtype",
-    "warm_start", "refit_output", "standardize",
-)  # fmt: skip
-_WARM, _PARTS = "warm.", "parts."
-_RECURRENT_SETTINGS = ("state_solver", "spectral_radius", "learn_initial_state")
+_SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
+_WARM, _ONLINE = "warm.", "parts."
 _OF_THE_FILE = (
     "activations",
     "graph",
@@ -153,7 +148,7 @@ class Kind:
 
 def _mlp_arguments(model: LiftedMLP) -> Arguments:
     biases = [parameter.bias for parameter in model.network.parameters]
-    names = (*_SETTINGS, "monotonic_cst", "missing", "noise", "lipschitz", "within")
+    names = (*_SETTINGS, "missing", "noise", "within")
     return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, names)}
 
 
@@ -164,12 +159,13 @@ def _rnn_arguments(model: LiftedRNN) -> Arguments:
         "output_size": model.output_size,
         "loss": model.loss,
         "bidirectional": model.bidirectional,
-        **_named(model, (*_SETTINGS, *_RECURRENT_SETTINGS)),
+        "learn_initial_state": model.learn_initial_state,
+        **_named(model, _SETTINGS),
     }
 
 
 def _graph_arguments(model: Lifted) -> Arguments:
-    return _named(model, (*_SETTINGS, "state_solver"))
+    return _named(model, _SETTINGS)
 
 
 def _named(model: Lifted, names: Sequence[str]) -> Arguments:
@@ -221,9 +217,9 @@ def _pack(model: Lifted, kind: Kind) -> Archive:
     if model.warm_start and (warm := model._known.warm) is not None:
         data, memory = warm
         about["warm"] = [data, _packed(memory, _WARM, constants)]
-    parts = model._known.parts if model._parts is None else model._parts.memory(model.network)
-    if parts is not None:
-        about["parts"] = _packed(parts, _PARTS, constants)
+    online = model._known.online if model._online is None else model._online.memory(model.network)
+    if online is not None:
+        about["parts"] = _packed(online, _ONLINE, constants)
     for number, (state, description) in enumerate(zip(states, described, strict=True), start=1):
         if "declared" in description:
             tensors[f"forward.{number}"] = _sampled(state)
@@ -369,18 +365,18 @@ def _restore(model: Lifted, archive: Archive) -> None:
                 raise DataError(f"the file gives {state.activation!r} as learned to {learned!r}.")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
-    structure, loaded, parts = replace(structure, divergences=divergences), None, None
+    structure, loaded, online = replace(structure, divergences=divergences), None, None
     if "warm" in about:
         data, memory = about["warm"]
         loaded = data, _unpacked_memory(memory, _WARM, archive, model.device)
     if "parts" in about:
-        parts = _unpacked_memory(about["parts"], _PARTS, archive, model.device)
+        online = _unpacked_memory(about["parts"], _ONLINE, archive, model.device)
     model._fit = replace(
         model._known,
         structure=structure,
         last_only=last_only,
         loaded=loaded,
-        parts=parts,
+        online=online,
         standardization=unpacked_standardization(archive.tensors, network),
         completion=unpacked_completion(archive.tensors, network),
     )

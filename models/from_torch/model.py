@@ -46,6 +46,7 @@ from ..starts import AUTO, START_SAMPLES, needs_fit
 from .reader import CURVED, PASSED, UNKNOWN, Line, Pair, Reader, Seen
 from .tracing import trace
 
+_RHO = 1e-3  # where neither rho nor a penalty is given
 RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
 _DRAWN = (Dense, DenseAtPositions, Convolution)
 _USUAL = 0.1, 1.0  # root mean squares of data for which matrices are drawn as they are
@@ -63,8 +64,6 @@ class LiftedModule(Lifted):
         module: the torch network, which only `write_` changes.
     """
 
-    default_rho = 1e-3
-
     def __init__(
         self, module: nn.Module, reader: Reader, *, takes_bytes: bool = False, **settings: Any
     ) -> None:
@@ -74,6 +73,10 @@ class LiftedModule(Lifted):
         if settings.get("start") is None:
             settings["start"] = self._own(reader)
         super().__init__(reader.network, **settings)
+
+    @property
+    def _default_rho(self) -> float:
+        return _RHO
 
     @staticmethod
     def _pairs(reader: Reader) -> Iterator[Any]:
@@ -89,7 +92,7 @@ class LiftedModule(Lifted):
         So do biases of dense layers at positions: positions that hold nothing, such as rows of
         background, would be zeros, which a LayerNorm behind them turns into steep slopes.
         """
-        if start == AUTO and not needs_fit(self.network, self._all_penalties()):
+        if start == AUTO and not needs_fit(self.network, self._penalties()):
             start = "kaiming"  # data are as they are given, which the gains of "auto" are not for
         layers = self._structure().layers
         found = []
@@ -114,7 +117,7 @@ class LiftedModule(Lifted):
         weights = super()._weights_to_begin_with(structure, data, standardization, goes_on)
         if not isinstance(self.start, str) or (goes_on and self.is_fitted):
             return weights
-        fitted = needs_fit(self.network, self._all_penalties())  # to data already
+        fitted = needs_fit(self.network, self._penalties())  # to data already
         weights = with_constants(structure, weights, data, centered=fitted)
         if fitted:
             return weights

@@ -27,6 +27,7 @@ from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
 from ..learned import learned_blocks, refuse_fixed_activations
+from ..problem import Problem
 from ..run import Ending, Memory, Step, Steps
 from .multipliers import MultiplierBlocks
 
@@ -109,14 +110,15 @@ class FullBatch:
                 "states can be solved for some samples at a time: store=None keeps all in memory."
             )
 
-    def take_steps(self, blocks: Blocks, solvers: Solvers, memory: Memory | None = None) -> Steps:
+    def take_steps(self, problem: Problem) -> Steps:
         """Descend, and yield what every block update did.
 
         Raises:
             SolverError: a block failed or raised the joint objective; the blocks then hold the
                 last good state, and the error the solution that was refused.
         """
-        memory = {} if memory is None else memory
+        blocks, memory = problem.point, problem.memory
+        solvers = Solvers(problem.solver, problem.state_solver, self.tolerance)
         sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
         if memory:
             _recall(blocks, memory)

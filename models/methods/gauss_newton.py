@@ -35,6 +35,7 @@ from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
 from ..forward_pass import Values
+from ..problem import Problem
 from ..run import Ending, Memory, Step, Steps
 
 _MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
@@ -137,12 +138,12 @@ class GaussNewton:
                     f'{penalty!r}: use method="minibatch" or method="full".'
                 )
 
-    def take_steps(self, blocks: Blocks, memory: Memory | None = None) -> Steps:
-        """Take the steps, and yield the joint objective after each.
+    def take_steps(self, problem: Problem) -> Steps:
+        """Take the steps from a forward pass, and yield the joint objective after each.
 
         The states are those of a forward pass at the end.
         """
-        memory = {} if memory is None else memory
+        blocks, memory = problem.point, problem.memory
         if memory:
             blocks.recall(memory["blocks"])
         if self.evidence:

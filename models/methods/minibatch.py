@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,11 +45,11 @@ from liftednet.solvers.deferred import stays_on_device
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import is_number, require_count, require_positive
 
-from ..batches import Batches
 from ..block import Structure, counted, row_weights
 from ..cells import Rule, Rules
 from ..data import Data
 from ..forward_pass import Values, passed_forward
+from ..problem import Problem
 from ..run import Ending, Memory, Step, Steps
 from .chain import chain_of
 from .recorded import RecordedSteps
@@ -63,8 +63,6 @@ _EPOCHS, _STEPS = 10, 500  # at least, where nobody says how many
 _ROWS = 10_000  # of inputs at a look, at most: a convolution has many more patches
 _UNREAD = 20  # losses of batches at most, that stay on a device
 _KEPT = 8  # sizes of batches for which a problem stays compiled
-
-Validate = Callable[[Sequence[Weights]], float]
 
 
 @dataclass(frozen=True)
@@ -148,20 +146,15 @@ class Minibatch:
                     'method="full".'
                 )
 
-    def take_steps(
-        self,
-        moves: BatchSteps,
-        batches: Batches,
-        validate: Validate | None,
-        memory: Memory | None = None,
-    ) -> Steps:
-        """Train for all epochs, and yield what each did; the weights end where `moves` has them.
+    def take_steps(self, problem: Problem) -> Steps:
+        """Train for all epochs, and yield what each did; the problem's point are `BatchSteps`.
 
         Raises:
             SolverError: the loss or the weights are not finite; the weights are those after the
                 last good epoch.
         """
-        memory = {} if memory is None else memory
+        moves, batches, memory = problem.point, problem.batches, problem.memory
+        assert batches is not None  # of which minibatches are made
         epoch, done, total, seen, before = memory.get("place", (0, 0, 0.0, 0, math.nan))
         best = _Best(self.patience, memory.get("best"))
         if "moves" in memory:
@@ -201,7 +194,7 @@ class Minibatch:
                     moves.weights = last
                 raise
             loss, last, order = total / seen, moves.weights, batches.memory()
-            found = None if validate is None else validate(last)
+            found = None if problem.validate is None else problem.validate(last)
             step = Step(
                 epoch, "epoch", loss, before - loss, math.nan, len(batches), "minibatch",
                 validation=found,

@@ -151,7 +151,7 @@ def tree(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("liftednet/export.py", "from liftednet.models.mlp import LiftedMLP"),
+        ("liftednet/export.py", "from liftednet.models.builders import LiftedMLP"),
         ("liftednet/export.py", "from liftednet import solvers"),
         ("liftednet/export.py", "from . import models"),
         ("liftednet/export.py", "def f():\n    from .solvers import ridge"),
@@ -160,10 +160,10 @@ def tree(tmp_path: Path) -> Path:
         ("liftednet/problems/fit.py", "from ..solvers import ridge"),
         ("liftednet/problems/__init__.py", "from ..solvers import ridge"),
         ("liftednet/__init__.py", "from liftednet import models"),
-        ("solvers/ridge.py", "from ..models import mlp"),
-        ("solvers/ridge.py", "if TYPE_CHECKING:\n    from liftednet.models import mlp"),
+        ("solvers/ridge.py", "from ..models import builders"),
+        ("solvers/ridge.py", "if TYPE_CHECKING:\n    from liftednet.models import builders"),
         ("models/methods/small.py", "import liftednet.command"),
-        ("models/mlp.py", "from liftednet.command import app"),
+        ("models/builders.py", "from liftednet.command import app"),
     ],
 )
 def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> None:
@@ -175,8 +175,11 @@ def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> N
     ("name", "text"),
     [
         ("liftednet/__init__.py", "if TYPE_CHECKING:\n    from liftednet import models"),
-        ("models/mlp.py", "from liftednet.solvers import solve\nfrom . import methods"),
-        ("models/methods/small.py", "from ...solvers import solve\nfrom ..mlp import LiftedMLP"),
+        ("models/builders.py", "from liftednet.solvers import solve\nfrom . import methods"),
+        (
+            "models/methods/small.py",
+            "from ...solvers import solve\nfrom ..builders import LiftedMLP",
+        ),
         ("solvers/ridge.py", "from liftednet.problems import WeightFit"),
         ("liftednet/command/demo.py", "from liftednet.models import LiftedMLP"),
     ],

@@ -116,7 +116,7 @@ def test_what_is_no_constraint_on_scores_is_told_from_one() -> None:
     with pytest.raises(DeclarationError, match="needs a function of the scores"):
         Declared(u <= 1)
     with pytest.raises(DeclarationError, match="which is on scores"):
-        LiftedMLP((3, 2), penalty=Bounds(lower=0.0)).checked()  # type: ignore[arg-type]
+        LiftedMLP((3, 2), penalty=Bounds(lower=0.0)).checked()
     with pytest.raises(DeclarationError, match="constraints=lambda W"):
         penalties.Declared(lambda w: [w >= 0]).expression(u)  # type: ignore[arg-type,return-value]
 

@@ -195,7 +195,7 @@ def test_a_model_without_hidden_layers_has_no_activations_to_name():
 
 def test_standardize_is_yes_or_no():
     with pytest.raises(DataError, match="standardize must be True or False"):
-        LiftedMLP((4, 5, 3), standardize=torch.ones(4))  # type: ignore[arg-type]
+        LiftedMLP((4, 5, 3), standardize=torch.ones(4))
 
 
 @pytest.mark.parametrize("method", [Minibatch(epochs=1), FullBatch(1), GaussNewton(1)], ids=repr)

@@ -37,11 +37,11 @@ def _same(found, wanted) -> bool:
 
 def test_a_bad_batch_of_a_loader_leaves_a_fitted_model_as_it_was():
     model = _model().fit(X, Y).partial_fit(X, Y)
-    weights, steps, objective = model.weights, model._parts, model.objective()
+    weights, steps, objective = model.weights, model._online, model.objective()
     with pytest.raises(DataError, match="NaN"):
         model.fit(_loader(_spoiled()))
     assert _same(model.weights, weights)
-    assert model._parts is steps
+    assert model._online is steps
     assert model.objective() == objective
 
 

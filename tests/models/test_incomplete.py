@@ -124,7 +124,7 @@ def test_missing_entries_cost_less_than_their_means() -> None:
 def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None:
     rows, target = related(120)
     gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=method)  # type: ignore[arg-type]
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, method=method)
     answers = model.fit(gaps, target).forward(gaps)
     assert answers.isfinite().all()
     torch.testing.assert_close(answers[7:9], model.forward(gaps[7:9]), rtol=1e-4, atol=1e-5)

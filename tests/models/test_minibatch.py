@@ -192,7 +192,8 @@ def test_one_layer_on_minibatches_comes_close_to_logistic_regression():
 @pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
 def test_every_loss_and_divergence_trains(loss, divergence, activation):
     y = targets_for(loss, Y, 3)
-    model = LiftedMLP((4, 8, 3), activation, loss, 1.0, 1e-4, divergence, method=SHORT).fit(X, y)
+    how = {"lam": 1.0, "rho": 1e-4, "divergence": divergence, "method": SHORT}
+    model = LiftedMLP((4, 8, 3), activation, loss, **how).fit(X, y)
     assert model.trace is not None
     first, *_, last = model.trace.losses
     assert last < first

@@ -20,6 +20,7 @@ from liftednet.models.batches import ArrayBatches
 from liftednet.models.data import Data
 from liftednet.models.methods import minibatch
 from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models.problem import Problem
 from liftednet.penalties import L1, Nonnegative, RowNorm
 from liftednet.solvers.captured import Captured, CudaGraphs, Unread
 from tests.models.networks import labeled
@@ -247,7 +248,7 @@ def test_an_error_leaves_the_weights_of_the_last_good_epoch(replays: Replays) ->
     steps = BatchSteps(model.checked()[0], weights, Minibatch(), generator)
     batches, ends = Spoiled(data, 10, generator), []
     with torch.no_grad(), pytest.raises(SolverError, match="last good epoch"):
-        for step in Minibatch(epochs=9).take_steps(steps, batches, None):
+        for step in Minibatch(epochs=9).take_steps(Problem(steps, batches=batches)):
             if step is not None:
                 ends.append([(layer, layer.stacked()) for layer in steps.weights])
     assert len(ends) == 4 and replays.replayed > 10

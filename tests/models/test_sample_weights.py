@@ -35,7 +35,8 @@ def rows(*shape: int) -> torch.Tensor:
 
 def mlp(divergence: str, method: Any, loss: Any = None) -> Lifted:
     loss = loss or CrossEntropy()
-    return LiftedMLP((6, 5, 4, 3), Tanh(), loss, 0.5, 0.1, divergence, method=method)
+    how = {"lam": 0.5, "rho": 0.1, "divergence": divergence, "method": method}
+    return LiftedMLP((6, 5, 4, 3), Tanh(), loss, **how)
 
 
 def convolutional(divergence: str, method: Any) -> Lifted:
@@ -73,11 +74,9 @@ def test_sequences_have_weights_too():
         2,
         4,
         3,
-        None,
-        None,
-        0.5,
-        0.1,
-        "joint",
+        lam=0.5,
+        rho=0.1,
+        divergence="joint",
         method=FullBatch(3, tolerance=1e-9, extrapolation=False),
         start="identity",
         bidirectional=True,

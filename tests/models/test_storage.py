@@ -209,7 +209,7 @@ def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
     loaded = load(save(plain, tmp_path / "model"), method=FullBatch(sweeps=1)).fit(*data)
     assert loaded.trace.start < plain.trace.start / 2
     how = {"start": plain.weights, "method": FullBatch(sweeps=1)}
-    fresh = LiftedMLP((5, 6, 3), activations.Tanh(), None, 0.5, 0.01, **how)
+    fresh = LiftedMLP((5, 6, 3), activations.Tanh(), lam=0.5, rho=0.01, **how)
     fresh.fit(*data)
     assert fresh.trace is not None
     assert fresh.trace.start == pytest.approx(loaded.trace.start, rel=1e-6)

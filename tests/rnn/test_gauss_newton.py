@@ -18,8 +18,8 @@ from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, rnn
+from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import _forward
-from liftednet.models.rnn import Cell
 from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.solvers.gauss_newton.equations import NormalEquations
 from liftednet.solvers.gauss_newton.local_model import Damped, LocalModel

@@ -1,19 +1,57 @@
-"""Rows in files that are mapped into memory, for what is larger than that."""
+"""What a method is given: a training problem at a point, and where its rows lie."""
 
 from __future__ import annotations
 
 import math
 import os
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
+from liftednet.samples import Weights
 
+from .batches import Batches
 from .data import Data, row_parts
-from .standardization import Standardization
+from .incomplete import WHOLE, Completion
+from .run import Memory, Trace
+from .standardization import RAW, Standardization
+
+
+@dataclass(eq=False)
+class Problem:
+    """A training problem, as `Lifted.fit` prepares it and `method.take_steps` solves it.
+
+    Attributes:
+        point: `Blocks`, or of minibatches `BatchSteps`: structure and weights, which move.
+        solver: of every block.
+        state_solver: of states over time.
+        batches: of minibatches.
+        validate: of minibatches, the objective of weights on what is held out, None for nothing.
+        memory: what the method goes on from, if anything; brought up to date before every yield.
+        trace: the history so far.
+        data: all of them, on the scale of training; None where a DataLoader brings them.
+        seen: these, or the first batches of a DataLoader.
+        standardization: between the data and the weights.
+        completion: the priors of inputs that are not seen as they are.
+    """
+
+    point: Any
+    solver: Any = "auto"
+    state_solver: Any = "auto"
+    batches: Batches | None = None
+    validate: Callable[[Sequence[Weights]], float] | None = None
+    memory: Memory = field(default_factory=dict)
+    trace: Trace = field(default_factory=lambda: Trace(math.nan))
+    data: Data | None = None
+    seen: Any = None
+    standardization: Standardization = RAW
+    completion: Completion = WHOLE
 
 
 class Store:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import astuple, dataclass, replace
 
+from liftednet import processes
+from liftednet.errors import SolverError
 from liftednet.network import Network
 from liftednet.samples import Spread
 
@@ -24,7 +26,7 @@ _SAMPLES = 1_000  # that scales follow, and that share the penalties at least
 
 
 @dataclass(frozen=True)
-class Parts:
+class OnlineState:
     """What the next batch goes on from.
 
     Attributes:
@@ -37,12 +39,7 @@ class Parts:
     standardization: Standardization
     spreads: Spreads | None
 
-    @property
-    def samples(self) -> int:
-        """Over how many samples penalties are shared: those so far, whatever a batch holds."""
-        return max(self.steps.samples, _SAMPLES)
-
-    def seeing(self, network: Network, batch: Data) -> Parts:
+    def seeing(self, network: Network, batch: Data) -> OnlineState:
         """Return the same with the scales of all samples so far, the weights as they are."""
         if self.spreads is None:
             return self
@@ -52,6 +49,26 @@ class Parts:
         standardization = standardization_by(network, spreads, batch.like)
         return replace(self, spreads=spreads, standardization=standardization)
 
+    def step(self, batch: Data) -> float:
+        """Take a step on a standardized batch, and return its mean loss before that.
+
+        Raises:
+            SolverError: the loss or the weights are not finite; the weights are as they were.
+        """
+        steps, before = self.steps, self.steps.memory()
+        among = processes.share_of(len(batch)).samples
+        weight = processes.total_of(batch.mass) / among
+        # penalties are shared over the samples so far, whatever a batch holds
+        steps.step(replace(batch, among=among), steps.rate, max(steps.samples, _SAMPLES), weight)
+        try:
+            ((_, loss),) = steps.read()
+            if not steps.finite():
+                raise SolverError("the step made weights NaN or infinite: scale the inputs.")
+        except SolverError:
+            steps.recall(before)
+            raise
+        return loss
+
     def memory(self, network: Network) -> Memory:
         """Return all of it as numbers, tensors and weights."""
         known = self.spreads or {}
@@ -60,10 +77,10 @@ class Parts:
         return {"steps": self.steps.memory(), "scales": scales, "spreads": spreads}
 
 
-def recalled(memory: Memory, network: Network, steps: BatchSteps) -> Parts:
-    """Return what `Parts.memory` has returned, with steps that recall theirs."""
+def recalled_state(memory: Memory, network: Network, steps: BatchSteps) -> OnlineState:
+    """Return what `OnlineState.memory` has returned, with steps that recall theirs."""
     steps.recall(memory["steps"])
     known = memory["spreads"]
     spreads = {each: Spread(*known[name]) for name, each in named(network) if name in known}
     standardization = unpacked_standardization(memory["scales"], network)
-    return Parts(steps, standardization, spreads or None)
+    return OnlineState(steps, standardization, spreads or None)

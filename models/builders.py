@@ -1,0 +1,366 @@
+"""Networks that have builders: chains of dense layers, and recurrent ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from liftednet.activation import Activation, require_activation
+from liftednet.activations import ReLU
+from liftednet.constraints import Constraint
+from liftednet.divergences import Raw, tight
+from liftednet.errors import DataError, DeclarationError
+from liftednet.layers import (
+    Expression,
+    concatenate,
+    delay,
+    dense,
+    early,
+    first_step,
+    late,
+    turn,
+)
+from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
+from liftednet.network import Network, State
+from liftednet.samples import Weights
+from liftednet.sets.constraint import require_constraints
+from liftednet.validation import is_integer, require_flag
+
+from .lifted import Lifted
+from .settings import passes_settings
+
+
+@passes_settings
+class LiftedMLP(Lifted):
+    """A feedforward network whose layers are variables, trained by convex subproblems.
+
+    min over W, b, X_1.. of loss + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l) + rho_l |W_l|_F^2;
+    Lifted Neural Networks, eq. (10), by the block-coordinate descent of section 6.
+
+    Args:
+        sizes: units of the input, every hidden layer, and the output.
+        activations: one for all hidden layers, or one for each; one more than that gives the
+            output states of its own (eq. (14)), which SimplexCrossEntropy has by itself.
+        loss: a loss from `liftednet.losses`.
+        bias: whether layers have one, one answer or one for each.
+        missing: whether entries of X may be missing, as NaN, see `Network.input`.
+        noise: standard deviation of X around what there is, see `Network.input`.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs or a
+            classifier's scores meet at every input, see `Network.loss`.
+        **settings: see `Settings`.
+
+    Raises:
+        DataError: sizes, lam, rho or another number cannot be used.
+        DeclarationError: activations, loss and divergence do not fit together.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import LiftedMLP
+        >>> digits = data.digits()
+        >>> model = LiftedMLP((64, 50, 10)).fit(digits.x_train, digits.y_train)
+        >>> bool((model.predict(digits.x_test) == digits.y_test).float().mean() > 0.95)
+        True
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        activations: Activation | Sequence[Activation] | None = None,
+        loss: Loss | None = None,
+        *,
+        bias: bool | Sequence[bool] = True,
+        missing: bool = False,
+        noise: float | Sequence[float] = 0.0,
+        within: Sequence[Constraint] = (),
+        **settings: Any,
+    ) -> None:
+        """Build the chain, and check what can be checked before there are data."""
+        self.sizes = _checked_sizes(sizes)
+        self.loss = CrossEntropy() if loss is None else loss
+        self.missing, self.noise, self.within = missing, noise, require_constraints(within)
+        network = feedforward(
+            self.sizes, ReLU() if activations is None else activations, self.loss, bias,
+            missing=missing, noise=noise, within=self.within,
+        )  # fmt: skip
+        super().__init__(network, **settings)
+
+    def _declared(self) -> dict[str, Any]:
+        hidden = list(self.activations[: len(self.sizes) - 2])
+        within = {"within": list(self.within)} if self.within else {}
+        return {"sizes": self.sizes, "activations": hidden, "loss": self.loss, **within}
+
+
+def feedforward(
+    sizes: Sequence[int],
+    activations: Activation | Sequence[Activation],
+    loss: Loss,
+    bias: bool | Sequence[bool] = True,
+    *,
+    missing: bool = False,
+    noise: float | Sequence[float] = 0.0,
+    within: Sequence[Constraint] = (),
+) -> Network:
+    """Return a chain of dense layers, Lifted Neural Networks, eq. (1).
+
+    Raises:
+        DataError: biases are not as many as layers.
+        DeclarationError: activations and loss do not fit together.
+    """
+    network, layers = Network(), len(sizes) - 1
+    biases = tuple(bias) if isinstance(bias, Sequence) else (bias,) * layers
+    if len(biases) != layers:
+        raise DataError(f"bias needs one answer, or one for each of {layers}; got {bias!r}.")
+    declared = _checked_activations(activations, layers - 1, loss)
+    x: Expression = network.input(sizes[0], missing=missing, noise=noise)
+    for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
+        x = network.state(activation, dense(x, activation.pre_units(units), bias=biased))
+    last = declared[layers - 1] if len(declared) == layers else None
+    outputs = sizes[-1] if last is None else last.pre_units(sizes[-1])
+    network.loss(loss, dense(x, outputs, bias=biases[-1]), activation=last, within=within)
+    return network
+
+
+def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    units = tuple(sizes) if isinstance(sizes, Sequence) else ()
+    if len(units) < 2 or not all(map(is_integer, units)) or min(units) < 1:
+        raise DataError(
+            "sizes must be at least two positive integers (inputs, hidden layers, outputs), got "
+            f"{sizes!r}."
+        )
+    return tuple(int(size) for size in units)
+
+
+def _checked_activations(
+    activations: Activation | Sequence[Activation], hidden: int, loss: Loss
+) -> tuple[Activation, ...]:
+    if isinstance(activations, Activation):
+        activations = (activations,) * hidden
+    if isinstance(activations, str) or not isinstance(activations, Sequence):
+        given: tuple[Any, ...] = (activations,)
+    else:
+        given = tuple(activations)
+    for activation in given:
+        require_activation(activation, "a hidden layer")
+    if isinstance(loss, OutputLoss):
+        if len(given) == hidden and not isinstance(loss, PinnedLoss):
+            given = (*given, loss.activation)
+        if len(given) == hidden + 1:
+            return given
+    if len(given) != hidden:
+        raise DeclarationError(
+            f"{hidden} hidden layers with the loss {type(loss).__name__} need {hidden} "
+            f"activations, got {len(given)}."
+        )
+    return given
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One recurrent layer in one direction.
+
+    Attributes:
+        layer: from 0 at the input.
+        backward: whether it runs from the last step to the first.
+        inputs: features that come from below.
+        units: states.
+    """
+
+    layer: int
+    backward: bool
+    inputs: int
+    units: int
+
+
+@dataclass(frozen=True, eq=False)
+class CellWeights:
+    """One recurrent layer in one direction: H_t = phi(H_{t-1} W + X_t U_0 + b_0).
+
+    Attributes:
+        recurrent: W, (units, units).
+        inputs: U_0, (features, units).
+        bias: b_0, (units,).
+        initial: the state before the first step, (units,).
+        backward: whether it runs from the last step to the first.
+    """
+
+    recurrent: Tensor
+    inputs: Tensor
+    bias: Tensor
+    initial: Tensor
+    backward: bool
+
+
+@passes_settings
+class LiftedRNN(Lifted):
+    """A recurrent network whose states are variables, trained by convex subproblems.
+
+    min over W, U_0, b_0, U_1, b_1, H of lam sum_t D(H_t, H_{t-1} W + X_t U_0 + b_0)
+    + sum_t loss(y_t, H_t U_1 + b_1) + rho_0 |W; U_0|_F^2 + rho_1 |U_1|_F^2;
+    Lifted Recurrent Neural Networks, section 4.1, with its lambda_1 = 1 and lambda_0 = lam / 2.
+
+    Args:
+        input_size: features of every step.
+        hidden_size: units of the recurrent layer, or of each of several layers.
+        output_size: units of the output.
+        activation: of the recurrent layers, acting unit by unit.
+        loss: CrossEntropy, BinaryCrossEntropy, SquaredError or another pinned loss.
+        bidirectional: whether every layer also runs from the last step to the first.
+        learn_initial_state: whether the states before the first step are learned, or 0.
+        **settings: see `Settings`.
+
+    Raises:
+        DataError: sizes, lam, rho or another number cannot be used.
+        DeclarationError: activation, loss, divergence and solvers do not fit together.
+
+    Example:
+        >>> from liftednet import data
+        >>> from liftednet.models import GaussNewton, LiftedRNN
+        >>> x, y = data.echo(samples=30, length=20, lag=1, classes=3)
+        >>> model = LiftedRNN(3, 4, 3, start="orthogonal", method=GaussNewton(steps=10)).fit(x, y)
+        >>> bool((model.predict(x) == y)[:, 1:].float().mean() > 0.9)  # no one knows the first
+        True
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int | Sequence[int],
+        output_size: int,
+        activation: Activation | None = None,
+        loss: Loss | None = None,
+        *,
+        bidirectional: bool = False,
+        learn_initial_state: bool = False,
+        **settings: Any,
+    ) -> None:
+        """Build the layers, and check what can be checked before there are data."""
+        hidden = _checked_units(input_size, hidden_size, output_size)
+        require_flag("bidirectional", bidirectional)
+        require_flag("learn_initial_state", learn_initial_state)
+        self.loss = _pinned(CrossEntropy() if loss is None else loss)
+        self.activation = _by_unit(ReLU() if activation is None else activation)
+        self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
+        self.learn_initial_state, self.output_size = learn_initial_state, int(output_size)
+        network = recurrent(
+            self.layer_cells, self.output_size, self.activation, self.loss, learn_initial_state
+        )
+        super().__init__(network, **settings)
+
+    def _declared(self) -> dict[str, Any]:
+        return {
+            "input_size": self.layer_cells[0].inputs,
+            "hidden_size": [cell.units for cell in self.layer_cells if not cell.backward],
+            "output_size": self.output_size,
+            "activation": self.activation,
+            "loss": self.loss,
+            **({"bidirectional": True} if self.bidirectional else {}),
+        }
+
+    @property
+    def bidirectional(self) -> bool:
+        """Whether every layer also runs from the last step to the first."""
+        return any(cell.backward for cell in self.layer_cells)
+
+    @property
+    def cells(self) -> tuple[CellWeights, ...]:
+        """The weights of every cell in parts, layer by layer, forward before backward."""
+        return tuple(
+            _cell_weights(cell, layer, self.activation, self.learn_initial_state)
+            for cell, layer in zip(self.layer_cells, self.weights, strict=False)
+        )
+
+    @property
+    def readout(self) -> Weights:
+        """U_1 (states, outputs) and b_1 (outputs,)."""
+        return self.weights[-1]
+
+
+def recurrent(
+    cells: Sequence[Cell],
+    outputs: int,
+    activation: Activation,
+    loss: PinnedLoss,
+    learned_start: bool = False,
+) -> Network:
+    """Return layers of cells and a readout, each cell in its own order of time.
+
+    Lifted Recurrent Neural Networks, section 3. A learned initial state is a step before all,
+    driven by a weight of its own.
+    """
+    network, before = Network(), int(learned_start)
+    x: Expression = network.input(cells[0].inputs, sequence=True)
+    below: Expression = x
+    for layer in range(cells[-1].layer + 1):
+        seen = []
+        for cell in (cell for cell in cells if cell.layer == layer):
+            own = turn(below) if cell.backward else below
+            if before:
+                longer = early(own)
+                own = concatenate(longer, first_step(early(x)))
+            h: State = network.state(activation, units=cell.units, early=before)
+            h.of(dense(concatenate(delay(h), own), cell.units))
+            natural: Expression = late(h) if before else h
+            seen.append(turn(natural) if cell.backward else natural)
+        below = concatenate(*seen)
+    network.loss(loss, dense(below, outputs))
+    return network
+
+
+def cells_of(inputs: int, hidden: Sequence[int], bidirectional: bool) -> tuple[Cell, ...]:
+    """Return the cells, layer by layer, forward before backward."""
+    cells: list[Cell] = []
+    directions = (False, True) if bidirectional else (False,)
+    for layer, units in enumerate(hidden):
+        cells += [Cell(layer, backward, inputs, units) for backward in directions]
+        inputs = units * len(directions)
+    return tuple(cells)
+
+
+def _checked_units(inputs: int, hidden: int | Sequence[int], outputs: int) -> tuple[int, ...]:
+    layers = tuple(hidden) if isinstance(hidden, Sequence) else (hidden,)
+    for size in (inputs, *layers, outputs):
+        if not is_integer(size) or size < 1:
+            raise DataError(
+                f"sizes must be positive integers, got {inputs!r}, {hidden!r} and {outputs!r}."
+            )
+    if not layers:
+        raise DataError("hidden_size names no layer.")
+    return tuple(int(size) for size in layers)
+
+
+def _pinned(loss: Loss) -> PinnedLoss:
+    if not isinstance(loss, PinnedLoss):
+        raise DeclarationError(
+            f"a recurrent network needs a loss on its last pre-activation, such as CrossEntropy; "
+            f"{type(loss).__name__} has output states of its own."
+        )
+    return loss
+
+
+def _by_unit(activation: Activation) -> Activation:
+    if not isinstance(activation, Activation):
+        raise DeclarationError(
+            f"activation must be an Activation, got {activation!r}; a function becomes one by "
+            "Activation.from_function."
+        )
+    if isinstance(tight(activation), Raw) or not activation.per_unit or activation.pre_units(1) > 1:
+        raise DeclarationError(
+            f"{activation!r} cannot be the activation of a recurrent layer: it needs a potential "
+            "or a forward map, and must act unit by unit, on one pre-activation for each state."
+        )
+    return activation
+
+
+def _cell_weights(
+    cell: Cell, layer: Weights, activation: Activation, learned_start: bool
+) -> CellWeights:
+    assert layer.bias is not None  # every cell has one
+    recurrent_part, rest = layer.matrix[: cell.units], layer.matrix[cell.units :]
+    first = rest[cell.inputs :].sum(0) + layer.bias
+    initial = activation.forward(first.unsqueeze(0))[0]
+    if not learned_start:
+        initial = initial.new_zeros(cell.units)
+    return CellWeights(recurrent_part, rest[: cell.inputs], layer.bias, initial, cell.backward)
