@@ -178,7 +178,7 @@ def test_a_planted_upward_import_is_found(tree: Path, name: str, text: str) -> N
         ("models/builders.py", "from liftednet.solvers import solve\nfrom . import methods"),
         (
             "models/methods/small.py",
-            "from ...solvers import solve\nfrom ..builders import LiftedMLP",
+            "from ...solvers import solve\nfrom ..builders import Lifted",
         ),
         ("solvers/ridge.py", "from liftednet.problems import WeightFit"),
         ("liftednet/command/demo.py", "from liftednet.models import LiftedMLP"),

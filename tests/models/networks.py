@@ -33,8 +33,7 @@ def targets_for(loss: Loss, labels: Tensor, outputs: int) -> Tensor:
 def full(sizes: tuple[int, ...], *args: Any, **options: Any) -> LiftedMLP:
     """Return a network to train on all samples, with numbers of `FullBatch` among the options."""
     numbers = {f.name: options.pop(f.name) for f in fields(FullBatch) if f.name in options}
-    rho = {"rho": 1e-3} if len(args) < 4 else {}
-    how = {"standardize": False, **rho, **options}
+    how = {"standardize": False, "rho": 1e-3, **options}
     return LiftedMLP(sizes, *args, method=FullBatch(**numbers), **how)
 
 

@@ -59,7 +59,9 @@ def test_the_joint_objective_never_rises(
         "tolerance": 1e-12,
     }
     options["extrapolation"] = extrapolation
-    model = full((4, 5, 4, 3), activation, loss, lam, 0.1, divergence, **options).fit(x, y)
+    model = full(
+        (4, 5, 4, 3), activation, loss, lam=lam, rho=0.1, divergence=divergence, **options
+    ).fit(x, y)
     assert model.trace is not None
     rounding = 1e-5 if dtype is torch.float32 else 1e-9
     for before, after in pairwise(model.trace.objectives):
