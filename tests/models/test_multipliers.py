@@ -65,8 +65,10 @@ def test_penalties_keep_a_gap_that_multipliers_close():
     seed=st.integers(0, 100),
 )
 def test_the_objective_of_the_network_never_rises_over_the_sweeps(activation, lam, seed):
-    model = full((4, 6, 5, 3), activation, lam=lam, rho=0.1, divergence="multipliers", sweeps=1, seed=seed,
-                 warm_start=True, dtype=torch.float64).fit(X, Y)  # fmt: skip
+    model = full(
+        (4, 6, 5, 3), activation, lam=lam, rho=0.1, divergence="multipliers", sweeps=1, seed=seed,
+        warm_start=True, dtype=torch.float64,
+    ).fit(X, Y)  # fmt: skip
     found = []
     for _ in range(6):
         blocks = model.fit(X, Y)._blocks

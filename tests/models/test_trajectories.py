@@ -47,12 +47,13 @@ def _rows() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _mlp(activation: Any, loss: Any, divergence: str, **options: Any) -> Fitted:
-    def fitted() -> LiftedMLP:
+    def fitted() -> Any:
         x, labels, targets = _rows()
         regression = isinstance(loss, SquaredError)
         lam = (0.5, 0.7, 0.6) if isinstance(loss, SimplexCrossEntropy) else (0.5, 0.7)
         model = LiftedMLP(
-            (6, 5, 4, 2 if regression else 3), activation, loss, lam, 0.1, divergence,
+            (6, 5, 4, 2 if regression else 3), activation, loss, lam=lam, rho=0.1,
+            divergence=divergence,
             dtype=torch.float64, method=FullBatch(3, tolerance=1e-13, **options),
             standardize=False,
         )  # fmt: skip
@@ -69,13 +70,14 @@ def _rnn(
     per_step=True,
     **options: Any,
 ) -> Fitted:
-    def fitted() -> LiftedRNN:
+    def fitted() -> Any:
         x = _drawn(15, 7, 2, seed=5)
         lengths = torch.tensor([7, 3, 5] * 5) if unequal else None
         labels = torch.arange(15 * 7).reshape(15, 7) % 3
         y = labels if per_step else labels[:, 0]
         model = LiftedRNN(
-            2, hidden, 3, activation, CrossEntropy(), 0.5, (0.1, 0.2), divergence,
+            2, hidden, 3, activation, CrossEntropy(), lam=0.5, rho=(0.1, 0.2),
+            divergence=divergence,
             standardize=False, method=FullBatch(3, tolerance=1e-14, extrapolation=False),
             **options,
         )  # fmt: skip
