@@ -50,7 +50,6 @@ from .diagnosis import (
 )
 from .fingerprint import described_training, refuse_shares, refuse_unlike
 from .incomplete import completion_of, refuse_incomplete
-from .shapes import bounded, in_proportion
 from .methods import COUNTED, Method
 from .methods.descent import FullBatch
 from .methods.gauss_newton import GaussNewton, suits_together
@@ -62,6 +61,7 @@ from .prediction import Fitted, Predictor
 from .problem import Problem, Store
 from .run import Report, Step, Trace, run, tracked
 from .settings import MULTIPLIERS, feasible, passes_settings
+from .shapes import bounded, in_proportion
 from .standardization import (
     RAW,
     Standardization,

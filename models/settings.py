@@ -36,8 +36,8 @@ from .methods import GaussNewton, Method, Minibatch, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.gauss_newton import FIRST_RHO, has_ends, pulled, suits_together
 from .methods.multipliers import refuse_unfit
-from .shapes import monotone_penalties, refuse_unbounded
 from .output import output_obstacle
+from .shapes import monotone_penalties, refuse_unbounded
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
 
 Penalties = Penalty | Sequence[Penalty]
