@@ -225,3 +225,28 @@ def require_count(name: str, value: int, least: int) -> None:
         known = {0: "an integer that is not negative", 1: "a positive integer"}
         kind = known.get(least, f"an integer of {least} or more")
         raise DataError(f"{name} must be {kind}, got {value!r}.")
+
+
+def sequence_lengths(lengths: Any, samples: int, steps: int) -> Tensor:
+    """Return `lengths` as int64 if it names a length within the data for every sample.
+
+    Args:
+        lengths: (samples,) number of steps of each sequence.
+        samples: number of sequences.
+        steps: longest possible length.
+
+    Raises:
+        DataError: wrong shape, not integers, or a length below 1 or beyond the data.
+    """
+    found = integers("lengths", lengths)
+    if found.shape != (samples,):
+        raise DataError(
+            f"lengths must be {samples} integers, one per sequence; it has shape "
+            f"{tuple(found.shape)}."
+        )
+    if bool((found < 1).any()) or bool((found > steps).any()):
+        raise DataError(
+            f"Each length must lie between 1 and the {steps} steps of the data; they run "
+            f"from {int(found.min())} to {int(found.max())}."
+        )
+    return found

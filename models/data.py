@@ -10,14 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.data.checks import sequence_lengths
 from liftednet.errors import DataError
 from liftednet.layers.expression import SAMPLE_WEIGHTS, TIME, Input
 from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, Loss, SimplexCrossEntropy
 from liftednet.network import Label, Network, State, Term
 from liftednet.samples import require_sample_weights, row_chunks
-from liftednet.validation import as_tensor, require_finite, require_float
+from liftednet.validation import as_tensor, require_finite, require_float, sequence_lengths
 
 from .forward_pass import Values
 

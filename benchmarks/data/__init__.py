@@ -3,13 +3,14 @@
 from benchmarks.data.piano_rolls import PianoRolls, jsb_chorales, muse_data
 from benchmarks.data.sequences import IGNORED_LABEL, Batch, Sequences
 from benchmarks.data.signals import har, har2, har_subjects, pixel_sequences, subsample
-from benchmarks.data.timer import balanced_on_fraction, timer
-from benchmarks.data.verdicts import (
+from benchmarks.data.tasks import (
     adding,
+    balanced_on_fraction,
     correct,
     hochreiter_lengths,
     multiplication,
     temporal_order,
+    timer,
     xor,
 )
 

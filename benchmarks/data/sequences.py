@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from liftednet.data.checks import positive_integer, same_rows, sequence_lengths
+from liftednet.data.sets import same_rows
 from liftednet.errors import DataError
+from liftednet.validation import sequence_lengths
 
 IGNORED_LABEL = -100
 """Label of padded steps: `torch.nn.functional.cross_entropy` leaves it out by default."""
@@ -86,9 +87,6 @@ class Sequences:
             y: (sequences, time) or (sequences, time, outputs) per step; (sequences,) or
                 (sequences, outputs) for the sequence.
             lengths: (sequences,) steps of each sequence; None: all have every step.
-
-        Raises:
-            DataError: X without three axes, row counts that differ, or lengths beyond the data.
         """
         if x.ndim != 3:
             raise DataError(f"X must be (sequences, time, features); it is {tuple(x.shape)}.")
@@ -108,9 +106,6 @@ class Sequences:
         Args:
             rows: (total steps, features), the sequences one after another.
             lengths: (sequences,) steps of each, at least 2.
-
-        Raises:
-            DataError: lengths that do not add up to the rows, or one below 2.
         """
         if int(lengths.sum()) != len(rows) or int(lengths.min()) < 2:
             raise DataError(
@@ -126,12 +121,7 @@ class Sequences:
         return len(self.lengths)
 
     def windows(self, steps: int) -> Sequences:
-        """Cut every sequence into pieces of at most `steps` steps; needs targets per step.
-
-        Raises:
-            DataError: targets that belong to whole sequences, or `steps` not positive.
-        """
-        positive_integer("steps", steps)
+        """Cut every sequence into pieces of at most `steps` steps; needs targets per step."""
         if not self.per_step:
             raise DataError("Only sequences with a target at every step can be cut into windows.")
         counts = (self.lengths + steps - 1) // steps
@@ -161,11 +151,7 @@ class Sequences:
         Args:
             size: sequences of a batch.
             generator: of the order.
-
-        Raises:
-            DataError: `size` is not a positive integer.
         """
-        positive_integer("size", size)
         order = torch.randperm(len(self), generator=generator)
         return (self.batch(indices) for indices in order.split(size))
 
@@ -175,9 +161,6 @@ class Sequences:
         Args:
             size: sequences of a batch.
             generator: of the orders.
-
-        Raises:
-            DataError: `size` is not a positive integer.
         """
         while True:
             yield from self.batches(size, generator)

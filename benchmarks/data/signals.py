@@ -12,7 +12,6 @@ from torch import Tensor
 
 from liftednet.data import Classification
 from liftednet.data.archives import Archive, load
-from liftednet.data.checks import generator, positive_integer
 from liftednet.errors import DataError
 
 _HAR = Archive(
@@ -115,7 +114,7 @@ def har2(
     windows = har(folder)
     mean = windows.x_train.mean((0, 1))
     deviation = windows.x_train.std((0, 1))
-    source = generator(seed)
+    source = torch.Generator().manual_seed(seed)
     x_train, x_test = (
         (x - mean) / deviation + noise_variance**0.5 * torch.randn(x.shape, generator=source)
         for x in (windows.x_train, windows.x_test)
@@ -146,7 +145,7 @@ def pixel_sequences(images: Classification, permutation_seed: int | None = None)
     pixels = images.x_train.shape[1]
     order = torch.arange(pixels)
     if permutation_seed is not None:
-        order = torch.randperm(pixels, generator=generator(permutation_seed))
+        order = torch.randperm(pixels, generator=torch.Generator().manual_seed(permutation_seed))
     mean, deviation = images.x_train.mean(), images.x_train.std()
     return replace(
         images,
@@ -164,33 +163,22 @@ def subsample(images: Classification, train: int, test: int, seed: int) -> Class
         test: test samples to keep.
         seed: of the draw.
 
-    Raises:
-        DataError: a count that is not positive or beyond the data.
-
     Example:
         >>> from benchmarks import data
         >>> few = data.subsample(data.digits(), train=100, test=50, seed=0)
         >>> tuple(few.x_train.shape), tuple(few.y_test.shape)
         ((100, 64), (50,))
     """
-    source = generator(seed)
-    kept = [
-        _some(len(images.x_train), positive_integer("train", train), source),
-        _some(len(images.x_test), positive_integer("test", test), source),
-    ]
-    return replace(
-        images,
-        x_train=images.x_train[kept[0]],
-        y_train=images.y_train[kept[0]],
-        x_test=images.x_test[kept[1]],
-        y_test=images.y_test[kept[1]],
+    source = torch.Generator().manual_seed(seed)
+    kept = torch.randperm(len(images.x_train), generator=source)[:train]
+    tested = torch.randperm(len(images.x_test), generator=source)[:test]
+    return Classification(
+        images.x_train[kept],
+        images.y_train[kept],
+        images.x_test[tested],
+        images.y_test[tested],
+        images.classes,
     )
-
-
-def _some(available: int, wanted: int, source: torch.Generator) -> Tensor:
-    if wanted > available:
-        raise DataError(f"{wanted} samples were asked for; the data set has {available}.")
-    return torch.randperm(available, generator=source)[:wanted]
 
 
 def _labels(labels: NDArray[np.generic]) -> Tensor:

@@ -15,7 +15,6 @@ from torch.nn.functional import linear
 
 from benchmarks.data.sequences import Sequences
 from liftednet import errors
-from liftednet.data.checks import fraction, generator, positive_integer, sequence_lengths
 from liftednet.errors import DataError
 from liftednet.losses import PinnedLoss, SquaredError
 from liftednet.penalties import SquaredFrobenius
@@ -361,12 +360,7 @@ class SequenceModel(nn.Module):
         Args:
             x: (batch, time, features).
             lengths: (batch,) steps of each sequence; None: all have every step.
-
-        Raises:
-            DataError: lengths beyond the data.
         """
-        if lengths is not None:
-            lengths = sequence_lengths(lengths, *x.shape[:2])
         states, _ = self.recurrence(x)
         if lengths is None:
             return self.readout(states[:, -1])  # type: ignore[no-any-return]
@@ -392,9 +386,6 @@ class EchoStateNetwork:
         rho: weight of the readout's squared Frobenius penalty.
         loss: of the readout.
         seed: of the reservoir.
-
-    Raises:
-        DataError: a size that is not positive, a leak or density out of range.
     """
 
     def __init__(
@@ -412,11 +403,7 @@ class EchoStateNetwork:
         seed: int = 0,
     ) -> None:
         """Draw the reservoir."""
-        positive_integer("units", units)
-        fraction("density", density)
-        if not 0 <= leak < 1:
-            raise DataError(f"leak must be at least 0 and below 1; it is {leak!r}.")
-        source = generator(seed)
+        source = torch.Generator().manual_seed(seed)
         weight = torch.randn(units, units, generator=source)
         weight *= torch.rand(units, units, generator=source) < density
         self.weight = with_spectral_radius(weight, radius)

@@ -1,4 +1,4 @@
-"""Generated tasks with one answer at the end of a sequence (On Recurrent Neural Networks, 4.1)."""
+"""Generated tasks: one answer at the end (On Recurrent Neural Networks, 4.1), and a timer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
-
-from liftednet.data.checks import generator, positive_integer, sequence_lengths
-from liftednet.errors import DataError
 
 _Draw = Callable[[torch.Generator, tuple[int, int]], Tensor]
 
@@ -20,19 +17,17 @@ def hochreiter_lengths(samples: int, minimum: int, seed: int = 0) -> Tensor:
     Returns:
         (samples,) int64 lengths, for the argument `lengths` of the tasks below.
 
-    Raises:
-        DataError: a count that is not a positive integer.
-
     Example:
         >>> from benchmarks import data
         >>> lengths = data.hochreiter_lengths(samples=100, minimum=50)
         >>> int(lengths.min()), int(lengths.max())
         (50, 55)
     """
-    positive_integer("samples", samples)
-    positive_integer("minimum", minimum)
     return torch.randint(
-        minimum, minimum + minimum // 10 + 1, (samples,), generator=generator(seed)
+        minimum,
+        minimum + minimum // 10 + 1,
+        (samples,),
+        generator=torch.Generator().manual_seed(seed),
     )
 
 
@@ -60,9 +55,6 @@ def adding(
     Returns:
         X (samples, length, 2) float32, number and marker, and y (samples, 1) float32.
 
-    Raises:
-        DataError: an unknown variant, a length below 10, or lengths beyond the data.
-
     Example:
         >>> import torch
         >>> from benchmarks import data
@@ -71,8 +63,6 @@ def adding(
         >>> torch.equal((numbers * markers).sum(1, keepdim=True), y), markers.sum(1).tolist()
         (True, [2.0, 2.0, 2.0])
     """
-    if variant not in ("arjovsky", "hochreiter"):
-        raise DataError(f'variant must be "arjovsky" or "hochreiter"; it is {variant!r}.')
     if variant == "arjovsky":
         x, first, second = _marked(samples, length, seed, lengths, _unit_interval, _halves)
         return x, first + second
@@ -93,9 +83,6 @@ def multiplication(
 
     Returns:
         X (samples, length, 2) float32, number and marker, and y (samples, 1) float32.
-
-    Raises:
-        DataError: a length below 10, or lengths beyond the data.
 
     Example:
         >>> import torch
@@ -122,9 +109,6 @@ def xor(
 
     Returns:
         X (samples, length, 2) float32, bit and marker, and y (samples,) int64 labels, 0 or 1.
-
-    Raises:
-        DataError: a length below 10, or lengths beyond the data.
 
     Example:
         >>> from benchmarks import data
@@ -157,19 +141,14 @@ def temporal_order(
     Returns:
         X (samples, length, 6) one-hot float32 over a, b, c, d, x, y, and y (samples,) int64.
 
-    Raises:
-        DataError: `symbols` is neither 2 nor 3, a length below 10, or lengths beyond the data.
-
     Example:
         >>> from benchmarks import data
         >>> x, y = data.temporal_order(samples=1, length=10)
         >>> "".join("abcdxy"[symbol] for symbol in x[0].argmax(1)), int(y)  # xx, xy, yx, yy
         ('adxaddddyd', 1)
     """
-    if symbols not in (2, 3):
-        raise DataError(f"symbols must be 2 or 3; it is {symbols!r}.")
     lengths = _lengths(samples, length, lengths)
-    source = generator(seed)
+    source = torch.Generator().manual_seed(seed)
     shown = torch.randint(4, (samples, length), generator=source)
     # The places of the smallest of random scores are a uniform draw without repetition.
     scores = torch.rand(samples, length, generator=source).masked_fill(_padding(lengths, length), 2)
@@ -194,9 +173,6 @@ def correct(prediction: Tensor, target: Tensor, tolerance: float = 0.04) -> Tens
     Returns:
         Booleans in the shape of `target`.
 
-    Raises:
-        DataError: the two shapes do not fit.
-
     Example:
         >>> import torch
         >>> from benchmarks.data import correct
@@ -205,26 +181,14 @@ def correct(prediction: Tensor, target: Tensor, tolerance: float = 0.04) -> Tens
         >>> correct(torch.tensor([[0.2, 0.8]]), torch.tensor([1]))
         tensor([True])
     """
-    expected = target.shape if target.is_floating_point() else prediction.shape[:-1]
-    actual = prediction.shape if target.is_floating_point() else target.shape
-    if actual != expected:
-        raise DataError(
-            f"Predictions of shape {tuple(prediction.shape)} do not fit targets of shape "
-            f"{tuple(target.shape)} and type {target.dtype}."
-        )
     if target.is_floating_point():
         return (prediction - target).abs() < tolerance
     return prediction.argmax(-1) == target
 
 
 def _lengths(samples: int, length: int, lengths: Tensor | None) -> Tensor:
-    positive_integer("samples", samples)
-    positive_integer("length", length, least=10)
     if lengths is None:
         return torch.full((samples,), length)
-    lengths = sequence_lengths(lengths, samples, length)
-    if int(lengths.min()) < 10:
-        raise DataError(f"Each sequence needs 10 steps; the shortest has {int(lengths.min())}.")
     return lengths
 
 
@@ -246,7 +210,7 @@ def _marked(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return X and the two marked numbers (samples, 1) of the tasks with markers."""
     lengths = _lengths(samples, length, lengths)
-    source = generator(seed)
+    source = torch.Generator().manual_seed(seed)
     numbers = draw(source, (samples, length))
     first, second = places(source, lengths)
     markers = torch.zeros(samples, length).scatter(1, torch.stack([first, second], 1), 1.0)
@@ -280,3 +244,76 @@ def _symmetric_interval(source: torch.Generator, shape: tuple[int, int]) -> Tens
 
 def _bits(source: torch.Generator, shape: tuple[int, int]) -> Tensor:
     return torch.randint(2, shape, generator=source).float()
+
+
+def timer(
+    samples: int,
+    length: int,
+    dependency: int,
+    on_fraction: float | None = None,
+    seed: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """Say at every step whether a restarted countdown still runs (section 6.3).
+
+    The running timer falls by 1 a step down to 0; where the switch is on it becomes the larger
+    of itself and the timer input. y = 0 (on) where it is positive, else 1 (off).
+
+    Args:
+        samples: number of sequences.
+        length: steps of each sequence.
+        dependency: largest timer input, in steps.
+        on_fraction: share of steps whose switch is on; None gives `balanced_on_fraction`.
+        seed: of the random numbers.
+
+    Returns:
+        X (samples, length, 3) float32 with the timer input, a whole number from 1 to
+        `dependency`, and the one-hot switch (on, off); y (samples, length) int64 labels.
+
+    Example:
+        >>> from benchmarks import data
+        >>> x, y = data.timer(samples=1, length=6, dependency=3, on_fraction=0.4)
+        >>> (x[..., 0] * x[..., 1]).int(), y  # where the timer is set, and 0 while it runs
+        (tensor([[0, 0, 0, 0, 2, 0]], dtype=torch.int32), tensor([[1, 1, 1, 1, 0, 0]]))
+    """
+    if on_fraction is None:
+        on_fraction = balanced_on_fraction(length, dependency)
+    source = torch.Generator().manual_seed(seed)
+    value = torch.randint(1, dependency + 1, (samples, length), generator=source)
+    on = torch.rand(samples, length, generator=source) < on_fraction
+    x = torch.stack([value, on, ~on], dim=2).float()
+    return x, (_running_timer(value * on) == 0).long()
+
+
+def _running_timer(restarts: Tensor) -> Tensor:
+    """Return the countdown after each step; `restarts` is 0 where the switch is off."""
+    # With t the step, the countdown is max over k <= t of (restart_k + k) - t, never below 0.
+    step = torch.arange(restarts.shape[1])
+    return ((restarts + step).cummax(1).values - step).clamp(min=0)
+
+
+def balanced_on_fraction(length: int, dependency: int) -> float:
+    """Return the share of on switches at which the timer's answers are half on, half off.
+
+    The countdown is 0 after step t (from 0) with probability
+    prod_{k=0}^{min(t, p-1)} (1 - f (p - k) / p), p the dependency; its mean over t is set to 1/2.
+
+    Args:
+        length: steps of each sequence.
+        dependency: largest timer input, in steps.
+
+    Example:
+        >>> from benchmarks import data
+        >>> share = data.balanced_on_fraction(length=100, dependency=20)
+        >>> _, y = data.timer(200, 100, 20, on_fraction=share)
+        >>> round(share, 3), round(float(y.float().mean()), 2)
+        (0.07, 0.51)
+    """
+    ages = torch.arange(min(length, dependency), dtype=torch.float64)
+    reach = (dependency - ages) / dependency
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        off = torch.cumprod(1 - middle * reach, 0)
+        mean_off = (off.sum() + (length - len(off)) * off[-1]) / length
+        low, high = (middle, high) if mean_off > 0.5 else (low, middle)
+    return (low + high) / 2
