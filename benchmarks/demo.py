@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.harness.report import machine
-from liftednet.command.demo import PLANS, chosen_setting, curves_of, task_of
-from liftednet.command.demo_report import table
+from liftednet.command.demo import PLANS, chosen_setting, curves_of, table, task_of
 
 RESULT = Path(__file__).parent / "results" / "demo.md"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from enum import StrEnum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import typer
@@ -76,30 +77,12 @@ def _every_command(
     """Take the options that stand before a command."""
 
 
-class Images(StrEnum):
-    """The data sets that the demo knows."""
-
-    DIGITS = "digits"
-    MNIST = "mnist"
-
-
-class Coupling(StrEnum):
-    """What ties states to the layer below."""
-
-    TIGHT = "tight"
-    JOINT = "joint"
-    MULTIPLIERS = "multipliers"
-
-
-class Method(StrEnum):
-    """The ways of training."""
-
-    AUTO = "auto"
-    FULL = "full"
-    MINIBATCH = "minibatch"
-    GAUSS_NEWTON = "gauss-newton"
-
-
+Images = StrEnum("Images", ["digits", "mnist"])
+Coupling = StrEnum("Coupling", ["tight", "joint", "multipliers"])
+Method = StrEnum(
+    "Method",
+    {"auto": "auto", "full": "full", "minibatch": "minibatch", "gauss_newton": "gauss-newton"},
+)
 _ACTIVATION = typer.Option(help="MODULE:NAME of the model's own activation, where it has one.")
 _MODEL = typer.Argument(help="A file that train or liftednet.save has written.")
 _DATA = "digits, mnist, or a csv, tsv, parquet or npz file"
@@ -107,7 +90,7 @@ _DATA = "digits, mnist, or a csv, tsv, parquet or npz file"
 
 @app.command()
 def demo(
-    data: Annotated[Images, typer.Option(help="What to train on.")] = Images.DIGITS,
+    data: Annotated[Images, typer.Option(help="What to train on.")] = Images.digits,
     seeds: Annotated[int, typer.Option(min=2, help="How many seeds every row has.")] = 5,
     folder: Annotated[Path, typer.Option(help="Where the picture is written.")] = Path("output"),
 ) -> None:
@@ -122,7 +105,7 @@ def check(
     name: Annotated[str, typer.Argument(metavar="MODULE:NAME", help="An activation's class.")],
 ) -> None:
     """Check the declaration of an activation in a module of yours."""
-    from liftednet.command.check import run_check
+    from liftednet.command.files import run_check
 
     run_check(name)
 
@@ -147,7 +130,7 @@ def train(
     ] = "CrossEntropy",
     divergence: Annotated[
         Coupling, typer.Option(help="Zero at the forward pass, jointly convex, or held there.")
-    ] = Coupling.TIGHT,
+    ] = Coupling.tight,
     lam: Annotated[float | None, typer.Option(help="Weight of the divergences.")] = None,
     rho: Annotated[
         float | None, typer.Option(help="Weight of the squared Frobenius norms.")
@@ -158,7 +141,7 @@ def train(
     ] = None,
     method: Annotated[
         Method, typer.Option(help="Minibatches, every block on all samples, or all blocks at once.")
-    ] = Method.AUTO,
+    ] = Method.auto,
     solver: Annotated[str | None, typer.Option(help="Of every block.")] = None,
     max_iter: Annotated[
         int | None, typer.Option(min=1, help="The most epochs, sweeps or steps.")
@@ -183,32 +166,10 @@ def train(
     ] = False,
 ) -> None:
     """Train a lifted network, save it, and report how good it is."""
-    from liftednet.command.train import Order, run_train
+    order = SimpleNamespace(**locals())
+    from liftednet.command.train import run_train
 
-    run_train(
-        Order(
-            data=data,
-            target=target or [],
-            columns=columns,
-            hidden=hidden,
-            activation=activation,
-            loss=loss,
-            divergence=divergence.value,
-            method=method.value,
-            solver=solver,
-            penalty=penalty,
-            lam=lam,
-            rho=rho,
-            max_iter=max_iter,
-            batch_size=batch_size,
-            standardize=standardize,
-            held_out=held_out,
-            seed=seed,
-            output=output,
-            checkpoint=checkpoint,
-            resume=resume,
-        )
-    )
+    run_train(order)
 
 
 @app.command()
@@ -224,7 +185,7 @@ def predict(
     activation: Annotated[str | None, _ACTIVATION] = None,
 ) -> None:
     """Print what a saved model predicts, as csv with a line of names."""
-    from liftednet.command.predict import run_predict
+    from liftednet.command.train import run_predict
 
     run_predict(model, data, probabilities, output, activation)
 
@@ -240,7 +201,7 @@ def evaluate(
     activation: Annotated[str | None, _ACTIVATION] = None,
 ) -> None:
     """Say how good a saved model is on data."""
-    from liftednet.command.predict import run_evaluate
+    from liftednet.command.train import run_evaluate
 
     run_evaluate(model, data, target or [], activation)
 
@@ -259,7 +220,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a saved model as torch or others load it."""
-    from liftednet.command.export import run_export
+    from liftednet.command.files import run_export
 
     run_export(model, output, activation, steps)
 
@@ -267,7 +228,7 @@ def export(
 @app.command()
 def show(model: Annotated[Path, _MODEL]) -> None:
     """Say what a saved model is and how it was trained."""
-    from liftednet.command.show import run_show
+    from liftednet.command.files import run_show
 
     run_show(model)
 
@@ -282,7 +243,7 @@ def certify(
     activation: Annotated[str | None, _ACTIVATION] = None,
 ) -> None:
     """Say what a saved model is for certain, at every input."""
-    from liftednet.command.certify import run_certify
+    from liftednet.command.files import run_certify
 
     run_certify(model, semidefinite, activation)
 

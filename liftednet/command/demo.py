@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
 from rich.progress import Progress
+from rich.table import Table
+from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.activations import ReLU
 from liftednet.check import check_activation
-from liftednet.command.demo_activation import SquarePlus
-from liftednet.command.demo_report import draw_curves, sentence, table
 from liftednet.command.demo_starts import (
     FITTED_OUTPUT,
     LIFTED,
@@ -29,10 +33,38 @@ from liftednet.command.demo_starts import (
     hits,
     lifted,
 )
-from liftednet.command.named import IMAGES
+from liftednet.command.train import IMAGES
 from liftednet.data import split
 from liftednet.export import to_torch
+from liftednet.lazy import cvxpy as cp
 from liftednet.models import FullBatch, LiftedMLP, Minibatch
+
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
+
+_SHOWN = (0.8, 1.0)  # of the accuracy: below it the starts that only draw begin
+
+
+class SquarePlus(Activation):
+    """phi(u) = (u + sqrt(u^2 + 4)) / 2, a smooth ReLU; Phi(v) = v^2 / 2 - log v.
+
+    v = phi(u) solves v - 1 / v = u (Barron, Squareplus, 2021).
+    """
+
+    lipschitz = 1.0
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return (u + sqrt(u^2 + 4)) / 2."""
+        return (u + (u.square() + 4).sqrt()) / 2
+
+    def potential(self, v: Expression) -> Expression:
+        """Return |v|^2 / 2 - sum log v."""
+        value: Expression = cp.sum_squares(v) / 2 - cp.sum(cp.log(v))
+        return value
+
+    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
+        """Return the positive root of (1 + t) v - t / v = w."""
+        return (w + (w.square() + 4 * t * (1 + t)).sqrt()) / (2 * (1 + t))
 
 
 @dataclass(frozen=True)
@@ -49,21 +81,11 @@ class Setting:
     rho: float
     method: Minibatch | FullBatch
 
-    def model(self, task: Task, seed: int) -> LiftedMLP:
-        """Return the network before training."""
-        return LiftedMLP(
-            task.sizes,
-            task.activation,
-            lam=self.lam,
-            rho=self.rho,
-            seed=seed,
-            method=self.method,
-            refit_output=True,
-        )
-
-    def fit(self, task: Task, seed: int) -> LiftedMLP:
+    def fit(self, task: Task, seed: int, progress: bool = False) -> LiftedMLP:
         """Return the network, trained."""
-        return self.model(task, seed).fit(task.train.x, task.train.y)
+        how: dict[str, Any] = {"lam": self.lam, "rho": self.rho, "method": self.method}
+        model = LiftedMLP(task.sizes, task.activation, seed=seed, refit_output=True, **how)
+        return model.fit(task.train.x, task.train.y, progress=progress)
 
     def __str__(self) -> str:
         """Say it in words."""
@@ -136,11 +158,24 @@ def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> N
     console.rule("1. Declare an activation, and check the declaration")
     console.print(check_activation(SquarePlus()))
     console.rule("2. Train a lifted network, and export it")
-    console.print(_sizes(task))
+    train, valid, test = (len(part.y) for part in (task.train, task.valid, task.test))
+    console.print(
+        f"{' - '.join(map(str, task.sizes))} units, {task.activation!r}; {train} samples to train "
+        f"on, {valid} to choose settings on, {test} to test on"
+    )
     setting = chosen_setting(task, plan)
-    model = setting.model(task, seed=0).fit(task.train.x, task.train.y, progress=True)
-    for line in _standalone(model, setting, task):
-        console.print(line)
+    model = setting.fit(task, seed=0, progress=True)
+    exported = to_torch(model)
+    with torch.no_grad():
+        difference = float((exported(task.test.x) - model.forward(task.test.x)).abs().max())
+    forward = hits(model.predict(task.test.x), task.test)
+    by_states = hits(model.predict_lifted(task.test.x), task.test)
+    console.print(f"chosen on the validation samples: {setting}")
+    console.print(
+        f"test accuracy {forward:.3f} by the feedforward rule, {by_states:.3f} by the lifted rule"
+    )
+    console.print(f"exported to torch, the largest difference to the model being {difference:.1e}:")
+    console.print(repr(exported))
     console.rule("3. Train the torch network from this start and from others")
     curves = curves_of(task, plan, setting, seeds)
     console.print(table(curves))
@@ -171,14 +206,6 @@ def task_of(name: str, hidden: int) -> Task:
     )
 
 
-def _sizes(task: Task) -> str:
-    counts = [len(part.y) for part in (task.train, task.valid, task.test)]
-    return (
-        f"{' - '.join(map(str, task.sizes))} units, {task.activation!r}; {counts[0]} samples to "
-        f"train on, {counts[1]} to choose settings on, {counts[2]} to test on"
-    )
-
-
 def chosen_setting(task: Task, plan: Plan) -> Setting:
     """Return the setting that is best on the validation samples."""
     starts = [lifted(setting.fit) for setting in plan.settings]
@@ -188,20 +215,6 @@ def chosen_setting(task: Task, plan: Plan) -> Setting:
 def _chosen_rho(task: Task, plan: Plan) -> float:
     starts = [fitted_output(rho) for rho in plan.rhos]
     return plan.rhos[best_on_validation(task, starts, seed=0)]
-
-
-def _standalone(model: LiftedMLP, setting: Setting, task: Task) -> list[str]:
-    exported = to_torch(model)
-    with torch.no_grad():
-        difference = float((exported(task.test.x) - model.forward(task.test.x)).abs().max())
-    forward = hits(model.predict(task.test.x), task.test)
-    by_states = hits(model.predict_lifted(task.test.x), task.test)
-    return [
-        f"chosen on the validation samples: {setting}",
-        f"test accuracy {forward:.3f} by the feedforward rule, {by_states:.3f} by the lifted rule",
-        f"exported to torch, the largest difference to the model being {difference:.1e}:",
-        repr(exported),
-    ]
 
 
 def all_curves(
@@ -222,3 +235,100 @@ def all_curves(
             raise
         return curves[: finished * each]
     return curves
+
+
+# What the curves show: a table, a picture and a sentence.
+
+
+def table(curves: Sequence[Curve]) -> Table:
+    """Return test accuracy before training, after one epoch and at the end: mean and deviation."""
+    rates = list(dict.fromkeys(curve.rate for curve in curves))
+    last = len(curves[0].accuracy) - 1
+    seeds = len({curve.seed for curve in curves})
+    epoch = statistics.median(curve.epoch_seconds for curve in curves)
+    shown = Table(
+        title=f"Test accuracy, mean and standard deviation of {seeds} seeds",
+        title_justify="left",
+        caption=f"An epoch of Adam takes {epoch:.2g} s.",
+        caption_justify="left",
+    )
+    shown.add_column("start")
+    shown.add_column("made in", justify="right")
+    shown.add_column("untrained", justify="right")
+    for rate in rates:
+        for epoch in (1, last):
+            shown.add_column(f"rate {rate:g}\n{_epochs(epoch)}", justify="right")
+    for start in dict.fromkeys(curve.start for curve in curves):
+        cells = [_seconds(curves, start), _cell(_at(curves, start, rates[0], 0))]
+        cells += [_cell(_at(curves, start, rate, epoch)) for rate in rates for epoch in (1, last)]
+        shown.add_row(start, *cells)
+    return shown
+
+
+def sentence(curves: Sequence[Curve]) -> str:
+    """Return one sentence on the lifted start against the best of the others, whoever wins.
+
+    Two starts are level where the mean of their paired differences is within two standard errors.
+    """
+    last = len(curves[0].accuracy) - 1
+    parts = [
+        f"at rate {rate:g} it is {_verdict(curves, rate, 1)} after {_epochs(1)} and "
+        f"{_verdict(curves, rate, last)} after {_epochs(last)}"
+        for rate in dict.fromkeys(curve.rate for curve in curves)
+    ]
+    return f"The lifted start against the best other start: {'; '.join(parts)}."
+
+
+def draw_curves(curves: Sequence[Curve], path: Path, name: str) -> str:
+    """Draw mean accuracy against epochs, a panel for each rate; say where, or why not."""
+    try:
+        from matplotlib.figure import Figure  # without pyplot: it needs no display
+    except ImportError:
+        return "no picture: matplotlib is not installed (pip install 'liftednet[plots]')"
+    rates = list(dict.fromkeys(curve.rate for curve in curves))
+    figure = Figure(figsize=(5.2 * len(rates), 4.2), layout="constrained")
+    for axis, rate in zip(figure.subplots(1, len(rates), squeeze=False)[0], rates, strict=True):
+        for start in dict.fromkeys(curve.start for curve in curves):
+            axis.plot(_means(curves, start, rate), label=start)
+        axis.set(title=f"{name}, learning rate {rate:g}", xlabel="epochs of Adam", ylim=_SHOWN)
+        axis.set_ylabel(f"test accuracy above {_SHOWN[0]}, mean over seeds")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return f"picture: {path}"
+
+
+def _verdict(curves: Sequence[Curve], rate: float, epoch: int) -> str:
+    others = {curve.start for curve in curves} - {LIFTED}
+    rivals = {start: _at(curves, start, rate, epoch) for start in sorted(others)}
+    best = max(rivals, key=lambda start: statistics.fmean(rivals[start]))
+    ours, theirs = _at(curves, LIFTED, rate, epoch), rivals[best]
+    differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+    mean = statistics.fmean(differences)
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    word = "level with" if abs(mean) <= 2 * error else "ahead of" if mean > 0 else "behind"
+    return f"{word} {best} ({statistics.fmean(ours):.3f} against {statistics.fmean(theirs):.3f})"
+
+
+def _at(curves: Sequence[Curve], start: str, rate: float, epoch: int) -> list[float]:
+    """Return the accuracy after an epoch, one number for each seed in the order of the seeds."""
+    found = [curve for curve in curves if (curve.start, curve.rate) == (start, rate)]
+    return [curve.accuracy[epoch] for curve in sorted(found, key=lambda curve: curve.seed)]
+
+
+def _means(curves: Sequence[Curve], start: str, rate: float) -> list[float]:
+    epochs = range(len(curves[0].accuracy))
+    return [statistics.fmean(_at(curves, start, rate, epoch)) for epoch in epochs]
+
+
+def _seconds(curves: Sequence[Curve], start: str) -> str:
+    return f"{statistics.fmean(c.seconds for c in curves if c.start == start):.2f} s"
+
+
+def _cell(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.3f} ± {statistics.stdev(values):.3f}"
+
+
+def _epochs(epoch: int) -> str:
+    return "1 epoch" if epoch == 1 else f"{epoch} epochs"

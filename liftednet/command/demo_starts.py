@@ -6,11 +6,11 @@ whose output layer alone is fitted, by one convex problem.
 
 from __future__ import annotations
 
-import itertools
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -201,34 +201,21 @@ def compare(
     for seed in seeds:
         for name, start in starts.items():
             since = time.process_time()
-            begun = start(task, seed).state_dict()
+            begun = start(task, seed)
             seconds = time.process_time() - since
             for rate in schedule.rates:
-                network = start_network(task)
-                network.load_state_dict(begun)
-                since = time.process_time()
-                found = _trained(network, task, rate, seed, schedule)
+                network, since = copy.deepcopy(begun), time.process_time()
+                adam, loss = torch.optim.Adam(network.parameters(), rate), nn.CrossEntropyLoss()
+                epochs = epochs_of(network, task.train, adam, loss, schedule.batch, seed)
+                found = [accuracy(network, task.test)]
+                found += [accuracy(network, task.test) for _ in islice(epochs, schedule.epochs)]
                 epoch = (time.process_time() - since) / schedule.epochs
-                yield Curve(name, rate, seed, found, seconds, epoch)
-
-
-def start_network(task: Task) -> nn.Sequential:
-    """Return the torch network that is trained, ending with logits."""
-    return to_torch(_drawn_layers(task, "kaiming", seed=0), logits=True)  # type: ignore[no-any-return]
+                yield Curve(name, rate, seed, tuple(found), seconds, epoch)
 
 
 def _drawn_layers(task: Task, name: str, seed: int) -> Layers:
     activations = [task.activation] * (len(task.sizes) - 2)
     return Layers(drawn_weights(task.sizes, name, seed), [*activations, Softmax()])
-
-
-def _trained(
-    network: nn.Sequential, task: Task, rate: float, seed: int, schedule: Schedule
-) -> tuple[float, ...]:
-    optimizer = torch.optim.Adam(network.parameters(), rate)
-    epochs = epochs_of(network, task.train, optimizer, nn.CrossEntropyLoss(), schedule.batch, seed)
-    passes = itertools.islice(epochs, schedule.epochs)
-    return (accuracy(network, task.test), *(accuracy(network, task.test) for _ in passes))
 
 
 def shuffled(samples: int, size: int, order: torch.Generator) -> Sequence[Tensor]:

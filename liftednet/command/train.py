@@ -1,29 +1,32 @@
-"""`liftednet train`: a lifted network on the user's data, saved to a file."""
+"""`liftednet train`, `predict` and `evaluate`: a lifted network and the user's data."""
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 import typer
-from rich.console import Console
+from numpy.typing import NDArray
 from torch import Tensor, distributed
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from liftednet import data
-from liftednet.command.named import IMAGES, activation_from
-from liftednet.command.saved import Notes, require_place
-from liftednet.command.targets import encoded, labels_of, outputs_of, score
+from liftednet.command.files import Labels, Notes, activation_from, opened, require_place, some
+from liftednet.data import Classification
 from liftednet.data.tables import Table, read_table
 from liftednet.errors import DataError
-from liftednet.losses import Loss
+from liftednet.losses import BinaryCrossEntropy, Loss
 from liftednet.models import Ending, LiftedMLP
 from liftednet.models.methods import COUNTED, with_numbers
 from liftednet.models.storage import save
@@ -34,48 +37,19 @@ INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
 _PATIENCE = timedelta(minutes=10)  # with a process that does not answer
 _HELD_OUT = 0.25  # of a file's samples, where the user names no share
 
-
-@dataclass(frozen=True)
-class Order:
-    """What the user asks for, as given on the command line; None leaves it to the model."""
-
-    data: str
-    target: list[str]
-    columns: str | None
-    hidden: str
-    activation: str
-    loss: str
-    divergence: str
-    method: str
-    solver: str | None
-    penalty: str | None
-    lam: float | None
-    rho: float | None
-    max_iter: int | None
-    batch_size: int | None
-    standardize: bool
-    held_out: float | None
-    seed: int
-    output: Path
-    checkpoint: Path | None
-    resume: bool
+IMAGES: dict[str, Callable[[], Classification]] = {"digits": data.digits, "mnist": data.mnist}
+Values = NDArray[Any]
+Halves = tuple[Tensor, Tensor, Tensor, Tensor]  # X and y to train on, X and y to test on
 
 
-@dataclass(frozen=True)
-class Halves:
-    """Samples to train on and samples to test on: X (samples, features) and y."""
-
-    x_train: Tensor
-    y_train: Tensor
-    x_test: Tensor
-    y_test: Tensor
-
-
-def run_train(order: Order) -> None:
+def run_train(order: SimpleNamespace) -> None:
     """Train, save the network, and print how good it is.
 
     Started by torchrun as one of several processes, train with its share of the samples; the first
     process prints and saves.
+
+    Args:
+        order: the options of the command, as given; None leaves one to the model.
 
     Raises:
         LiftedError: the data, a name or a number cannot be used; nothing has been trained.
@@ -102,83 +76,76 @@ def _process_group() -> Iterator[int]:
         distributed.destroy_process_group()
 
 
-def _run_train(order: Order, rank: int) -> None:
-    console = Console(quiet=rank > 0)
+def _run_train(order: SimpleNamespace, rank: int) -> None:
+    def say(line: str) -> None:
+        if rank == 0:
+            typer.echo(line)
+
     activation, loss = activation_from(order.activation), loss_named(order.loss)
     require_place(order.output, order.data, order.checkpoint)
     if order.checkpoint is not None:
         require_place(order.checkpoint, order.data)
-    if order.resume and order.checkpoint is None:
+    elif order.resume:
         raise DataError("--resume goes on from a checkpoint: name its file by --checkpoint.")
     halves, notes, outputs = _samples(order, loss)
-    sizes = (halves.x_train.shape[1], *_hidden(order.hidden), outputs)
+    x, y, *_ = halves
+    sizes = (x.shape[1], *_hidden(order.hidden), outputs)
     model = LiftedMLP(sizes, activation, loss, **_options(order))
     batches = {} if order.batch_size is None else {"batch_size": order.batch_size}
     model.method = with_numbers(model.checked()[1], order.max_iter, **batches)
-    console.print(f"{' - '.join(map(str, sizes))} units, {len(halves.y_train)} samples")
+    say(f"{' - '.join(map(str, sizes))} units, {len(y)} samples")
     kept: dict[str, Any] = {}
     if order.checkpoint is not None:
         kept = {"checkpoint": order.checkpoint, "resume": order.resume}
-    rows = shard(len(halves.y_train))
+    rows = shard(len(y))
     try:
-        model.fit(halves.x_train[rows], halves.y_train[rows], progress=True, **kept)
+        model.fit(x[rows], y[rows], progress=True, **kept)
     except KeyboardInterrupt:  # before it trains, or again while it comes to its end
-        console.print(f"interrupted: nothing is saved{_as_it_was(order)}", soft_wrap=True)
+        say(f"interrupted: nothing is saved{_as_it_was(order)}")
         raise typer.Exit(INTERRUPTED) from None
     assert model.trace is not None  # it has been fitted just now
     done = f"{model.trace.n_iter} of {model.trace.max_iter} {COUNTED[type(model.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED
-    if rank > 0:
-        raise typer.Exit(INTERRUPTED if interrupted else 0)
     if interrupted and not model.trace.n_iter:
-        console.print(
-            f"interrupted after {done}: nothing is saved{_as_it_was(order)}", soft_wrap=True
-        )
+        say(f"interrupted after {done}: nothing is saved{_as_it_was(order)}")
         raise typer.Exit(INTERRUPTED)
-    notes = replace(notes, trained=f"{order.data}, {len(halves.y_train)} samples, {done}")
-    path = save(model, order.output, notes.plain())
+    if rank == 0:
+        notes = replace(notes, trained=f"{order.data}, {len(y)} samples, {done}")
+        save(model, order.output, notes.plain())
     if interrupted:
-        console.print(f"interrupted after {done}: the model of then is saved to {path}"
-            f"{_goes_on(order)}", soft_wrap=True)  # fmt: skip
+        saved = f"the model of then is saved to {order.output}"
+        say(f"interrupted after {done}: {saved}{_goes_on(order)}")
         raise typer.Exit(INTERRUPTED)
-    console.print(f"saved to {path}", soft_wrap=True)
-    for line in _scores(model, halves):
-        console.print(line, soft_wrap=True)
+    say(f"saved to {order.output}")
+    if rank == 0:
+        say("\n".join(_scores(model, halves)))
 
 
-def _options(order: Order) -> dict[str, Any]:
-    given = {
-        "lam": order.lam,
-        "rho": order.rho,
-        "solver": order.solver,
-        "penalty": None if order.penalty is None else penalty_named(order.penalty),
-        "standardize": None if order.standardize else False,
-    }
+def _options(order: SimpleNamespace) -> dict[str, Any]:
     if order.penalty is not None and order.rho is not None:
         raise DataError(
             "--penalty stands in place of --rho: its number follows a colon, as in l1:0.01."
         )
-    found = {name: value for name, value in given.items() if value is not None}
-    named = {"divergence": order.divergence, "method": order.method, "seed": order.seed}
-    return {**found, **named}
+    found = {name: getattr(order, name) for name in ("lam", "rho", "solver", "seed")}
+    found["divergence"], found["method"] = order.divergence.value, order.method.value
+    found["penalty"] = None if order.penalty is None else penalty_named(order.penalty)
+    found["standardize"] = None if order.standardize else False
+    return {name: value for name, value in found.items() if value is not None}
 
 
-def _as_it_was(order: Order) -> str:
+def _as_it_was(order: SimpleNamespace) -> str:
     stays = f", and {order.output} is as it was" if order.output.exists() else ""
     return f"{stays}{_goes_on(order)}"
 
 
-def _goes_on(order: Order) -> str:
+def _goes_on(order: SimpleNamespace) -> str:
     if order.checkpoint is None or not order.checkpoint.exists():
         return ""
     return f"; the same command with --resume goes on from {order.checkpoint}"
 
 
 def _scores(model: LiftedMLP, halves: Halves) -> list[str]:
-    parts = {
-        "training": (halves.x_train, halves.y_train),
-        "test": (halves.x_test, halves.y_test),
-    }
+    parts = {"training": halves[:2], "test": halves[2:]}
     return [f"{part} {score(model.loss, model.predict(x), y)}" for part, (x, y) in parts.items()]
 
 
@@ -191,7 +158,7 @@ def _hidden(text: str) -> tuple[int, ...]:
         raise DataError(f"--hidden needs integers, as in 100,50; got {text!r}.") from error
 
 
-def _samples(order: Order, loss: Loss) -> tuple[Halves, Notes, int]:
+def _samples(order: SimpleNamespace, loss: Loss) -> tuple[Halves, Notes, int]:
     """Return both halves, what is noted of them, and how many outputs they ask for."""
     if order.data in IMAGES:
         if order.held_out is not None or order.target or order.columns:
@@ -202,7 +169,7 @@ def _samples(order: Order, loss: Loss) -> tuple[Halves, Notes, int]:
         found = IMAGES[order.data]()
         labels = labels_of(found.y_train.numpy(), loss)
         y_train, y_test = (encoded(y.numpy(), labels) for y in (found.y_train, found.y_test))
-        halves = Halves(found.x_train, y_train, found.x_test, y_test)
+        halves = found.x_train, y_train, found.x_test, y_test
         return halves, Notes(labels=labels), outputs_of(y_train, labels, loss)
     table = read_table(Path(order.data))
     target = order.target or ["y"]
@@ -214,7 +181,7 @@ def _samples(order: Order, loss: Loss) -> tuple[Halves, Notes, int]:
         raise DataError(f"X of {table.source} must be (samples, features), got shape {x.shape}.")
     numbers = encoded(y, labels)
     share = _HELD_OUT if order.held_out is None else order.held_out
-    halves = Halves(*data.split(torch.from_numpy(x).float(), numbers, share, order.seed))
+    halves = data.split(torch.from_numpy(x).float(), numbers, share, order.seed)
     return halves, Notes(columns, target, labels), outputs_of(numbers, labels, loss)
 
 
@@ -225,3 +192,140 @@ def _targets(table: Table, names: list[str]) -> Any:
             f"are {', '.join(table.columns) or 'none'}."
         )
     return table.targets(names)
+
+
+# Labels of any kind as the numbers that a loss takes, and back.
+
+
+def labels_of(y: Values, loss: Loss) -> Labels | None:
+    """Return the labels that are counted from 0, or None where y holds numbers for the loss.
+
+    Args:
+        y: (samples,) or (samples, outputs).
+        loss: of the network.
+
+    Raises:
+        DataError: y holds text or numbers that the loss cannot take.
+    """
+    name, real = type(loss).__name__, y.dtype.kind == "f"
+    if y.ndim > 1 or not loss.probabilistic or (real and isinstance(loss, BinaryCrossEntropy)):
+        if y.dtype.kind not in "biuf":
+            raise DataError(
+                f"{name} needs numbers, and the targets are text, such as {y.flat[0]!s}."
+            )
+        return None
+    if real:
+        raise DataError(
+            f"{name} needs labels, and the targets are real numbers: for a regression take "
+            "--loss SquaredError."
+        )
+    labels: Labels = np.unique(y).tolist()
+    if len(labels) < 2 or (isinstance(loss, BinaryCrossEntropy) and len(labels) > 2):
+        raise DataError(f"{name} cannot tell {len(labels)} classes apart: {some(labels)}.")
+    return labels
+
+
+def encoded(y: Values, labels: Labels | None) -> Tensor:
+    """Return y as a network takes it: float32, or int64 numbers of the labels.
+
+    Raises:
+        DataError: y has a label that the network does not know, or text for a regression.
+    """
+    if labels is None:
+        if y.dtype.kind not in "biuf":
+            raise DataError(f"the model predicts numbers, and the targets are text: {y.flat[0]!s}.")
+        return torch.from_numpy(y.astype(np.float32))
+    place = {label: number for number, label in enumerate(labels)}
+    unknown = [label for label in np.unique(y).tolist() if label not in place]
+    if unknown:
+        raise DataError(
+            f"the model does not know the label {unknown[0]!r}; it knows {some(labels)}."
+        )
+    return torch.tensor([place[label] for label in y.ravel().tolist()]).reshape(y.shape)
+
+
+def outputs_of(y: Tensor, labels: Labels | None, loss: Loss) -> int:
+    """Return how many outputs a network needs."""
+    if y.ndim == 2:
+        return y.shape[1]
+    return 1 if labels is None or isinstance(loss, BinaryCrossEntropy) else len(labels)
+
+
+def score(loss: Loss, predicted: Tensor, y: Tensor) -> str:
+    """Return how good predictions are, in words."""
+    y = y.argmax(-1) if y.ndim > predicted.ndim else y.reshape(predicted.shape)
+    if loss.probabilistic:
+        return f"accuracy {float((predicted == y).double().mean()):.3f}"
+    error, variance = (predicted - y).square().mean(0), (y - y.mean(0)).square().mean(0)
+    known = f", R2 {float(1 - (error / variance).mean()):.3f}" if bool((variance > 0).all()) else ""
+    return f"mean squared error {float(error.mean()):.4g}{known}"
+
+
+# A saved model on data.
+
+
+def run_predict(
+    path: Path, data: str, probabilities: bool, output: Path | None, activation: str | None
+) -> None:
+    """Write predictions as csv: a line of names, and a line for every sample.
+
+    Raises:
+        LiftedError: the model or the data cannot be used.
+    """
+    if output is not None:
+        require_place(output, path, data)
+    model, notes = opened(path, activation)
+    x, labels = _inputs_for(model, notes, data), notes.labels
+    found = (model.predict_proba(x) if probabilities else model.predict(x)).cpu().numpy()
+    lines = found.reshape(len(found), -1)
+    width = lines.shape[1]
+    if probabilities:  # one alone is that of the last label
+        known = labels is not None and len(labels) >= width
+        names = [str(label) for label in (labels[-width:] if labels and known else range(width))]
+    else:
+        lines = lines if labels is None else np.array(labels)[lines]
+        named = len(notes.target) == width
+        names = notes.target if named else [f"{notes.target[0]} {n}" for n in range(1, width + 1)]
+    # newline="" keeps the csv module's own ends of lines.
+    place: Any = nullcontext(sys.stdout) if output is None else output.open("w", newline="")
+    with place as file:
+        written = csv.writer(file, lineterminator="\n")
+        written.writerows([names, *([str(value) for value in line] for line in lines)])
+    if output is not None:
+        typer.echo(f"{len(lines)} predictions written to {output}")
+
+
+def run_evaluate(path: Path, data: str, target: Sequence[str], activation: str | None) -> None:
+    """Print accuracy, or the mean squared error.
+
+    Raises:
+        LiftedError: the model or the data cannot be used, or it does not know a label.
+    """
+    model, notes = opened(path, activation)
+    x = _inputs_for(model, notes, data)
+    if data in IMAGES:
+        targets = IMAGES[data]().y_test.numpy()
+    else:
+        targets = read_table(Path(data)).targets(target or notes.target)
+    y, predicted = encoded(targets, notes.labels), model.predict(x)
+    if len(y) != len(predicted):
+        raise DataError(f"{data} has {len(predicted)} samples and {len(y)} targets.")
+    (term,) = model.network.terms
+    found = score(term.loss, predicted, y.to(predicted.dtype))
+    typer.echo(f"{found} on {len(y)} samples of {data}")
+
+
+def _inputs_for(model: Any, notes: Notes, data: str) -> Tensor:
+    """Return X of new data, in the type of the model's weights.
+
+    Raises:
+        DataError: the data cannot be read, or lack a column.
+    """
+    if data in IMAGES:
+        found = IMAGES[data]().x_test
+    else:
+        table, columns = read_table(Path(data)), notes.columns
+        if table.source.suffix == ".npz" and not set(columns) <= set(table.columns):
+            columns = []  # of a table; its columns are those of X
+        found = torch.from_numpy(table.inputs(columns or None, notes.target)[0])
+    return found.to(model.weights[0].matrix.dtype)

@@ -285,7 +285,7 @@ def test_help_is_quick_to_import() -> None:
 
 
 def test_every_catalogue_name_is_understood() -> None:
-    from liftednet.command.named import activation_from
+    from liftednet.command.files import activation_from
 
     assert [type(activation_from(name)).__name__ for name in activations.__all__] == list(
         activations.__all__

@@ -10,9 +10,17 @@ from torch import nn
 
 from liftednet.activations import ReLU
 from liftednet.check import check_activation
-from liftednet.command.demo import PLANS, Plan, Setting, all_curves, run_demo
-from liftednet.command.demo_activation import SquarePlus
-from liftednet.command.demo_report import draw_curves, sentence, table
+from liftednet.command.demo import (
+    PLANS,
+    Plan,
+    Setting,
+    SquarePlus,
+    all_curves,
+    draw_curves,
+    run_demo,
+    sentence,
+    table,
+)
 from liftednet.command.demo_starts import (
     FITTED_OUTPUT,
     LIFTED,

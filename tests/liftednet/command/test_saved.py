@@ -250,7 +250,7 @@ def test_a_saved_model_is_certified_and_its_limits_are_shown(here, shares):
 
 
 def test_onnx_is_refused_where_torch_cannot(here, monkeypatch):
-    monkeypatch.setattr("liftednet.command.export.find_spec", lambda name: None)
+    monkeypatch.setattr("liftednet.command.files.find_spec", lambda name: None)
     assert "pip install 'liftednet[onnx]'" in refused("export", "iris.st", "no.onnx")
     assert not (here / "no.onnx").exists()
 

@@ -1,0 +1,341 @@
+"""Files of saved models at the command line: opened, shown, certified, exported.
+
+And what a user names there: an activation of a module of the user's, which `check` checks.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import nn
+from torch.export import Dim
+
+from liftednet import storage
+from liftednet.activation import Activation
+from liftednet.check import FailedCheckError, check_activation
+from liftednet.errors import DataError, DeclarationError, LiftedError
+from liftednet.export import ExportedGraph, to_torch
+from liftednet.layers.projection import Projection
+from liftednet.models import certify
+from liftednet.models.storage import load
+from liftednet.names import activation_named
+from liftednet.validation import name_of
+
+_HOW = ("divergence", "lam", "rho", "penalty", "method", "solver", "seed")
+_EXPORTS = (".safetensors", ".pt2", ".onnx")
+_SAMPLES = 3  # that a program is traced with; it takes other numbers, too
+
+Labels = list[Any]  # JSON values, sorted
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What a model's file says beside the model.
+
+    Attributes:
+        columns: names of the inputs, empty where they have none.
+        target: names of the targets.
+        labels: those that the classes stand for, or None for a regression.
+        trained: on what, and how far, in words.
+    """
+
+    columns: list[str] = field(default_factory=list)
+    target: list[str] = field(default_factory=lambda: ["y"])
+    labels: Labels | None = None
+    trained: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the notes as JSON values."""
+        return asdict(self)
+
+
+def notes_of(archive: storage.Archive) -> Notes:
+    """Return the notes of an archive; models that were saved by Python have none."""
+    known = {field.name for field in fields(Notes)}
+    return Notes(**{name: value for name, value in archive.notes.items() if name in known})
+
+
+def opened(path: Path, activation: str | None) -> tuple[Any, Notes]:
+    """Return a saved model, whose own activation is named where it has one, and its notes.
+
+    Raises:
+        DataError: there is no such file, or it is damaged.
+    """
+    declared = None if activation is None else activation_from(activation)
+    return load(path, declared), notes_of(storage.read(path))
+
+
+def require_place(path: Path, *others: Path | str | None) -> None:
+    """Try whether a file can be written, before there is something to write.
+
+    Args:
+        path: of the file.
+        others: files that the command reads or writes, too.
+
+    Raises:
+        DataError: its folder does not exist or cannot be written to, it is a folder or a device
+            itself, or one of the others.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder: name a file in it.")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path} cannot be written: it is there, and is no file.")
+    if any(path.resolve() == Path(other).resolve() for other in others if other is not None):
+        raise DataError(f"{path} has another use in this command, and would be lost: name another.")
+    try:
+        with TemporaryFile(dir=path.parent):
+            return
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror}: {path.parent}.") from error
+
+
+# An activation by its name.
+
+
+def activation_from(name: str) -> Activation:
+    """Return an activation by a name of the catalogue, or by module:Name.
+
+    Raises:
+        DataError: there is nothing of that name.
+        DeclarationError: what is there is no activation.
+    """
+    return declared_activation(name) if ":" in name else activation_named(name)
+
+
+def declared_activation(name: str) -> Activation:
+    """Return the activation module:Name, made without arguments where it is a class.
+
+    The module is looked for in the folder at hand first.
+
+    Raises:
+        DataError: the module cannot be imported or lacks the name.
+        DeclarationError: what is there is no activation, or cannot be made without arguments.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise DataError(f"name the activation as module:Name, as in my_file:MyReLU; got {name!r}.")
+    found = _attribute(module.removesuffix(".py"), attribute)
+    if isinstance(found, type):
+        try:
+            found = found()
+        except TypeError as error:
+            raise DeclarationError(
+                f"{name} cannot be made without arguments ({error}): name an object instead, such "
+                f"as small = {found.__name__}(...) in the module."
+            ) from error
+    if not isinstance(found, Activation):
+        raise DeclarationError(
+            f"{name} is no activation but {name_of(found)}: derive it from liftednet.Activation, "
+            "or wrap a function by Activation.from_function."
+        )
+    return found
+
+
+def _attribute(module: str, attribute: str) -> Any:
+    sys.path.insert(0, "")
+    try:
+        return getattr(import_module(module), attribute)
+    except AttributeError as error:
+        raise DataError(f"{module} has no {attribute!r}: {error}.") from error
+    except Exception as error:  # whatever the user's own module raises
+        raise DataError(f"{module} cannot be imported: {type(error).__name__}: {error}.") from error
+    finally:
+        sys.path.remove("")
+
+
+def run_check(name: str) -> None:
+    """Print the table of all checks of an activation, module:Name.
+
+    Raises:
+        DeclarationError: a check failed; the table up to it has been printed.
+    """
+    console = Console()
+    try:
+        console.print(check_activation(declared_activation(name)))
+    except FailedCheckError as error:
+        console.print(error.report)
+        raise
+
+
+# What a file holds.
+
+
+def run_show(path: Path) -> None:
+    """Print the network, its weights, and how it was trained, without the code that made it.
+
+    Raises:
+        DataError: there is no such file, or it is damaged.
+    """
+    archive = storage.read(path)
+    try:
+        lines = _lines(archive)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{path} describes no network: {error!r}.") from error
+    typer.echo("\n".join(lines))
+
+
+def _lines(archive: storage.Archive) -> list[str]:
+    about, notes, tensors = archive.architecture, notes_of(archive), archive.tensors
+    numbers = sum(x.numel() for n, x in tensors.items() if n.startswith(("weight.", "bias.")))
+    types = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
+    lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
+    if "graph" in about:
+        lines += _network(about)
+    else:  # liftednet 0.1 has not saved it
+        lines += [f"  {name}: {_product(x.shape)}" for name, x in tensors.items()]
+    how = [f"{name} {_said(about[name])}" for name in _HOW if about.get(name) is not None]
+    lines.append(f"training: {', '.join(how)}")
+    if notes.trained:
+        lines.append(f"trained on {notes.trained}")
+    if notes.columns:
+        lines.append(f"inputs: {some(notes.columns)}")
+    if notes.labels is not None:
+        lines.append(f"labels of {', '.join(notes.target)}: {some(notes.labels)}")
+    return lines
+
+
+def _network(about: Any) -> list[str]:
+    """Return a line for every input, layer, state and loss."""
+    graph = about["graph"]
+    sizes = {f"weights {n}": x["shape"] for n, x in enumerate(graph["weights"], start=1)}
+    lines = []
+    for number, given in enumerate(graph["inputs"], start=1):
+        steps = "steps x " if given["sequence"] else ""
+        lines.append(f"  input {number}: {steps}{_product(given['shape'])}")
+    for number, layer in enumerate(graph["layers"], start=1):
+        shape = f", {_product(sizes[layer['weights']])}" if layer["weights"] in sizes else ""
+        lines.append(f"  layer {number}: {layer['layer']} of {', '.join(layer['of'])}{shape}")
+        if layer["layer"] == Projection.__name__:
+            lines += [f"    {limit}" for limit in Projection(**layer["fields"]).lines()]
+    states = zip(graph["states"], about["activations"], strict=True)
+    for number, (state, activation) in enumerate(states, start=1):
+        lines.append(f"  states {number}: {_said(activation)} of {state['of']}")
+    return lines + [f"  loss: {_said(term['loss'])} of {term['of']}" for term in graph["losses"]]
+
+
+def _product(shape: Any) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _said(value: Any) -> str:
+    """Return a described value as Python would write it."""
+    if isinstance(value, list):
+        return f"({', '.join(map(_said, value))})"
+    if not isinstance(value, dict):
+        return str(value)
+    if "declared" in value:
+        return str(value["declared"])
+    given = ", ".join(f"{name}={_said(x)}" for name, x in value.get("parameters", {}).items())
+    return f"{value.get('name')}({given})"
+
+
+def some(labels: Labels) -> str:
+    """Return the first of them, and the last."""
+    shown = ", ".join(map(str, labels[:5]))
+    return shown if len(labels) <= 5 else f"{shown}, ..., {labels[-1]}"
+
+
+def run_certify(path: Path, semidefinite: bool, activation: str | None) -> None:
+    """Print the certificate, and the names of the inputs where the file has them.
+
+    Raises:
+        LiftedError: the model cannot be read, or is of a kind that has no certificate.
+    """
+    model, notes = opened(path, activation)
+    typer.echo(str(certify(model, semidefinite=semidefinite)))
+    if notes.columns:
+        numbered = (f"{n} {name}" for n, name in enumerate(notes.columns))
+        typer.echo(f"  inputs: {', '.join(numbered)}")
+
+
+# In files that others load.
+
+
+def run_export(path: Path, output: Path, activation: str | None, steps: int | None) -> None:
+    """Write the model's torch module; a program of a recurrent one is for some number of steps.
+
+    Raises:
+        LiftedError: the model cannot be read, the file not written, or torch cannot export it so.
+    """
+    if output.suffix not in _EXPORTS:
+        raise DataError(f"the file must be one of {', '.join(_EXPORTS)}, got {str(output)!r}.")
+    require_place(output, path)
+    model, _ = opened(path, activation)
+    recurrent = output.suffix != ".safetensors" and any(x.sequence for x in model.network.inputs)
+    if recurrent and steps is None:
+        raise DataError(
+            f"a recurrent network is written to {output.suffix} for one number of steps: say how "
+            "many by --steps, or write FILE.safetensors."
+        )
+    if steps is not None and not recurrent:
+        raise DataError("--steps is for the .pt2 and .onnx files of recurrent networks.")
+    partial = output.with_name(f".{output.name}.unfinished{output.suffix}")
+    try:
+        _write(model, to_torch(model).eval(), steps, partial)
+        os.replace(partial, output)
+    finally:
+        partial.unlink(missing_ok=True)
+    typer.echo(f"written to {output}")
+
+
+def _write(model: Any, module: nn.Module, steps: int | None, path: Path) -> None:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import save_model
+
+        save_model(module, str(path))
+        return
+    if path.suffix == ".onnx" and not find_spec("onnxscript"):
+        raise LiftedError("torch writes ONNX with onnxscript: run `pip install 'liftednet[onnx]'`.")
+    with _in_one_sentence("torch.export"):
+        program = _program(model, module, steps)
+    if path.suffix == ".pt2":
+        torch.export.save(program, path)
+        return
+    with _in_one_sentence("ONNX"):
+        written = torch.onnx.export(program, dynamo=True, verbose=False)
+        assert written is not None  # it has been traced
+        written.save(path)
+
+
+def _program(model: Any, module: nn.Module, steps: int | None) -> torch.export.ExportedProgram:
+    """Return the module as torch traces it, for any number of samples."""
+    inputs, like = model.network.inputs, model.weights[0].matrix
+    leading = [(_SAMPLES, steps) if x.sequence else (_SAMPLES,) for x in inputs]
+    examples = (like.new_zeros(*n, *x.shape) for n, x in zip(leading, inputs, strict=True))
+    free = ({0: Dim("samples")},) * len(inputs)
+    # The inputs of a graph are one argument, those of a chain as many as they are.
+    shapes: Any = (free,) if isinstance(module, ExportedGraph) else free
+    return torch.export.export(module, tuple(examples), dynamic_shapes=shapes)
+
+
+@contextmanager
+def _in_one_sentence(writer: str) -> Iterator[None]:
+    """Make a sentence of what torch says at length."""
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            logging.disable(logging.WARNING)
+            yield
+    except Exception as error:  # torch has many classes of them
+        reason = str(error).strip().partition("\n")[0]
+        raise LiftedError(
+            f"{writer} cannot take this network for any number of samples ({reason}): write "
+            "FILE.safetensors, or use liftednet.to_torch in Python."
+        ) from error
+    finally:
+        logging.disable(logging.NOTSET)
