@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-import torch
-
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
@@ -158,6 +156,8 @@ def telling_of_memory(function: Callable[Given, Found]) -> Callable[Given, Found
         except OutOfMemoryError:
             raise
         except (MemoryError, RuntimeError) as error:
+            import torch  # not above: errors are imported before a command is known
+
             if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not any(
                 sign in str(error) for sign in _SIGNS
             ):
