@@ -30,7 +30,8 @@ from liftednet.maps import Composed, Identity, LinearMap, Moved, Rows, Times, ch
 from liftednet.network import Label, Network, State
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
-from liftednet.problems.block_fit import BlockFit, BoxedStates, PenalizedWeights
+from liftednet.problems.block_fit import BlockFit
+from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
 from liftednet.samples import Design, Weights
 

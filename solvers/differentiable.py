@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from liftednet.activation import Activation
 from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.penalties import SquaredFrobenius
@@ -31,7 +30,7 @@ from liftednet.problems import (
     WeightFit,
     Weights,
 )
-from liftednet.problems.block_fit import BoxedStates, PenalizedWeights
+from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.slope_fit import LEAST_SLOPE
 from liftednet.sets.penalty import Weighted
 from liftednet.solution import Solution
@@ -221,9 +220,10 @@ def _maps(problem: Fit[Any]) -> list[FixedPoint]:
     if isinstance(problem, OutputFit):
         return _output_maps(problem)
     if isinstance(problem, StateFit):
-        return _state_maps(problem)
+        linear = problem.lam * problem.pre_activation
+        return _block_maps(BlockFit(problem.block, linear, problem.links), problem.lam)
     if isinstance(problem, StatesOverTime):
-        return _block_maps(problem.block, problem.lam)
+        return _block_maps(problem.as_block, problem.lam)
     if isinstance(problem, BlockFit):
         return _block_maps(problem, getattr(problem.block, "lam", 1.0))
     raise DeclarationError(f"no derivative is known of a {type(problem).__name__}.")
@@ -283,38 +283,17 @@ def _output_maps(problem: OutputFit) -> list[FixedPoint]:
     return [by_slope, stationary]
 
 
-def _state_maps(problem: StateFit) -> list[FixedPoint]:
-    """Return z -> phi(U - gradient of the links / lam), and z -> the prox after a gradient step."""
-    links = [link.double() for link in problem.links]
-
-    def push(z: Tensor) -> Tensor:
-        total = torch.zeros_like(z)
-        for link in links:
-            slope = link.divergence.link_gradient(link.pre_activation(z)) - link.target
-            total = total + link.lam * link.map.adjoint(slope)
-        return total
-
-    u, lam, activation = problem.pre_activation.double(), problem.lam, problem.divergence.activation
+def _block_maps(problem: BlockFit, lam: Any) -> list[FixedPoint]:
+    """Return v -> phi of what pulls at states, and v -> the prox after a gradient step."""
+    exact, block = problem.double(), problem.block
     smoothness = _detached(problem).smoothness
     if smoothness is None:
         raise DeclarationError("a link without a Lipschitz constant has no derivative.")
-    s = float(torch.as_tensor(lam).detach()) + smoothness
-
-    def by_prox(z: Tensor) -> Tensor:
-        return _graphed(activation, z - (push(z) - lam * u) / s, lam / s)
-
-    return [lambda z: activation.forward(u - push(z) / lam), by_prox]
-
-
-def _block_maps(problem: BlockFit, lam: Any) -> list[FixedPoint]:
-    """Return the same for a block of any maps."""
-    exact, block = problem.double(), problem.block
+    s = smoothness + float(torch.as_tensor(lam).detach())
 
     def push(v: Tensor) -> Tensor:
         terms = exact.terms(v)
         return sum(terms[1:], terms[0])
-
-    s = float(_detached(problem).smoothness or 1.0)
 
     def by_prox(v: Tensor) -> Tensor:
         return _graphed(block, v - push(v) / s, 1 / s)
@@ -322,12 +301,12 @@ def _block_maps(problem: BlockFit, lam: Any) -> list[FixedPoint]:
     if isinstance(block, PenalizedWeights):
         return [by_prox]
     assert isinstance(block, BoxedStates)  # there is no other
-    states = block
+    activation, counted = block.divergence.activation, block.counted
 
     def by_forward(v: Tensor) -> Tensor:
         u = -push(v) / lam
-        flat = _activation(states).forward(u.flatten(0, -2)).view(u.shape)
-        return flat if states.counted is None else flat.where(states.counted.unsqueeze(-1), 0.0)
+        flat = activation.forward(u.flatten(0, -2)).view(u.shape)
+        return flat if counted is None else flat.where(counted.unsqueeze(-1), 0.0)
 
     return [by_forward, by_prox]
 
@@ -342,10 +321,6 @@ def _graphed(part: Any, w: Tensor, t: Any) -> Tensor:
     if w.requires_grad and not found.requires_grad:
         raise DeclarationError(f"the prox of {part!r} is solved for, and has no derivative.")
     return found
-
-
-def _activation(block: BoxedStates) -> Activation:
-    return block.divergence.activation
 
 
 class _Implicit(torch.autograd.Function):
@@ -415,27 +390,15 @@ def _direct(matrix: Tensor, right: Tensor) -> Tensor:
 
 def _krylov(product: Callable[[Tensor], Tensor], right: Tensor) -> Tensor:
     """Return y with product(y) = right by GMRES (Saad and Schultz, 1986), without restarts."""
-    size = float(right.norm())
-    if size == 0:
-        return right.clone()
-    most = min(_SPACE, right.numel())
-    basis = right.new_zeros(most + 1, right.numel())
-    shape, taken = right.new_zeros(most + 1, most), right.new_zeros(0)
-    goal = right.new_zeros(most + 1, 1)
-    basis[0], goal[0] = right.flatten() / size, size
-    for number in range(most):
-        following = product(basis[number].view_as(right)).flatten()
-        known, length = basis[: number + 1], float(following.norm())
-        for _ in range(2):  # twice, so that rounding does not bring directions back
-            shares = known @ following
-            following = following - known.T @ shares
-            shape[: number + 1, number] += shares
-        shape[number + 1, number] = following.norm()
-        inside = shape[: number + 2, : number + 1]
-        taken = torch.linalg.lstsq(inside, goal[: number + 2], driver="gelsd").solution
-        left = float((inside @ taken - goal[: number + 2]).norm())
-        if left <= _SOLVED * size or not float(shape[number + 1, number]) > 1e-14 * length:
-            break
-        basis[number + 1] = following / shape[number + 1, number]
-    found: Tensor = (basis[: len(taken)].T @ taken).view_as(right)
-    return found
+    from scipy.sparse.linalg import LinearOperator, gmres
+
+    def tensor(entries: Any) -> Tensor:
+        return torch.from_numpy(entries).to(right).view_as(right)
+
+    def image(entries: Any) -> Any:
+        return product(tensor(entries)).flatten().cpu().numpy()
+
+    size, most = right.numel(), min(_SPACE, right.numel())
+    operator = LinearOperator((size, size), image, dtype=float)
+    entries = right.flatten().cpu().numpy()
+    return tensor(gmres(operator, entries, rtol=_SOLVED, restart=most, maxiter=1)[0])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,233 +12,21 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.divergences import Divergence, Raw
-from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
-from liftednet.penalties import Penalty
 from liftednet.problems.fit import (
     NEAR,
     Fit,
-    Formulation,
     Link,
     Measure,
     Statement,
     parameter,
     rounding,
-    states_cost,
 )
-from liftednet.samples import Weights
-from liftednet.validation import require_finite, require_like, require_shape
+from liftednet.problems.priors import PenalizedWeights, Prior
+from liftednet.validation import require_finite
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
-
-
-class Prior(ABC):
-    """What a block has of its own: g(v), its domain, and how a value becomes a tensor."""
-
-    @abstractmethod
-    def like(self) -> Tensor:
-        """Return a tensor of the shape, type and device of v."""
-
-    @abstractmethod
-    def packed(self, value: Any) -> Tensor:
-        """Return a value as v."""
-
-    @abstractmethod
-    def unpacked(self, v: Tensor) -> Any:
-        """Return v as a value, in the block's type."""
-
-    @abstractmethod
-    def value(self, v: Tensor) -> Tensor:
-        """Return g(v), a scalar."""
-
-    @abstractmethod
-    def prox(self, v: Tensor, t: float) -> Tensor:
-        """Return argmin over w of t g(w) + |w - v|^2 / 2."""
-
-    @property
-    def modulus(self) -> float:
-        """How strongly convex g is: g less modulus |v|^2 / 2 is convex."""
-        return 0.0
-
-    @abstractmethod
-    def obstacle(self) -> str | None:
-        """Return why there is no prox, or None."""
-
-    def cost(self, v: Tensor, gradient: Tensor) -> float:
-        """Return how far g(v) + <gradient, v> is above its least value; NaN where none knows."""
-        return math.nan
-
-    @abstractmethod
-    def stated(self, v: Expression) -> Statement:
-        """Return g(v) and its domain in CVXPY, for v of two axes."""
-
-    @abstractmethod
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return v in CVXPY, of two axes, and its variables by name."""
-
-    @abstractmethod
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return v of a solved formulation, inside its domain, float64."""
-
-    @abstractmethod
-    def signature(self) -> Hashable:
-        """Return what two must share to share one formulation."""
-
-
-@dataclass(frozen=True, eq=False)
-class BoxedStates(Prior):
-    """lam Phi of the states that count; the others are 0.
-
-    Attributes:
-        divergence: gives Phi and its domain, bounds included.
-        lam: its weight.
-        shape: of the states, (samples, units) or (steps, samples, units).
-        counted: (steps, samples) booleans, or None where all count.
-        type: a tensor whose type and device the states have.
-    """
-
-    divergence: Divergence
-    lam: float
-    shape: tuple[int, ...]
-    counted: Tensor | None
-    type: Tensor
-
-    def like(self) -> Tensor:
-        """Return zeros of the shape of the states."""
-        return self.type.new_zeros(self.shape)
-
-    def packed(self, value: Tensor) -> Tensor:
-        """Return the states."""
-        return value
-
-    def unpacked(self, v: Tensor) -> Tensor:
-        """Return the states in the block's type."""
-        return v.to(self.type)
-
-    def value(self, v: Tensor) -> Tensor:
-        """Return lam Phi(v), a scalar."""
-        rows = self.divergence.activation.potential_value(v)
-        return self.lam * (rows if self.counted is None else rows.where(self.counted, 0.0)).sum()
-
-    def prox(self, v: Tensor, t: float) -> Tensor:
-        """Return the prox of t lam Phi, 0 where nothing counts."""
-        flat = self.divergence.activation.prox(v.flatten(0, -2), t * self.lam)
-        return self._counted(flat.view(v.shape))
-
-    def _counted(self, v: Tensor) -> Tensor:
-        return v if self.counted is None else v.where(self.counted.unsqueeze(-1), 0.0)
-
-    @property
-    def modulus(self) -> float:
-        """That of lam Phi, lam / L with L a Lipschitz constant of phi; 0 where phi has none."""
-        lipschitz = self.divergence.activation.lipschitz
-        return self.lam / lipschitz if lipschitz else 0.0
-
-    def cost(self, v: Tensor, gradient: Tensor) -> float:
-        """Return the bound over the states that count, see `states_cost`."""
-        rows = (v, gradient) if self.counted is None else (v[self.counted], gradient[self.counted])
-        return states_cost(self.divergence, self.lam, *(x.flatten(0, -2) for x in rows))
-
-    def obstacle(self) -> str | None:
-        """Ask for a prox."""
-        activation = self.divergence.activation
-        if isinstance(self.divergence, Raw):
-            return f"{activation!r} is a raw divergence"
-        if not (activation.per_unit or activation.declares("prox")):
-            return f"it needs `prox` of {activation!r}"
-        return None
-
-    def stated(self, v: Expression) -> Statement:
-        """Return lam Phi(v) and its domain."""
-        activation = self.divergence.activation
-        if self.counted is None:
-            return self.lam * activation.potential(v), activation.domain(v)
-        rows = self.counted.flatten().cpu().numpy()
-        held = [] if rows.all() else [v[~rows] == 0]
-        return self.lam * activation.potential(v[rows]), [*activation.domain(v[rows]), *held]
-
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return the states, named "states"."""
-        rows = self.like().flatten(0, -2).shape
-        states = cp.Variable(tuple(rows), name="states")
-        return states, {"states": states}
-
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return the states of a solved formulation, inside their domain."""
-        found = torch.from_numpy(formulation.variables["states"].value)
-        return self._counted(self.divergence.activation.project(found).view(self.shape))
-
-    def signature(self) -> Hashable:
-        """Return shape, divergence and lam; steps that count are part of the statement."""
-        mask = None if self.counted is None else self.counted.cpu().numpy().tobytes()
-        return BoxedStates, self.shape, self.divergence, self.lam, mask
-
-
-@dataclass(frozen=True, eq=False)
-class PenalizedWeights(Prior):
-    """pi(W) of weights [W; b].
-
-    Attributes:
-        penalty: pi.
-        weights: any of the shape and type of the block's.
-    """
-
-    penalty: Penalty
-    weights: Weights
-
-    def like(self) -> Tensor:
-        """Return [W; b]."""
-        return self.weights.stacked()
-
-    def packed(self, value: Weights) -> Tensor:
-        """Return [W; b]."""
-        return value.stacked()
-
-    def unpacked(self, v: Tensor) -> Weights:
-        """Return W and b in the block's type."""
-        return self.weights.like(v.to(self.weights.matrix))
-
-    def _matrix(self, v: Any) -> Any:
-        return v[: len(self.weights.matrix)]
-
-    def value(self, v: Tensor) -> Tensor:
-        """Return pi(W), a scalar."""
-        return self.penalty.value(self._matrix(v))
-
-    def prox(self, v: Tensor, t: float) -> Tensor:
-        """Return the prox of t pi on W, with b as it is."""
-        matrix = self.penalty.prox(self._matrix(v), t)
-        return torch.cat([matrix, v[len(matrix) :]])
-
-    def obstacle(self) -> str | None:
-        """Ask for a prox."""
-        return None if self.penalty.proximable else f"it needs `prox` of {self.penalty!r}"
-
-    def stated(self, v: Expression) -> Statement:
-        """Return pi(W) and its domain."""
-        matrix = self._matrix(v)
-        return self.penalty.expression(matrix), self.penalty.domain(matrix)
-
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return [W; b] of "weight" and "bias"."""
-        rows, columns = self.weights.matrix.shape
-        weight = cp.Variable((rows, columns), name="weight")
-        if self.weights.bias is None:
-            return weight, {"weight": weight}
-        bias = cp.Variable((1, columns), name="bias")
-        return cp.vstack([weight, bias]), {"weight": weight, "bias": bias}
-
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return [W; b] of a solved formulation."""
-        parts = [torch.from_numpy(variable.value) for variable in formulation.variables.values()]
-        return torch.cat(parts)
-
-    def signature(self) -> Hashable:
-        """Return shapes and penalty."""
-        bias = self.weights.bias is not None
-        return PenalizedWeights, tuple(self.weights.matrix.shape), bias, self.penalty
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -286,14 +73,6 @@ class BlockFit(Fit[Any]):
     def convex(self) -> bool:
         """Whether it is convex, as it is without a tight link of v to itself."""
         return self.own is None or self.own.divergence.quadratic
-
-    def like(self) -> Tensor:
-        """Return a tensor of the shape of v."""
-        return self.block.like()
-
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return v in CVXPY and its variables by name."""
-        return self.block.unknown()
 
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return g(v) - <p, v>, and the link of v to itself, in CVXPY.
@@ -342,16 +121,6 @@ class BlockFit(Fit[Any]):
             data["own offset"] = self.own.offset.expand(self.own.shape)
         return data
 
-    def read(self, formulation: Formulation) -> Any:
-        """Return the value of a solved formulation."""
-        return self.block.unpacked(self.block.read(formulation))
-
-    def signature(self) -> Hashable:
-        """Return what two problems must share to share one formulation."""
-        own = None if self.own is None else self.own.signature()
-        links = tuple(link.signature() for link in self.links)
-        return BlockFit, self.block.signature(), links, own, self.linear is None
-
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where data are NaN, infinite, or make the problem unbounded."""
         if self.linear is not None:
@@ -359,21 +128,15 @@ class BlockFit(Fit[Any]):
         for number, link in enumerate(self.links):
             link.refuse_bad_values(f"of link {number}")
 
-    def refuse_bad_start(self, start: Any) -> None:
-        """Raise `DataError` where a start is not finite or does not fit the problem."""
-        like = self.like()
-        try:
-            packed = self.block.packed(start)
-        except AttributeError as error:
-            raise DataError(f"the start is of another kind: {type(start).__name__}.") from error
-        require_shape("the start", packed, tuple(like.shape), "like the block")
-        require_like("the start", packed, "the block", like)
-        require_finite("the start", packed)
-
     @property
     def _shared(self) -> bool:
         """Whether v is one for all samples, whose terms are then sums over processes."""
         return isinstance(self.block, PenalizedWeights)
+
+    def signature(self) -> Hashable:
+        """Return what two problems must share to share one formulation."""
+        own = None if self.own is None else self.own.signature()
+        return super().signature(), own, self.linear is None
 
     @cached_property
     def smoothness(self) -> float | None:

@@ -16,6 +16,7 @@ from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.problems.fit import Fit, Formulation, Link, Measure, Statement
 from liftednet.problems.output_fit import OutputFit
+from liftednet.problems.priors import Prior
 from liftednet.problems.state_fit import StateFit
 from liftednet.problems.weight_fit import WeightFit
 from liftednet.sets.constraint import Constraint, refuse_contradictions, require_constraints
@@ -206,13 +207,11 @@ class ConstrainedFit(Fit[Any]):
         """Those of the fit."""
         return self.fit.terms_above
 
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return that of the fit."""
-        return self.fit.unknown()
-
-    def like(self) -> Tensor:
-        """Return that of the fit."""
-        return self.fit.like()
+    @property
+    def block(self) -> Prior:
+        """That of the fit."""
+        block: Prior = self.fit.block
+        return block
 
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return that of the fit."""
@@ -238,10 +237,6 @@ class ConstrainedFit(Fit[Any]):
         """Put the data into the parameters of a formulation of the same signature."""
         self.fit.fill(formulation)
 
-    def read(self, formulation: Formulation) -> Any:
-        """Return the value of a solved formulation."""
-        return self.fit.read(formulation)
-
     def read_duals(self, formulation: Formulation) -> Prices:
         """Return the prices of a solved formulation, for each constraint in its shape."""
         assert isinstance(formulation, ConstrainedFormulation)  # made above
@@ -264,7 +259,3 @@ class ConstrainedFit(Fit[Any]):
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where the data of the fit are bad."""
         self.fit.refuse_bad_values()
-
-    def refuse_bad_start(self, start: Any) -> None:
-        """Raise `DataError` where a start does not fit the fit."""
-        self.fit.refuse_bad_start(start)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.divergences import Divergence, Raw, require_divergence
+from liftednet.divergences import Divergence, require_divergence
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import LinearMap, Times
@@ -32,10 +32,11 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
+    from liftednet.problems.priors import Prior
+
 _SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per entry
 _EPSILON = torch.finfo(torch.float64).eps
 NEAR = 2e-5  # a relative violation above it says enough: it is solved by no default
-_ROUNDING = 1e-14  # of the terms of a cost, in float64
 
 
 Value = TypeVar("Value")
@@ -317,33 +318,47 @@ class Fit(ABC, Generic[Value]):
         """Whether one linear system solves it."""
         return False
 
-    @abstractmethod
+    if TYPE_CHECKING:
+
+        @property
+        def block(self) -> Prior:
+            """What it has of its own: g, its domain, and how a value becomes a tensor."""
+
     def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
         """Return v as a CVXPY expression of two axes, and the variables it is made of, by name."""
+        return self.block.unknown()
 
-    @abstractmethod
     def like(self) -> Tensor:
         """Return a tensor of the shape of v."""
+        return self.block.like()
 
-    @abstractmethod
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return g(v) - <p, v> and its constraints in CVXPY; parameters are added by name."""
+        return self.block.stated(v)
 
-    @abstractmethod
     def prior_data(self) -> dict[str, Tensor]:
         """Return the data of g and p, by the names of their parameters."""
+        return {}
 
-    @abstractmethod
     def read(self, formulation: Formulation) -> Value:
         """Return the value of a solved formulation, on the problem's type and device."""
+        value: Value = self.block.unpacked(self.block.read(formulation))
+        return value
 
     @abstractmethod
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where data are NaN, infinite, or make the problem unbounded."""
 
-    @abstractmethod
     def refuse_bad_start(self, start: Value) -> None:
         """Raise `DataError` where a start is not finite or does not fit the problem."""
+        like = self.like()
+        try:
+            packed = self.block.packed(start)
+        except AttributeError as error:
+            raise DataError(f"the start is of another kind: {type(start).__name__}.") from error
+        require_shape("the start", packed, tuple(like.shape), "like what is solved for")
+        require_like("the start", packed, "the problem", like)
+        require_finite("the start", packed)
 
     @abstractmethod
     def measure(self, value: Value) -> Measure:
@@ -366,9 +381,10 @@ class Fit(ABC, Generic[Value]):
         """Return what `measure` does, of a value and its duals."""
         return self.measure(value)
 
-    @abstractmethod
     def signature(self) -> Hashable:
         """Return what two problems must share to share one formulation."""
+        links = tuple(link.signature() for link in self.terms_above)
+        return type(self), self.block.signature(), links
 
     def formulate(self) -> Formulation:
         """Return the problem in CVXPY, its parameters filled with the data.
@@ -412,32 +428,6 @@ class Fit(ABC, Generic[Value]):
             formulation.parameters[f"target {number}"].value = target
 
 
-def states_cost(divergence: Divergence, lam: float, states: Tensor, gradient: Tensor) -> float:
-    """Return lam [Phi(Z) + Phi*(-G / lam) + <Z, G> / lam], a bound of F(Z) - min F.
-
-    Of F = lam Phi + f with f convex and G its gradient at Z: what is above the least of lam Phi
-    plus the tangent of f, which f is above (Jaggi, Revisiting Frank-Wolfe, 2013, for a domain as
-    Phi). NaN where the map takes several pre-activations for a state, or has no potential.
-
-    Args:
-        divergence: gives Phi.
-        lam: its weight.
-        states: Z, (samples, units), float64.
-        gradient: G, likewise.
-    """
-    activation = divergence.activation
-    if isinstance(divergence, Raw) or activation.pre_units(1) > 1:
-        return math.nan
-    pull = -gradient / lam
-    least = activation.forward(pull)
-    parts = torch.stack([
-        activation.potential_value(states), -activation.potential_value(least),
-        (pull * (least - states)).sum(-1),
-    ])  # fmt: skip
-    rounding = _ROUNDING * (parts.abs().sum() + (pull * least).abs().sum())
-    return lam * float(parts.sum().clamp(min=0) + rounding)
-
-
 def _summed(link: Link, u: Expression, target: Expression) -> Expression:
     """Return the sum of R(u) - <u, t> over the samples, each times its weight."""
     if link.weights is None:
@@ -454,11 +444,6 @@ def parameter(
     """Return a CVXPY parameter of a name, which is kept by it."""
     parameters[name] = cp.Parameter(shape, name=name, **options)
     return parameters[name]
-
-
-def read_states(formulation: Formulation) -> Tensor:
-    """Return the states of a solved formulation, float64."""
-    return torch.from_numpy(formulation.variables["states"].value)
 
 
 def rounding(sizes: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,15 +17,13 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.fit import (
     Fit,
-    Formulation,
     Link,
     Measure,
     Statement,
     measured,
     parameter,
-    read_states,
-    states_cost,
 )
+from liftednet.problems.priors import BoxedStates, states_cost
 from liftednet.problems.ramps import own_map
 from liftednet.samples import row_chunks
 from liftednet.validation import (
@@ -102,26 +101,10 @@ class OutputFit(Fit[Tensor]):
                 f"{float(self.target.min())}."
             )
 
-    def refuse_bad_start(self, start: Tensor) -> None:
-        """Raise `DataError` where a start is not a finite tensor like Z."""
-        require_matrix("the start", start)
-        require_shape("the start", start, tuple(self.pre_activation.shape), "like Z")
-        require_like("the start", start, "U", self.pre_activation)
-        require_finite("the start", start)
-
     @property
     def terms_above(self) -> Sequence[Link]:
         """None: nothing stands above an output."""
         return ()
-
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return Z, named "states"."""
-        z = cp.Variable(tuple(self.target.shape), name="states")
-        return z, {"states": z}
-
-    def like(self) -> Tensor:
-        """Return zeros of the shape of Z."""
-        return torch.zeros_like(self.pre_activation)
 
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return loss(Y, Z) + lam [Phi(Z) - <Z, U>] and the domain of Phi."""
@@ -135,14 +118,15 @@ class OutputFit(Fit[Tensor]):
         """Return Y and U."""
         return {"target": self.target, "pre_activation": self.pre_activation}
 
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return Z of a solved formulation, moved into the domain where rounding left it."""
-        states = read_states(formulation)
-        return self.divergence.activation.project(states).to(self.pre_activation)
+    @cached_property
+    def block(self) -> BoxedStates:
+        """Lam Phi of Z."""
+        shape = tuple(self.target.shape)
+        return BoxedStates(self.divergence, self.lam, shape, None, self.pre_activation)
 
     def signature(self) -> Hashable:
-        """Return shape, loss, divergence and lam."""
-        return OutputFit, tuple(self.target.shape), self.loss, self.divergence, self.lam
+        """Return what two problems must share to share one formulation."""
+        return super().signature(), self.loss
 
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.

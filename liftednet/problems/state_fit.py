@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,23 +18,19 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Times
 from liftednet.problems.fit import (
     Fit,
-    Formulation,
     Link,
     Measure,
     Statement,
     measured,
     parameter,
-    read_states,
-    states_cost,
 )
+from liftednet.problems.priors import BoxedStates, states_cost
 from liftednet.problems.ramps import Looped, looped, measured_by_loop
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
-    require_like,
     require_matrix,
     require_positive,
-    require_shape,
 )
 
 if TYPE_CHECKING:
@@ -112,13 +108,6 @@ class StateFit(Fit[Tensor]):
         for number, link in enumerate(self.links):
             link.refuse_bad_values(f"of link {number}")
 
-    def refuse_bad_start(self, start: Tensor) -> None:
-        """Raise `DataError` where a start is not a finite tensor like Z."""
-        require_matrix("the start", start)
-        require_shape("the start", start, (self.samples, self.units), "like Z")
-        require_like("the start", start, "U", self.pre_activation)
-        require_finite("the start", start)
-
     @property
     def terms_above(self) -> Sequence[Link]:
         """The links."""
@@ -134,15 +123,6 @@ class StateFit(Fit[Tensor]):
         """U and the links as compiled loops take them, or None where these do not serve."""
         return looped(self)
 
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return Z, named "states"."""
-        z = cp.Variable((self.samples, self.units), name="states")
-        return z, {"states": z}
-
-    def like(self) -> Tensor:
-        """Return zeros of the shape of Z."""
-        return self.pre_activation.new_zeros(self.samples, self.units)
-
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return lam [Phi(Z) - <Z, U>] and the domain of Phi."""
         u = parameter("pre_activation", tuple(self.pre_activation.shape), parameters)
@@ -153,15 +133,11 @@ class StateFit(Fit[Tensor]):
         """Return U."""
         return {"pre_activation": self.pre_activation}
 
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return Z of a solved formulation, moved into the domain where rounding left it."""
-        states = read_states(formulation)
-        return self.divergence.activation.project(states).to(self.pre_activation)
-
-    def signature(self) -> Hashable:
-        """Return shapes, divergences and weights lam."""
-        links = tuple(link.signature() for link in self.links)
-        return StateFit, tuple(self.pre_activation.shape), self.divergence, self.lam, links
+    @cached_property
+    def block(self) -> BoxedStates:
+        """Lam Phi of Z."""
+        shape = self.samples, self.units
+        return BoxedStates(self.divergence, self.lam, shape, None, self.pre_activation)
 
     @cached_property
     def smoothness(self) -> float | None:

@@ -15,17 +15,17 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.time import advanced, delayed, steps_before
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Composed, Moved, Times
-from liftednet.problems.block_fit import BlockFit, BoxedStates
+from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.fit import (
     NEAR,
     Fit,
-    Formulation,
     Link,
     Measure,
     Statement,
     measured,
     rounding,
 )
+from liftednet.problems.priors import BoxedStates
 from liftednet.problems.state_fit import StateFit
 from liftednet.samples import outlined, squared_norm_of
 from liftednet.validation import require_finite, require_matrix, require_positive, require_shape
@@ -337,29 +337,24 @@ class StatesOverTime(Fit[Tensor]):
         return StateFit(self.divergence, u, tuple(links), self.lam)
 
     @cached_property
-    def block(self) -> BlockFit:
+    def block(self) -> BoxedStates:
+        """Lam Phi of the states that count."""
+        shape = tuple(self.drive.shape)
+        return BoxedStates(self.divergence, self.lam, shape, self.valid, self.drive)
+
+    @cached_property
+    def as_block(self) -> BlockFit:
         """The same problem with its maps spelled out: the delay, and the steps that count."""
-        states = BoxedStates(
-            self.divergence, self.lam, tuple(self.drive.shape), self.valid, self.drive
-        )
         valid, delay = picked(self.valid), Moved(delayed, advanced)
         through = Composed(Composed(valid, Times(self.recurrent)), delay)
         drive = self.drive[self.valid]
         own = Link(self.divergence, through, drive, drive, self.lam)
-        return BlockFit(states, None, tuple(link.link() for link in self.links), own, valid)
+        return BlockFit(self.block, None, tuple(link.link() for link in self.links), own, valid)
 
     @property
     def terms_above(self) -> Sequence[Link]:
         """The links, at the steps that they see."""
-        return self.block.links
-
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return Z, a step after another, named "states"."""
-        return self.block.unknown()
-
-    def like(self) -> Tensor:
-        """Return zeros of the shape of Z."""
-        return torch.zeros_like(self.drive)
+        return self.as_block.links
 
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return lam sum_t D(Z_t, Z_{t-1} W + D_t) and the domain of Phi.
@@ -367,24 +362,15 @@ class StatesOverTime(Fit[Tensor]):
         Raises:
             DeclarationError: D is tight, and so not convex in all steps together.
         """
-        return self.block.prior(v, parameters)
+        return self.as_block.prior(v, parameters)
 
     def prior_data(self) -> dict[str, Tensor]:
         """Return the drive, and the matrices of the recurrence and of the choice of steps."""
-        return self.block.prior_data()
-
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return Z of a solved formulation, moved into the domain where rounding left it."""
-        states: Tensor = self.block.read(formulation)
-        return states
-
-    def refuse_bad_start(self, start: Tensor) -> None:
-        """Raise `DataError` where a start is not a finite tensor like Z."""
-        self.block.refuse_bad_start(start)
+        return self.as_block.prior_data()
 
     def signature(self) -> Hashable:
-        """Return shapes, divergences and weights lam."""
-        return StatesOverTime, self.block.signature()
+        """Return what two problems must share to share one formulation."""
+        return StatesOverTime, self.as_block.signature()
 
 
 class Linearized:

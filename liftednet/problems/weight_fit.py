@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan
@@ -14,10 +14,10 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DataError, DeclarationError
-from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Rows
 from liftednet.penalties import Penalty
-from liftednet.problems.fit import Fit, Formulation, Link, Measure, Statement, require_bounded
+from liftednet.problems.fit import Fit, Link, Measure, require_bounded
+from liftednet.problems.priors import PenalizedWeights
 from liftednet.problems.weight_loops import (
     cross_of,
     looped,
@@ -35,8 +35,6 @@ from liftednet.validation import (
 )
 
 if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
-
     from liftednet.compiled.weights import FitRows
 
 
@@ -146,40 +144,10 @@ class WeightFit(Fit[Weights]):
         rows, weights = Rows(self.design), self.design.weights
         return (Link(self.divergence, rows, offset, self.targets, self.lam, weights),)
 
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return [W; b] of "weight" and "bias"."""
-        weight = cp.Variable((self.design.features, self.units), name="weight")
-        if not self.design.bias:
-            return weight, {"weight": weight}
-        bias = cp.Variable((1, self.units), name="bias")
-        return cp.vstack([weight, bias]), {"weight": weight, "bias": bias}
-
-    def like(self) -> Tensor:
-        """Return zeros of the shape of [W; b]."""
-        return self.zeros().stacked()
-
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
-        """Return pi(W) and its constraints."""
-        weight = v[: self.design.features]
-        return self.penalty.expression(weight), self.penalty.domain(weight)
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return nothing: a penalty has its numbers in itself."""
-        return {}
-
-    def read(self, formulation: Formulation) -> Weights:
-        """Return W and b of a solved formulation."""
-        like = self.design.inputs
-        values = formulation.variables
-        matrix = torch.from_numpy(values["weight"].value).to(like)
-        bias = torch.from_numpy(values["bias"].value).to(like)[0] if self.design.bias else None
-        return Weights(matrix, bias)
-
-    def signature(self) -> Hashable:
-        """Return shapes, divergence, lam and penalty."""
-        shapes = tuple(self.design.inputs.shape), tuple(self.targets.shape)
-        weighed = self.design.weights is not None
-        return WeightFit, shapes, self.design.bias, weighed, self.divergence, self.lam, self.penalty
+    @cached_property
+    def block(self) -> PenalizedWeights:
+        """pi(W) of [W; b]."""
+        return PenalizedWeights(self.penalty, self.zeros())
 
     @cached_property
     def pulled(self) -> Tensor:

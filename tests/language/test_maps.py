@@ -33,7 +33,7 @@ from liftednet.maps import (
 )
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
 from liftednet.problems import BlockFit, Design, Link, StateFit, WeightFit
-from liftednet.problems.block_fit import BoxedStates, PenalizedWeights
+from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.problems.states_over_time import picked
 from liftednet.samples import Weights
 from liftednet.solvers import solve

@@ -30,7 +30,7 @@ from liftednet.losses import Huber, Quantile, SimplexCrossEntropy, SquaredError
 from liftednet.maps import Times
 from liftednet.penalties import L1, Declared, GroupLasso, Nonnegative, SquaredFrobenius
 from liftednet.problems import BlockFit, SlopeFit, TimeLink, Weights
-from liftednet.problems.block_fit import BoxedStates, PenalizedWeights
+from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.solvers import solve, solve_differentiable
 
 STEP, CLOSE = 1e-3, 1e-4  # of central differences, which a solution to 1e-8 blurs by 1e-5

@@ -26,7 +26,7 @@ from liftednet.problems import (
     TimeLink,
     WeightFit,
 )
-from liftednet.problems.block_fit import BoxedStates
+from liftednet.problems.priors import BoxedStates
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from tests.torture.judge import MAPS, Array, Convex, Term

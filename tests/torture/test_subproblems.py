@@ -54,7 +54,7 @@ def test_a_cost_is_never_less_than_what_the_judge_finds(kind, off):
 
 
 def own_domain(problem):
-    divergence = problem.block.divergence if hasattr(problem, "block") else problem.divergence
+    divergence = getattr(problem, "divergence", None) or problem.block.divergence
     return divergence.activation
 
 
