@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -29,34 +30,74 @@ from .fingerprint import described_network
 from .lifted import Lifted
 from .methods import Method, with_numbers
 from .methods.descent import AnySolver
-from .settings import Penalties
+from .settings import Penalties, Settings, told_in
 
 __all__ = ["LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"]
 
 _TYPES = (np.float64, np.float32)
-_PASSED_ON = (
-    "lam", "rho", "penalty", "divergence", "standardize", "method", "solver", "warm_start",
-    "device",
-)  # fmt: skip
+_PASSED_ON = [x.name for x in fields(Settings) if x.name not in ("network", "start", "seed")]
 
 Rows = NDArray[Any]
 Names = str | Activation | Sequence[str | Activation] | None
+
+
+def _documented(*sources: type) -> Callable[[type], type]:
+    """Let the docstring of an estimator show the settings that it shares with others."""
+
+    def filled(estimator: Any) -> Any:
+        return told_in(estimator, "    **settings: see the estimators.", *sources)
+
+    return filled
 
 
 class DataTypeError(DataError, TypeError):
     """Data of a type that has no numbers."""
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator(BaseEstimator):  # type: ignore[misc]
-    """One lifted model behind scikit-learn's conventions.
+    """One lifted model behind scikit-learn's conventions; `fit` looks at the settings.
 
-    Attributes:
-        model_: the fitted `Lifted` model.
-        n_iter_: epochs, sweeps or steps that were taken.
-        loss_curve_: the objective after each of them, as the model's `trace` reports it.
+    Args:
+        lam: as in `LiftedMLP`, like the following up to `solver`; None leaves it to the model.
+        rho: weight of the squared Frobenius norms.
+        penalty: in place of rho, any of `liftednet.penalties`.
+        divergence: "tight", "joint" or "multipliers".
+        standardize: whether training sees inputs, and targets of regressions, on a common scale.
+        method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
+        solver: of every block.
+        max_iter: the most epochs, sweeps or steps; None for the method's own number.
+        batch_size: samples of a minibatch; None for the method's own number.
+        early_stopping: whether some samples are held out, and training on minibatches stops when
+            their objective no longer improves.
+        validation_fraction: share of the samples that is held out for it.
+        n_iter_no_change: epochs without improvement that it waits.
+        warm_start: whether another `fit` goes on from the weights that are there.
+        random_state: of the first weights and the order of batches; an integer is the seed of
+            the model, None draws one.
+        verbose: whether to show a progress bar.
+        device: where the model lives, such as "cpu" or "cuda".
     """
 
-    classes_: Rows
+    hidden_layer_sizes: int | Sequence[int] = (100,)
+    activation: Names = "relu"
+    _: KW_ONLY
+    lam: float | Sequence[float] | None = None
+    rho: float | Sequence[float] | None = None
+    penalty: Penalties | None = None
+    divergence: str | None = None
+    standardize: bool | None = None
+    method: str | Method | None = None
+    solver: AnySolver | None = None
+    max_iter: int | None = None
+    batch_size: int | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
+    device: str | None = None
 
     def _start(self, outputs: int) -> Lifted:
         """Return the model to fit: a new one, or at a warm start the one that is there.
@@ -74,13 +115,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 f"settings and data ask for another, {model!r}: set warm_start=False."
             )
         for name in _PASSED_ON:
-            if hasattr(model, name):
-                setattr(self.model_, name, getattr(model, name))
+            setattr(self.model_, name, getattr(model, name))
         return self.model_
 
     def _settings(self) -> dict[str, Any]:
         """Return what the model is told; what is None is left to the model."""
-        given = {name: getattr(self, name) for name in _PASSED_ON}
+        given = {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
         settings = {name: value for name, value in given.items() if value is not None}
         seed = self.random_state
         if not is_integer(seed):
@@ -115,33 +155,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose),
             constraints=constraints,
         )  # fmt: skip
-        self._keep(model)
+        assert model.trace is not None  # it has been fitted just now
+        last = {step.number: step.objective for step in model.trace.steps}
+        self.model_, self.n_iter_, self.loss_curve_ = model, len(last), list(last.values())
         return self
 
     def _together(self) -> AbstractContextManager[None]:
         """Let checks be those of all processes, each of which has some of the samples."""
         return processes.together(self.device or "cpu")
-
-    def _classes(self, labels: Rows) -> Rows:
-        """Return the labels of all processes, sorted; see `_classes`."""
-        with self._together():
-            if processes.size() == 1:
-                return _classes(labels)
-            own = np.unique(labels)
-            found = [json.loads(text) for text in processes.texts(json.dumps(own.tolist()))]
-        every = [np.asarray(each).astype(own.dtype.kind) for each in found if each]
-        return _classes(np.concatenate(every))
-
-    def _take_classes(self, classes: Rows) -> None:
-        """Keep the labels, which a warm start cannot change."""
-        if self.warm_start and self.__sklearn_is_fitted__():
-            _require_same(self.classes_, classes)
-        self.classes_ = classes
-
-    def _keep(self, model: Lifted) -> None:
-        assert model.trace is not None  # it has been fitted just now
-        last = {step.number: step.objective for step in model.trace.steps}
-        self.model_, self.n_iter_, self.loss_curve_ = model, len(last), list(last.values())
 
     def _learn_part(self, X: Rows, target: Rows, outputs: int, sample_weight: Any) -> Self:
         """Take one step on one batch; the first is one of a new model."""
@@ -150,8 +171,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         model.partial_fit(X, target, sample_weight=weights)
         assert model.trace is not None  # of the step
         before = self.loss_curve_ if self.__sklearn_is_fitted__() else []
-        self.model_ = model
-        self.loss_curve_ = [*before, *model.trace.losses]
+        self.model_, self.loss_curve_ = model, [*before, *model.trace.losses]
         self.n_iter_ = len(self.loss_curve_)
         return self
 
@@ -175,21 +195,64 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             )
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Feedforward(_Estimator):
-    """What estimators on a `LiftedMLP` share."""
+    """What estimators on a `LiftedMLP` share.
+
+    Args:
+        monotonic_cst: as in scikit-learn's trees: of every feature 1, -1 or 0, where outputs, or
+            the probability of the second of two classes, must not fall, not rise, or may do both;
+            or these numbers by name of a data frame's columns.
+        missing: whether entries of X may be NaN: states of their own, see `Network.input`.
+        noise: standard deviation of X around what there is, see `Network.input`.
+        lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which the outputs, or the scores
+            of the labels in the order of `classes_`, meet at every input, see `Network.loss`.
+    """
+
+    monotonic_cst: Mapping[str, int] | Sequence[int] | None = None
+    missing: bool = False
+    noise: float | Sequence[float] = 0.0
+    lipschitz: float | None = None
+    within: Sequence[Constraint] = ()
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         hidden = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
-        sizes = (self.n_features_in_, *hidden, outputs)
         with _refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)
-        given: dict[str, Any] = (
-            {} if self.monotonic_cst is None else {"monotonic_cst": directions.tolist()}
-        )
-        activations = _activations(self.activation)
-        given.update(missing=self.missing, noise=self.noise, lipschitz=self.lipschitz)
-        given.update(within=self.within)
-        return LiftedMLP(sizes, activations, self._loss(), **given, **settings)
+        told = {"missing": self.missing, "noise": self.noise, "within": self.within, **settings}
+        if self.monotonic_cst is not None:
+            told["monotonic_cst"] = directions.tolist()
+        sizes = (self.n_features_in_, *hidden, outputs)
+        return LiftedMLP(sizes, _activations(self.activation), self._loss(), **told)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        constraints: Sequence[Constraint] = (),
+    ) -> Self:
+        """Fit the network.
+
+        Args:
+            X: (samples, features), an array or a data frame.
+            y: of a classifier labels (samples,) of any type, or 0 and 1 for several labels,
+                (samples, labels); of a regressor numbers, (samples,) or (samples, outputs).
+            sample_weight: (samples,), not negative; None for 1.
+            constraints: of `liftednet.constraints`, on the scores of all samples of X, as
+                `Lifted.fit` takes them.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+            SolverError: the training failed.
+        """
+        X, y = self._checked_pair(X, y)
+        return self._learn(X, *self._told(y, sample_weight), constraints=constraints)
+
+    @abstractmethod
+    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
+        """Return targets as the loss takes them, the number of outputs, and weights of samples."""
 
     @abstractmethod
     def _loss(self) -> Loss:
@@ -236,12 +299,28 @@ class _Feedforward(_Estimator):
         return tags
 
 
-class _Weighing(_Estimator):
-    """What classifiers share that count some classes more than others."""
+class _Classifying(_Estimator):
+    """What classifiers share: labels, of which some may count more than others."""
 
     class_weight: Mapping[Any, float] | str | None
     classes_: Rows
     _several = False
+
+    def _classes(self, labels: Rows) -> Rows:
+        """Return the labels of all processes, sorted; see `_classes`."""
+        with self._together():
+            if processes.size() == 1:
+                return _classes(labels)
+            own = np.unique(labels)
+            found = [json.loads(text) for text in processes.texts(json.dumps(own.tolist()))]
+        every = [np.asarray(each).astype(own.dtype.kind) for each in found if each]
+        return _classes(np.concatenate(every))
+
+    def _take_classes(self, classes: Rows) -> None:
+        """Keep the labels, which a warm start cannot change."""
+        if self.warm_start and self.__sklearn_is_fitted__():
+            _require_same(self.classes_, classes)
+        self.classes_ = classes
 
     def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
         if self.class_weight is None:
@@ -268,7 +347,9 @@ class _Weighing(_Estimator):
         return weights
 
 
-class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignore[misc]
+@_documented(_Estimator, _Feedforward)
+@dataclass(eq=False, repr=False, kw_only=True)
+class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ignore[misc]
     """A lifted feedforward network that predicts labels, with scikit-learn's conventions.
 
     min over W, b, X_1.. of cross-entropy + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l)
@@ -279,33 +360,8 @@ class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignor
         hidden_layer_sizes: units of every hidden layer.
         activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
             "logistic" or "identity"; or one for each.
-        lam: as in `LiftedMLP`, like the following up to `solver`; None leaves it to `LiftedMLP`.
-        rho: weight of the squared Frobenius norms.
-        penalty: in place of rho, any of `liftednet.penalties`.
-        divergence: "tight", "joint" or "multipliers".
-        standardize: whether training sees inputs, and targets of regressions, on a common scale.
-        method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
-        solver: of every block.
-        max_iter: the most epochs, sweeps or steps; None for the method's own number.
-        batch_size: samples of a minibatch; None for the method's own number.
-        early_stopping: whether some samples are held out, and training on minibatches stops when
-            their objective no longer improves.
-        validation_fraction: share of the samples that is held out for it.
-        n_iter_no_change: epochs without improvement that it waits.
         class_weight: weights by label, "balanced", or None for 1.
-        warm_start: whether another `fit` goes on from the weights that are there.
-        random_state: of the first weights and the order of batches; an integer is the seed of
-            `LiftedMLP`, None draws one.
-        verbose: whether to show a progress bar.
-        device: where the model lives, such as "cpu" or "cuda".
-        monotonic_cst: as in scikit-learn's trees: of every feature 1, -1 or 0, where the
-            probability of the second of two classes must not fall, not rise, or may do both; or
-            these numbers by name of a data frame's columns.
-        missing: whether entries of X may be NaN: states of their own, see `Network.input`.
-        noise: standard deviation of X around what there is, see `Network.input`.
-        lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
-        within: `Bounds` and `Linear` of `liftednet.constraints`, which the scores of the labels, in
-            the order of `classes_`, meet at every input, see `Network.loss`.
+        **settings: see the estimators.
 
     Attributes:
         classes_: the labels, sorted.
@@ -325,72 +381,14 @@ class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignor
         True
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        activation: Names = "relu",
-        *,
-        lam: float | Sequence[float] | None = None,
-        rho: float | Sequence[float] | None = None,
-        penalty: Penalties | None = None,
-        divergence: str | None = None,
-        standardize: bool | None = None,
-        method: str | Method | None = None,
-        solver: AnySolver | None = None,
-        max_iter: int | None = None,
-        batch_size: int | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        class_weight: Mapping[Any, float] | str | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-        device: str | None = None,
-        monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
-        missing: bool = False,
-        noise: float | Sequence[float] = 0.0,
-        lipschitz: float | None = None,
-        within: Sequence[Constraint] = (),
-    ) -> None:
-        """Keep the settings as they are; `fit` looks at them."""
-        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
-        self.lam, self.rho, self.penalty, self.divergence = lam, rho, penalty, divergence
-        self.standardize, self.method, self.solver = standardize, method, solver
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
-        self.warm_start, self.random_state = warm_start, random_state
-        self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
-        self.missing, self.noise, self.lipschitz, self.within = missing, noise, lipschitz, within
+    class_weight: Mapping[Any, float] | str | None = None
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None = None,
-        constraints: Sequence[Constraint] = (),
-    ) -> Self:
-        """Fit the network.
-
-        Args:
-            X: (samples, features), an array or a data frame.
-            y: labels (samples,) of any type, or 0 and 1 for several labels, (samples, labels).
-            sample_weight: (samples,), not negative; None for 1.
-            constraints: of `liftednet.constraints`, on the scores of all samples of X, as
-                `Lifted.fit` takes them.
-
-        Raises:
-            DataError: X, y or a setting cannot be used.
-            SolverError: the training failed.
-        """
-        X, y = self._checked_pair(X, y)
+    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         labels = self._labels(y)
         several = labels.ndim == 2
         self._take_classes(np.arange(labels.shape[1]) if several else self._classes(labels))
         self._several = several
-        return self._learn(X, self._target(labels), len(self.classes_),
-            self._weighted(labels, sample_weight), constraints=constraints)  # fmt: skip
+        return self._target(labels), len(self.classes_), self._weighted(labels, sample_weight)
 
     def partial_fit(
         self,
@@ -471,6 +469,8 @@ class LiftedClassifier(ClassifierMixin, _Weighing, _Feedforward):  # type: ignor
         return tags
 
 
+@_documented(_Estimator, _Feedforward)
+@dataclass(eq=False, repr=False, kw_only=True)
 class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     """A lifted feedforward network that predicts numbers, with scikit-learn's conventions.
 
@@ -478,31 +478,11 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     Lifted Neural Networks, eq. (10).
 
     Args:
-        hidden_layer_sizes: as in `LiftedClassifier`, like all that follow but the loss.
-        activation: of the hidden layers.
+        hidden_layer_sizes: units of every hidden layer.
+        activation: of the hidden layers, as in `LiftedClassifier`.
         loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
             SquaredError().
-        lam: see `LiftedClassifier`.
-        rho: see `LiftedClassifier`.
-        penalty: see `LiftedClassifier`.
-        divergence: see `LiftedClassifier`.
-        standardize: see `LiftedClassifier`; of the targets, too.
-        method: see `LiftedClassifier`.
-        solver: see `LiftedClassifier`.
-        max_iter: see `LiftedClassifier`.
-        batch_size: see `LiftedClassifier`.
-        early_stopping: see `LiftedClassifier`.
-        validation_fraction: see `LiftedClassifier`.
-        n_iter_no_change: see `LiftedClassifier`.
-        warm_start: see `LiftedClassifier`.
-        random_state: see `LiftedClassifier`.
-        verbose: see `LiftedClassifier`.
-        device: see `LiftedClassifier`.
-        monotonic_cst: see `LiftedClassifier`; here of the outputs.
-        missing: see `LiftedClassifier`.
-        noise: see `LiftedClassifier`.
-        lipschitz: see `LiftedClassifier`.
-        within: see `LiftedClassifier`; here of the outputs.
+        **settings: see the estimators.
 
     Attributes:
         model_: the fitted `LiftedMLP`.
@@ -519,68 +499,11 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         True
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (100,),
-        activation: Names = "relu",
-        *,
-        loss: Loss | str | None = None,
-        lam: float | Sequence[float] | None = None,
-        rho: float | Sequence[float] | None = None,
-        penalty: Penalties | None = None,
-        divergence: str | None = None,
-        standardize: bool | None = None,
-        method: str | Method | None = None,
-        solver: AnySolver | None = None,
-        max_iter: int | None = None,
-        batch_size: int | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-        device: str | None = None,
-        monotonic_cst: Mapping[str, int] | Sequence[int] | None = None,
-        missing: bool = False,
-        noise: float | Sequence[float] = 0.0,
-        lipschitz: float | None = None,
-        within: Sequence[Constraint] = (),
-    ) -> None:
-        """Keep the settings as they are; `fit` looks at them."""
-        self.hidden_layer_sizes, self.activation, self.loss = hidden_layer_sizes, activation, loss
-        self.lam, self.rho, self.penalty, self.divergence = lam, rho, penalty, divergence
-        self.standardize, self.method, self.solver = standardize, method, solver
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start, self.random_state = warm_start, random_state
-        self.verbose, self.device, self.monotonic_cst = verbose, device, monotonic_cst
-        self.missing, self.noise, self.lipschitz, self.within = missing, noise, lipschitz, within
+    loss: Loss | str | None = None
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None = None,
-        constraints: Sequence[Constraint] = (),
-    ) -> Self:
-        """Fit the network.
-
-        Args:
-            X: (samples, features), an array or a data frame.
-            y: numbers, (samples,) or (samples, outputs).
-            sample_weight: (samples,), not negative; None for 1.
-            constraints: of `liftednet.constraints`, on the scores of all samples of X, as
-                `Lifted.fit` takes them.
-
-        Raises:
-            DataError: X, y or a setting cannot be used.
-            SolverError: the training failed.
-        """
-        X, y = self._checked_pair(X, y)
+    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         self._one, target = y.ndim == 1, _columns(y)
-        return self._learn(X, target, target.shape[1], sample_weight, constraints=constraints)
+        return target, target.shape[1], sample_weight
 
     def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
         """Take one step on one batch.
@@ -595,8 +518,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
             SolverError: the step failed; the weights have not changed.
         """
         X, y = self._checked_pair(X, y, reset=not self.__sklearn_is_fitted__())
-        self._one, target = y.ndim == 1, _columns(y)
-        return self._learn_part(X, target, target.shape[1], sample_weight)
+        return self._learn_part(X, *self._told(y, sample_weight))
 
     def predict(self, X: Any) -> Rows:
         """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs])."""
@@ -615,7 +537,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         return tags
 
 
-class LiftedSequenceClassifier(ClassifierMixin, _Weighing):  # type: ignore[misc]
+@_documented(_Estimator)
+@dataclass(eq=False, repr=False, kw_only=True)
+class LiftedSequenceClassifier(ClassifierMixin, _Classifying):  # type: ignore[misc]
     """A lifted recurrent network that labels sequences, or their steps.
 
     Lifted Recurrent Neural Networks, section 4.1. X has three axes, and so stands beyond what
@@ -626,25 +550,9 @@ class LiftedSequenceClassifier(ClassifierMixin, _Weighing):  # type: ignore[misc
         hidden_layer_sizes: units of every recurrent layer.
         activation: of these layers, an `Activation` or its name; None for that of `LiftedRNN`.
         bidirectional: whether every layer also runs from the last step to the first.
-        start: of the recurrent weights, as in `LiftedRNN`; None leaves it to `LiftedRNN`, as for
-            all that follow up to `solver`.
-        lam: see `LiftedClassifier`.
-        rho: see `LiftedClassifier`.
-        penalty: see `LiftedClassifier`.
-        divergence: see `LiftedClassifier`.
-        standardize: see `LiftedClassifier`.
-        method: see `LiftedClassifier`.
-        solver: see `LiftedClassifier`.
-        max_iter: see `LiftedClassifier`.
-        batch_size: see `LiftedClassifier`.
-        early_stopping: see `LiftedClassifier`.
-        validation_fraction: see `LiftedClassifier`.
-        n_iter_no_change: see `LiftedClassifier`.
-        class_weight: see `LiftedClassifier`; for one label a sequence.
-        warm_start: see `LiftedClassifier`.
-        random_state: see `LiftedClassifier`.
-        verbose: see `LiftedClassifier`.
-        device: see `LiftedClassifier`.
+        start: of the recurrent weights, as in `LiftedRNN`; None leaves it to `LiftedRNN`.
+        class_weight: weights by label, "balanced", or None for 1; for one label a sequence.
+        **settings: see the estimators.
 
     Attributes:
         classes_: the labels, sorted.
@@ -661,41 +569,11 @@ class LiftedSequenceClassifier(ClassifierMixin, _Weighing):  # type: ignore[misc
         (50, 8)
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str | Activation | None = None,
-        *,
-        bidirectional: bool = False,
-        start: str | None = None,
-        lam: float | Sequence[float] | None = None,
-        rho: float | Sequence[float] | None = None,
-        penalty: Penalties | None = None,
-        divergence: str | None = None,
-        standardize: bool | None = None,
-        method: str | Method | None = None,
-        solver: AnySolver | None = None,
-        max_iter: int | None = None,
-        batch_size: int | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        class_weight: Mapping[Any, float] | str | None = None,
-        warm_start: bool = False,
-        random_state: Any = None,
-        verbose: bool = False,
-        device: str | None = None,
-    ) -> None:
-        """Keep the settings as they are; `fit` looks at them."""
-        self.hidden_layer_sizes, self.activation = hidden_layer_sizes, activation
-        self.bidirectional, self.start = bidirectional, start
-        self.lam, self.rho, self.penalty, self.divergence = lam, rho, penalty, divergence
-        self.standardize, self.method, self.solver = standardize, method, solver
-        self.max_iter, self.batch_size = max_iter, batch_size
-        self.early_stopping, self.validation_fraction = early_stopping, validation_fraction
-        self.n_iter_no_change, self.class_weight = n_iter_no_change, class_weight
-        self.warm_start, self.random_state = warm_start, random_state
-        self.verbose, self.device = verbose, device
+    hidden_layer_sizes: int | Sequence[int] = field(default=(50,), kw_only=False)
+    activation: str | Activation | None = field(default=None, kw_only=False)
+    class_weight: Mapping[Any, float] | str | None = None
+    bidirectional: bool = False
+    start: str | None = None
 
     def fit(
         self,

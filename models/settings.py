@@ -375,12 +375,17 @@ def passes_settings(builder: Builder) -> Builder:
             if x.name != "network"
         ]
         init.__signature__ = own.replace(parameters=parameters)
-    if builder.__doc__ is not None and Settings.__doc__ is not None:  # kept where Python keeps them
-        told = inspect.cleandoc(Settings.__doc__)
-        told = told[told.index("    lam: ") : told.index("\n\nRaises:")]
-        place = "    **settings: see `Settings`."
-        builder.__doc__ = inspect.cleandoc(builder.__doc__).replace(place, told)
-    return builder
+    return told_in(builder, "    **settings: see `Settings`.", Settings)
+
+
+def told_in(target: Builder, place: str, *sources: type) -> Builder:
+    """Put what docstrings tell of their arguments in the place of a line of another."""
+    if target.__doc__ is not None:  # where Python keeps docstrings
+        told = [inspect.cleandoc(x.__doc__ or "").partition("Args:\n")[2] for x in sources]
+        texts = [text.partition("\n\nRaises:")[0].rstrip() for text in told]
+        texts = [text[text.index("    lam: ") :] if "    lam: " in text else text for text in texts]
+        target.__doc__ = inspect.cleandoc(target.__doc__).replace(place, "\n".join(texts))
+    return target
 
 
 def steepest_slopes(network: Network) -> list[float]:
