@@ -6,20 +6,15 @@ benchmarks/results/demo.md, from which `python -m benchmarks.prose` takes the RE
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
-from benchmarks.harness.report import machine
+from benchmarks.harness.report import write
 from liftednet.command.demo import PLANS, chosen_setting, curves_of, table, task_of
-
-RESULT = Path(__file__).parent / "results" / "demo.md"
 
 
 def main() -> None:
     """Compare, and write the table."""
     torch.set_num_threads(1)
-    where = ", ".join(f"{name}: {value}" for name, value in machine().items())
     plan = PLANS["digits"]
     task = task_of("digits", plan.hidden)
     shown = table(curves_of(task, plan, chosen_setting(task, plan), seeds=5))
@@ -28,8 +23,7 @@ def main() -> None:
     rows += map(list, zip(*(map(str, column.cells) for column in shown.columns), strict=True))
     lines = [f"| {' | '.join(row)} |" for row in rows]
     about = f"{shown.title}. {shown.caption}"
-    text = ["# The demo", "", f"{where}.", "", about, "", *lines, ""]
-    RESULT.write_text("\n".join(text), encoding="utf-8")
+    write("demo", "The demo", about, lines)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
 import torch
 from torch import Tensor
 
-from benchmarks.harness.report import machine
+from benchmarks.harness.report import write
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 
-RESULT = Path(__file__).parent / "results" / "projection.md"
 SAMPLES, ROUNDS = 100, 5
 Function = Callable[[Tensor], Tensor]
 
@@ -88,14 +86,10 @@ def main() -> None:
         *rows_of("3 flows, a known sum", flows(3), 3), *rows_of("10 flows", flows(10), 10),
         *rows_of("10 outputs that rise", rising(10), 10),
     ]  # fmt: skip
-    where = ", ".join(f"{name} {value}" for name, value in machine().items())
+    head = ["| polyhedron | method | us a sample | violation | gradient, from ours |"]
+    head += ["| --- | --- | --- | --- | --- |"]
     about = (__doc__ or "").split("Run it")[0].strip()
-    text = [
-        "# A projection layer", "", *about.splitlines(), "",
-        "| polyhedron | method | us a sample | violation | gradient, from ours |",
-        "| --- | --- | --- | --- | --- |", *lines, "", f"({where}.)", "",
-    ]  # fmt: skip
-    RESULT.write_text("\n".join(text), encoding="utf-8")
+    write("projection", "A projection layer", about, [*head, *lines])
 
 
 if __name__ == "__main__":

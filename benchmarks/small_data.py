@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -28,11 +27,10 @@ from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 
-from benchmarks.harness.report import machine
+from benchmarks.harness.report import write
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP
 
-RESULT = Path(__file__).parent / "results" / "small_data.md"
 SEEDS = (0, 1, 2, 3, 4)
 HIDDEN = 100  # units, as scikit-learn's MLP has by default
 Array = np.ndarray[Any, Any]
@@ -162,13 +160,9 @@ def main() -> None:
         "model: "
         f"{', '.join(short) or 'none'}."
     )
-    measured = "; ".join(f"{name} {value}" for name, value in machine().items())
-    text = "\n".join(
-        [f"# Fourteen small data sets, no option set\n\n{measured}\n", *lines, "", verdict, ""]
-    )
-    print(text)
+    print("\n".join(lines))
     if not quick:
-        RESULT.write_text(text)
+        write("small_data", "Fourteen small data sets, no option set", verdict, lines)
 
 
 if __name__ == "__main__":

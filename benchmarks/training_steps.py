@@ -13,13 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.harness.report import machine
+from benchmarks.harness.report import write
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
@@ -27,7 +26,6 @@ from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.models.problem import Problem
 
-RESULT = Path(__file__).parent / "results" / "training_steps.md"
 SAMPLES, INPUTS, CLASSES, RATE, ROUNDS, SECONDS = 5_000, 784, 10, 1e-3, 5, 0.3
 FOREVER = 1_000_000  # epochs
 CASES = (
@@ -111,19 +109,19 @@ def line(hidden: tuple[int, ...], batch: int) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    where = ", ".join(f"{name}: {value}" for name, value in machine().items())
-    lines = ["# A step of training beside Adam", "", f"{where}.", ""]
-    lines += ["Milliseconds of processor time, and their ratio to Adam's with its spread:", ""]
-    lines[-2] += " above 1 Adam is faster. In bfloat16 both have their products in it."
-    lines += [
+    about = (
+        "Milliseconds of processor time, and their ratio to Adam's with its spread: above 1 Adam "
+        "is faster. In bfloat16 both have their products in it."
+    )
+    lines = [
         "| hidden | batch | default | rank 0 | bfloat16 | fused Adam | Adam, bfloat16 "
         "| default / Adam | rank 0 / Adam | both in bfloat16 |"
     ]
-    lines += ["| ---: " * 10 + "|"]
+    lines.append("| ---: " * 10 + "|")
     for hidden, batch in CASES:
         lines.append(line(hidden, batch))
         print(lines[-1], flush=True)
-    RESULT.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    write("training_steps", "A step of training beside Adam", about, lines)
 
 
 if __name__ == "__main__":

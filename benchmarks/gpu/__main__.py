@@ -2,8 +2,7 @@
 
     python -m benchmarks.gpu              on a GPU: correctness, then speed; writes JSON and tables
     python -m benchmarks.gpu --interpret  the same code on the CPU at toy sizes; times mean nothing
-    python -m benchmarks.gpu --compile    compiles every kernel for an H100 or H200, without a GPU,
-                                          and calculates what they could reach at best
+    python -m benchmarks.gpu --compile    compiles every kernel for an H100 or H200, without a GPU
 
 It needs torch, triton and numpy besides liftednet. MNIST is taken from the folder that
 LIFTEDNET_DATA names, or from the cache; where it is absent, data are generated.
@@ -36,7 +35,7 @@ def main() -> int:
     if arguments.compile:
         from benchmarks.gpu.compiled import compile_all
 
-        return compile_all(arguments.out)
+        return compile_all()
     import torch
 
     if not arguments.interpret and not torch.cuda.is_available():

@@ -18,7 +18,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from benchmarks.gpu.roofline import calculated
 from liftednet.activation import Activation
 from liftednet.solvers.kernels import maps
 from liftednet.solvers.kernels.declared import functions
@@ -61,7 +60,7 @@ class Compiled:
     usage: str
 
 
-def compile_all(folder: Path | None) -> int:
+def compile_all() -> int:
     """Compile and print; return 1 where a kernel asks for more shared memory than there is."""
     driver.set_active(_Hopper())
     worst = 0
@@ -69,10 +68,6 @@ def compile_all(folder: Path | None) -> int:
         worst = max(worst, kernel.shared)
         print(f"{kernel.name}: shared {kernel.shared:,}, {kernel.usage}", flush=True)
     print(f"\nThe largest takes {worst:,} of {_SHARED:,} bytes of shared memory.")
-    text = calculated()
-    print("\n" + text, end="")
-    if folder is not None:
-        (folder / "gpu_calculated.md").write_text(text, encoding="utf-8")
     return int(worst > _SHARED)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 import triton
 
-from benchmarks.gpu.aims import aims
 from benchmarks.gpu.checks import check_jobs
 from benchmarks.gpu.jobs import Job, Runner
 from benchmarks.gpu.race import GOAL, finishes
@@ -36,10 +35,8 @@ def run(device: torch.device, folder: Path) -> int:
     print(f"\n{len(checks) - len(wrong)} of {len(checks)} checks passed.")
     top = runner.value("ceilings", partial(ceilings, scale), UNKNOWN)
     report.add("Ceilings, a second", [top], folder)
-    found = [
-        report.add(title, runner.rows(jobs), folder) for title, jobs in _parts(scale, top, runner)
-    ]
-    report.add("Aims", aims(*found[:4]), folder)
+    for title, jobs in _parts(scale, top, runner):
+        report.add(title, runner.rows(jobs), folder)
     report.add("Failures", runner.failures, folder)
     report.write(folder)
     print(f"\nwritten to {folder / 'gpu.json'} and {folder / 'gpu.md'}")

@@ -171,7 +171,6 @@ class Panel:
         y_label: with units.
         curves: lines.
         log_y: whether the vertical axis is logarithmic.
-        y_limits: what is shown of the vertical axis; None shows everything.
     """
 
     title: str
@@ -179,7 +178,6 @@ class Panel:
     y_label: str
     curves: Sequence[Curve]
     log_y: bool = False
-    y_limits: tuple[float, float] | None = None
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> Path:
@@ -214,8 +212,6 @@ def figure_of(panels: Sequence[Panel]) -> Figure:
         axis.set_yscale("log" if panel.log_y else "linear")
         for curve in panel.curves:
             axis.plot(curve.x, curve.y, label=curve.label)
-        if panel.y_limits is not None:
-            axis.set_ylim(*panel.y_limits)
         axis.grid(alpha=0.3)
         if any(curve.label for curve in panel.curves):
             axis.legend(fontsize="small")

@@ -6,11 +6,13 @@ import json
 import os
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+
+from rich.progress import track
 
 from liftednet.errors import DataError
 
@@ -55,7 +57,8 @@ def run_all(
         DataError: a line of the store cannot be read.
     """
     done = _read(store)
-    for item in _with_progress([s for s in settings if _key(s) not in done], title):
+    missing = [item for item in settings if _key(item) not in done]
+    for item in track(missing, title, disable=not missing):
         started = time.perf_counter()
         outcome = run(item)
         seconds = round(time.perf_counter() - started, 3)
@@ -156,14 +159,6 @@ def _append(store: Path, entry: Mapping[str, Any]) -> None:
             file.write(line.encode())
     except OSError as error:
         raise DataError(f"The store {store} cannot be written: {error.strerror}.") from error
-
-
-def _with_progress(items: Sequence[Settings], title: str) -> Iterable[Settings]:
-    if not items:
-        return items
-    from rich.progress import track
-
-    return track(items, description=title)
 
 
 def tuned(

@@ -169,9 +169,3 @@ def test_logarithmic_axis_hugs_the_curve() -> None:
 def test_mean_and_spread_by_hand() -> None:
     assert mean_and_spread([1.0, 2.0, 3.0], 2) == "2.00 ± 1.00 (3)"
     assert mean_and_spread([0.5], 1) == "0.5 (1)"
-
-
-def test_a_picture_shows_the_limits_that_it_was_given() -> None:
-    curve = Curve("l", [0, 1, 2], [0.1, 0.85, 0.9])
-    figure = figure_of([Panel("t", "x", "y", [curve], y_limits=(0.8, 1.0))])
-    assert figure.axes[0].get_ylim() == (0.8, 1.0)
