@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from liftednet.layers.expression import Context, Variable
 from liftednet.layers.layer import Arguments, Layer, Shape
 from liftednet.samples import Weights
 from liftednet.sets.constraint import refuse_contradictions, require_constraints
-from liftednet.sets.polyhedron import nearest_in_polyhedron, trained_in_polyhedron
+from liftednet.sets.polyhedron import nearest_in_polyhedron, stacked, trained_in_polyhedron
 
 Rows = tuple[tuple[float, ...], ...]
 
@@ -105,11 +106,8 @@ class Ends(Context):
         """Return the ends at raw inputs, each (samples, features)."""
         x = torch.cat(list(inputs), dim=-1).double()
         moved = x @ torch.tensor(self.layer.of_inputs, dtype=torch.float64, device=x.device).T
-        none = {"lower": -torch.inf, "upper": torch.inf}
-        both = [
-            [none[name] if end is None else end for end in getattr(self.layer, name)]
-            for name in none
-        ]
+        sides = (self.layer.lower, -torch.inf), (self.layer.upper, torch.inf)
+        both = [[none if end is None else end for end in ends] for ends, none in sides]
         ends = torch.tensor(both, dtype=torch.float64, device=x.device)
         return torch.cat([end - moved for end in ends], dim=-1)
 
@@ -131,30 +129,38 @@ def projection(constraints: Sequence[Constraint], outputs: int, features: int) -
         DataError: one does not fit, or they contradict each other at every input.
         DeclarationError: one is no constraint.
     """
-    rows: list[tuple[float, ...]] = []
-    moves: list[tuple[float, ...]] = []
-    low: list[float] = []
-    high: list[float] = []
-    for one in require_constraints(constraints):
-        limits = one.each(outputs)
-        count = len(limits.lower)
-        given = getattr(one, "inputs", None)
-        moved = np.zeros((features, count)) if given is None else given
-        if moved.shape != (features, count):
-            raise DataError(
-                f"the inputs of {one!r} must have the shape {(features, count)}, for {features} "
-                f"features and {count} limits; got {moved.shape}."
-            )
-        limited = np.isfinite(limits.lower) | np.isfinite(limits.upper)
-        rows += map(tuple, limits.matrix.toarray()[limited].tolist())
-        moves += map(tuple, moved.T[limited].tolist())
-        low += limits.lower[limited].tolist()
-        high += limits.upper[limited].tolist()
-    refuse_contradictions(
-        [x for x in constraints if not (isinstance(x, Linear) and x.inputs is not None)], 1, outputs
+    given = require_constraints(constraints)
+    each = [one.each(outputs) for one in given]
+    moves = np.concatenate(
+        [_moved(one, features, len(x.lower)) for one, x in zip(given, each, strict=True)], 1
+    )
+    limits = stacked(each, outputs)
+    kept = np.isfinite(limits.lower) | np.isfinite(limits.upper)
+    free = [x for x in given if not (isinstance(x, Linear) and x.inputs is not None)]
+    refuse_contradictions(free, 1, outputs)
+
+    def rows(matrix: Any) -> Rows:
+        return tuple(map(tuple, matrix[kept].tolist()))
+
+    def ends(given: Any) -> tuple[float | None, ...]:
+        return tuple(end if np.isfinite(end) else None for end in given[kept].tolist())
+
+    return Projection(
+        rows(limits.matrix.toarray()), rows(moves.T), ends(limits.lower), ends(limits.upper)
     )
 
-    def told(ends: list[float]) -> tuple[float | None, ...]:
-        return tuple(end if np.isfinite(end) else None for end in ends)
 
-    return Projection(tuple(rows), tuple(moves), told(low), told(high))
+def _moved(one: Constraint, features: int, limits: int) -> Any:
+    """Return M of a constraint, (features, limits).
+
+    Raises:
+        DataError: it has another shape.
+    """
+    given = getattr(one, "inputs", None)
+    moved = np.zeros((features, limits)) if given is None else given
+    if moved.shape != (features, limits):
+        raise DataError(
+            f"the inputs of {one!r} must have the shape {(features, limits)}, for {features} "
+            f"features and {limits} limits; got {moved.shape}."
+        )
+    return moved

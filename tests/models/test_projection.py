@@ -159,40 +159,38 @@ def test_labels_by_themselves_are_within_probabilities() -> None:
     assert p.max() > 0.9 - 1e-9 and p.min() < 0.1 + 1e-9
 
 
-def test_a_traced_program_is_within_them(tmp_path) -> None:
-    model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)
+@pytest.fixture(scope="module")
+def held() -> Lifted:
+    return Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)
+
+
+def test_a_traced_program_is_within_them(held, tmp_path) -> None:
     samples = torch.export.Dim("samples")
     program = torch.export.export(
-        to_torch(model), (torch.from_numpy(X),), dynamic_shapes=(({0: samples},),)
+        to_torch(held), (torch.from_numpy(X),), dynamic_shapes=(({0: samples},),)
     )
     torch.export.save(program, tmp_path / "model.pt2")
     traced = torch.export.load(tmp_path / "model.pt2").module()
     with torch.no_grad():
         found = traced(torch.from_numpy(OTHERS))
-        torch.testing.assert_close(found, model.forward(OTHERS), rtol=0, atol=1e-9)
+        torch.testing.assert_close(found, held.forward(OTHERS), rtol=0, atol=1e-9)
         with pytest.raises(RuntimeError, match="no scores meet the limits"):
             traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
 
 
-def test_a_program_for_one_number_of_samples_is_within_them() -> None:
-    model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=1)).fit(X, Y)
+def test_a_program_for_one_number_of_samples_is_within_them(held) -> None:
     rows = torch.from_numpy(OTHERS[:7])
-    traced = torch.export.export(to_torch(model), (rows,)).module()
-    torch.testing.assert_close(traced(rows), model.forward(rows), rtol=0, atol=1e-9)
+    traced = torch.export.export(to_torch(held), (rows,)).module()
+    torch.testing.assert_close(traced(rows), held.forward(rows), rtol=0, atol=1e-9)
     with pytest.raises(DataError, match="give the module that it was exported from"):
         lift(traced, rows, loss=SquaredError())
-
-
-def test_what_lift_does_not_read_is_told() -> None:
-    model = Lifted(network(BALANCE), method=Minibatch(epochs=1)).fit(X, Y)
     with pytest.raises(DataError, match="declare them anew by within="):
-        lift(to_torch(model), torch.from_numpy(X), loss=SquaredError())
+        lift(to_torch(held), torch.from_numpy(X), loss=SquaredError())
 
 
-def test_limits_that_no_answer_meets_at_an_input_are_told() -> None:
-    model = Lifted(network(BALANCE, Bounds(lower=0)), method=Minibatch(epochs=2)).fit(X, Y)
+def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:
     with pytest.raises(DataError, match="sample 1"):
-        model.forward(np.array([[0.5, 0, 0, 0], [-1.0, 0, 0, 0]]))
+        held.forward(np.array([[0.5, 0, 0, 0], [-1.0, 0, 0, 0]]))
 
 
 @pytest.mark.parametrize(
