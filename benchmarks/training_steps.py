@@ -24,7 +24,7 @@ from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.batches import ArrayBatches
 from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
-from liftednet.models.problem import Problem
+from liftednet.models.run import Problem
 
 SAMPLES, INPUTS, CLASSES, RATE, ROUNDS, SECONDS = 5_000, 784, 10, 1e-3, 5, 0.3
 FOREVER = 1_000_000  # epochs

@@ -7,8 +7,6 @@ point, the method takes its steps from there, and `_finish` refits, warns and re
 from __future__ import annotations
 
 import math
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,19 +15,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
-from liftednet.errors import DataError, DeclarationError, SolverError, telling_of_memory
+from liftednet.errors import DataError, SolverError, telling_of_memory
 from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
-from liftednet.validation import require_seed
 
 from .batches import ArrayBatches, LoaderBatches, hold_out
-from .block import Blocks, Structure
+from .block import Structure
 from .checkpoint import Checkpoint, Keeper
 from .constraints import (
     ROUNDS,
@@ -39,53 +35,33 @@ from .constraints import (
     Widths,
     refuse_unmet,
 )
-from .data import ArrayLike, Arrays, Data, Lengths, prepared, row_parts
+from .data import ArrayLike, Arrays, Data, Lengths
 from .diagnosis import (
-    is_useless,
-    refuse_overflow,
     scale_hint,
     warn_of,
-    warn_of_outliers,
-    warn_of_scales,
 )
-from .fingerprint import described_training, refuse_shares, refuse_unlike
-from .incomplete import completion_of, refuse_incomplete
+from .fingerprint import described_training, refuse_unlike
+from .incomplete import WHOLE, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
 from .methods.descent import FullBatch
 from .methods.gauss_newton import GaussNewton, suits_together
 from .methods.minibatch import BatchSteps, Minibatch
-from .methods.multipliers import MultiplierBlocks
-from .online import OnlineState, recalled_state
+from .online import Online
 from .output import refitted
-from .prediction import Fitted, Predictor
-from .problem import Problem, Store
-from .run import Report, Step, Trace, run, tracked
-from .settings import MULTIPLIERS, feasible, passes_settings
-from .shapes import bounded, in_proportion
+from .prediction import Fitted
+from .preparation import Store
+from .run import Problem, Report, Trace, run
+from .settings import passes_settings
 from .standardization import (
-    RAW,
-    Standardization,
-    has_several_units,
-    spreads_of,
-    standardization_of,
     unpacked_standardization,
 )
 from .starts import (
-    AUTO,
-    START_SAMPLES,
-    fitted_start,
     given_weights,
-    recurrent_layers,
-    settled_start,
-    thinned_start,
 )
-
-_TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
-_LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
 
 
 @passes_settings
-class Lifted(Predictor):
+class Lifted(Online):
     """A network whose layers are variables, trained by convex subproblems.
 
     min over weights and states of the losses + sum over states of lam D(Z, U) + the penalties;
@@ -113,8 +89,6 @@ class Lifted(Predictor):
         >>> bool((model.predict(digits.x_test) == digits.y_test).float().mean() > 0.95)
         True
     """
-
-    _online: OnlineState | None = None  # of partial_fit
 
     @telling_of_memory
     def fit(
@@ -197,149 +171,15 @@ class Lifted(Predictor):
                 problem = self._prepare_loader(structure, method, given, constraints, keeper)
             else:
                 problem = self._prepare(structure, method, given, constraints, keeper, progress)
-            seen: Data = problem.seen
+            seen = problem.seen
             with _hinting(seen):
                 run(
                     problem.trace, method.take_steps(problem), problem.memory,
                     partial(self._keep, problem), keeper=keeper, max_iter=_most(method, problem),
                     progress=progress, on_step=on_step,
                 )  # fmt: skip
-            if constraints:
-                self._hold(constraints, X, progress, on_step)
-            elif self._gains_from_width(method, len(seen)):
-                self._go_on(None, progress, on_step)
-            elif self.refit_output and not self.interrupted:
-                self._refit_outputs()
-            self._online = None
-            pruned = isinstance(method, GaussNewton) and method.evidence
-            warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
+            self._finish(method, seen, X, constraints, progress, on_step)
         return self
-
-    @telling_of_memory
-    def partial_fit(
-        self,
-        X: Arrays,
-        y: Arrays,
-        *,
-        lengths: Lengths = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> Self:
-        """Take one step on one batch, at the constant rate of `Minibatch`.
-
-        The first call starts from the weights that are there, and brings inputs, and targets of
-        regressions, to a common scale; where it draws the weights, this scale follows the samples
-        until a thousand have been seen. `fit` forgets the running statistics of the steps before;
-        `save` keeps them.
-
-        Args:
-            X: as in `fit`.
-            y: as in `fit`; one class alone is no error.
-            lengths: as in `fit`.
-            sample_weight: as in `fit`.
-
-        Returns:
-            The model; `trace` holds this step.
-
-        Raises:
-            DataError: X or y cannot be used; nothing has changed.
-            DeclarationError: the network cannot be trained on minibatches.
-            SolverError: the loss or the weights are not finite; the weights have not changed.
-        """
-        with torch.inference_mode(False), processes.together(self.device):
-            began = time.perf_counter()
-            refuse_incomplete(self.network, "partial_fit")
-            structure, method = self.checked()
-            method = method if isinstance(method, Minibatch) else Minibatch()
-            method.refuse(structure, self.divergence == MULTIPLIERS)
-            known = self._online
-            dtype = known.steps.weights[0].matrix.dtype if known else None
-            batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
-            if known is None:
-                online = self._first_online(structure, method, batch)
-            else:
-                online = known.seeing(self.network, batch)
-            if online.spreads is not None:  # which the scales follow
-                warn_of_outliers(structure, batch)
-            batch = online.standardization.of(batch)
-            with torch.no_grad():
-                loss = online.step(batch)
-            seconds = time.perf_counter() - began
-            step = Step(0, "batch", loss, math.nan, math.nan, 1, "minibatch", seconds)
-            self._online = online
-            self._keep(Problem(
-                online.steps, trace=Trace(math.nan, [step]), data=batch, seen=batch,
-                standardization=online.standardization,
-            ))  # fmt: skip
-        return self
-
-    def _first_online(self, structure: Structure, method: Minibatch, batch: Data) -> OnlineState:
-        """Return what the first of several batches begins with, or that after the last is loaded.
-
-        Scales follow the samples where the weights are drawn for them: other weights belong to
-        those of the first batch.
-        """
-        if self.lipschitz is not None:
-            raise DeclarationError(
-                "lipschitz is a bound on raw data, whose scale partial_fit learns on the way: call "
-                "fit(X, y)."
-            )
-        generator = self._generator()
-        loaded = None if self._fit is None else self._fit.online
-        if loaded is not None:
-            steps = BatchSteps(structure, self._known.weights, method, generator)
-            return recalled_state(loaded, self.network, steps).seeing(self.network, batch)
-        standardization = self._standardization(batch, goes_on=True).of_a_part
-        begun = standardization.of(batch)
-        weights = self._weights_to_begin_with(structure, begun, standardization, goes_on=True)
-        steps = BatchSteps(structure, weights, method, generator)
-        follows = standardization.moments and not self.is_fitted and isinstance(self.start, str)
-        spreads = spreads_of(self.network, batch) if follows else None
-        return OnlineState(steps, standardization, spreads)
-
-    # What a method begins with: checked arrays on their scales, first weights, and a point.
-
-    def _data(
-        self,
-        X: Any,
-        y: Any,
-        lengths: Lengths = None,
-        sample_weight: ArrayLike | None = None,
-        *,
-        dtype: Any = None,
-        part: bool = False,
-    ) -> Data:
-        if y is None and isinstance(X, DataLoader):
-            raise DataError(
-                "a DataLoader is for method='minibatch': this method needs all samples."
-            )
-        if y is None:
-            wanted = ", or fit(loader) with a torch.utils.data.DataLoader of pairs"
-            hint = "" if hasattr(X, "shape") else f"{wanted}; got a {type(X).__name__} alone"
-            raise DataError(f"y is missing: fit(X, y){hint}.")
-        several = processes.size() > 1
-        with processes.agreed():
-            found = self._checked_data(X, y, lengths, sample_weight, dtype, part or several)
-        if several:
-            refuse_shares(self.network, found, part)
-        elif not len(found):
-            raise DataError(f"X is empty: shape {tuple(getattr(X, 'shape', ()))}.")
-        return found
-
-    def _checked_data(
-        self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, dtype: Any, part: bool
-    ) -> Data:
-        return prepared(
-            self.network, X, y, lengths, dtype=dtype or self._dtype, device=self.device, part=part,
-            sample_weight=sample_weight,
-        )  # fmt: skip
-
-    @property
-    def _dtype(self) -> torch.dtype | None:
-        """The type of all values, None for that of X."""
-        return self.dtype or (torch.float64 if recurrent_layers(self.network) else None)
-
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(require_seed(self.seed))
 
     def _prepare(
         self,
@@ -433,146 +273,30 @@ class Lifted(Predictor):
         memory["standardization"] = standardization.packed(self.network)
         return Problem(
             point, batches=batches, memory=memory, trace=begun or Trace(math.nan), seen=first,
-            standardization=standardization,
+            standardization=standardization, completion=WHOLE,
         )  # fmt: skip
-
-    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
-        """Return what stands between data and weights: that of before, or that of the data."""
-        if goes_on and self._fit is not None and self._fit.standardization.moments:
-            before = self._known.standardization
-            if self.warm_start:
-                warn_of_scales(before, standardization_of(self.network, data))
-            return before
-        asked = self.standardize
-        if not (has_several_units(self.network, data) if asked is None else asked):
-            return RAW
-        found = standardization_of(self.network, data)
-        if self.lipschitz is not None:
-            found = in_proportion(found)
-        known = self._fit.weights if goes_on and self._fit is not None else self.start
-        if isinstance(known, str) or found.unfolded(self.network, known) is not None:
-            return found
-        return RAW  # weights were given for raw data, and cannot be those for other
-
-    def _bounded(self, structure: Structure, standardization: Standardization) -> Structure:
-        """Return the training problem, with bounds that make the network Lipschitz on raw data."""
-        if self.lipschitz is None:
-            return structure
-        penalties = bounded(structure.penalties, self.network, standardization, self.lipschitz)
-        return replace(structure, penalties=penalties)
-
-    def _weights_to_begin_with(
-        self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
-    ) -> list[Weights]:
-        """Return the weights of before, or of the start, on standardized data."""
-        goes_on = goes_on and self.is_fitted
-        given: Sequence[Weights] = self._known.weights if goes_on else self._first_weights()
-        drawn = not goes_on and isinstance(self.start, str)
-        if not drawn and not (goes_on and self._known.standardization.moments):  # for raw data
-            given = standardization.unfolded(self.network, given) or given
-        weights = [layer.to(data.like) for layer in given]
-        if drawn:
-            weights = settled_start(structure, weights, standardization.still)
-        if not goes_on and (self.start == AUTO or not drawn):
-            share = processes.share_of(len(data))
-            some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))
-            to_data = fitted_start if drawn else thinned_start
-            weights = to_data(structure, weights, some.values)
-        return feasible(weights, structure.penalties.values())
-
-    def _first_blocks(
-        self,
-        structure: Structure,
-        data: Data,
-        standardization: Standardization,
-        method: Method,
-        progress: bool,
-    ) -> Blocks:
-        """Return the blocks of a fit: where the last has ended, or at a forward pass."""
-        before = self._known if self.warm_start and self.is_fitted else None
-        if before is not None:
-            structure = replace(structure, divergences=before.structure.divergences)
-        recurrent = bool(recurrent_layers(self.network))
-        together = method if isinstance(method, GaussNewton) else None
-        if recurrent and together and self.start == AUTO and before is None:
-            return self._best_of_starts(structure, data, standardization, together, progress)
-        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
-        kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
-        blocks = self._blocks_at(structure, data, weights, kind)
-        known = None if before is None or together else before.memory(data)
-        if known is not None:
-            blocks.recall_states(known)
-        if recurrent:
-            start = self.start if isinstance(self.start, str) else "given"
-            refuse_overflow(blocks, start, self.spectral_radius)
-        return blocks
-
-    def _best_of_starts(
-        self,
-        structure: Structure,
-        data: Data,
-        standardization: Standardization,
-        method: GaussNewton,
-        progress: bool,
-    ) -> Blocks:
-        """Return the blocks of a recurrent network after some steps from the best of its starts."""
-        generator, brief = self._generator(), replace(method, steps=min(method.steps, _TRIAL))
-
-        def tried(start: str) -> Blocks:
-            weights = feasible(self._drawn(start, generator), structure.penalties.values())
-            weights = [layer.to(data.like) for layer in weights]
-            weights = settled_start(structure, weights, standardization.still)
-            blocks = self._blocks_at(structure, data, weights)
-            refuse_overflow(blocks, start, self.spectral_radius)
-            with torch.no_grad():
-                deque(brief.take_steps(Problem(blocks)), maxlen=0)
-            return blocks
-
-        starts = tracked(_TRIED, "starts", progress)
-        best = min(map(tried, starts), key=Blocks.objective)
-        return tried(_LONGEST) if is_useless(structure, data, best.values) else best
-
-    def _stored_blocks(
-        self, structure: Structure, data: Data, standardization: Standardization, store: Store
-    ) -> Blocks:
-        """Return the blocks at a forward pass, whose states stand in files."""
-        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
-        kept, like = {}, data.like.dtype
-        with processes.agreed():
-            for state in structure.states:
-                kept[state] = store.empty((len(data), state.units), like)
-            for part in row_parts({**data.values, **kept}):
-                some = Data({x: v[part] for x, v in data.values.items()}, data.last_only)
-                passed = self._blocks_at(structure, some, weights)
-                for state, rows in kept.items():
-                    rows[part] = passed.values[state]
-        given = dict(zip(structure.parameters, weights, strict=True))
-        values = {**data.values, **given, **kept}
-        return Blocks(structure, values, data.last_only, self.proximity, stored=True)
-
-    def _mean_objective(
-        self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
-    ) -> float:
-        """Return the objective over some samples at their forward pass, some of them at a time."""
-        total = 0.0
-        with processes.agreed():
-            for part in data.parts(numbers, structure.states):
-                total += self._blocks_at(structure, part, weights).own_sum()
-        given = dict(zip(structure.parameters, weights, strict=True))
-        held = processes.total_of(len(numbers))
-        return (structure.penalty(given) + processes.total_of(total)) / held
 
     # What a fit leaves.
 
-    def _keep(self, problem: Problem) -> None:
-        """Make what a method has reached the model's."""
-        point = problem.point
-        self._fit = Fitted(
-            point.structure, tuple(point.weights), problem.data,
-            point if isinstance(point, Blocks) else None, problem.trace, problem.seen.last_only,
-            standardization=problem.standardization, distributed=processes.size() > 1,
-            completion=problem.completion,
-        )  # fmt: skip
+    def _finish(
+        self,
+        method: Method,
+        seen: Data,
+        X: Any,
+        constraints: Sequence[Constraint],
+        progress: bool,
+        on_step: Report | None,
+    ) -> None:
+        """Bring what a method has reached under constraints, or train or fit it on; warn."""
+        if constraints:
+            self._hold(constraints, X, progress, on_step)
+        elif self._gains_from_width(method, len(seen)):
+            self._go_on(None, progress, on_step)
+        elif self.refit_output and not self.interrupted:
+            self._refit_outputs()
+        self._online = None
+        pruned = isinstance(method, GaussNewton) and method.evidence
+        warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
 
     def _refit_outputs(self) -> None:
         """Fit the last layers once more, to the features of a forward pass."""

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import astuple, dataclass, replace
+from typing import Self
+
+import torch
 
 from liftednet import processes
-from liftednet.errors import SolverError
+from liftednet.errors import DeclarationError, SolverError, telling_of_memory
 from liftednet.network import Network
 from liftednet.samples import Spread
 
-from .data import Data
-from .methods.minibatch import BatchSteps
-from .run import Memory
+from .block import Structure
+from .data import ArrayLike, Arrays, Data, Lengths
+from .diagnosis import warn_of_outliers
+from .incomplete import WHOLE, refuse_incomplete
+from .methods.minibatch import BatchSteps, Minibatch
+from .preparation import Prepared
+from .run import Memory, Problem, Step, Trace
+from .settings import MULTIPLIERS
 from .standardization import (
     Spreads,
     Standardization,
@@ -84,3 +94,90 @@ def recalled_state(memory: Memory, network: Network, steps: BatchSteps) -> Onlin
     spreads = {each: Spread(*known[name]) for name, each in named(network) if name in known}
     standardization = unpacked_standardization(memory["scales"], network)
     return OnlineState(steps, standardization, spreads or None)
+
+
+class Online(Prepared):
+    """Settings that can learn from one batch after another."""
+
+    _online: OnlineState | None = None
+
+    @telling_of_memory
+    def partial_fit(
+        self,
+        X: Arrays,
+        y: Arrays,
+        *,
+        lengths: Lengths = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Take one step on one batch, at the constant rate of `Minibatch`.
+
+        The first call starts from the weights that are there, and brings inputs, and targets of
+        regressions, to a common scale; where it draws the weights, this scale follows the samples
+        until a thousand have been seen. `fit` forgets the running statistics of the steps before;
+        `save` keeps them.
+
+        Args:
+            X: as in `fit`.
+            y: as in `fit`; one class alone is no error.
+            lengths: as in `fit`.
+            sample_weight: as in `fit`.
+
+        Returns:
+            The model; `trace` holds this step.
+
+        Raises:
+            DataError: X or y cannot be used; nothing has changed.
+            DeclarationError: the network cannot be trained on minibatches.
+            SolverError: the loss or the weights are not finite; the weights have not changed.
+        """
+        with torch.inference_mode(False), processes.together(self.device):
+            began = time.perf_counter()
+            refuse_incomplete(self.network, "partial_fit")
+            structure, method = self.checked()
+            method = method if isinstance(method, Minibatch) else Minibatch()
+            method.refuse(structure, self.divergence == MULTIPLIERS)
+            known = self._online
+            dtype = known.steps.weights[0].matrix.dtype if known else None
+            batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)
+            if known is None:
+                online = self._first_online(structure, method, batch)
+            else:
+                online = known.seeing(self.network, batch)
+            if online.spreads is not None:  # which the scales follow
+                warn_of_outliers(structure, batch)
+            batch = online.standardization.of(batch)
+            with torch.no_grad():
+                loss = online.step(batch)
+            seconds = time.perf_counter() - began
+            step = Step(0, "batch", loss, math.nan, math.nan, 1, "minibatch", seconds)
+            self._online = online
+            self._keep(Problem(
+                online.steps, trace=Trace(math.nan, [step]), data=batch, seen=batch,
+                standardization=online.standardization, completion=WHOLE,
+            ))  # fmt: skip
+        return self
+
+    def _first_online(self, structure: Structure, method: Minibatch, batch: Data) -> OnlineState:
+        """Return what the first of several batches begins with, or that after the last is loaded.
+
+        Scales follow the samples where the weights are drawn for them: other weights belong to
+        those of the first batch.
+        """
+        if self.lipschitz is not None:
+            raise DeclarationError(
+                "lipschitz is a bound on raw data, whose scale partial_fit learns on the way: call "
+                "fit(X, y)."
+            )
+        generator = self._generator()
+        loaded = None if self._fit is None else self._fit.online
+        if loaded is not None:
+            steps = BatchSteps(structure, self._known.weights, method, generator)
+            return recalled_state(loaded, self.network, steps).seeing(self.network, batch)
+        standardization = self._standardization(batch, goes_on=True).of_a_part
+        begun = standardization.of(batch)
+        weights = self._weights_to_begin_with(structure, begun, standardization, goes_on=True)
+        steps = BatchSteps(structure, weights, method, generator)
+        follows = standardization.moments and not self.is_fitted and isinstance(self.start, str)
+        spreads = spreads_of(self.network, batch) if follows else None
+        return OnlineState(steps, standardization, spreads)

@@ -28,8 +28,7 @@ from .fingerprint import described_data
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, largest_residual
-from .problem import Problem
-from .run import Ending, Memory, Trace
+from .run import Ending, Memory, Problem, Trace
 from .settings import MULTIPLIERS, Settings
 from .standardization import RAW, Standardization
 from .stream import refuse_whole_sequences, streamed
@@ -206,6 +205,16 @@ class Predictor(Settings):
                 "again, without warm_start, or put that network back."
             )
         return self._fit
+
+    def _keep(self, problem: Problem) -> None:
+        """Make what a method has reached the model's."""
+        point = problem.point
+        self._fit = Fitted(
+            point.structure, tuple(point.weights), problem.data,
+            point if isinstance(point, Blocks) else None, problem.trace, problem.seen.last_only,
+            standardization=problem.standardization, distributed=processes.size() > 1,
+            completion=problem.completion,
+        )  # fmt: skip
 
     @property
     def _blocks(self) -> Blocks:

@@ -1,7 +1,8 @@
-"""One runner for every method: its history, its bar, and what an interrupt or an error leaves."""
+"""What a method is given and tells, and one runner for all: history, bar, interrupts, errors."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -141,6 +142,37 @@ T = TypeVar("T")
 Memory = dict[str, Any]  # numbers, names, tensors and weights, and lists and dictionaries of them
 Steps = Generator[Step | None, None, Ending]
 Report = Callable[[Step], None]
+
+
+@dataclass(eq=False)
+class Problem:
+    """A training problem, as `Lifted.fit` prepares it and `method.take_steps` solves it.
+
+    Attributes:
+        point: `Blocks`, or of minibatches `BatchSteps`: structure and weights, which move.
+        solver: of every block.
+        state_solver: of states over time.
+        batches: of minibatches.
+        validate: of minibatches, the objective of weights on what is held out, None for nothing.
+        memory: what the method goes on from, if anything; brought up to date before every yield.
+        trace: the history so far.
+        data: all of them, on the scale of training; None where a DataLoader brings them.
+        seen: these, or the first batches of a DataLoader.
+        standardization: between the data and the weights.
+        completion: the priors of inputs that are not seen as they are.
+    """
+
+    point: Any
+    solver: Any = "auto"
+    state_solver: Any = "auto"
+    batches: Any = None
+    validate: Callable[[Any], float] | None = None
+    memory: Memory = field(default_factory=dict)
+    trace: Trace = field(default_factory=lambda: Trace(math.nan))
+    data: Any = None
+    seen: Any = None
+    standardization: Any = None
+    completion: Any = None
 
 
 class CheckpointSink(Protocol):

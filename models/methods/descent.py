@@ -27,8 +27,7 @@ from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
 from ..learned import learned_blocks, refuse_fixed_activations
-from ..problem import Problem
-from ..run import Ending, Memory, Step, Steps
+from ..run import Ending, Memory, Problem, Step, Steps
 from .multipliers import MultiplierBlocks
 
 AnySolver = str | Solver[Any, Any, Any]

@@ -35,8 +35,7 @@ from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
 from ..forward_pass import Values
-from ..problem import Problem
-from ..run import Ending, Memory, Step, Steps
+from ..run import Ending, Memory, Problem, Step, Steps
 
 _MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second

@@ -49,8 +49,7 @@ from ..block import Structure, counted, row_weights
 from ..cells import Rule, Rules
 from ..data import Data
 from ..forward_pass import Values, passed_forward
-from ..problem import Problem
-from ..run import Ending, Memory, Step, Steps
+from ..run import Ending, Memory, Problem, Step, Steps
 from .chain import chain_of
 from .recorded import RecordedSteps
 
@@ -154,7 +153,6 @@ class Minibatch:
                 last good epoch.
         """
         moves, batches, memory = problem.point, problem.batches, problem.memory
-        assert batches is not None  # of which minibatches are made
         epoch, done, total, seen, before = memory.get("place", (0, 0, 0.0, 0, math.nan))
         best = _Best(self.patience, memory.get("best"))
         if "moves" in memory:

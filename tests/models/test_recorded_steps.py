@@ -20,7 +20,7 @@ from liftednet.models.batches import ArrayBatches
 from liftednet.models.data import Data
 from liftednet.models.methods import minibatch
 from liftednet.models.methods.minibatch import BatchSteps
-from liftednet.models.problem import Problem
+from liftednet.models.run import Problem
 from liftednet.penalties import L1, Nonnegative, RowNorm
 from liftednet.solvers.captured import Captured, CudaGraphs, Unread
 from tests.models.networks import labeled

@@ -17,7 +17,7 @@ from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, rnn
+from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, settings
 from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.penalties import Nonnegative, SpectralNorm
@@ -321,8 +321,8 @@ def test_the_method_is_one_that_serves(generator, options, solver):
 def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     x = torch.randn(60, 5, 2, generator=generator)
     y = (x[..., 0] > 0).long()
-    monkeypatch.setattr(rnn, "_MANY", 50)
-    monkeypatch.setattr(rnn, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(settings, "_MANY", 50)
+    monkeypatch.setattr(settings, "_MOST_WORK", 1.0)
     for fitted in (
         LiftedRNN(2, 3, 2).fit(x, y),
         LiftedRNN(2, 3, 2).fit(DataLoader(TensorDataset(x, y), batch_size=20)),

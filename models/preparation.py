@@ -1,0 +1,268 @@
+"""What a fit begins with: arrays on their scales, first weights, and states."""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from liftednet import processes
+from liftednet.errors import DataError
+from liftednet.samples import Weights
+from liftednet.validation import require_seed
+
+from .block import Blocks, Structure
+from .data import ArrayLike, Data, Lengths, prepared, row_parts
+from .diagnosis import is_useless, refuse_overflow, warn_of_scales
+from .fingerprint import refuse_shares
+from .methods import Method
+from .methods.gauss_newton import GaussNewton
+from .methods.multipliers import MultiplierBlocks
+from .prediction import Predictor
+from .run import Problem, tracked
+from .settings import MULTIPLIERS, feasible
+from .shapes import bounded, in_proportion
+from .standardization import RAW, Standardization, has_several_units, standardization_of
+from .starts import (
+    AUTO,
+    START_SAMPLES,
+    fitted_start,
+    recurrent_layers,
+    settled_start,
+    thinned_start,
+)
+
+_TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
+_LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
+
+
+class Prepared(Predictor):
+    """Settings that make of arrays what a method begins with."""
+
+    def _data(
+        self,
+        X: Any,
+        y: Any,
+        lengths: Lengths = None,
+        sample_weight: ArrayLike | None = None,
+        *,
+        dtype: Any = None,
+        part: bool = False,
+    ) -> Data:
+        if y is None and isinstance(X, DataLoader):
+            raise DataError(
+                "a DataLoader is for method='minibatch': this method needs all samples."
+            )
+        if y is None:
+            wanted = ", or fit(loader) with a torch.utils.data.DataLoader of pairs"
+            hint = "" if hasattr(X, "shape") else f"{wanted}; got a {type(X).__name__} alone"
+            raise DataError(f"y is missing: fit(X, y){hint}.")
+        several = processes.size() > 1
+        with processes.agreed():
+            found = self._checked_data(X, y, lengths, sample_weight, dtype, part or several)
+        if several:
+            refuse_shares(self.network, found, part)
+        elif not len(found):
+            raise DataError(f"X is empty: shape {tuple(getattr(X, 'shape', ()))}.")
+        return found
+
+    def _checked_data(
+        self, X: Any, y: Any, lengths: Lengths, sample_weight: Any, dtype: Any, part: bool
+    ) -> Data:
+        return prepared(
+            self.network, X, y, lengths, dtype=dtype or self._dtype, device=self.device, part=part,
+            sample_weight=sample_weight,
+        )  # fmt: skip
+
+    @property
+    def _dtype(self) -> torch.dtype | None:
+        """The type of all values, None for that of X."""
+        return self.dtype or (torch.float64 if recurrent_layers(self.network) else None)
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(require_seed(self.seed))
+
+    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
+        """Return what stands between data and weights: that of before, or that of the data."""
+        if goes_on and self._fit is not None and self._fit.standardization.moments:
+            before = self._known.standardization
+            if self.warm_start:
+                warn_of_scales(before, standardization_of(self.network, data))
+            return before
+        asked = self.standardize
+        if not (has_several_units(self.network, data) if asked is None else asked):
+            return RAW
+        found = standardization_of(self.network, data)
+        if self.lipschitz is not None:
+            found = in_proportion(found)
+        known = self._fit.weights if goes_on and self._fit is not None else self.start
+        if isinstance(known, str) or found.unfolded(self.network, known) is not None:
+            return found
+        return RAW  # weights were given for raw data, and cannot be those for other
+
+    def _bounded(self, structure: Structure, standardization: Standardization) -> Structure:
+        """Return the training problem, with bounds that make the network Lipschitz on raw data."""
+        if self.lipschitz is None:
+            return structure
+        penalties = bounded(structure.penalties, self.network, standardization, self.lipschitz)
+        return replace(structure, penalties=penalties)
+
+    def _weights_to_begin_with(
+        self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
+    ) -> list[Weights]:
+        """Return the weights of before, or of the start, on standardized data."""
+        goes_on = goes_on and self.is_fitted
+        given: Sequence[Weights] = self._known.weights if goes_on else self._first_weights()
+        drawn = not goes_on and isinstance(self.start, str)
+        if not drawn and not (goes_on and self._known.standardization.moments):  # for raw data
+            given = standardization.unfolded(self.network, given) or given
+        weights = [layer.to(data.like) for layer in given]
+        if drawn:
+            weights = settled_start(structure, weights, standardization.still)
+        if not goes_on and (self.start == AUTO or not drawn):
+            share = processes.share_of(len(data))
+            some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))
+            to_data = fitted_start if drawn else thinned_start
+            weights = to_data(structure, weights, some.values)
+        return feasible(weights, structure.penalties.values())
+
+    def _first_blocks(
+        self,
+        structure: Structure,
+        data: Data,
+        standardization: Standardization,
+        method: Method,
+        progress: bool,
+    ) -> Blocks:
+        """Return the blocks of a fit: where the last has ended, or at a forward pass."""
+        before = self._known if self.warm_start and self.is_fitted else None
+        if before is not None:
+            structure = replace(structure, divergences=before.structure.divergences)
+        recurrent = bool(recurrent_layers(self.network))
+        together = method if isinstance(method, GaussNewton) else None
+        if recurrent and together and self.start == AUTO and before is None:
+            return self._best_of_starts(structure, data, standardization, together, progress)
+        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+        kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
+        blocks = self._blocks_at(structure, data, weights, kind)
+        known = None if before is None or together else before.memory(data)
+        if known is not None:
+            blocks.recall_states(known)
+        if recurrent:
+            start = self.start if isinstance(self.start, str) else "given"
+            refuse_overflow(blocks, start, self.spectral_radius)
+        return blocks
+
+    def _best_of_starts(
+        self,
+        structure: Structure,
+        data: Data,
+        standardization: Standardization,
+        method: GaussNewton,
+        progress: bool,
+    ) -> Blocks:
+        """Return the blocks of a recurrent network after some steps from the best of its starts."""
+        generator, brief = self._generator(), replace(method, steps=min(method.steps, _TRIAL))
+
+        def tried(start: str) -> Blocks:
+            weights = feasible(self._drawn(start, generator), structure.penalties.values())
+            weights = [layer.to(data.like) for layer in weights]
+            weights = settled_start(structure, weights, standardization.still)
+            blocks = self._blocks_at(structure, data, weights)
+            refuse_overflow(blocks, start, self.spectral_radius)
+            with torch.no_grad():
+                deque(brief.take_steps(Problem(blocks)), maxlen=0)
+            return blocks
+
+        starts = tracked(_TRIED, "starts", progress)
+        best = min(map(tried, starts), key=Blocks.objective)
+        return tried(_LONGEST) if is_useless(structure, data, best.values) else best
+
+    def _stored_blocks(
+        self, structure: Structure, data: Data, standardization: Standardization, store: Store
+    ) -> Blocks:
+        """Return the blocks at a forward pass, whose states stand in files."""
+        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+        kept, like = {}, data.like.dtype
+        with processes.agreed():
+            for state in structure.states:
+                kept[state] = store.empty((len(data), state.units), like)
+            for part in row_parts({**data.values, **kept}):
+                some = Data({x: v[part] for x, v in data.values.items()}, data.last_only)
+                passed = self._blocks_at(structure, some, weights)
+                for state, rows in kept.items():
+                    rows[part] = passed.values[state]
+        given = dict(zip(structure.parameters, weights, strict=True))
+        values = {**data.values, **given, **kept}
+        return Blocks(structure, values, data.last_only, self.proximity, stored=True)
+
+    def _mean_objective(
+        self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
+    ) -> float:
+        """Return the objective over some samples at their forward pass, some of them at a time."""
+        total = 0.0
+        with processes.agreed():
+            for part in data.parts(numbers, structure.states):
+                total += self._blocks_at(structure, part, weights).own_sum()
+        given = dict(zip(structure.parameters, weights, strict=True))
+        held = processes.total_of(len(numbers))
+        return (structure.penalty(given) + processes.total_of(total)) / held
+
+
+class Store:
+    """A folder for tensors that live in files, each as long as somebody has the tensor."""
+
+    def __init__(self, folder: str | Path) -> None:
+        """Try the folder.
+
+        Raises:
+            DataError: no file can be made in it.
+        """
+        self._folder = Path(folder)
+        self.empty((1,), torch.float32)
+
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a tensor of zeros in a file of its own.
+
+        Raises:
+            DataError: the folder has no room for it.
+        """
+        entries = math.prod(shape)
+        if not entries:
+            return torch.empty(shape, dtype=dtype)
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix="liftednet-") as file:
+                _reserve(file.fileno(), entries * dtype.itemsize)
+                mapped = torch.from_file(file.name, shared=True, size=entries, dtype=dtype)
+        except OSError as error:
+            raise DataError(
+                f"{self._folder} cannot keep {entries * dtype.itemsize:,} bytes: {error.strerror}."
+            ) from error
+        return mapped.view(shape)
+
+    def standardized(self, standardization: Standardization, data: Data) -> Data:
+        """Return data whose values are standardized, those that change kept here."""
+        values = dict(data.values)
+        for variable in standardization.moments:
+            if variable in values:
+                given = values[variable]
+                values[variable] = kept = self.empty(tuple(given.shape), given.dtype)
+                for part in row_parts({variable: given}):
+                    some = standardization.of(Data({variable: given[part]}))
+                    kept[part] = some.values[variable]
+        return Data(values, data.last_only)
+
+
+def _reserve(file: int, size: int) -> None:
+    """Take the room at once: a mapped file for which there is none ends the process."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
