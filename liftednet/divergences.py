@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -60,21 +60,21 @@ class Divergence(ABC):
         """Whether R is a quadratic, so that a weight fit is a ridge regression."""
         return False
 
-    @abstractmethod
-    def state_term(self, v: Expression, u: Expression) -> Expression:
-        """Return the part of D that depends on v, Phi(v) - <u, v>, in CVXPY."""
+    def potential(self, v: Expression) -> Expression:
+        """Return Phi(v), summed over samples and units, in CVXPY."""
+        return self.activation.potential(v)
+
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Return Phi(v) per sample, (samples,)."""
+        return self.activation.potential_value(v)
 
     @abstractmethod
-    def link_term(self, u: Expression, v: Expression) -> Expression:
-        """Return the part of D that depends on u, R(u) - <u, v>, in CVXPY."""
+    def remainder(self, u: Expression) -> Expression:
+        """Return R(u), summed over samples and units, in CVXPY."""
 
     @abstractmethod
-    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
-        """Return Phi(v) - <u, v> summed over the samples, a scalar."""
-
-    @abstractmethod
-    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return R(u) - <u, v> summed over the samples, a scalar."""
+    def remainder_value(self, u: Tensor) -> Tensor:
+        """Return R(u) per sample, (samples,)."""
 
     @abstractmethod
     def link_gradient(self, u: Tensor) -> Tensor:
@@ -84,17 +84,21 @@ class Divergence(ABC):
     def link_curvature(self, u: Tensor) -> Tensor:
         """Return the diagonal of the Hessian of R for a unit-by-unit map, (samples, units)."""
 
-    @abstractmethod
-    def value(self, v: Tensor, u: Tensor) -> Tensor:
-        """Return D(v, u) summed over the samples, a scalar."""
+    def state_term(self, v: Expression, u: Expression) -> Expression:
+        """Return the part of D that depends on v, Phi(v) - <u, v>, in CVXPY."""
+        return self.potential(v) - cp.sum(cp.multiply(u, v))
 
-    def values(self, v: Tensor, u: Tensor) -> Tensor:
-        """Return D(v, u) of every sample, (samples,).
+    def link_term(self, u: Expression, v: Expression) -> Expression:
+        """Return the part of D that depends on u, R(u) - <u, v>, in CVXPY."""
+        return self.remainder(u) - cp.sum(cp.multiply(v, u))
 
-        Raises:
-            DeclarationError: it is raw.
-        """
-        raise self._only_summed()
+    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return Phi(v) - <u, v> summed over the samples, a scalar."""
+        return (self.potential_value(v) - (u * v).sum(-1)).sum()
+
+    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
+        """Return R(u) - <u, v> summed over the samples, a scalar."""
+        return self.link_values(u, v).sum()
 
     def link_values(self, u: Tensor, v: Tensor) -> Tensor:
         """Return R(u) - <u, v> of every sample, (samples,).
@@ -102,12 +106,19 @@ class Divergence(ABC):
         Raises:
             DeclarationError: it is raw.
         """
-        raise self._only_summed()
+        return self.remainder_value(u) - (u * v).sum(-1)
 
-    def _only_summed(self) -> DeclarationError:
-        return DeclarationError(
-            f"{self.activation!r} is a raw divergence, whose samples cannot be weighed one by one."
-        )
+    def value(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return D(v, u) summed over the samples, a scalar."""
+        return self.values(v, u).sum()
+
+    def values(self, v: Tensor, u: Tensor) -> Tensor:
+        """Return D(v, u) of every sample, (samples,).
+
+        Raises:
+            DeclarationError: it is raw.
+        """
+        return self.potential_value(v) - (u * v).sum(-1) + self.remainder_value(u)
 
     def joint_term(self, v: Expression, u: Expression) -> Expression:
         """Return D(v, u), convex in both together by CVXPY's rules.
@@ -129,50 +140,8 @@ class Divergence(ABC):
         return self.activation.forward(u)
 
 
-class _Split(Divergence):
-    """Phi(v) - <u, v> + R(u): what tight and joint share."""
-
-    def potential(self, v: Expression) -> Expression:
-        """Return Phi(v), summed over samples and units, in CVXPY."""
-        return self.activation.potential(v)
-
-    def potential_value(self, v: Tensor) -> Tensor:
-        """Return Phi(v) per sample, (samples,)."""
-        return self.activation.potential_value(v)
-
-    def state_term(self, v: Expression, u: Expression) -> Expression:
-        return self.potential(v) - cp.sum(cp.multiply(u, v))
-
-    def link_term(self, u: Expression, v: Expression) -> Expression:
-        return self.remainder(u) - cp.sum(cp.multiply(v, u))
-
-    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
-        return (self.potential_value(v) - (u * v).sum(-1)).sum()
-
-    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.link_values(u, v).sum()
-
-    def link_values(self, u: Tensor, v: Tensor) -> Tensor:
-        return self.remainder_value(u) - (u * v).sum(-1)
-
-    def value(self, v: Tensor, u: Tensor) -> Tensor:
-        return self.values(v, u).sum()
-
-    def values(self, v: Tensor, u: Tensor) -> Tensor:
-        potential = self.potential_value(v)
-        return potential - (u * v).sum(-1) + self.remainder_value(u)
-
-    @abstractmethod
-    def remainder(self, u: Expression) -> Expression:
-        """Return R(u), summed over samples and units, in CVXPY."""
-
-    @abstractmethod
-    def remainder_value(self, u: Tensor) -> Tensor:
-        """Return R(u) per sample, (samples,)."""
-
-
 @dataclass(frozen=True)
-class Tight(_Split):
+class Tight(Divergence):
     """R = Phi*, the Fenchel-Young divergence: D >= 0, and D = 0 exactly at v = phi(u).
 
     Biconvex: the BCR condition of Lifted Neural Networks, section 4.
@@ -212,7 +181,7 @@ class Tight(_Split):
 
 
 @dataclass(frozen=True)
-class Joint(_Split):
+class Joint(Divergence):
     """R(u) = <c, u> + L |u|^2 / 2 with c = phi(0): D is convex in (v, u) together.
 
     The JCR condition of Lifted Neural Networks, section 4, for every nondecreasing L-Lipschitz
@@ -281,7 +250,7 @@ class Joint(_Split):
 
 
 @dataclass(frozen=True)
-class Margin(_Split):
+class Margin(Divergence):
     """w Psi(v) - <u, v> + w Psi*(u / w), Psi the potential of a continuous map psi beside phi.
 
     For a phi that jumps, such as a sign or a step: its own tight divergence is zero, and without
@@ -395,19 +364,24 @@ class Raw(Divergence):
         value = self.activation.divergence_value(v, u)
         return torch.tensor(value, dtype=torch.float64, device=u.device)
 
-    def link_gradient(self, u: Tensor) -> Tensor:
-        """Refuse: a raw divergence has no gradient in torch."""
-        raise self._closed("a gradient")
-
-    def link_curvature(self, u: Tensor) -> Tensor:
-        """Refuse: a raw divergence has no curvature in torch."""
-        raise self._closed("a curvature")
-
-    def _closed(self, what: str) -> DeclarationError:
-        return DeclarationError(
-            f"{self.activation!r} is a raw divergence and has no {what[2:]} in torch: "
-            'use solver="reference", or declare the activation by a potential.'
+    def potential_value(self, v: Tensor) -> Tensor:
+        """Refuse: samples cannot be weighed one by one."""
+        raise DeclarationError(
+            f"{self.activation!r} is a raw divergence, whose samples cannot be weighed one by one."
         )
+
+    def remainder_value(self, u: Tensor) -> Tensor:
+        """Refuse: samples cannot be weighed one by one."""
+        return self.potential_value(u)
+
+    def _refuse(self, u: Any) -> Any:
+        """Refuse: a raw divergence is one expression, without a derivative in torch."""
+        raise DeclarationError(
+            f"{self.activation!r} is a raw divergence and does not split, or has no derivative in "
+            'torch: use solver="reference", or declare the activation by a potential.'
+        )
+
+    remainder = link_gradient = link_curvature = _refuse
 
 
 def require_divergence(where: str, value: object) -> None:

@@ -74,9 +74,40 @@ class Loss(ABC):
     def decode(self, output: Tensor) -> Tensor:
         """Return predictions from outputs (samples, outputs): labels, or the outputs."""
 
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
+
     def __repr__(self) -> str:
         """Name the class."""
-        return f"{type(self).__name__}()"
+        return f"{self.name}()"
+
+
+class _Numbers(Loss):
+    """A loss of targets that are numbers, (samples, outputs)."""
+
+    probabilistic = False
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return y as (samples, outputs)."""
+        return _real_targets(y, outputs, self.name)
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the outputs."""
+        return output
+
+
+class _Classes(Loss):
+    """A loss of labels, or of class probabilities."""
+
+    def encode(self, y: Tensor, outputs: int) -> Tensor:
+        """Return one-hot rows for labels, or the given probabilities, (samples, outputs)."""
+        return _class_targets(y, outputs, self.name)
+
+    def decode(self, output: Tensor) -> Tensor:
+        """Return the most probable class, (samples,) int64."""
+        return output.argmax(-1)
 
 
 class PinnedLoss(Loss):
@@ -150,7 +181,7 @@ class OutputLoss(Loss):
         return self.output_values(y, z).sum()
 
 
-class SquaredError(PinnedLoss, OutputLoss):
+class SquaredError(_Numbers, PinnedLoss, OutputLoss):
     """|y - u|^2 / 2, summed over samples and outputs.
 
     Lifted Neural Networks, eq. (5) and section 6.2, up to the factor 1/2.
@@ -163,7 +194,6 @@ class SquaredError(PinnedLoss, OutputLoss):
         tensor(0.2500)
     """
 
-    probabilistic = False
     equivariant = True
     closed = True
 
@@ -171,14 +201,6 @@ class SquaredError(PinnedLoss, OutputLoss):
         """Make the divergence of the identity."""
         self.activation = Identity()
         self.divergence = tight(self.activation)
-
-    def encode(self, y: Tensor, outputs: int) -> Tensor:
-        """Return y as (samples, outputs)."""
-        return _real_targets(y, outputs, "SquaredError")
-
-    def decode(self, output: Tensor) -> Tensor:
-        """Return the outputs."""
-        return output
 
     def expression(self, y: Expression, z: Expression) -> Expression:
         """Return |y - z|^2 / 2."""
@@ -207,7 +229,7 @@ class SquaredError(PinnedLoss, OutputLoss):
         return found
 
 
-class CrossEntropy(PinnedLoss):
+class CrossEntropy(_Classes, PinnedLoss):
     """log sum exp(u) - <y, u> + sum y log y, from labels or from class probabilities.
 
     Lifted Neural Networks, eq. (11). Smoothed labels, 0.1 or so, make large networks on large data
@@ -237,25 +259,20 @@ class CrossEntropy(PinnedLoss):
 
     def __repr__(self) -> str:
         """Name the class, and the smoothing where there is one."""
-        smoothing = f"smoothing={self.smoothing:g}" if self.smoothing else ""
-        return f"{type(self).__name__}({smoothing})"
+        return f"{self.name}({f'smoothing={self.smoothing:g}' if self.smoothing else ''})"
 
     def encode(self, y: Tensor, outputs: int) -> Tensor:
         """Return one-hot rows for labels, or the given probabilities, smoothed.
 
         Shape (samples, outputs).
         """
-        target = _class_targets(y, outputs, "CrossEntropy")
+        target = super().encode(y, outputs)
         if not self.smoothing:
             return target
         return target.mul(1 - self.smoothing).add_(self.smoothing / outputs)
 
-    def decode(self, output: Tensor) -> Tensor:
-        """Return the most probable class, (samples,) int64."""
-        return output.argmax(-1)
 
-
-class BinaryCrossEntropy(PinnedLoss):
+class BinaryCrossEntropy(_Numbers, PinnedLoss):
     """log(1 + exp(u)) - y u, plus y log y + (1 - y) log(1 - y) for y strictly inside [0, 1].
 
     Example:
@@ -265,14 +282,15 @@ class BinaryCrossEntropy(PinnedLoss):
         tensor([[0, 1]])
     """
 
+    probabilistic = True
+
     def __init__(self) -> None:
         """Make the divergence of the sigmoid."""
         self.divergence = Tight(Sigmoid())
 
     def encode(self, y: Tensor, outputs: int) -> Tensor:
         """Return y in [0, 1] as (samples, outputs)."""
-        floating = y if y.is_floating_point() else y.to(torch.float64)
-        target = _real_targets(floating, outputs, "BinaryCrossEntropy")
+        target = super().encode(y if y.is_floating_point() else y.double(), outputs)
         if bool(((target < 0) | (target > 1)).any()):
             raise DataError(
                 "BinaryCrossEntropy needs targets in [0, 1], got values from "
@@ -285,7 +303,7 @@ class BinaryCrossEntropy(PinnedLoss):
         return (output > 0.5).to(torch.int64)
 
 
-class SimplexCrossEntropy(OutputLoss):
+class SimplexCrossEntropy(_Classes, OutputLoss):
     """-<y, log z> for output states z on the simplex.
 
     Lifted Neural Networks, eq. (15) and appendix A.
@@ -303,14 +321,6 @@ class SimplexCrossEntropy(OutputLoss):
     def __init__(self) -> None:
         """Take the projection on the simplex as the output activation."""
         self.activation = SimplexProjection()
-
-    def encode(self, y: Tensor, outputs: int) -> Tensor:
-        """Return one-hot rows for labels, or the given probabilities, (samples, outputs)."""
-        return _class_targets(y, outputs, "SimplexCrossEntropy")
-
-    def decode(self, output: Tensor) -> Tensor:
-        """Return the most probable class, (samples,) int64."""
-        return output.argmax(-1)
 
     def expression(self, y: Expression, z: Expression) -> Expression:
         """Return -sum y log z."""
@@ -356,23 +366,14 @@ class SimplexCrossEntropy(OutputLoss):
         return sum(objectives), max(violations), max(largest)
 
 
-class _Robust(OutputLoss):
+class _Robust(_Numbers, OutputLoss):
     """A loss of y - z for each output, whose slope in z lies between two numbers."""
 
-    probabilistic = False
     closed = True
 
     def __init__(self) -> None:
         """Take the identity as the output activation."""
         self.activation = Identity()
-
-    def encode(self, y: Tensor, outputs: int) -> Tensor:
-        """Return y as (samples, outputs)."""
-        return _real_targets(y, outputs, type(self).__name__)
-
-    def decode(self, output: Tensor) -> Tensor:
-        """Return the outputs."""
-        return output
 
     def require_activation(self, activation: Activation) -> None:
         """Raise `DeclarationError` unless the outputs are mapped unit by unit."""
@@ -381,26 +382,10 @@ class _Robust(OutputLoss):
                 f"{self!r} needs an activation that maps unit by unit, not {activation!r}."
             )
 
-    def _held(
-        self,
-        inner: Tensor,
-        u: Tensor,
-        activation: Activation,
-        lam: float,
-        ends: tuple[float, float],
-    ) -> Tensor:
-        """Return the minimizer, where a slope held between two ends is inside: `inner`.
-
-        The slope of L + lam D increases with z, and its root is that of the slope without ends, cut
-        off at the roots phi(u - end / lam) of the slopes that are constant at either end.
-        """
-        least, most = (activation.forward(u - end / lam) for end in reversed(ends))
-        return torch.minimum(torch.maximum(inner, least), most)
-
     def __repr__(self) -> str:
         """Name the class and its parameter."""
         (value,) = (x for name, x in vars(self).items() if name != "activation")
-        return f"{type(self).__name__}({value})"
+        return f"{self.name}({value})"
 
 
 class Quantile(_Robust):
@@ -443,7 +428,7 @@ class Quantile(_Robust):
         self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float
     ) -> Tensor:
         """Return y cut off at phi(u - (1 - q) / lam) and phi(u + q / lam), the minimizer."""
-        return self._held(y, u, activation, lam, (-self.level, 1 - self.level))
+        return _held(y, u, activation, lam, (-self.level, 1 - self.level))
 
 
 class Huber(_Robust):
@@ -482,10 +467,10 @@ class Huber(_Robust):
     ) -> Tensor:
         """Return the minimizer for the squared loss, cut off at phi(u -+ delta / lam)."""
         inner = activation.prox(y + lam * u, lam)
-        return self._held(inner, u, activation, lam, (-self.delta, self.delta))
+        return _held(inner, u, activation, lam, (-self.delta, self.delta))
 
 
-class Declared(OutputLoss):
+class Declared(_Numbers, OutputLoss):
     """A loss that is declared by a CVXPY expression alone, which CVXPY solves and evaluates.
 
     It has output states of its own, and the reference solver serves it: slow but right.
@@ -502,7 +487,6 @@ class Declared(OutputLoss):
         tensor([2.])
     """
 
-    probabilistic = False
     stated_only = True
 
     def __init__(
@@ -519,14 +503,6 @@ class Declared(OutputLoss):
         """
         self.function = function
         self.activation = Identity() if activation is None else activation
-
-    def encode(self, y: Tensor, outputs: int) -> Tensor:
-        """Return y as (samples, outputs)."""
-        return _real_targets(y, outputs, repr(self))
-
-    def decode(self, output: Tensor) -> Tensor:
-        """Return the outputs."""
-        return output
 
     def expression(self, y: Expression, z: Expression) -> Expression:
         """Return the declared L(y, z)."""
@@ -551,9 +527,26 @@ class Declared(OutputLoss):
         """Refuse: CVXPY certifies it."""
         raise DeclarationError(f"{self!r} is known to CVXPY alone: use the reference solver.")
 
+    @property
+    def name(self) -> str:
+        """The class and the function."""
+        return f"Declared({name_of(self.function)})"
+
     def __repr__(self) -> str:
         """Name the class and the function."""
-        return f"Declared({name_of(self.function)})"
+        return self.name
+
+
+def _held(
+    inner: Tensor, u: Tensor, activation: Activation, lam: float, ends: tuple[float, float]
+) -> Tensor:
+    """Return the minimizer, where a slope held between two ends is inside: `inner`.
+
+    The slope of L + lam D increases with z, and its root is that of the slope without ends, cut
+    off at the roots phi(u - end / lam) of the slopes that are constant at either end.
+    """
+    least, most = (activation.forward(u - end / lam) for end in reversed(ends))
+    return torch.minimum(torch.maximum(inner, least), most)
 
 
 def simplex_states(a: Tensor, s: Tensor) -> Tensor:

@@ -53,15 +53,13 @@ def properties(subject: Subject) -> Iterator[Test]:
         (argmin_far, own and not alone),
         (lipschitz, not raw),
         (convex_in_pre_activations, own and (raw or alone or declares("conjugate"))),
-        (stated_divergence, split and declares("potential") and (alone or declares("conjugate"))),
         (potential_values, split and declares("potential")),
         (conjugate_values, split and declares("conjugate")),
         (excess, split and declares("excess")),
-        (computed_divergence, split),
+        (divergence, split),
         (conjugate_gradient, split),
         (outside, split),
         (offset, split),
-        (prox_solved, split and (alone or declares("prox"))),
         (prox_stationary, split and (alone or declares("prox"))),
         (prox_safe, split and (alone or declares("prox"))),
         (slope, split and alone),
@@ -396,35 +394,16 @@ def _stated(expression: Callable[[Expression], Expression], rows: Tensor) -> Ten
     return torch.tensor(values, dtype=torch.float64)
 
 
-def stated_divergence(subject: Subject) -> Check:
-    """Check D(v, u) = Phi(v) - <u, v> + Phi*(u), with what is declared of it in CVXPY."""
+def divergence(subject: Subject) -> Check:
+    """Check that Phi(v) - <u, v> + Phi*(u) is 0 at v = phi(u), and nowhere negative, in torch.
+
+    That it is so in CVXPY, too, follows from equal values there.
+    """
     activation = subject.activation
-
-    def conjugate(u: Tensor) -> Tensor:
-        if activation.declares("conjugate"):
-            return _stated(activation.conjugate, u)
-        return activation.conjugate_value(u)
-
-    return _fenchel_young(subject, "CVXPY", partial(_stated, activation.potential), conjugate)
-
-
-def computed_divergence(subject: Subject) -> Check:
-    """Check D(v, u) = Phi(v) - <u, v> + Phi*(u) as torch computes it."""
-    activation = subject.activation
-    return _fenchel_young(subject, "torch", activation.potential_value, activation.conjugate_value)
-
-
-def _fenchel_young(
-    subject: Subject,
-    where: str,
-    potential: Callable[[Tensor], Tensor],
-    conjugate: Callable[[Tensor], Tensor],
-) -> Check:
-    """Check that D vanishes at v = phi(u) and is nonnegative at every other pair."""
     u, states, other = subject.wide_u, subject.wide_v, subject.wide_other
-    above = conjugate(u).double()
+    above = activation.conjugate_value(u).double()
     at_forward, elsewhere = (
-        potential(v).double() - (u * v).sum(-1) + above for v in (states, other)
+        activation.potential_value(v).double() - (u * v).sum(-1) + above for v in (states, other)
     )
     negative = (-elsewhere).clamp(min=0)
     error = torch.where(at_forward.isnan(), at_forward, torch.maximum(at_forward.abs(), negative))
@@ -442,7 +421,7 @@ def _fenchel_young(
         )
 
     tested = f"{len(u)} pairs at v = forward(u), {len(u)} elsewhere"
-    return judge(f"tight divergence in {where}: D >= 0", tested, error, _VALUE, tell)
+    return judge("tight divergence: D >= 0", tested, error, _VALUE, tell)
 
 
 def potential_values(subject: Subject) -> Check:
@@ -525,28 +504,6 @@ def conjugate_gradient(subject: Subject) -> Check:
 
 
 # The proximal map and the projection, against CVXPY and against the forward map
-
-
-def prox_solved(subject: Subject) -> Check:
-    """Check prox(w, t) against CVXPY's argmin of t Phi(v) + |v - w|^2 / 2."""
-    activation, w = subject.activation, 2 * subject.u
-    name, allowed = "prox: argmin", subject.tolerance("potential")
-    tested = f"{subject.origin('prox')}, {len(w)} samples, t = 0.1, 1, 10, solved by CVXPY"
-    v, t = cp.Variable(tuple(w.shape)), cp.Parameter(nonneg=True)
-    distance = cp.sum_squares(v - w.numpy()) / 2
-    problem = _Minimizer(t * activation.potential(v) + distance, activation.domain(v), v, t)
-
-    def one(weight: float) -> Check:
-        found, right = activation.prox(w, weight).detach(), problem.solve(torch.tensor(weight))
-        if isinstance(right, str):
-            return _failed(name, tested, f"at t = {weight}: {right}.", allowed)
-        tell = (
-            f"at w = {{}} and t = {weight:g} prox gives {{}}, but "
-            "the argmin of t Phi(v) + |v - w|^2 / 2 is {}."
-        )
-        return judge(name, tested, relative(found, right), allowed, tell, w, found, right)
-
-    return _first(map(one, (0.1, 1.0, 10.0)))
 
 
 def prox_stationary(subject: Subject) -> Check:
