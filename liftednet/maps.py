@@ -224,22 +224,19 @@ class Diagonal(LinearMap):
 
 
 @dataclass(frozen=True, eq=False)
-class Moved(LinearMap):
-    """Entries of v at other places, as in a delay, a turn of time, or a choice of rows.
+class Given(LinearMap):
+    """A linear map by its function and its adjoint, the same for every sample.
 
     Attributes:
         forth: A.
         back: A'.
-        whole_rows: whether rows are moved, each with all of its units.
-        by_sample: whether units are moved, each within its sample.
+        bound: of the largest eigenvalue of A'A.
     """
 
     forth: Function
     back: Function
-    whole_rows: bool = True
-    by_sample: bool = False
-    moves = True
-    squared_norm = 1.0
+    bound: float = 1.0
+    by_sample = True
 
     def apply(self, v: Tensor) -> Tensor:
         """Return A v."""
@@ -248,6 +245,25 @@ class Moved(LinearMap):
     def adjoint(self, u: Tensor) -> Tensor:
         """Return A'u."""
         return self.back(u)
+
+    @property
+    def squared_norm(self) -> float:
+        """The bound."""
+        return self.bound
+
+
+@dataclass(frozen=True, eq=False)
+class Moved(Given):
+    """Entries of v at other places, as in a delay, a turn of time, or a choice of rows.
+
+    Attributes:
+        whole_rows: whether rows are moved, each with all of its units.
+        by_sample: whether units are moved, each within its sample.
+    """
+
+    whole_rows: bool = True
+    by_sample: bool = False
+    moves = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,35 +290,6 @@ class Columns(LinearMap):
     def adjoint(self, u: Tensor) -> Tensor:
         """Return the columns where v stands."""
         return u[..., self.place]
-
-
-@dataclass(frozen=True, eq=False)
-class Given(LinearMap):
-    """A linear map by its function and its adjoint, the same for every sample.
-
-    Attributes:
-        forth: A.
-        back: A'.
-        bound: of the largest eigenvalue of A'A.
-    """
-
-    forth: Function
-    back: Function
-    bound: float
-    by_sample = True
-
-    def apply(self, v: Tensor) -> Tensor:
-        """Return A v."""
-        return self.forth(v)
-
-    def adjoint(self, u: Tensor) -> Tensor:
-        """Return A'u."""
-        return self.back(u)
-
-    @property
-    def squared_norm(self) -> float:
-        """The bound."""
-        return self.bound
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from inspect import signature
+from inspect import isabstract, signature
 from operator import add
+from types import ModuleType
 from typing import Any, TypeVar
 
 from liftednet import activations, losses, penalties
@@ -20,27 +21,24 @@ from liftednet.penalties import Penalty
 T = TypeVar("T")
 
 _ALSO = {"logistic": "Sigmoid"}  # as scikit-learn calls it
-_LOSSES: dict[str, Callable[..., Loss]] = {
-    "CrossEntropy": losses.CrossEntropy,
-    "SquaredError": losses.SquaredError,
-    "BinaryCrossEntropy": losses.BinaryCrossEntropy,
-    "SimplexCrossEntropy": losses.SimplexCrossEntropy,
-    "Quantile": losses.Quantile,
-    "Huber": losses.Huber,
-}
 
 
-def _takes_numbers(kind: Callable[..., Any]) -> bool:
-    """Return whether numbers suffice to make a part."""
-    needed = (x for x in signature(kind).parameters.values() if x.default is x.empty)
-    return all(x.annotation == "float" for x in needed)
+def _by_numbers(room: ModuleType) -> dict[str, Callable[..., Any]]:
+    """Return the parts of a room that numbers suffice to make."""
+    parts = {name: getattr(room, name) for name in room.__all__ if name != "Declared"}
+    return {
+        name: part
+        for name, part in parts.items()
+        if not isabstract(part)
+        and all(
+            x.annotation == "float"
+            for x in signature(part).parameters.values()
+            if x.default is x.empty
+        )
+    }
 
 
-_PENALTIES: dict[str, Callable[..., Penalty]] = {
-    name: getattr(penalties, name)
-    for name in penalties.__all__
-    if name not in ("Declared", "Penalty") and _takes_numbers(getattr(penalties, name))
-}
+_LOSSES, _PENALTIES = _by_numbers(losses), _by_numbers(penalties)
 
 
 def activation_named(name: str) -> Activation:

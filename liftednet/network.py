@@ -411,12 +411,9 @@ class Network:
     @property
     def parameters(self) -> list[Parameter]:
         """The weights, in the order in which a forward pass meets them; named on the way."""
-        found: dict[Parameter, None] = {}
-        for group in self.groups():
-            for state in group:
-                found.update(dict.fromkeys(parameters_of(state.argument)))
-        for term in self.terms:
-            found.update(dict.fromkeys(parameters_of(term.argument)))
+        below = [state.argument for group in self.groups() for state in group]
+        below += [term.argument for term in self.terms]
+        found = dict.fromkeys(weights for argument in below for weights in parameters_of(argument))
         return [_named(weights, "weights", number) for number, weights in enumerate(found)]
 
     def groups(self) -> list[list[State]]:
@@ -431,9 +428,8 @@ class Network:
         order = _sorted(direct)
         reached = _closure(through)
         groups: list[list[State]] = []
-        placed: set[State] = set()
         for state in order:
-            if state in placed:
+            if any(state in group for group in groups):
                 continue
             together = [
                 s for s in order if s is state or (state in reached[s] and s in reached[state])
@@ -441,7 +437,6 @@ class Network:
             if len(together) > 1 or state in through[state]:
                 _refuse_turns(together)
             groups.append(together)
-            placed.update(together)
         return _after_needs(groups, reached)
 
     def _states_in(self, expression: Expression, delayed: bool) -> set[State]:
@@ -463,7 +458,7 @@ class Network:
         self.groups()
         for argument in self.arguments:
             self._states_in(argument, delayed=True)
-            _check_layers(argument)
+            _refuse_curved(argument)
         outputs = {term.state for term in self.terms if term.state is not None}
         for argument in self.arguments:
             if inside := outputs & set(_states(argument, delayed=True)):
@@ -471,22 +466,11 @@ class Network:
 
     def curved(self) -> Applied | None:
         """Return a layer that is not affine, which minibatches alone can train; None without."""
-        found = (curved_in(argument) for argument in self.arguments)
-        return next((layer for layer in found if layer is not None), None)
+        return next((layer for layer in self.layers() if not layer.layer.affine), None)
 
     def layers(self) -> Iterator[Applied]:
         """Yield every layer, each once, after those that it stands on."""
-        seen: set[int] = set()
-
-        def visit(expression: Any) -> Iterator[Applied]:
-            if isinstance(expression, Applied) and id(expression) not in seen:
-                seen.add(id(expression))
-                for argument in expression.arguments:
-                    yield from visit(argument)
-                yield expression
-
-        for argument in self.arguments:
-            yield from visit(argument)
+        return layers_in(*self.arguments)
 
     @property
     def arguments(self) -> list[Expression]:
@@ -514,26 +498,27 @@ def ends_of(argument: Expression) -> Ends | None:
     return None
 
 
-def _check_layers(expression: Expression) -> None:
+def layers_in(*expressions: Any) -> Iterator[Applied]:
+    """Yield every layer of some expressions, each once, after those that it stands on."""
+    seen: set[int] = set()
+
+    def visit(expression: Any) -> Iterator[Applied]:
+        if isinstance(expression, Applied) and id(expression) not in seen:
+            seen.add(id(expression))
+            for argument in expression.arguments:
+                yield from visit(argument)
+            yield expression
+
+    for expression in expressions:
+        yield from visit(expression)
+
+
+def _refuse_curved(expression: Expression) -> None:
     """Refuse a layer that was declared elsewhere and is not affine."""
-    if not isinstance(expression, Applied):
-        return
-    inside = [x for x in expression.arguments if isinstance(x, Expression)]
-    for argument in inside:
-        _check_layers(argument)
-    if not type(expression.layer).__module__.startswith("liftednet."):
-        steps = _STEPS if expression.sequence else None
-        check_layer(expression.layer, *(x.shape for x in inside), steps=steps)
-
-
-def curved_in(expression: Expression) -> Applied | None:
-    """Return a layer in an expression that is not affine in each of its arguments."""
-    if not isinstance(expression, Applied):
-        return None
-    if not expression.layer.affine:
-        return expression
-    inside = (curved_in(x) for x in expression.arguments if isinstance(x, Expression))
-    return next((layer for layer in inside if layer is not None), None)
+    for layer in layers_in(expression):
+        if not type(layer.layer).__module__.startswith("liftednet."):
+            shapes = [x.shape for x in layer.arguments if isinstance(x, Expression)]
+            check_layer(layer.layer, *shapes, steps=_STEPS if layer.sequence else None)
 
 
 def _pair(bounds: object) -> tuple[float, float]:
@@ -544,12 +529,7 @@ def _pair(bounds: object) -> tuple[float, float]:
 
 def weighed_in(expression: Expression) -> Iterator[Applied]:
     """Yield the layers with weights in an expression, arguments first."""
-    if isinstance(expression, Applied):
-        for argument in expression.arguments:
-            if isinstance(argument, Expression):
-                yield from weighed_in(argument)
-        if expression.weights is not None:
-            yield expression
+    return (layer for layer in layers_in(expression) if layer.weights is not None)
 
 
 def parameters_of(expression: Expression) -> Iterator[Parameter]:
@@ -597,35 +577,21 @@ def _closure(needs: dict[State, set[State]]) -> dict[State, set[State]]:
 
 def _after_needs(groups: list[list[State]], reached: dict[State, set[State]]) -> list[list[State]]:
     """Return the groups, each after those that it needs."""
-    order: list[list[State]] = []
-    left = list(groups)
+    order, left = [], list(groups)
     while left:
-        ready = next(
-            group
-            for group in left
-            if not any(
-                s in reached[group[0]] for other in left if other is not group for s in other
-            )
-        )
-        left.remove(ready)
-        order.append(ready)
+        others = [(group, {s for x in left if x is not group for s in x}) for group in left]
+        order.append(next(group for group, rest in others if not reached[group[0]] & rest))
+        left.remove(order[-1])
     return order
 
 
 def _refuse_turns(group: Sequence[State]) -> None:
-    def visit(expression: Expression) -> None:
-        if not isinstance(expression, Applied) or not expression.variables & set(group):
-            return
-        if isinstance(expression.layer, Turn | Early | Late):
+    for layer in layers_in(*(state.argument for state in group)):
+        if isinstance(layer.layer, Turn | Early | Late) and layer.variables & set(group):
             raise DeclarationError(
-                f"{group[0]} depends on itself through {type(expression.layer).__name__}, not only "
+                f"{group[0]} depends on itself through {type(layer.layer).__name__}, not only "
                 "through delays: states can run in one direction of time alone."
             )
-        for argument in expression.arguments:
-            visit(argument)
-
-    for state in group:
-        visit(state.argument)
 
 
 def _state_shape(activation: Activation, argument: Expression) -> Shape:

@@ -15,7 +15,6 @@ from liftednet.layers.expression import Expression, Parameter, apply, as_express
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, by_autograd, weight_rows
 from liftednet.maps import LinearMap
 from liftednet.penalties import Penalty
-from liftednet.samples import Weights
 from liftednet.validation import require_count, require_flag
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d}
@@ -106,9 +105,8 @@ class Convolution(Layer):
         """Return (channels below a group * entries of the window, channels)."""
         return prod(self._kernel[1:]), self.channels
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the convolution, (..., units)."""
-        assert weights is not None  # it has weights
         return self._convolved(arguments[0], weights.matrix, weights.bias)
 
     def _convolved(self, x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
@@ -118,16 +116,14 @@ class Convolution(Layer):
         u = convolve(images, window, bias, self.stride, self.padding, self.dilation, self.groups)
         return u.reshape(*x.shape[:-1], prod(self.shape()))
 
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
+    def constant(self, position: int, arguments: Arguments, weights: Any) -> Constant:
         """Return b at every position, (units,), or None."""
-        assert weights is not None  # it has weights
         if weights.bias is None:
             return None
         return weights.bias.repeat_interleave(prod(self.shape()[1:]))
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> x convolved."""
-        assert weights is not None  # it has weights
         matrix = weights.matrix
 
         def forth(x: Tensor) -> Tensor:
@@ -151,7 +147,7 @@ class Convolution(Layer):
         gram = at @ at.mH if at.shape[-2] <= at.shape[-1] else at.mH @ at
         return float(torch.linalg.eigvalsh(gram)[..., -1].max())
 
-    def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
+    def weight_map(self, arguments: Arguments, weights: Any) -> LinearMap:
         """Return [K; b] -> [patches, 1] [K; b], its rows put together to images again."""
         if self.groups > 1:
             return super().weight_map(arguments, weights)
@@ -218,7 +214,7 @@ class AveragePooling(Layer):
         sizes = zip(self.below[1:], self.window, self.stride, strict=True)
         return (self.below[0], *((size - window) // step + 1 for size, window, step in sizes))
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the means, (..., units)."""
         return self._pooled(arguments[0])
 
@@ -227,7 +223,7 @@ class AveragePooling(Layer):
         means: Tensor = pool(x.reshape(-1, *self.below), self.window, self.stride)
         return means.reshape(*x.shape[:-1], prod(self.shape()))
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> the means."""
         overlaps = (ceil(size / step) for size, step in zip(self.window, self.stride, strict=True))
         # |A|_2^2 is at most the largest sum of a row, 1, times that of a column.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from liftednet.layers.expression import Expression, Parameter, apply
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, columns, weight_rows
 from liftednet.maps import Composed, Given, LinearMap, Moved, Rows, Times
 from liftednet.penalties import Penalty
-from liftednet.samples import Design, Weights, squared_norm_of
+from liftednet.samples import Design, squared_norm_of
 from liftednet.validation import require_count, require_flag
 
 
@@ -44,22 +45,19 @@ class Dense(Layer):
         """Return (inputs, units)."""
         return columns(shapes[0]), self.units
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return x W + b, (..., units)."""
-        assert weights is not None  # it has weights
         return weights.apply(arguments[0])
 
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
+    def constant(self, position: int, arguments: Arguments, weights: Any) -> Constant:
         """Return b, (units,), or None."""
-        assert weights is not None  # it has weights
         return weights.bias
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> x W."""
-        assert weights is not None  # it has weights
         return Times(weights.matrix)
 
-    def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
+    def weight_map(self, arguments: Arguments, weights: Any) -> LinearMap:
         """Return [W; b] -> [x, 1] [W; b]."""
         x: Tensor = arguments[0]
         if x.ndim == 2:
@@ -73,8 +71,7 @@ class Dense(Layer):
 
     def inputs(self, arguments: Arguments) -> Tensor:
         """Return x, (samples, inputs)."""
-        x: Tensor = arguments[0]
-        return x.flatten(0, -2)
+        return arguments[0].flatten(0, -2)
 
 
 @dataclass(frozen=True)
@@ -99,20 +96,17 @@ class DenseAtPositions(Layer):
         """Return (inputs, units)."""
         return self.below[-1], self.units
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return x W + b, (..., positions * units)."""
-        assert weights is not None  # it has weights
         x: Tensor = arguments[0]
         return weights.apply(self.inputs(arguments)).reshape(*x.shape[:-1], self._together)
 
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
+    def constant(self, position: int, arguments: Arguments, weights: Any) -> Constant:
         """Return b at every position, (positions * units,), or None."""
-        assert weights is not None  # it has weights
         return None if weights.bias is None else weights.bias.repeat(prod(self.below[:-1]))
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> x W at every position."""
-        assert weights is not None  # it has weights
         matrix = weights.matrix
 
         def through(v: Tensor, factor: Tensor) -> Tensor:
@@ -125,7 +119,7 @@ class DenseAtPositions(Layer):
             squared_norm_of(matrix),
         )
 
-    def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
+    def weight_map(self, arguments: Arguments, weights: Any) -> LinearMap:
         """Return [W; b] -> [x, 1] [W; b], the positions of a sample in one row again."""
         leading = arguments[0].shape[:-1]
         return weight_rows(
@@ -142,8 +136,7 @@ class DenseAtPositions(Layer):
 
     def inputs(self, arguments: Arguments) -> Tensor:
         """Return x at all positions, (samples * positions, inputs)."""
-        x: Tensor = arguments[0]
-        return x.reshape(-1, self.below[-1])
+        return arguments[0].reshape(-1, self.below[-1])
 
 
 def dense(

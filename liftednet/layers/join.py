@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from torch import Tensor
 from liftednet.errors import DataError
 from liftednet.layers.layer import Arguments, Layer, Moving, Shape, columns
 from liftednet.maps import Columns, Diagonal, Identity, LinearMap, Moved
-from liftednet.samples import Weights
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Sum(Layer):
         """
         return _one_shape("a sum", shapes)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the sum."""
         total: Tensor = arguments[0]
         for x in arguments[1:]:
             total = total + x
         return total
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the identity."""
         return Identity()
 
@@ -52,7 +52,7 @@ class Shaped(Moving):
         """Return the other shape."""
         return self.sizes
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the identity."""
         return Identity()
 
@@ -65,11 +65,11 @@ class Concatenation(Layer):
         """Return the units of all arguments."""
         return (sum(map(columns, shapes)),)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the arguments side by side."""
         return torch.cat(list(arguments), -1)
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the place of one argument among the columns."""
         widths = [x.shape[-1] for x in arguments]
         first = sum(widths[:position])
@@ -88,12 +88,12 @@ class Scaled(Layer):
     scale: float
     shift: float = 0.0
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return scale x + shift."""
         x: Tensor = arguments[0]
         return self.scale * x + self.shift
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> scale x."""
         return Diagonal(torch.tensor(self.scale).to(arguments[0]))
 
@@ -122,7 +122,7 @@ class Part(Moving):
             )
         return (self.last - self.first,)
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the choice of the units."""
         placed = Columns(slice(self.first, self.last), arguments[0].shape[-1])
         return Moved(placed.adjoint, placed.apply, whole_rows=False, by_sample=True)
@@ -143,12 +143,11 @@ class Product(Layer):
         """
         return _one_shape("a product", shapes)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return x * y."""
-        product: Tensor = arguments[0] * arguments[1]
-        return product
+        return arguments[0] * arguments[1]
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the product with the other factor."""
         return Diagonal(arguments[1 - position])
 

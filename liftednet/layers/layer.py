@@ -83,10 +83,10 @@ class Layer(ABC):
         return None
 
     @abstractmethod
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return u, (..., units)."""
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the linear part of f in one argument, the others and the weights given."""
 
         def function(v: Tensor) -> Tensor:
@@ -96,14 +96,14 @@ class Layer(ABC):
 
         return Traced(function, arguments[position])
 
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Constant:
+    def constant(self, position: int, arguments: Arguments, weights: Any) -> Constant:
         """Return f where one argument is 0, (units,) or (..., units); None where that is 0."""
         if self.homogeneous:
             return None
         zero = torch.zeros_like(arguments[position])
         return self.value([*arguments[:position], zero, *arguments[position + 1 :]], weights)
 
-    def weight_map(self, arguments: Arguments, weights: Weights) -> LinearMap:
+    def weight_map(self, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the linear part of f in [W; b], the arguments given."""
 
         def function(stacked: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class Moving(Layer):
 
     homogeneous = True
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return u, (..., units)."""
         return self.map(0, arguments, weights).apply(arguments[0])
 
@@ -237,7 +237,7 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
 
 
 def _in_one(
-    layer: Layer, arguments: Sequence[Tensor], position: int, weights: Weights | None
+    layer: Layer, arguments: Sequence[Tensor], position: int, weights: Any
 ) -> Callable[[Tensor], Tensor]:
     def function(v: Tensor) -> Tensor:
         return layer.value([*arguments[:position], v, *arguments[position + 1 :]], weights)

@@ -14,7 +14,6 @@ from torch.nn import functional
 
 from liftednet.errors import DataError
 from liftednet.layers.layer import Arguments, Layer, Shape
-from liftednet.samples import Weights
 
 _OF_BATCHES: ContextVar[bool] = ContextVar("statistics of batches", default=False)
 
@@ -91,7 +90,7 @@ class Mapped(Layer):
         """Return the shape of a sample of u."""
         return self.above.shape
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return f, (..., units)."""
         leading = arguments[0].shape[:-1]
         rows = [x.reshape(-1, x.shape[-1]) for x in arguments]
@@ -125,14 +124,12 @@ class Held(Layer):
         """Return (entries of one row of the weights, rows), torch's layout turned."""
         return matrix_shape(self.sizes)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the weights, (..., units)."""
-        assert weights is not None  # it has weights
         return weights.matrix.T.reshape(-1).expand(*arguments[0].shape[:-1], -1)
 
-    def constant(self, position: int, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def constant(self, position: int, arguments: Arguments, weights: Any) -> Tensor:
         """Return the weights, (units,)."""
-        assert weights is not None  # it has weights
         return weights.matrix.T.reshape(-1)
 
 
@@ -168,9 +165,8 @@ class Embedding(Layer):
         """Return (features, entries)."""
         return self.sizes[1], self.sizes[0]
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the rows, (..., numbers * features)."""
-        assert weights is not None  # it has weights
         x: Tensor = arguments[0]
         numbers = x.detach().round().long()
         try:
@@ -257,7 +253,7 @@ class BatchNormalization(Layer):
         """Return the shape of x."""
         return self.below
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return the standardized x, (..., units)."""
         x, known = arguments[0], self.statistics
         follows = known.follows and _OF_BATCHES.get()
@@ -299,9 +295,8 @@ class Scale(Layer):
         """Return (1, scales)."""
         return 1, prod(self.spread)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return x w + b, (..., units)."""
-        assert weights is not None  # it has weights
         x: Tensor = arguments[0]
         scale = weights.matrix.reshape(self.spread)
         found = x.reshape(-1, *self.below) * scale

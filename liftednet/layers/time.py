@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Expression, apply, as_expression
 from liftednet.layers.layer import Arguments, Layer, Moving, Shape, columns
 from liftednet.maps import LinearMap, Moved
-from liftednet.samples import Weights
 
 
 def steps_before(steps: int, lengths: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Timeline:
 class Delay(Moving):
     """u_t = x_(t-1), and 0 at the first step."""
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the delay."""
         return Moved(delayed, advanced)
 
@@ -106,7 +106,7 @@ def advanced(u: Tensor) -> Tensor:
 class Turn(Moving):
     """u = x with each sequence in reverse; the second argument is the timeline."""
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the turn, which is its own adjoint."""
         turned = arguments[1].turned
         return Moved(turned, turned)
@@ -118,7 +118,7 @@ class Early(Moving):
 
     early = 1
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the step more."""
         return Moved(with_early_step, without_early_step)
 
@@ -129,7 +129,7 @@ class Late(Moving):
 
     early = -1
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the step less."""
         return Moved(without_early_step, with_early_step)
 
@@ -152,7 +152,7 @@ class First(Layer):
         """Return (1,)."""
         return (1,)
 
-    def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
+    def value(self, arguments: Arguments, weights: Any) -> Tensor:
         """Return 1, 0, 0, ..., (steps, samples, 1)."""
         first = torch.zeros_like(arguments[0][..., :1])
         return torch.cat([first[:1] + 1, first[1:]])
@@ -173,7 +173,7 @@ class Steps(Moving):
         """Return the shape of a step, (units,)."""
         return (columns(shapes[0]) // self.steps,)
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the steps apart."""
         return Moved(lambda v: in_steps(v, self.steps), in_rows, whole_rows=False)
 
@@ -193,7 +193,7 @@ class AllSteps(Moving):
         """Return (steps, units)."""
         return (self.steps, columns(shapes[0]))
 
-    def map(self, position: int, arguments: Arguments, weights: Weights | None) -> LinearMap:
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the steps in one row."""
         return Moved(in_rows, lambda u: in_steps(u, self.steps), whole_rows=False)
 
