@@ -73,39 +73,22 @@ _ROOMS = (
     "solvers",
 )
 _NAMES = {
-    "activation": ("Activation",),
-    "check": ("check_activation",),
-    "errors": (
-        "DataError",
-        "DeclarationError",
-        "FitWarning",
-        "LiftedError",
-        "NotFittedError",
-        "OutOfMemoryError",
-        "ProcessError",
-        "SolverError",
-    ),
-    "export": ("to_torch",),
-    "layers": ("check_layer",),
-    "models.certify": ("certify",),
-    "models.estimators": ("LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"),
-    "models.from_torch": ("initialize_", "lift"),
-    "models.storage": ("load", "save"),
-    "network": ("Network",),
-    "problems": (
-        "ConstrainedFit",
-        "Design",
-        "Link",
-        "OutputFit",
-        "StateFit",
-        "StatesOverTime",
-        "WeightFit",
-        "Weights",
-    ),
-    "processes": ("shard",),
-    "solution": ("Solution", "Status"),
+    "activation": "Activation",
+    "check": "check_activation",
+    "errors": "DataError DeclarationError FitWarning LiftedError NotFittedError OutOfMemoryError "
+    "ProcessError SolverError",
+    "export": "to_torch",
+    "layers": "check_layer",
+    "models.certify": "certify",
+    "models.estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
+    "models.from_torch": "initialize_ lift",
+    "models.storage": "load save",
+    "network": "Network",
+    "problems": "ConstrainedFit Design Link OutputFit StateFit StatesOverTime WeightFit Weights",
+    "processes": "shard",
+    "solution": "Solution Status",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names}
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted({*_ROOMS, *_HOMES, "__version__"})
 

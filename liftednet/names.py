@@ -10,15 +10,13 @@ from functools import reduce
 from inspect import isabstract, signature
 from operator import add
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from liftednet import activations, losses, penalties
 from liftednet.activation import Activation
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import Loss
 from liftednet.penalties import Penalty
-
-T = TypeVar("T")
 
 _ALSO = {"logistic": "Sigmoid"}  # as scikit-learn calls it
 
@@ -59,7 +57,8 @@ def loss_named(text: str) -> Loss:
     Raises:
         DataError: there is none of that name, or its number cannot be used.
     """
-    return _made("loss", text, _LOSSES, "quantile:0.9")
+    found: Loss = _made("loss", text, _LOSSES, "quantile:0.9")
+    return found
 
 
 def penalty_named(text: str) -> Penalty:
@@ -69,10 +68,11 @@ def penalty_named(text: str) -> Penalty:
         DataError: there is none of that name, or its number cannot be used.
     """
     parts = (_made("penalty", part, _PENALTIES, "l1:0.01") for part in text.split("+"))
-    return reduce(add, parts)
+    found: Penalty = reduce(add, parts)
+    return found
 
 
-def _made(kind: str, text: Any, known: Mapping[str, Callable[..., T]], example: str) -> T:
+def _made(kind: str, text: Any, known: Mapping[str, Callable[..., Any]], example: str) -> Any:
     """Return what a name stands for, made of the number behind its colon, if any."""
     name, _, number = text.partition(":") if isinstance(text, str) else (text, "", "")
     make = known[_known(kind, name, list(known))]
