@@ -25,7 +25,6 @@ from liftednet.network import State
 from liftednet.samples import Weights
 from liftednet.validation import model_inside
 
-from .from_torch import lift
 from .prediction import Predictor
 from .shapes import CONVEX, semidefinite_lipschitz
 from .standardization import Moments
@@ -202,6 +201,8 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
         moments = dict(_standardizing(model))
     elif isinstance(model, nn.Module):
         # a model's own loss is not known, and of SquaredError outputs are the last pre-activation
+        from .from_torch import lift  # which few certificates need
+
         model = lift(model, _example(model, example), loss=SquaredError(), show=False)
         weights = model._first_weights()
         structure, moments = model.structure, {}

@@ -6,6 +6,7 @@ if __name__ == "solvers":
         "`pip install -c constraints.txt -e .`, then import liftednet.solvers"
     )
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .accelerated import Accelerated, ProximalWeights
@@ -18,11 +19,9 @@ from .compiled import (
     CompiledSmall,
     CompiledSmallWeights,
 )
-from .differentiable import solve_differentiable
 from .dual import Dual
 from .dual_ascent import DualAscent
 from .generalized_linear import GeneralizedLinear
-from .gradient import FrankWolfe, TemporalSimplexDescent
 from .interior_point import InteriorPoint
 from .newton_states import NewtonStates
 from .output import ClosedForm, SimplexDual
@@ -32,7 +31,16 @@ from .ridge import Ridge
 from .ridge_sums import RidgeSums
 
 if TYPE_CHECKING:
+    from .differentiable import solve_differentiable
+    from .gradient import FrankWolfe, TemporalSimplexDescent
     from .reference import Reference
+
+_LATER = {
+    "FrankWolfe": "gradient",
+    "Reference": "reference",
+    "TemporalSimplexDescent": "gradient",
+    "solve_differentiable": "differentiable",
+}
 
 __all__ = [
     "Accelerated",
@@ -69,9 +77,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the reference solver, and CVXPY with it, when it is first asked for."""
-    if name == "Reference":
-        from .reference import Reference
-
-        return Reference
+    """Import what few need when it is first asked for."""
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
