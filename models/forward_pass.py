@@ -1,25 +1,50 @@
-"""The forward pass of a graph: states one after another, those with delays step by step."""
+"""The forward pass of a graph: states one after another, those with delays step by step.
+
+LSTM and GRU layers run over all their steps forth and back without a graph of autograd for each
+step: a step is a dozen operations on small tensors, whose nodes would cost more than they do.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
-from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
-from liftednet.layers.time import Delay, delayed
+from liftednet.layers.expression import (
+    TIME,
+    Applied,
+    Expression,
+    Variable,
+    affine_in,
+    value_of,
+)
+from liftednet.layers.time import Delay, Early, First, Late, delayed
 from liftednet.maps import Moved, Times, chain
-from liftednet.network import State
+from liftednet.network import Cell, State
+from liftednet.samples import Weights
 from liftednet.solvers.gauss_newton.objective import recurrence
-
-from .cells import Rules
 
 Values = dict[Any, Any]  # of variables, by their identity
 Activate = Callable[[State, Tensor], Tensor]
+
+
+class Rule(Protocol):
+    """How states follow from pre-activations, and what a push on the states asks of these."""
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return the states."""
+
+    def gradient(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
+        """Return what stands for phi'(u) times a gradient on the states."""
+
+
+Rules = Callable[[State], Any]  # a `Rule`, or where nothing is differentiated an activation
 
 
 def passed_forward(
@@ -88,7 +113,7 @@ def _over_time(
         found = cell.run(values, known, rules)
     else:
         fast = _driven(group, values, activate) if len(group) == 1 else None
-        states = [fast] if fast is not None else _Steps(group, values, known, activate).run()
+        states = _stepwise(group, values, known, activate) if fast is None else [fast]
         found = dict(zip(group, states, strict=True))
     return {state: counted_steps(state, rows, values) for state, rows in found.items()}
 
@@ -120,65 +145,89 @@ def _zeros(state: State, values: Values) -> Tensor:
     return like.new_zeros(timeline.steps, timeline.known.shape[0], state.units)
 
 
-class _Steps:
-    """States that depend on one another through delays, a step of all after another."""
+class Moment:
+    """The values of one step, and what the next may ask of it."""
 
     def __init__(
-        self, group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate
+        self,
+        weights: Values,
+        like: Tensor,
+        given: Callable[[Expression], Tensor | None],
+        previous: Moment | None,
+        early: bool = False,
     ) -> None:
-        self._group, self._values, self._known = group, values, known
-        self._activate = activate
-        self._given: dict[int, tuple[Tensor, ...]] = {}
-        self._now: dict[int, Tensor] = {}
-        self._before: dict[int, Tensor] | None = None
+        """Begin without values.
 
-    def run(self) -> list[Tensor]:
-        """Return the states of every step, (steps, samples, units) each."""
-        steps = len(_zeros(self._group[0], self._values))
-        rows: list[list[Tensor]] = [[] for _ in self._group]
-        for step in range(steps):
-            self._now = {}
-            for state, found in zip(self._group, rows, strict=True):
-                row = self._activate(state, self._at(state.argument, step))
-                self._now[id(state)] = row
-                found.append(row)
-            self._before = self._finished(step)
-        return [torch.stack(found) for found in rows]
+        Args:
+            weights: by their parameters, among other values.
+            like: (samples, any) of the type of the values.
+            given: returns what is known of an expression at this step, else None.
+            previous: the step before; None for none.
+            early: whether this is the step before all.
+        """
+        self._weights, self._like, self._given = weights, like, given
+        self._previous, self._early = previous, early
+        self._known: dict[int, Tensor] = {}
 
-    def _finished(self, step: int) -> dict[int, Tensor]:
-        """Return what the next step may ask of this one."""
-        for state in self._group:
-            for expression in delayed_in(state.argument):
-                self._at(expression, step)
-        return self._now
+    def pass_forward(
+        self, states: Sequence[State], activate: Activate, outputs: Sequence[Expression] = ()
+    ) -> list[Tensor]:
+        """Return states at this step, with outputs and what is delayed, and forget the last."""
+        for state in states:
+            self._known[id(state)] = activate(state, self.value(state.argument))
+        for argument in (*(state.argument for state in states), *outputs):
+            for expression in delayed_in(argument):
+                self.value(expression)
+        for output in outputs:
+            self.value(output)
+        self._previous = None
+        return [self._known[id(state)] for state in states]
 
-    def _at(self, expression: Expression, step: int) -> Tensor:
-        if not expression.variables & set(self._group):
-            return self._of_all_steps(expression)[step]
-        if id(expression) not in self._now:
-            assert isinstance(expression, Applied)  # states stand there already
-            self._now[id(expression)] = self._applied(expression, step)
-        return self._now[id(expression)]
+    def value(self, expression: Expression) -> Tensor:
+        """Return an expression at this step, (samples, units)."""
+        if id(expression) not in self._known:
+            found = self._given(expression)
+            if found is None:
+                assert isinstance(expression, Applied)  # states and inputs are known already
+                found = self._applied(expression)
+            self._known[id(expression)] = found
+        return self._known[id(expression)]
 
-    def _of_all_steps(self, expression: Expression) -> tuple[Tensor, ...]:
-        """Return the steps of what does not depend on the states, cut apart once."""
-        if id(expression) not in self._given:
-            self._given[id(expression)] = value_of(expression, self._values, self._known).unbind()
-        return self._given[id(expression)]
-
-    def _applied(self, expression: Applied, step: int) -> Tensor:
+    def _applied(self, expression: Applied) -> Tensor:
+        inside, samples = expression.arguments[0], self._like.shape[0]
+        if isinstance(expression.layer, First):
+            return self._like.new_full((samples, 1), float(self._early))
+        if isinstance(expression.layer, Early | Late):
+            if isinstance(expression.layer, Early) and self._early:
+                return self._like.new_zeros(samples, inside.units)
+            return self.value(inside)
         if isinstance(expression.layer, Delay):
-            (inside,) = expression.arguments
-            if self._before is None:
-                return _zeros(self._group[0], self._values)[0].new_zeros(
-                    self._values[TIME].known.shape[0], inside.units
-                )
-            if not inside.variables & set(self._group):
-                return self._of_all_steps(expression)[step]
-            return self._before[id(inside)]
-        arguments = [self._at(x, step) for x in expression.arguments]
-        weights = None if expression.weights is None else self._values[expression.weights]
-        return expression.layer.value(arguments, weights)
+            if self._previous is None:
+                return self._like.new_zeros(samples, inside.units)
+            return self._previous.value(inside)
+        weights = None if expression.weights is None else self._weights[expression.weights]
+        return expression.layer.value([self.value(x) for x in expression.arguments], weights)
+
+
+def _stepwise(
+    group: Sequence[State], values: Values, known: dict[int, Any], activate: Activate
+) -> list[Tensor]:
+    """Return states that depend on one another through delays, (steps, samples, units) each."""
+    cut: dict[int, tuple[Tensor, ...]] = {}
+
+    def given(step: int, expression: Expression) -> Tensor | None:
+        """Return a step of what does not depend on the states, cut apart once."""
+        if expression.variables & set(group):
+            return None
+        if id(expression) not in cut:
+            cut[id(expression)] = value_of(expression, values, known).unbind()
+        return cut[id(expression)][step]
+
+    rows, moment = [], None
+    for step, like in enumerate(_zeros(group[0], values).unbind()):
+        moment = Moment(values, like, partial(given, step), moment)
+        rows.append(moment.pass_forward(group, activate))
+    return [torch.stack(found) for found in zip(*rows, strict=True)]
 
 
 def delayed_in(expression: Expression) -> list[Expression]:
@@ -187,3 +236,207 @@ def delayed_in(expression: Expression) -> list[Expression]:
         return []
     inside = [y for x in expression.arguments if isinstance(x, Expression) for y in delayed_in(x)]
     return [*inside, expression.arguments[0]] if isinstance(expression.layer, Delay) else inside
+
+
+Passed = Sequence[Tensor]  # W x + b and V h_(t-1) + c of all steps, and the states
+
+
+@dataclass(frozen=True, eq=False)
+class Gated(Cell):
+    """States that follow from W x + b and V h_(t-1) + c, a step after another.
+
+    Attributes:
+        given: W x + b.
+        kept: V h_(t-1) + c, with weights of its own.
+        states: of the layer, in the order that the subclass tells.
+    """
+
+    given: Expression
+    kept: Applied
+    states: tuple[State, ...]
+
+    def run(
+        self, values: Mapping[Variable, Any], known: dict[int, Any], rules: Rules
+    ) -> dict[State, Tensor]:
+        """Return the states of all steps, differentiable in the weights and in what is given.
+
+        Products of a step are in the type of the weights, whatever others are in: a gradient is
+        lam (phi(u) - target) with u computed again, and lam times a rounding is no gradient.
+        """
+        assert self.kept.weights is not None  # a plain layer has some
+        weights = values[self.kept.weights]
+        given = value_of(self.given, values, known).to(weights.matrix)
+        with torch.autocast(given.device.type, enabled=False):
+            return self._run(given, weights, known, rules)
+
+    def _run(
+        self, given: Tensor, weights: Weights, known: dict[int, Any], rules: Rules
+    ) -> dict[State, Tensor]:
+        of = [rules(state) for state in self.states]
+        with torch.no_grad():
+            rows = [torch.stack(x) for x in zip(*self._forth(given, weights, of), strict=True)]
+        if not torch.is_grad_enabled():
+            return dict(zip(self.states, rows, strict=True))
+        before = delayed(self._output(rows))
+        known[id(self.kept)] = kept = self.kept.layer.value([before], weights)
+        found = _OverTime.apply(  # type: ignore[no-untyped-call]
+            self, of, weights.matrix.detach(), given, kept, *rows
+        )
+        return dict(zip(self.states, found, strict=True))
+
+    @abstractmethod
+    def _output(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return h of all steps."""
+
+    @abstractmethod
+    def _forth(
+        self, given: Tensor, weights: Weights, rules: Sequence[Rule]
+    ) -> Iterator[Sequence[Tensor]]:
+        """Yield the states of each step."""
+
+    @abstractmethod
+    def back(
+        self, rules: Sequence[Rule], back: Tensor, passed: Passed, pushes: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients in both terms.
+
+        Args:
+            rules: of the states.
+            back: V transposed.
+            passed: the terms and the states of all steps.
+            pushes: gradients in each of the states, from outside of the layer.
+        """
+
+
+class _OverTime(torch.autograd.Function):
+    """The states of all steps, whose backward pass is a loop over time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, cell: Gated, rules: Sequence[Rule], matrix: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return the states as they are, (steps, samples, units) each."""
+        ctx.cell, ctx.rules, ctx.back = cell, rules, matrix.T.contiguous()
+        rows = tuple(x.view_as(x) for x in tensors[2:])
+        ctx.save_for_backward(*tensors[:2], *rows)
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients in both terms."""
+        gradients = ctx.cell.back(ctx.rules, ctx.back, ctx.saved_tensors, pushes)
+        return None, None, None, *gradients, *(None for _ in pushes)
+
+
+class LSTM(Gated):
+    """i, f, o = sigmoid(.), g = tanh(.), c_t = f c_(t-1) + i g, h = o tanh(c).
+
+    States: [i, f], g, c, o, tanh(c); pre-activations [i, f, g, o].
+    """
+
+    def _output(self, rows: Sequence[Tensor]) -> Tensor:
+        return rows[3] * rows[4]
+
+    def _forth(
+        self, given: Tensor, weights: Weights, rules: Sequence[Rule]
+    ) -> Iterator[Sequence[Tensor]]:
+        gate, fresh, _, out, bend = rules
+        n, matrix = given.shape[2] // 4, weights.matrix
+        h = c = given.new_zeros(given.shape[1], n)
+        for u in (given if weights.bias is None else given + weights.bias).unbind():
+            u = torch.addmm(u, h, matrix)
+            gates, g = gate.forward(u[:, : 2 * n]), fresh.forward(u[:, 2 * n : 3 * n])
+            o = out.forward(u[:, 3 * n :])
+            c = torch.addcmul(gates[:, n:] * c, gates[:, :n], g)
+            bent = bend.forward(c)
+            h = o * bent
+            yield gates, g, c, o, bent
+
+    def back(
+        self, rules: Sequence[Rule], back: Tensor, passed: Passed, pushes: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return one gradient for both terms: they stand in a sum alone."""
+        (gate, fresh, _, out, bend), (given, kept, *rows) = rules, passed
+        n, u = given.shape[2] // 4, given + kept
+        slope = torch.empty_like(u)
+        push = torch.empty_like(rows[0][0])  # on [i, f]
+        later, after = torch.zeros_like(rows[2][0]), torch.zeros_like(u[0])
+        parts = (u, slope, delayed(rows[2]), *rows, *pushes)
+        for u_t, slope_t, before, gates, g, c, o, bent, *given_t in _backwards(parts):
+            on_gates, on_g, on_c, on_o, on_bent = given_t
+            h = after @ back
+            of_bent = bend.gradient(c, bent, torch.addcmul(on_bent, h, o))
+            of_c = later + on_c + of_bent
+            torch.addcmul(on_gates[:, :n], of_c, g, out=push[:, :n])
+            torch.addcmul(on_gates[:, n:], of_c, before, out=push[:, n:])
+            of_gates = gate.gradient(u_t[:, : 2 * n], gates, push)
+            i, f = gates[:, :n], gates[:, n:]
+            of_g = fresh.gradient(u_t[:, 2 * n : 3 * n], g, torch.addcmul(on_g, of_c, i))
+            of_o = out.gradient(u_t[:, 3 * n :], o, torch.addcmul(on_o, h, bent))
+            after = torch.cat([of_gates, of_g, of_o], 1, out=slope_t)
+            later = of_c * f
+        return slope, slope
+
+
+class GRU(Gated):
+    """r, z = sigmoid(.), n = tanh(. + r (V h_(t-1) + c)), h_t = z h_(t-1) + (1 - z) n.
+
+    States: [r, z], n, h; pre-activations [r, z, n].
+    """
+
+    def _output(self, rows: Sequence[Tensor]) -> Tensor:
+        return rows[2]
+
+    def _forth(
+        self, given: Tensor, weights: Weights, rules: Sequence[Rule]
+    ) -> Iterator[Sequence[Tensor]]:
+        gate, fresh, _ = rules
+        n = given.shape[2] // 3
+        h = given.new_zeros(given.shape[1], n)
+        for u in given.unbind():
+            kept = weights.apply(h)
+            gates = gate.forward(u[:, : 2 * n] + kept[:, : 2 * n])
+            new = fresh.forward(torch.addcmul(u[:, 2 * n :], gates[:, :n], kept[:, 2 * n :]))
+            h = torch.lerp(new, h, gates[:, n:])
+            yield gates, new, h
+
+    def back(
+        self, rules: Sequence[Rule], back: Tensor, passed: Passed, pushes: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradients in both terms: r multiplies a part of the second alone."""
+        (gate, fresh, _), (given, kept, *rows) = rules, passed
+        n = given.shape[2] // 3
+        gated = given[..., : 2 * n] + kept[..., : 2 * n]
+        curved = torch.addcmul(given[..., 2 * n :], rows[0][..., :n], kept[..., 2 * n :])
+        apart = delayed(rows[2]) - rows[1]
+        slope, slope_kept = torch.empty_like(given), torch.empty_like(kept)
+        push = torch.empty_like(rows[0][0])  # on [r, z]
+        later, after = torch.zeros_like(rows[2][0]), torch.zeros_like(kept[0])
+        parts = (gated, curved, kept[..., 2 * n :], apart, slope, slope_kept, *rows[:2], *pushes)
+        for (
+            u_gates,
+            u_new,
+            kept_t,
+            apart_t,
+            slope_t,
+            slope_kept_t,
+            gates,
+            new,
+            *given_t,
+        ) in _backwards(parts):
+            on_gates, on_new, on_h = given_t
+            r, z = gates[:, :n], gates[:, n:]
+            of_h = torch.addmm(later + on_h, after, back)
+            later = of_h * z
+            of_new = fresh.gradient(u_new, new, on_new + of_h - later)
+            torch.addcmul(on_gates[:, :n], of_new, kept_t, out=push[:, :n])
+            torch.addcmul(on_gates[:, n:], of_h, apart_t, out=push[:, n:])
+            of_gates = gate.gradient(u_gates, gates, push)
+            torch.cat([of_gates, of_new], 1, out=slope_t)
+            after = torch.cat([of_gates, of_new * r], 1, out=slope_kept_t)
+        return slope, slope_kept
+
+
+def _backwards(parts: Sequence[Tensor]) -> Iterator[tuple[Tensor, ...]]:
+    """Return the steps of all parts, the last first."""
+    yield from reversed(list(zip(*(x.unbind() for x in parts), strict=True)))

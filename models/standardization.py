@@ -117,7 +117,8 @@ class Standardization:
 
         Their center is rounded, too, and what is left of both is no signal: fits would follow it.
         """
-        if (still := self.still.get(variable)) is None:  # type: ignore[call-overload]
+        still = self.still.get(variable) if isinstance(variable, Input) else None
+        if still is None:
             return found
         center = self.moments[variable].center.to(raw)
         constant = (raw - center).abs() <= _rounding(raw) * center.abs()

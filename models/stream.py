@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers.expression import Applied, Expression, Input
-from liftednet.layers.time import Delay, Early, First, Late, Turn
-from liftednet.network import State
+from liftednet.layers.expression import Expression, Input
+from liftednet.layers.time import Turn
 from liftednet.validation import as_tensor, require_finite
 
 from .block import Structure
 from .data import Data
-from .forward_pass import Values, delayed_in, refuse_overflow
+from .forward_pass import Moment, Values, refuse_overflow
 from .standardization import Standardization
 
 
@@ -48,8 +48,9 @@ def streamed(
             output overflows.
     """
     (given,) = structure.network.inputs
+    arguments = [term.argument for term in structure.network.terms]
     like = next(iter(weights.values())).matrix
-    moment: _Moment | None = None
+    moment: Moment | None = None
     samples: int | str = "samples"
     if not isinstance(steps, Iterable):
         raise DataError(f"a stream needs steps one after another, got {type(steps).__name__}.")
@@ -64,8 +65,8 @@ def streamed(
         row = standardization.of(Data({given: row})).like
         if moment is None:
             moment, samples = _before_all(structure, weights, row), len(row)
-        moment = _Moment(structure, weights, row, moment)
-        moment.pass_forward(structure.states)
+        moment = Moment(weights, row, partial(_only_input, row), moment)
+        moment.pass_forward(structure.states, structure.activated, arguments)
         outputs = [
             standardization.answer(term, term.activation.forward(moment.value(term.argument)))
             for term in structure.network.terms
@@ -74,64 +75,16 @@ def streamed(
         yield outputs
 
 
-def _before_all(structure: Structure, weights: Values, row: Tensor) -> _Moment | None:
+def _before_all(structure: Structure, weights: Values, row: Tensor) -> Moment | None:
     """Return the step before all, where there are states that have one."""
     early = [state for state in structure.states if state.early]
     if not early:
         return None
-    moment = _Moment(structure, weights, torch.zeros_like(row), None, early=True)
-    moment.pass_forward(early)
+    row = torch.zeros_like(row)
+    moment = Moment(weights, row, partial(_only_input, row), None, True)
+    moment.pass_forward(early, structure.activated)
     return moment
 
 
-class _Moment:
-    """The values of one step, and what the next may ask of it."""
-
-    def __init__(
-        self,
-        structure: Structure,
-        weights: Values,
-        row: Tensor,
-        previous: _Moment | None,
-        early: bool = False,
-    ) -> None:
-        self._structure, self._weights, self._row = structure, weights, row
-        self._previous, self._early = previous, early
-        self._known: dict[int, Tensor] = {}
-
-    def pass_forward(self, states: list[State]) -> None:
-        """Compute states, and what is delayed, and forget the step before."""
-        for state in states:
-            self._known[id(state)] = self._structure.activated(state, self.value(state.argument))
-        for state in states:
-            for expression in delayed_in(state.argument):
-                self.value(expression)
-        for term in self._structure.network.terms if not self._early else ():
-            for expression in delayed_in(term.argument):
-                self.value(expression)
-            self.value(term.argument)
-        self._previous = None
-
-    def value(self, expression: Expression) -> Tensor:
-        """Return an expression at this step, (samples, units)."""
-        if isinstance(expression, Input):
-            return self._row
-        if id(expression) not in self._known:
-            assert isinstance(expression, Applied)  # states are known already
-            self._known[id(expression)] = self._applied(expression)
-        return self._known[id(expression)]
-
-    def _applied(self, expression: Applied) -> Tensor:
-        inside = expression.arguments[0]
-        if isinstance(expression.layer, First):
-            return torch.full_like(self._row[:, :1], float(self._early))
-        if isinstance(expression.layer, Early) and self._early:
-            return self._row.new_zeros(len(self._row), inside.units)
-        if isinstance(expression.layer, Early | Late):
-            return self.value(inside)
-        if isinstance(expression.layer, Delay):
-            if self._previous is None:
-                return self._row.new_zeros(len(self._row), inside.units)
-            return self._previous.value(inside)
-        weights = None if expression.weights is None else self._weights[expression.weights]
-        return expression.layer.value([self.value(x) for x in expression.arguments], weights)
+def _only_input(row: Tensor, expression: Expression) -> Tensor | None:
+    return row if isinstance(expression, Input) else None

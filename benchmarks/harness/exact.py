@@ -12,7 +12,7 @@ from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.models.data import Data
-from liftednet.models.methods.minibatch import BatchSteps
+from liftednet.models.methods.batch_gradients import BatchGradients
 from liftednet.network import State
 
 
@@ -31,14 +31,14 @@ class _Backpropagated:
         return self
 
     @torch.enable_grad()
-    def asked(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
+    def gradient(self, u: Tensor, states: Tensor, push: Tensor) -> Tensor:
         """Return phi'(u) times the gradient."""
         u = u.detach().requires_grad_()
         return torch.autograd.grad(self.activation.forward(u), u, push)[0]
 
 
-def _rule(steps: BatchSteps, _: Data, counts: float, state: State) -> _Backpropagated:
-    return _Backpropagated(steps.structure.held(state).activation)
+def _rule(gradients: BatchGradients, _: Data, counts: float, state: State) -> _Backpropagated:
+    return _Backpropagated(gradients.structure.held(state).activation)
 
 
 @contextmanager
@@ -47,5 +47,5 @@ def exact_gradients() -> Iterator[None]:
 
     A huge lam does not do it: lam (phi(u) - phi(u - g / lam)) loses its digits in float32.
     """
-    with patch.object(BatchSteps, "_rule", _rule):
+    with patch.object(BatchGradients, "_rule", _rule):
         yield

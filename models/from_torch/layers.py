@@ -21,7 +21,7 @@ from liftednet.layers.modules import BatchNormalization, Embedding, Layout, Runn
 from liftednet.layers.time import AllSteps, Steps
 from liftednet.network import State
 
-from ..cells import GRU, LSTM, Gated
+from ..forward_pass import GRU, LSTM, Gated
 from .activations import softmax_over
 from .reader import CURVED, HIDDEN, LAYER, Reader, Seen, each, reads
 from .tracing import Call

@@ -48,7 +48,8 @@ def test_the_control_has_the_gradients_of_autograd():
 
     def found() -> torch.Tensor:
         with torch.no_grad():
-            return steps._slopes(batch, steps._counts(batch), 1.0)[1][0].parts[0]
+            found = steps.gradients
+            return found.of(batch, steps.weights, found.counts(batch), 1.0)[1][0].parts[0]
 
     u = weights[0].apply(x).requires_grad_()
     output = weights[2].apply(weights[1].apply(u.relu()).relu())

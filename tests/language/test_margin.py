@@ -13,7 +13,7 @@ from liftednet.check import check_activation
 from liftednet.divergences import Margin
 from liftednet.errors import DataError, DeclarationError
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.methods.minibatch import Targets
+from liftednet.models.methods.batch_gradients import Targets
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit
 from liftednet.samples import Design
@@ -113,7 +113,7 @@ def test_what_is_asked_of_a_sign_has_no_scale(generator):
 
     def asked(u, push, activation, weights=None):
         rule = Targets(Margin(activation), Margin(activation), 1e4, weights, near=True).at(u)
-        return rule.asked(u, rule.forward(u), push)
+        return rule.gradient(u, rule.forward(u), push)
 
     found = asked(u, push, Sign())
     slope = 1 - torch.tanh(u / (0.6 * u.square().mean().sqrt())).square()

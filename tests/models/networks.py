@@ -50,6 +50,7 @@ def bias_of(layer: Weights) -> Tensor:
 
 def gradients(steps: BatchSteps, batch: Data) -> list[Weights]:
     """Return what the divergences ask of the weights, the mean over a batch, before any look."""
-    _, slopes, _ = steps._slopes(batch, steps._counts(batch), 1.0)
+    found = steps.gradients
+    _, slopes, _ = found.of(batch, steps.weights, found.counts(batch), 1.0)
     parts = zip(slopes, steps._metrics, steps.weights, strict=True)
-    return [Weights(*slope.gradient(metric, layer, 0.0)) for slope, metric, layer in parts]
+    return [Weights(*slope.centered(metric, layer, 0.0)) for slope, metric, layer in parts]

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import DataError, DeclarationError, SolverError, activations, lift, losses
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
-from liftednet.models.methods.minibatch import BatchSteps, Targets, _Lifted
+from liftednet.models.methods.batch_gradients import Targets, _Lifted
+from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.penalties import Nonnegative, Penalty, RowNorm, SimplexRows
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit, Weights
 from liftednet.solvers import solve

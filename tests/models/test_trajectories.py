@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -24,6 +24,7 @@ from liftednet.problems import Weights
 
 RECORD = Path(__file__).with_name("trajectories.json")
 Fitted = Callable[[], Any]
+Model = TypeVar("Model", LiftedMLP, LiftedRNN)
 
 
 def _drawn(*shape: int, seed: int, most: int = 128) -> Tensor:
@@ -31,7 +32,7 @@ def _drawn(*shape: int, seed: int, most: int = 128) -> Tensor:
     return torch.randint(-most, most + 1, shape, generator=generator).double() / 64
 
 
-def _started(model: Any, most: int = 48) -> Any:
+def _started(model: Model, most: int = 48) -> Model:
     """Return a model that begins at weights of the same bits on every processor."""
     shapes = [(p.shape, p.bias) for p in model.network.parameters]
     model.start = [

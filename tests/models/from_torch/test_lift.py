@@ -106,7 +106,8 @@ def test_a_step_on_a_minibatch_follows_the_gradient_where_lam_is_large(case, gen
     weights = [layer.to(x.double()) for layer in lifted._given_weights()]
     steps = BatchSteps(structure, weights, method, generator)  # type: ignore[arg-type]
     with torch.no_grad():
-        loss, slopes, _ = steps._slopes(batch, steps._counts(batch), 1.0)
+        asked = steps.gradients
+        loss, slopes, _ = asked.of(batch, steps.weights, asked.counts(batch), 1.0)
     wanted = functional.cross_entropy(network(x).flatten(0, -2), y.flatten())
     wanted.backward()
     torch.testing.assert_close(float(loss), float(wanted.detach()))
