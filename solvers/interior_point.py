@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import ConstrainedFit, Fit, WeightFit, Weights
-from liftednet.sets.polyhedron import Array, Limits, least_excess
+from liftednet.sets.polyhedron import Array, least_excess
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
@@ -93,11 +93,11 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
             SolverError: no weights meet the constraints; it names by how much they are missed.
         """
         started = time.perf_counter()
-        smooth = _Smooth(problem.fit)
+        smooth = _Smooth(problem)
         try:
-            x, y, steps = _solved(smooth, problem, smooth.unconstrained(start))
+            x, y, steps = _solved(smooth, smooth.unconstrained(start))
         except SolverError as error:
-            raise SolverError(_unmet(smooth, problem)) from error
+            raise SolverError(_unmet(smooth)) from error
         value, prices = smooth.weights(x), problem.split(y)
         objective, residual = problem.measure_with(value, prices)
         tolerance = self.tolerance or default_tolerance(problem.fit.targets.dtype)
@@ -105,7 +105,7 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
             value, objective, residual, steps, tolerance, Status.STALLED,
             time.perf_counter() - started, self.name, prices,
         ).require_usable()  # fmt: skip
-        if found.status is Status.STALLED and (why := _without_room(smooth, problem)) is not None:
+        if found.status is Status.STALLED and (why := _without_room(smooth)) is not None:
             raise SolverError(why)
         return found
 
@@ -113,16 +113,17 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
 class _Smooth:
     """The fit as a smooth convex function of x, [W; b] row after row about the design's shift."""
 
-    def __init__(self, fit: WeightFit) -> None:
+    def __init__(self, problem: ConstrainedFit) -> None:
+        fit: WeightFit = problem.fit
         assert isinstance(fit.penalty, SquaredFrobenius)  # asked for by obstacle
-        self.fit, self.penalty = fit, fit.penalty
+        self.problem, self.fit, self.penalty = problem, fit, fit.penalty
         self.design = fit.design.centered
         self.shape = fit.design.features + fit.design.bias, fit.units
         parts = [part.clone() for _, part in self.design.rows()]
         self.inputs = torch.cat(parts)  # [X - shift, 1] in float64
-        self.constant = np.zeros((len(self.inputs), fit.units))
-        if fit.offset is not None:
-            self.constant = fit.offset.double().cpu().numpy()
+        offset = torch.zeros(problem.shape) if fit.offset is None else fit.offset
+        self.offset = offset.to(self.inputs)
+        self.limits = problem.limits.moved(self.offset.cpu().numpy())  # on X W + b
 
     def unconstrained(self, start: Weights | None) -> Tensor:
         """Return the minimizer without constraints, from a start where there is one."""
@@ -147,30 +148,27 @@ class _Smooth:
 
     def hessian(self, x: Tensor) -> Tensor:
         """Return the Hessian of the whole objective, (unknowns, unknowns)."""
-        found = self.fit.lam * hessian(
-            self.fit, self.products(x) + torch.from_numpy(self.constant).to(x)
-        )
-        outputs = self.shape[1]
-        found.diagonal()[: self.fit.design.features * outputs] += self.penalty.curvature
+        found = self.fit.lam * hessian(self.fit, self.products(x) + self.offset)
+        found.diagonal()[: self.fit.design.features * self.shape[1]] += self.penalty.curvature
         return found
 
-    def rows(self, limits: Limits, chosen: Array) -> Tensor:
+    def rows(self, chosen: Array) -> Tensor:
         """Return G where G x is A (X W + b) of the chosen limits, (chosen, unknowns)."""
-        matrix, outputs = limits.matrix[chosen].tocsc(), self.shape[1]
+        matrix, outputs = self.limits.matrix[chosen].tocsc(), self.shape[1]
         features = self.inputs.cpu().numpy()
         parts = [torch.from_numpy(matrix[:, o::outputs] @ features) for o in range(outputs)]
         return torch.stack(parts, -1).flatten(1).to(self.inputs)
 
 
 class _Room:
-    """The weights x that meet all equalities E x = e: x = origin + basis z.
+    """The weights x that meet all equalities E x = e: x = origin + basis z, origin the nearest.
 
     Raises:
         SolverError: there are none.
     """
 
     def __init__(self, rows: Tensor, ends: Tensor, near: Tensor) -> None:
-        self.any = bool(len(rows))
+        self.any, self.origin = bool(len(rows)), near
         if not self.any:
             return
         left, singular, right = torch.linalg.svd(rows, full_matrices=False)
@@ -182,10 +180,6 @@ class _Room:
             raise SolverError("the equalities exclude each other.")
         self.basis = torch.linalg.qr(right.T, mode="complete").Q[:, rank:]
         self._inverse = (left / singular) @ right  # of E'
-
-    def inside(self, x: Tensor) -> Tensor:
-        """Return the nearest weights that meet the equalities."""
-        return self.origin + self.up(self.down(x - self.origin)) if self.any else x
 
     def down(self, gradient: Tensor) -> Tensor:
         """Return a gradient, or rows of them, in z."""
@@ -200,15 +194,14 @@ class _Room:
         return -(self._inverse @ gradient) if self.any else gradient[:0]
 
 
-def _solved(smooth: _Smooth, problem: ConstrainedFit, x: Tensor) -> tuple[Tensor, Array, int]:
+def _solved(smooth: _Smooth, x: Tensor) -> tuple[Tensor, Array, int]:
     """Return x, the prices of all limits, and the steps taken."""
-    limits = problem.limits.moved(smooth.constant)
-    equal = limits.sides[0]
+    limits, equal = smooth.limits, smooth.limits.sides[0]
     found, taken = np.zeros(len(equal)), np.zeros(len(equal), dtype=bool)
     if len(equal) - equal.sum() <= _MOST:
         taken = ~equal
-    room = _Room(smooth.rows(limits, equal), torch.from_numpy(limits.upper[equal]).to(x), x)
-    x, steps, run = room.inside(x), 0, None
+    room = _Room(smooth.rows(equal), torch.from_numpy(limits.upper[equal]).to(x), x)
+    x, steps, run = room.origin, 0, None
     for _ in range(_ROUNDS):
         u = smooth.products(x).cpu().numpy()
         excess = limits.excess(u)
@@ -217,7 +210,7 @@ def _solved(smooth: _Smooth, problem: ConstrainedFit, x: Tensor) -> tuple[Tensor
         if not passed.any() and (run or not equal.any()):
             break
         taken[np.argsort(-excess)[: min(_MOST, int(passed.sum()))]] = True
-        run = _Run(smooth, room, limits, taken)
+        run = _Run(smooth, room, taken)
         x, y, more = run.end(x)
         found[taken], steps = y.cpu().numpy(), steps + more
     rest = smooth.gradient(x)
@@ -230,8 +223,8 @@ def _solved(smooth: _Smooth, problem: ConstrainedFit, x: Tensor) -> tuple[Tensor
 class _Run:
     """One interior-point run: min f(x) over x of a room with G x + s = h, s >= 0, prices y >= 0."""
 
-    def __init__(self, smooth: _Smooth, room: _Room, limits: Limits, taken: Array) -> None:
-        self.rows = smooth.rows(limits, taken)
+    def __init__(self, smooth: _Smooth, room: _Room, taken: Array) -> None:
+        self.rows, limits = smooth.rows(taken), smooth.limits
         lower, upper = (
             torch.from_numpy(end[taken]).to(self.rows) for end in (limits.lower, limits.upper)
         )
@@ -318,18 +311,8 @@ class _Run:
         return found
 
 
-@dataclass(frozen=True)
-class _At:
-    """Where a run stands.
-
-    Attributes:
-        x: the weights.
-        s: the slacks.
-        y: the prices.
-        gradient: of f, in z.
-        pulled: G'y, in z.
-        missed: G x + s - h.
-    """
+class _At(NamedTuple):
+    """Where a run stands: x, s and y; the gradient of f and G'y, both in z; and G x + s - h."""
 
     x: Tensor
     s: Tensor
@@ -352,31 +335,30 @@ def _length(at: _At, ds: Tensor, dy: Tensor) -> float:
     return _BOUNDARY / max(ratio, _BOUNDARY)
 
 
-def _unmet(smooth: _Smooth, problem: ConstrainedFit) -> str:
+def _unmet(smooth: _Smooth) -> str:
     """Return what to say where no weights of this layer meet the constraints."""
-    begins = _count(smooth, problem)
-    if (known := _limits(smooth, problem)) is None:
+    begins, known = _count(smooth), _all_limits(smooth)
+    if known is None:
         return f"no weights were found that meet the constraints, {begins}. {_NEEDED}"
     excess = least_excess(*known)
     if excess is None:
         return f"the interior-point method did not converge in {_STEPS} steps, {begins}."
     ends = np.abs(np.concatenate(known[1:]))
-    size = max(1.0, *ends[np.isfinite(ends)])
     needed = _NEEDED
-    if excess.max() < _ROUNDED * size:
+    if excess.max() < _ROUNDED * max(1.0, *ends[np.isfinite(ends)]):
         needed = (
             "So little is what float32 rounds away: give X, y and the constraint in float64. "
             f"Where they are: {_NEEDED}"
         )
     return (
         f"no weights of this layer meet all constraints, {begins}: what gives way is "
-        f"{_naming(problem, excess)}. {needed}"
+        f"{_naming(smooth, excess)}. {needed}"
     )
 
 
-def _without_room(smooth: _Smooth, problem: ConstrainedFit) -> str | None:
+def _without_room(smooth: _Smooth) -> str | None:
     """Return what to say where weights meet limits at their ends alone, of endless prices."""
-    if (known := _limits(smooth, problem)) is None:
+    if (known := _all_limits(smooth)) is None:
         return None
     rows, lower, upper = known
     room = np.where(lower < upper, _ROOM * np.linalg.norm(rows, axis=1), 0.0)
@@ -384,27 +366,27 @@ def _without_room(smooth: _Smooth, problem: ConstrainedFit) -> str | None:
     if excess is None:
         return None
     return (
-        f"the weights of this layer that meet all constraints, {_count(smooth, problem)}, leave no "
-        f"room in {_naming(problem, excess, how='')}: all of these weights meet some of its limits "
+        f"the weights of this layer that meet all constraints, {_count(smooth)}, leave no "
+        f"room in {_naming(smooth, excess, how='')}: all of these weights meet some of its limits "
         f"with equality, which then have no price. {_NEEDED}"
     )
 
 
-def _count(smooth: _Smooth, problem: ConstrainedFit) -> str:
-    inputs, outputs = smooth.shape
-    return f"{len(problem.limits.lower):,} limits on {inputs * outputs:,} weights"
+def _count(smooth: _Smooth) -> str:
+    return f"{len(smooth.limits.lower):,} limits on {math.prod(smooth.shape):,} weights"
 
 
-def _limits(smooth: _Smooth, problem: ConstrainedFit) -> tuple[Array, Array, Array] | None:
+def _all_limits(smooth: _Smooth) -> tuple[Array, Array, Array] | None:
     """Return A, l and h of l <= A x <= h for the weights x; None where they are too many."""
-    if len(problem.limits.lower) * math.prod(smooth.shape) > _LOOKED_AT:
+    limits = smooth.limits
+    if len(limits.lower) * math.prod(smooth.shape) > _LOOKED_AT:
         return None
-    moved = problem.limits.moved(smooth.constant)
-    rows = smooth.rows(moved, np.ones(len(moved.lower), dtype=bool)).cpu().numpy()
-    return rows, moved.lower, moved.upper
+    rows = smooth.rows(np.ones(len(limits.lower), dtype=bool)).cpu().numpy()
+    return rows, limits.lower, limits.upper
 
 
-def _naming(problem: ConstrainedFit, excess: Array, how: str = " by {:.3g}") -> str:
+def _naming(smooth: _Smooth, excess: Array, how: str = " by {:.3g}") -> str:
+    problem = smooth.problem
     prices = zip(problem.constraints, problem.split(excess), strict=True)
     return " and ".join(
         f"{one!r}{how.format(float(x.max()))}" for one, x in prices if bool((x > 0).any())

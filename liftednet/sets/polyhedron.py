@@ -247,8 +247,7 @@ def _at(rows: Tensor, u: Tensor, side: Tensor, ends: Tensor, ridge: float) -> _P
     both = binds.unsqueeze(-1) & binds.unsqueeze(-2)
     rest = torch.diag_embed(torch.where(binds, ridge, 1.0).to(u))
     products = torch.where(both, linear(rows, rows), 0.0) + rest
-    excess = torch.where(binds, excess, 0.0)
-    prices = _solved(products, excess)
+    prices = _solved(products, torch.where(binds, excess, 0.0))
     return _Point(prices, linear(u - prices @ rows, rows))
 
 
@@ -277,14 +276,13 @@ def _solved(products: Tensor, right: Tensor) -> Tensor:
 
 def _binding(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     """Return at which end each limit binds, (samples, limits): -1, 1, or 0 where it does not."""
-    count = len(rows)
-    begun = _begun(u, count)
+    count, none = len(rows), u.new_zeros(u.shape[0], dtype=torch.int64)
+    sides, most = u.new_zeros(u.shape[0], count), 100 + 20 * count
+    now = _Pivots(sides, none + count + 1, none + _PATIENCE, none.bool())
     if torch.compiler.is_exporting():  # samples wait for one another
-        return _traced(rows, u, lower, upper, begun)
-    sides = begun.side
+        return _traced(rows, u, lower, upper, now, most)
     todo = torch.arange(len(u), device=u.device)
-    now = begun
-    for _ in range(_most(count)):
+    for _ in range(most):
         now = _exchanged(rows, u[todo], lower[todo], upper[todo], now)
         sides[todo] = now.side
         todo, now = todo[~now.done], _Pivots(*(part[~now.done] for part in now))
@@ -296,19 +294,10 @@ def _binding(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
     )
 
 
-def _begun(u: Tensor, count: int) -> _Pivots:
-    """Return where pivoting begins: no limit binds."""
-    one = u.new_zeros(u.shape[0], dtype=torch.int64)
-    return _Pivots(u.new_zeros(u.shape[0], count), one + count + 1, one + _PATIENCE, one.bool())
-
-
-def _most(count: int) -> int:
-    return 100 + 20 * count
-
-
-def _traced(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, begun: _Pivots) -> Tensor:
+def _traced(
+    rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor, begun: _Pivots, most: int
+) -> Tensor:
     """Return what `_binding` does, by a loop that stays one in a traced program."""
-    most = _most(len(rows))
 
     def go_on(taken: Tensor, *now: Tensor) -> Tensor:
         return (taken < most) & ~now[-1].all()

@@ -170,7 +170,10 @@ class GroupMeans(Constraint):
 
     def limits(self, samples: int, outputs: int) -> Limits:
         """Return one limit for each group and output."""
-        _require_rows("GroupMeans", len(self.groups), samples)
+        if len(self.groups) != samples:
+            raise DataError(
+                f"GroupMeans is of {len(self.groups)} samples, and the data have {samples}."
+            )
         member = self.groups[None] == self.names[:, None]
         inside = self.groups >= 0
         means = member / member.sum(1, keepdims=True) - inside / inside.sum()
@@ -373,11 +376,6 @@ def _told(constraint: Constraint, *names: str) -> str:
             told = str(x.squeeze().tolist()) if few else f"array of shape {x.shape}"
             parts.append(f"{name}={told}")
     return f"{type(constraint).__name__}({', '.join(parts)})"
-
-
-def _require_rows(name: str, given: int, samples: int) -> None:
-    if given != samples:
-        raise DataError(f"{name} is of {given} samples, and the data have {samples}.")
 
 
 def _require_known(name: str, rows: Array, samples: int) -> None:

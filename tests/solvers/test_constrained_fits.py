@@ -125,10 +125,9 @@ def test_what_the_layer_cannot_meet_is_said() -> None:
 def test_limits_that_leave_no_room_are_told_from_rounding() -> None:
     """Few weights order all samples by making them equal."""
     pairs = [(i, i + 1) for i in range(M - 1)]
-    smooth = _Smooth(SQUARED)
-    said = _without_room(smooth, ConstrainedFit(SQUARED, (Order(pairs),)))
+    said = _without_room(_Smooth(ConstrainedFit(SQUARED, (Order(pairs),))))
     assert said is not None and "leave no room in Order(39 pairs" in said
-    assert _without_room(smooth, ConstrainedFit(SQUARED, (Order(PAIRS),))) is None
+    assert _without_room(_Smooth(ConstrainedFit(SQUARED, (Order(PAIRS),)))) is None
 
 
 def test_equalities_that_float32_misses_are_told() -> None:
