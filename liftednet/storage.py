@@ -29,6 +29,9 @@ _VERSION = 2
 _OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described by their sizes
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
+OF_BAD_VALUES = (
+    ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
 
 Description = Mapping[str, Any]
@@ -141,18 +144,12 @@ def read(path: str | Path) -> Archive:
     Raises:
         DataError: there is no such file, or it is none of liftednet's, or it is damaged.
     """
-    from safetensors import SafetensorError, safe_open
-
     source = Path(path)
     try:
-        with safe_open(source, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = read_tensors(source)
     except OSError as error:
         reason = error if source.exists() else "no such file"
         raise DataError(f"there is no model at {source}: {reason}.") from error
-    except SafetensorError as error:
-        raise DataError(f"{source} is no whole safetensors file: {error}.") from error
     about = _described(metadata, source)
     for name, tensor in tensors.items():
         require_float(f"{name} of {source}", tensor)
@@ -162,6 +159,23 @@ def read(path: str | Path) -> Archive:
     if not isinstance(notes, dict):
         raise DataError(f"the notes in {source} must be a dictionary, got {notes!r}.")
     return Archive(about["kind"], about["architecture"], tensors, older, notes)
+
+
+def read_tensors(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the metadata and the tensors of a safetensors file.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        DataError: it is none, or damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(source, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return file.metadata() or {}, tensors
+    except (SafetensorError, *OF_BAD_VALUES) as error:
+        raise DataError(f"{source} is no whole safetensors file: {error}.") from error
 
 
 def _described(metadata: Mapping[str, str], source: Path) -> Description:
@@ -257,18 +271,9 @@ def rebuild(
         raise DataError(f"the file describes no {make.__name__}: {error}.") from error
 
 
-_NO_CODE = ("Declared", "Penalty")  # a file holds none
-_PENALTIES = [getattr(penalties, name) for name in penalties.__all__ if name not in _NO_CODE]
-_LOSSES = (
-    losses.SquaredError,
-    losses.CrossEntropy,
-    losses.BinaryCrossEntropy,
-    losses.SimplexCrossEntropy,
-    losses.Quantile,
-    losses.Huber,
-)
-_CONSTRAINTS = (constraints.Bounds, constraints.Linear)  # those that hold at every input
 CATALOGUE: Catalogue = {
-    **{name: getattr(activations, name) for name in activations.__all__},
-    **{part.__name__: part for part in (*_LOSSES, *_PENALTIES, *_CONSTRAINTS)},
+    name: getattr(kind, name)
+    for kind in (activations, losses, penalties, constraints)
+    for name in kind.__all__
+    if name != "Declared" and isinstance(getattr(kind, name), type)  # a file holds no code
 }

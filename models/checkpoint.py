@@ -20,7 +20,14 @@ from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.processes import share_of
 from liftednet.samples import Weights
-from liftednet.storage import Description, remove_unfinished, replace_file, unfinished
+from liftednet.storage import (
+    OF_BAD_VALUES,
+    Description,
+    read_tensors,
+    remove_unfinished,
+    replace_file,
+    unfinished,
+)
 from liftednet.validation import is_number, require_count
 
 from .fingerprint import checksum, differences
@@ -29,7 +36,6 @@ from .run import Ending, Memory, OfSamples, Step, Trace
 _FORMAT, _VERSION = "liftednet checkpoint", "2"
 _CACHE_LINE = 64  # bytes: where torch's memory begins
 Saved = tuple[Description, Mapping[str, Tensor]]
-_OF_BAD_VALUES = (LookupError, RecursionError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ class Keeper:
             steps = [Step(*fields) for fields in about["steps"]]
             memory = unpacked(about["memory"], tensors, device, own)
             return memory, Trace(about["start"], steps)
-        except _OF_BAD_VALUES as error:
+        except OF_BAD_VALUES as error:
             raise DataError(f"the checkpoint {self._path} cannot be used: {error}.") from error
 
     def rest(self, trace: Trace, memory: Memory) -> None:
@@ -289,17 +295,11 @@ def _try_place(path: Path) -> None:
         raise DataError(f"no checkpoint can be written to {path}: {error.strerror}.") from error
 
 
-def _read(path: Path) -> tuple[Description, Mapping[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
+def _read(path: Path) -> Saved:
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        metadata, tensors = read_tensors(path)
     except OSError as error:
         raise DataError(f"the checkpoint {path} cannot be read: {error}.") from error
-    except (SafetensorError, *_OF_BAD_VALUES) as error:
-        raise DataError(f"{path} is no whole safetensors file: {error}.") from error
     if metadata.get("format") != _FORMAT:
         raise DataError(f"{path} is no checkpoint of liftednet, and to resume needs one.")
     if metadata.get("version") != _VERSION:
@@ -310,8 +310,7 @@ def _read(path: Path) -> tuple[Description, Mapping[str, Tensor]]:
     text = metadata.get("run", "")
     if metadata.get("checksum") != _checksum(text, tensors):
         raise DataError(f"the checkpoint {path} is damaged: its checksum is another.")
-    about: Description = json.loads(text)
-    return about, tensors
+    return json.loads(text), tensors
 
 
 # Memories and data as JSON and tensors.

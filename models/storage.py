@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,15 @@ from liftednet.activation import Activation
 from liftednet.errors import DataError, LiftedError
 from liftednet.network import Network, State
 from liftednet.samples import Weights
-from liftednet.storage import Archive, Description, describe, read, rebuild, write
+from liftednet.storage import (
+    OF_BAD_VALUES,
+    Archive,
+    Description,
+    describe,
+    read,
+    rebuild,
+    write,
+)
 from liftednet.validation import model_inside
 
 from .builders import LiftedMLP, LiftedRNN
@@ -42,9 +50,6 @@ _OF_THE_FILE = (
     "sweeps",  # of older files of LiftedRNN, whose method has them now
     "tolerance",
 )  # beside what a class takes
-_OF_BAD_VALUES = (
-    ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -81,9 +86,8 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
         >>> bool((again.predict(x) == model.predict(x)).all())
         True
     """
-    for kind in _KINDS:
-        if type(model) is kind.model:
-            return write(replace(_pack(model, kind), notes=notes or {}), path)
+    if type(model) in _KINDS.values():
+        return write(replace(_pack(model), notes=notes or {}), path)
     if isinstance(model, nn.Module) or hasattr(model, "write_"):
         raise DataError(
             f"save needs {_names()}, got {type(model).__name__}: a torch network is kept by torch, "
@@ -125,105 +129,68 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
         True
     """
     archive = read(path)
-    for kind in _KINDS:
-        if archive.kind == kind.model.__name__:
-            return _unpacked(archive, kind, activations, options)
-    raise DataError(f"{path} holds a {archive.kind!r}; this liftednet loads {_names()}.")
+    if archive.kind not in _KINDS:
+        raise DataError(f"{path} holds a {archive.kind!r}; this liftednet loads {_names()}.")
+    try:
+        return _unpacked(archive, _KINDS[archive.kind], activations, options)
+    except LiftedError:
+        raise
+    except OF_BAD_VALUES as error:
+        raise DataError(f"file and options make no {archive.kind}: {error}.") from error
 
 
-@dataclass(frozen=True)
-class Kind:
-    """How a class of models is described.
-
-    Attributes:
-        model: the class.
-        arguments: which it is made of again, beside activations and weights.
-        activated: returns activations as its argument.
-    """
-
-    model: type[Lifted]
-    arguments: Callable[[Any], Arguments]
-    activated: Callable[[Any], Arguments]
-
-
-def _mlp_arguments(model: LiftedMLP) -> Arguments:
-    biases = [parameter.bias for parameter in model.network.parameters]
-    names = (*_SETTINGS, "missing", "noise", "within")
-    return {"sizes": model.sizes, "loss": model.loss, "bias": biases, **_named(model, names)}
-
-
-def _rnn_arguments(model: LiftedRNN) -> Arguments:
-    return {
-        "input_size": model.layer_cells[0].inputs,
-        "hidden_size": [cell.units for cell in model.layer_cells if not cell.backward],
-        "output_size": model.output_size,
-        "loss": model.loss,
-        "bidirectional": model.bidirectional,
-        "learn_initial_state": model.learn_initial_state,
-        **_named(model, _SETTINGS),
-    }
-
-
-def _graph_arguments(model: Lifted) -> Arguments:
-    return _named(model, _SETTINGS)
-
-
-def _named(model: Lifted, names: Sequence[str]) -> Arguments:
-    return {name: getattr(model, name) for name in names}
-
-
-def _first(activations: Any) -> Arguments:
-    found = activations if isinstance(activations, Activation) else activations[0]
-    return {"activation": found}
-
-
-def _none(activations: Any) -> Arguments:
-    return {}
-
-
-_KINDS = (
-    Kind(LiftedMLP, _mlp_arguments, lambda found: {"activations": found}),
-    Kind(LiftedRNN, _rnn_arguments, _first),
-    Kind(Lifted, _graph_arguments, _none),
-)
+_KINDS: dict[str, type[Lifted]] = {kind.__name__: kind for kind in (LiftedMLP, LiftedRNN, Lifted)}
 
 
 def _names() -> str:
-    return " or ".join(f"a {kind.model.__name__}" for kind in _KINDS)
+    return " or ".join(f"a {name}" for name in _KINDS)
 
 
 # Into a file.
 
 
-def _pack(model: Lifted, kind: Kind) -> Archive:
-    constants = Tensors()
+def _pack(model: Lifted) -> Archive:
+    constants, network, known = Tensors(), model.network, model._known
     tensors = {
-        **_pack_weights(model.weights), **model.standardization.packed(model.network),
-        **model._known.completion.packed(model.network),
+        **_pack_weights(model.weights), **model.standardization.packed(network),
+        **known.completion.packed(network),
     }  # fmt: skip
-    states = model.network.states
-    arguments = {
-        name: str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
-        for name, value in kind.arguments(model).items()
-    }
-    described = [describe(state.activation) for state in states]
+    described = [describe(state.activation) for state in network.states]
+    last_only = (term.label in known.last_only for term in network.terms)
     about = {
-        **{name: describe(value, KNOWN, constants) for name, value in arguments.items()},
+        **{name: describe(x, KNOWN, constants) for name, x in _arguments_of(model).items()},
         "activations": described,
-        "graph": described_network(model.network),
+        "graph": described_network(network),
         "learned": [describe(activation) for activation in _learned(model)],
-        "last_only": _last_only(model),
+        "last_only": [number for number, last in enumerate(last_only) if last],
     }
-    if model.warm_start and (warm := model._known.warm) is not None:
-        data, memory = warm
+    if model.warm_start and known.warm is not None:
+        data, memory = known.warm
         about["warm"] = [data, _packed(memory, _WARM, constants)]
-    online = model._known.online if model._online is None else model._online.memory(model.network)
+    online = known.online if model._online is None else model._online.memory(network)
     if online is not None:
         about["parts"] = _packed(online, _ONLINE, constants)
-    for number, (state, description) in enumerate(zip(states, described, strict=True), start=1):
-        if "declared" in description:
+    for number, (state, one) in enumerate(zip(network.states, described, strict=True), start=1):
+        if "declared" in one:
             tensors[f"forward.{number}"] = _sampled(state)
-    return Archive(kind.model.__name__, about, {**tensors, **constants})
+    return Archive(type(model).__name__, about, {**tensors, **constants})
+
+
+def _arguments_of(model: Any) -> Arguments:
+    """Return what a model is made of again, beside its activations and weights."""
+    found = {name: getattr(model, name) for name in _SETTINGS}
+    if model.dtype is not None:
+        found["dtype"] = str(model.dtype).removeprefix("torch.")
+    if isinstance(model, LiftedMLP):
+        names: tuple[str, ...] = ("sizes", "loss", "missing", "noise", "within")
+        found["bias"] = [parameter.bias for parameter in model.network.parameters]
+    elif isinstance(model, LiftedRNN):
+        names = ("output_size", "loss", "bidirectional", "learn_initial_state")
+        found["input_size"] = model.layer_cells[0].inputs
+        found["hidden_size"] = [cell.units for cell in model.layer_cells if not cell.backward]
+    else:
+        names = ()
+    return {**found, **{name: getattr(model, name) for name in names}}
 
 
 def _packed(memory: Memory, prefix: str, tensors: Tensors) -> Any:
@@ -261,12 +228,6 @@ def _learned(model: Lifted) -> list[Activation | None]:
     ]
 
 
-def _last_only(model: Lifted) -> list[int]:
-    """Return the numbers of the losses whose sequences have one answer, at the last step."""
-    last = model._known.last_only
-    return [number for number, term in enumerate(model.network.terms) if term.label in last]
-
-
 def _sampled(state: State) -> Tensor:
     """Return phi at fixed pre-activations, (4, units), to know a declared one again."""
     points = torch.linspace(-2, 2, 4 * state.argument.units, dtype=torch.float64)
@@ -276,27 +237,23 @@ def _sampled(state: State) -> Tensor:
 # Out of a file.
 
 
-def _unpacked(archive: Archive, kind: Kind, activations: Activations, options: Arguments) -> Any:
-    name = kind.model.__name__
-    try:
-        weights = _unpack_weights(archive.tensors)
-        given = _arguments(archive, kind, activations, options)
-        if kind.model is not Lifted:  # whose network is there, and no larger than it should be
-            given["start"] = weights
-        model = kind.model(**{**given, **options})
-        _require_same_network(archive, model.network)
-        model.with_weights(weights)
-        model.start = options.get("start", model.start)
-        _restore(model, archive)
-    except LiftedError:
-        raise
-    except _OF_BAD_VALUES as error:
-        raise DataError(f"file and options make no {name}: {error}.") from error
+def _unpacked(
+    archive: Archive, kind: type[Lifted], activations: Activations, options: Arguments
+) -> Lifted:
+    weights = _unpack_weights(archive.tensors)
+    given = _arguments(archive, kind, activations, options)
+    if kind is not Lifted:  # whose network is there, and no larger than it should be
+        given["start"] = weights
+    model = kind(**{**given, **options})
+    _require_same_network(archive, model.network)
+    model.with_weights(weights)
+    model.start = options.get("start", model.start)
+    _restore(model, archive)
     return model
 
 
 def _arguments(
-    archive: Archive, kind: Kind, activations: Activations, options: Arguments
+    archive: Archive, kind: type[Lifted], activations: Activations, options: Arguments
 ) -> Arguments:
     """Return what the class is made of, but for what the options bring.
 
@@ -311,29 +268,26 @@ def _arguments(
     }
     if {**found, **options}.get("penalty") is not None:
         found.pop("rho", None)  # which it takes the place of
-    if isinstance(found.get("dtype"), str):
-        found["dtype"] = _type_named(found["dtype"])
-    if kind.model is Lifted:
-        _refuse_without_network(activations, options)
+    if (name := found.get("dtype")) is not None:
+        if name not in _TYPES:
+            known = ", ".join(_TYPES)
+            raise DataError(f"the file names the type {name!r}; it must be one of {known}.")
+        found["dtype"] = _TYPES[name]
+    if kind is Lifted:
+        if activations is not None or not isinstance(options.get("network"), Network):
+            raise DataError(
+                "a file holds no code, and so no graph: make the network again as it was made, and "
+                "pass it, its activations in it, to load(path, network=network)."
+            )
     elif not {"activation", "activations"} & set(options):
-        described = about["activations"]
-        given = rebuild(described, "activations") if activations is None else activations
-        found.update(kind.activated(given))
+        given: Any = activations
+        if given is None:
+            given = rebuild(about["activations"], "activations")
+        if kind is LiftedRNN:
+            found["activation"] = given if isinstance(given, Activation) else given[0]
+        else:
+            found["activations"] = given
     return found
-
-
-def _refuse_without_network(activations: Activations, options: Arguments) -> None:
-    if activations is not None or not isinstance(options.get("network"), Network):
-        raise DataError(
-            "a file holds no code, and so no graph: make the network again as it was made, and "
-            "pass it, its activations in it, to load(path, network=network)."
-        )
-
-
-def _type_named(name: str) -> torch.dtype:
-    if name not in _TYPES:
-        raise DataError(f"the file names the type {name!r}; it must be one of {', '.join(_TYPES)}.")
-    return _TYPES[name]
 
 
 def _unpack_weights(tensors: Mapping[str, Tensor]) -> list[Weights]:

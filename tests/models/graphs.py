@@ -155,7 +155,6 @@ def fitted(
     x, y = data_for(network, dtype, last)
     double = dtype is torch.float64
     method = FullBatch(1, extrapolation=False) if double else Minibatch(2, batch_size=6)
-    model = Lifted(
-        network, **{"method": method, "lam": 1.0, "rho": 1e-3, "standardize": False, **options}
-    )
+    how = {"method": method, "lam": 1.0, "rho": 1e-3, "standardize": False, "dtype": dtype}
+    model = Lifted(network, **{**how, **options})
     return model.fit(x, y), x

@@ -28,7 +28,7 @@ from liftednet.models import (
     Minibatch,
     Network,
 )
-from liftednet.models.storage import _KINDS, _pack
+from liftednet.models.storage import _pack
 from liftednet.solvers import Proximal
 from liftednet.storage import describe, rebuild
 from tests.models.graphs import NETWORKS, fitted, residual
@@ -80,7 +80,7 @@ def test_a_loaded_model_is_the_one_that_was_saved(
     sizes, layers, loss, divergence, data, tmp_path
 ) -> None:
     x, _ = data
-    model = fit(data, sizes, layers, loss, 0.5, 0.01, divergence)
+    model = fit(data, sizes, layers, loss, lam=0.5, rho=0.01, divergence=divergence)
     loaded = load(save(model, tmp_path / "model.safetensors"))
     for found, wanted in zip(loaded.weights, model.weights, strict=True):
         assert torch.equal(found.stacked(), wanted.stacked())
@@ -405,7 +405,7 @@ def changed(path: Path, **changes: Any) -> Path:
 def described(**changes: Any) -> dict[str, str]:
     """The metadata of a small model, changed."""
     model = LiftedMLP((5, 6, 3), activations.Tanh(), lam=0.5, rho=0.01)
-    about = _pack(model.with_weights(model._first_weights()), _KINDS[0]).architecture
+    about = _pack(model.with_weights(model._first_weights())).architecture
     return {"model": json.dumps({"kind": "LiftedMLP", "architecture": {**about, **changes}})}
 
 
