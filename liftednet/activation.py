@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import Tensor
 
+from liftednet import quicker
 from liftednet.errors import DeclarationError
 from liftednet.evaluation import evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
@@ -270,9 +271,7 @@ class Activation:
         """
         if not self.per_unit:
             self._missing("prox", "the proximal solver")
-        from liftednet.activations.loops import compiled_prox  # of activations themselves
-
-        found = compiled_prox(self, w, t)
+        found: Tensor | None = quicker.prox(self, w, t)
         return self.scalar_map.prox(w, t) if found is None else found
 
     def potential_value(self, v: Tensor) -> Tensor:

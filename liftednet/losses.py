@@ -15,11 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from liftednet.activation import Activation
-from liftednet.activations.loops import LoopMap, at_ends, few
 from liftednet.activations.piecewise_linear import Identity
-from liftednet.activations.simplex import SLACK, SimplexProjection, Softmax
+from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.activations.smooth import Sigmoid
-from liftednet.compiled import in_threads, refusal
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.evaluation import evaluate, evaluate_all, stating
@@ -29,7 +27,6 @@ from liftednet.validation import is_number, name_of, require_finite, require_pos
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
-Judged = tuple[float, float, float]
 
 __all__ = [
     "BinaryCrossEntropy",
@@ -162,12 +159,6 @@ class OutputLoss(Loss):
     ) -> Tensor:
         """Return the point that z equals exactly when it minimizes L(y, .) + lam D(., u)."""
 
-    def judged(
-        self, z: Tensor, y: Tensor, u: Tensor, lam: float, own: LoopMap | None
-    ) -> Judged | None:
-        """Return objective, violation and largest entry by a compiled loop, where there is one."""
-        return None
-
     @abstractmethod
     def expression(self, y: Expression, z: Expression) -> Expression:
         """Return L(y, z), summed over samples, in CVXPY."""
@@ -215,18 +206,6 @@ class SquaredError(_Numbers, PinnedLoss, OutputLoss):
     ) -> Tensor:
         """Return prox_{lam Phi}(y + lam u), the closed form of section 6.2 for any prox."""
         return activation.prox(y + lam * u, lam)
-
-    def judged(
-        self, z: Tensor, y: Tensor, u: Tensor, lam: float, own: LoopMap | None
-    ) -> Judged | None:
-        """Return objective, violation and largest entry by a compiled loop, where there is one."""
-        if own is None or not few(z.numel()) or refusal(z) is not None:
-            return None
-        from liftednet.compiled.squared import judged_squares
-
-        rows = [part.detach().contiguous().numpy() for part in (y, u, z)]
-        found: Judged = judged_squares(*rows, lam, at_ends(own, z.dtype))
-        return found
 
 
 class CrossEntropy(_Classes, PinnedLoss):
@@ -347,23 +326,6 @@ class SimplexCrossEntropy(_Classes, OutputLoss):
         nu = (z * slope).sum(-1, keepdim=True) / z.sum(-1, keepdim=True)
         states = simplex_states(y / lam, u + nu)
         return states / states.sum(-1, keepdim=True)
-
-    def judged(
-        self, z: Tensor, y: Tensor, u: Tensor, lam: float, own: LoopMap | None
-    ) -> Judged | None:
-        """Return objective, violation and largest entry by a compiled loop, where there is one."""
-        if refusal(z) is not None:
-            return None
-        from liftednet.compiled.simplex import judged_rows
-
-        rows = [part.detach().numpy() for part in (y, u, z)]
-
-        def work(part: slice) -> Judged:
-            found: Judged = judged_rows(*(x[part] for x in rows), lam, SLACK)
-            return found
-
-        objectives, violations, largest = zip(*in_threads(work, *z.shape), strict=True)
-        return sum(objectives), max(violations), max(largest)
 
 
 class _Robust(_Numbers, OutputLoss):

@@ -7,19 +7,16 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet import processes, products
-from liftednet.compiled import refusal
 from liftednet.errors import DataError
 from liftednet.products import add_product, add_square, threads
 from liftednet.validation import require_finite, require_matrix
 
 _ENTRIES = 1 << 17  # half a megabyte of float32, of which a solve holds some ten
 _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
-_FEW = 1 << 12  # entries for which calls of torch take longer than a compiled loop
 _LOOK = 256  # samples that tell where the columns of X lie
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _ROUGH_ROWS = 512  # of a chunk in float32, whose sums round by 1e-7
@@ -245,12 +242,6 @@ class Design:
         if self.samples > _LOOK:
             rows = rows[:: -(-self.samples // _LOOK)]
         rows = rows.double()
-        if processes.size() == 1 and rows.numel() <= _FEW and refusal(rows) is None:
-            from liftednet.compiled.weights import columns_far
-
-            found = np.empty(self.features)
-            any_far = columns_far(rows.contiguous().numpy(), 1 + 1 / _FAR**2, found)
-            return torch.from_numpy(found) if any_far else None
         if processes.size() == 1:
             mean, square = rows.mean(0), rows.square().mean(0)
         else:

@@ -19,7 +19,8 @@ from liftednet.network import Label, Network, Term
 from liftednet.penalties import Penalty
 from liftednet.problems import WeightFit
 from liftednet.samples import Design, Weights
-from liftednet.solvers import GeneralizedLinear, solve
+from liftednet.solvers import solve
+from liftednet.solvers.generalized_linear import GeneralizedLinear
 
 from .block import Structure, counted, pulled, row_weights
 from .data import Data

@@ -9,32 +9,29 @@ if __name__ == "solvers":
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .accelerated import Accelerated, ProximalWeights
 from .base import Solver
-from .choice import choose, finished, named, solve, solver_names
-from .compiled import (
-    CompiledDescent,
-    CompiledNewton,
-    CompiledSimplex,
-    CompiledSmall,
-    CompiledSmallWeights,
-)
-from .dual import Dual
-from .dual_ascent import DualAscent
-from .generalized_linear import GeneralizedLinear
-from .interior_point import InteriorPoint
-from .newton_states import NewtonStates
-from .output import ClosedForm, SimplexDual
-from .over_time import Cyclic, NewtonOverTime, RedBlack
-from .proximal import Proximal
-from .ridge import Ridge
-from .ridge_sums import RidgeSums
+from .choice import choose, class_named, named, solve, solver_names
+from .compiled import measure
 
 if TYPE_CHECKING:
     from .differentiable import solve_differentiable
     from .gradient import FrankWolfe, TemporalSimplexDescent
     from .reference import Reference
 
+__all__ = [
+    "FrankWolfe",
+    "Reference",
+    "Solver",
+    "TemporalSimplexDescent",
+    "choose",
+    "named",
+    "solve",
+    "solve_differentiable",
+    "solver_names",
+]
+
+measure.bring()
+# Imported when they are first asked for, and CVXPY with the reference.
 _LATER = {
     "FrankWolfe": "gradient",
     "Reference": "reference",
@@ -42,42 +39,11 @@ _LATER = {
     "solve_differentiable": "differentiable",
 }
 
-__all__ = [
-    "Accelerated",
-    "ClosedForm",
-    "CompiledDescent",
-    "CompiledNewton",
-    "CompiledSimplex",
-    "CompiledSmall",
-    "CompiledSmallWeights",
-    "Cyclic",
-    "Dual",
-    "DualAscent",
-    "FrankWolfe",
-    "GeneralizedLinear",
-    "InteriorPoint",
-    "NewtonOverTime",
-    "NewtonStates",
-    "Proximal",
-    "ProximalWeights",
-    "RedBlack",
-    "Reference",
-    "Ridge",
-    "RidgeSums",
-    "SimplexDual",
-    "Solver",
-    "TemporalSimplexDescent",
-    "choose",
-    "finished",
-    "named",
-    "solve",
-    "solve_differentiable",
-    "solver_names",
-]
-
 
 def __getattr__(name: str) -> Any:
-    """Import what few need when it is first asked for."""
+    """Import what few need when it is first asked for: also a solver of the table, by its class."""
     if name in _LATER:
-        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    if (found := class_named(name)) is not None:
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

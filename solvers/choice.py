@@ -2,51 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple, cast
 
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError, telling_of_memory
-from liftednet.problems import Fit
+from liftednet.problems import (
+    BlockFit,
+    ConstrainedFit,
+    Fit,
+    OutputFit,
+    SlopeFit,
+    StateFit,
+    StatesOverTime,
+    WeightFit,
+)
 from liftednet.solution import Solution, Status
 
-from .accelerated import Accelerated, ProximalWeights
-from .compiled import CompiledSimplex, CompiledSmallWeights
-from .dual_ascent import DualAscent
-from .generalized_linear import GeneralizedLinear
-from .interior_point import InteriorPoint
-from .kernels import FusedClosedForm, FusedRedBlack, FusedSimplex, FusedStates
-from .output import ClosedForm, SimplexDual, Slope
-from .over_time import Cyclic, NewtonOverTime, RedBlack
-from .reference import Reference
-from .ridge import Ridge
-from .solver_table import AnySolver, SolverTable
-from .state_solvers import STATE_SOLVERS
+from .base import Solver
+
+AnySolver = Solver[Any, Any, Any]
 
 _SMALL = 2_000  # numbers that are unknown or aimed at
 
-_TABLE = SolverTable(
-    (
-        FusedSimplex(),
-        FusedClosedForm(),
-        FusedRedBlack(),
-        *STATE_SOLVERS.solvers,
-        CompiledSmallWeights(),
-        Ridge(),
-        GeneralizedLinear(),
-        ProximalWeights(),
-        ClosedForm(),
-        CompiledSimplex(),
-        SimplexDual(),
-        NewtonOverTime(),
-        RedBlack(),
-        Cyclic(),
-        Accelerated(),
-        Slope(),
-        InteriorPoint(),
-        DualAscent(),
-    )
+
+class _Entry(NamedTuple):
+    """A solver of the table.
+
+    Attributes:
+        kind: the fits that it solves.
+        name: what users call it.
+        module: of its class, imported when a fit of this kind is solved.
+        solver: the name of its class.
+    """
+
+    kind: type[Fit[Any]]
+    name: str
+    module: str
+    solver: str
+
+
+# From the most to the least preferred among those for one kind; below them all "reference".
+_TABLE = (
+    _Entry(StateFit, "fused-states", "kernels.states", "FusedStates"),
+    _Entry(StateFit, "compiled-small", "compiled.solvers", "CompiledSmall"),
+    _Entry(StateFit, "compiled-newton", "compiled.solvers", "CompiledNewton"),
+    _Entry(StateFit, "compiled-descent", "compiled.solvers", "CompiledDescent"),
+    _Entry(StateFit, "dual", "dual", "Dual"),
+    _Entry(StateFit, "newton", "newton_states", "NewtonStates"),
+    _Entry(StateFit, "proximal", "proximal", "Proximal"),
+    _Entry(WeightFit, "ridge", "ridge", "Ridge"),
+    _Entry(WeightFit, "generalized-linear", "generalized_linear", "GeneralizedLinear"),
+    _Entry(WeightFit, "proximal-weights", "accelerated", "ProximalWeights"),
+    _Entry(OutputFit, "fused-simplex", "kernels.outputs", "FusedSimplex"),
+    _Entry(OutputFit, "fused-closed-form", "kernels.outputs", "FusedClosedForm"),
+    _Entry(OutputFit, "closed-form", "output", "ClosedForm"),
+    _Entry(OutputFit, "compiled-simplex", "compiled.solvers", "CompiledSimplex"),
+    _Entry(OutputFit, "simplex-dual", "output", "SimplexDual"),
+    _Entry(StatesOverTime, "newton-over-time", "over_time", "NewtonOverTime"),
+    _Entry(StatesOverTime, "red-black", "over_time", "RedBlack"),
+    _Entry(StatesOverTime, "cyclic", "over_time", "Cyclic"),
+    _Entry(BlockFit, "accelerated", "accelerated", "Accelerated"),
+    _Entry(SlopeFit, "slope", "output", "Slope"),
+    _Entry(ConstrainedFit, "interior-point", "interior_point", "InteriorPoint"),
+    _Entry(ConstrainedFit, "dual-ascent", "dual_ascent", "DualAscent"),
 )
+_REFERENCE = _Entry(StateFit, "reference", "reference", "Reference")  # of any kind, by CVXPY
+
+
+def class_named(name: str) -> type[AnySolver] | None:
+    """Return the class of a solver of the table by its name, or None."""
+    for entry in _TABLE:
+        if entry.solver == name:
+            module = import_module(f".{entry.module}", __package__)
+            return cast(type[AnySolver], getattr(module, name))
+    return None
+
+
+@cache
+def _made(entry: _Entry) -> AnySolver:
+    return cast(AnySolver, getattr(import_module(f".{entry.module}", __package__), entry.solver)())
 
 
 def solver_names() -> tuple[str, ...]:
@@ -57,7 +95,7 @@ def solver_names() -> tuple[str, ...]:
         >>> "ridge" in solver_names(), solver_names()[-1]
         (True, 'reference')
     """
-    return _TABLE.names()
+    return (*(entry.name for entry in _TABLE), _REFERENCE.name)
 
 
 def named(name: str) -> AnySolver:
@@ -65,13 +103,32 @@ def named(name: str) -> AnySolver:
 
     Raises:
         DeclarationError: there is no solver of that name.
-
-    Example:
-        >>> from liftednet.solvers import named
-        >>> named("proximal")
-        Proximal(tolerance=None, max_iterations=20000, name='proximal')
     """
-    return _TABLE.named(name)
+    for entry in (*_TABLE, _REFERENCE):
+        if entry.name == name:
+            return _made(entry)
+    raise DeclarationError(
+        f"there is no solver {name!r}; there are {', '.join(solver_names())} and 'auto'."
+    )
+
+
+def serving(problem: Fit[Any], names: Sequence[str] | None = None) -> Iterator[AnySolver]:
+    """Yield the solvers of the table, or those of some names, that serve a problem."""
+    for entry in _TABLE:
+        if isinstance(problem, entry.kind) and (names is None or entry.name in names):
+            solver = _made(entry)
+            if solver.obstacle(problem) is None:
+                yield solver
+
+
+def best(problem: Fit[Any], names: Sequence[str] | None = None) -> AnySolver:
+    """Return the first that suits a problem, else the first that serves it, of some names."""
+    first = None
+    for solver in serving(problem, names):
+        if solver.suits(problem):
+            return solver
+        first = first or solver
+    return first or _made(_REFERENCE)
 
 
 def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
@@ -89,7 +146,19 @@ def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
         >>> choose(StateFit(joint(ReLU()), torch.ones(1, 2))).name
         'proximal'
     """
-    return _TABLE.choose(problem, solver)
+    if isinstance(solver, str) and solver == "auto":
+        return best(problem)
+    chosen = named(solver) if isinstance(solver, str) else solver
+    if not isinstance(chosen, Solver):
+        raise DeclarationError(
+            f"solver must be 'auto', a solver's name or a Solver object, got {solver!r}."
+        )
+    obstacle = chosen.obstacle(problem)
+    if obstacle is not None:
+        raise DeclarationError(
+            f"solver {chosen.name!r} cannot serve this {type(problem).__name__}: {obstacle}."
+        )
+    return chosen
 
 
 @telling_of_memory
@@ -143,6 +212,8 @@ def _retried(problem: Fit[Any], solution: Solution[Any], solver: AnySolver) -> S
     size = problem.like().numel() + sum(link.target.numel() for link in problem.terms_above)
     if size > _SMALL or processes.size() > 1:
         return solution
+    from .reference import Reference
+
     reference = Reference(backend="CLARABEL", tolerance=solution.tolerance)
     try:
         other = reference.solve(problem, solution.value)
@@ -150,27 +221,40 @@ def _retried(problem: Fit[Any], solution: Solution[Any], solver: AnySolver) -> S
     except (DeclarationError, SolverError):
         return solution
     seconds = solution.seconds + other.seconds + last.seconds
-    best = solution
+    found = solution
     for tried in (other, last):
-        closer = tried.residual < best.residual and tried.objective <= best.objective
-        best = tried if closer or tried.status is Status.SOLVED else best
-    return replace(best, seconds=seconds)
+        closer = tried.residual < found.residual and tried.objective <= found.objective
+        found = tried if closer or tried.status is Status.SOLVED else found
+    return replace(found, seconds=seconds)
 
 
 def finished(problem: Fit[Any], solution: Solution[Any]) -> Solution[Any]:
-    """Return a solution, finished in torch where float32 steps in a kernel did not end it.
-
-    Example:
-        >>> import torch
-        >>> from liftednet import StateFit
-        >>> from liftednet.activations import ReLU
-        >>> from liftednet.divergences import joint
-        >>> from liftednet.solvers import Proximal, finished
-        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
-        >>> finished(fit, Proximal().solve(fit)).solver  # one of torch is handed back as it is
-        'proximal'
-    """
-    if solution.solver != FusedStates.name or solution.status is Status.SOLVED:
+    """Return a solution, finished in torch where float32 steps in a kernel did not end it."""
+    if solution.status is Status.SOLVED or not solution.solver.startswith("fused-"):
         return solution
-    other = _TABLE.without(FusedStates).best(problem)
-    return other.solve(problem, solution.value, other.prepare(problem)).require_usable()
+    in_torch = [name for name in solver_names() if not name.startswith("fused-")]
+    return solved_by(problem, in_torch, solution.value).require_usable()
+
+
+def solved_by(
+    problem: Fit[Any],
+    names: Sequence[str],
+    start: Any,
+    tolerance: float | None = None,
+    prepared: dict[str, Any] | None = None,
+) -> Solution[Any]:
+    """Return what the best of some solvers finds from where another one ended.
+
+    Args:
+        problem: which it could not solve, or not as fast.
+        names: of the solvers.
+        start: a value to start from, or None.
+        tolerance: theirs; None for their own.
+        prepared: what they have prepared before, by their names; added to.
+    """
+    prepared = {} if prepared is None else prepared
+    other: Any = best(problem, names)
+    if tolerance is not None:
+        other = replace(other, tolerance=tolerance)
+    prepared[other.name] = other.prepare(problem, prepared.get(other.name))
+    return cast(Solution[Any], other.solve(problem, start, prepared[other.name]))

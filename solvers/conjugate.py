@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .deferred import Late
+from .device_loops import Late
 
 _SEARCHES = 40  # evaluations of phi in one line search; two are the rule
 _FLAT = 0.5  # a line search ends when every slope has fallen to this share

@@ -3,28 +3,242 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Raw
+from liftednet.activation import Activation
+from liftednet.divergences import Joint
 from liftednet.problems import Fit, StateFit
-from liftednet.problems.state_fit import reach
+from liftednet.products import product
 from liftednet.solution import Solution
 
-from . import deferred
+from . import device_loops
 from .base import Solver, default_tolerance, device_chunks, judged
 from .conjugate import Point, advance, moved, starting_point
-from .dual_rows import DualRows, SharedMap, dual_rows, shared_map
-from .unfinished import Unfinished, unfinished
+from .device_loops import Unfinished, unfinished
+from .state_links import (
+    OfLinks,
+    columns_above,
+    curvature_of,
+    kept,
+    largest_term,
+    quadratic,
+    states_refusal,
+)
 
 _PATIENCE = {torch.float32: 16, torch.float64: 64}  # steps in which a violation must fall
 _NEWTON_STEPS = 150
 _RESISTANCE = 30  # Newton steps in which the largest violation must fall
 _COARSE = 7e-6  # relative violation that float32 reaches without trouble
+
+
+@dataclass(frozen=True)
+class SharedMap(OfLinks, ABC):
+    """The links' weights as one map A.
+
+    Attributes:
+        map: A = [sqrt(scale_k) W_k], (units, r).
+        adjoint: A', (r, units), contiguous.
+    """
+
+    map: Tensor
+    adjoint: Tensor
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the map in another precision."""
+        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
+        tensors: dict[str, Any] = {n: x.to(dtype) for n, x in parts if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
+    @abstractmethod
+    def wanted(self, h: Tensor) -> Tensor:
+        """Return targets of Z A, (samples, r), from those of the links side by side."""
+
+    @abstractmethod
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
+
+    @abstractmethod
+    def length(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample."""
+
+
+@dataclass(frozen=True)
+class TurnedMap(SharedMap):
+    """The map in coordinates where its Gram matrix is diagonal.
+
+    Attributes:
+        turn: the rotation of the stacked columns, (r, r), which A contains.
+        spectrum: the diagonal of A'A, (r,).
+        lipschitz: L.
+    """
+
+    turn: Tensor
+    spectrum: Tensor
+    lipschitz: float
+
+    def wanted(self, h: Tensor) -> Tensor:
+        """Return targets in these coordinates."""
+        return h @ self.turn.to(h)
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return the gradient, divided entry by entry."""
+        return gradient / (1 + self.lipschitz / 2 * self.spectrum)
+
+    def length(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample."""
+        return (gradient.square() @ self.spectrum).sqrt()
+
+
+@dataclass(frozen=True)
+class PlainMap(SharedMap):
+    """The map as it is, for a GPU, which an eigenvalue solver would have to be waited for.
+
+    Attributes:
+        inverse: (I + A'A L / 2)^-1, (r, r).
+    """
+
+    inverse: Tensor
+
+    def wanted(self, h: Tensor) -> Tensor:
+        """Return the targets."""
+        return h
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return the product with the inverse."""
+        return gradient @ self.inverse
+
+    def length(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample."""
+        return (gradient @ self.adjoint).square().sum(1).sqrt()
+
+
+def shared_map(problem: StateFit) -> SharedMap:
+    """Return the links' weights, scaled and side by side, in float64."""
+    weights, scales = kept(problem)
+    lipschitz = problem.divergence.activation.lipschitz
+    assert lipschitz is not None  # asked for by the solver
+    stacked = torch.cat(
+        [
+            scale**0.5 * link.weight.double()
+            for link, scale in zip(problem.links, scales, strict=True)
+        ],
+        1,
+    )
+    if device_loops.stays_on_device(stacked):
+        system = lipschitz / 2 * (stacked.T @ stacked)
+        system.diagonal().add_(1)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(system).L)
+        return PlainMap(weights, scales, stacked, stacked.T.contiguous(), inverse)
+    spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
+    turned, spectrum = stacked @ turn, spectrum.clamp(min=0)
+    return TurnedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
+
+
+@dataclass(frozen=True)
+class DualRows:
+    """min over y of |y + h|^2 / 2 + Phi*(u - y A'), the dual of a state fit, sample by sample.
+
+    Its minimizer y = Z A - h gives the states Z = phi(u - y A').
+
+    Attributes:
+        activation: phi.
+        shared: A, in the precision of u.
+        u: (samples, pre-activations).
+        h: (samples, r), the targets of Z A.
+    """
+
+    activation: Activation
+    shared: SharedMap
+    u: Tensor
+    h: Tensor
+
+    def rows(self, keep: Tensor) -> DualRows:
+        """Return the problem of some of the samples."""
+        return replace(self, u=self.u[keep], h=self.h[keep])
+
+    def to(self, dtype: torch.dtype) -> DualRows:
+        """Return the problem in another precision."""
+        return replace(self, shared=self.shared.to(dtype), u=self.u.to(dtype), h=self.h.to(dtype))
+
+    def multipliers(self, states: Tensor | None) -> Tensor:
+        """Return y = Z A - h at given states, or at phi(u)."""
+        states = self.forward(self.u) if states is None else states.to(self.u)
+        return states @ self.shared.map - self.h
+
+    def inner(self, a: Tensor, b: Tensor) -> Tensor:
+        """Return <a, b> per sample, (samples, 1)."""
+        return (a * b).sum(-1, keepdim=True)
+
+    def paired(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Return the same of every pair."""
+        return tuple(self.inner(*pair) for pair in pairs)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Return phi(u)."""
+        return self.activation.forward(u)
+
+    def lift(self, y: Tensor) -> Tensor:
+        """Return -y A'."""
+        return product(-y, self.shared.adjoint)
+
+    def pre_activation(self, y: Tensor) -> Tensor:
+        """Return u - y A'."""
+        return torch.addmm(self.u, y, self.shared.adjoint, alpha=-1)
+
+    def quadratic_gradient(self, y: Tensor) -> Tensor:
+        """Return y + h."""
+        return y + self.h
+
+    def curved(self, d: Tensor) -> Tensor:
+        """Return d."""
+        return d
+
+    def pull(self, v: Tensor) -> Tensor:
+        """Return -v A."""
+        return product(v, self.shared.map).neg_()
+
+    def precondition(self, gradient: Tensor) -> Tensor:
+        """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
+        return self.shared.precondition(gradient)
+
+    def gradient(self, y: Tensor, u: Tensor) -> Tensor:
+        """Return the gradient at y, where u = u - y A'."""
+        return self.quadratic_gradient(y) + self.pull(self.forward(u))
+
+    def newton_direction(self, u: Tensor, gradient: Tensor) -> Tensor:
+        """Return -(I + A' diag(phi'(u)) A)^-1 gradient, sample by sample, for a per-unit phi."""
+        curved = self.activation.slope(u).unsqueeze(-1) * self.shared.map
+        hessian = self.shared.adjoint @ curved
+        hessian.diagonal(dim1=-2, dim2=-1).add_(1)
+        direction: Tensor = torch.linalg.solve_ex(hessian, -gradient).result
+        return direction  # without a look at its success, for which a GPU would be waited for
+
+    def violation(self, gradient: Tensor) -> Tensor:
+        """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""
+        return self.shared.length(gradient)
+
+
+def dual_rows(problem: StateFit, shared: SharedMap, part: slice) -> DualRows:
+    """Return the dual for the samples of a slice."""
+    u = problem.pre_activation[part]
+    h = shared.wanted(torch.cat(list(_wanted(problem, shared, part)), 1))
+    return DualRows(problem.divergence.activation, shared.to(u.dtype), u, h)
+
+
+def _wanted(problem: StateFit, shared: SharedMap, part: slice) -> Iterator[Tensor]:
+    """Yield what each link asks of Z W sqrt(scale): sqrt(scale) ((V - c) / L - C)."""
+    for link, scale in zip(problem.links, shared.scales, strict=True):
+        assert isinstance(link.divergence, Joint)  # the quadratic divergence
+        target = link.target[part]
+        wanted = (target - link.divergence.offset(target)) / curvature_of(link)
+        offset = link.offset if link.offset.ndim == 1 else link.offset[part]
+        yield scale**0.5 * (wanted - offset)
 
 
 @dataclass
@@ -72,24 +286,14 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit with quadratic links and a Lipschitz constant."""
-        if not isinstance(problem, StateFit):
-            return "it solves state fits alone"
-        activation = problem.divergence.activation
-        if isinstance(problem.divergence, Raw):
-            return f"{activation!r} is a raw divergence"
-        if activation.lipschitz is None:
-            return f"it needs a Lipschitz constant of {activation!r}"
-        if not problem.links:
-            return "it needs a link"
-        if not problem.matrices:
-            return "it needs links through a matrix that all samples share"
-        if not all(link.divergence.quadratic for link in problem.links):
+        refused = states_refusal(problem)
+        if refused is None and not quadratic(problem):  # type: ignore[arg-type]
             return 'it needs links with a quadratic divergence (divergence="joint")'
-        return None
+        return refused
 
     def suits(self, problem: StateFit) -> bool:
         """Say whether the links have few units, or the activation no prox in closed form."""
-        columns = sum(link.weight.shape[1] for link in problem.links)
+        columns = columns_above(problem)
         return 3 * columns <= 2 * problem.units or not problem.divergence.activation.closed_prox
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
@@ -126,7 +330,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
             y = exact.multipliers(start)
             u = exact.pre_activation(y)
             late = exact.violation(exact.gradient(y, u)) > goal
-            if not deferred.stays_on_device(late) and not bool(late.any()):
+            if not device_loops.stays_on_device(late) and not bool(late.any()):
                 return exact.forward(u).to(rows.u), 0
             near, steps = self._led(quick, y.float(), rough)
             y = torch.where(late.unsqueeze(1), near.double(), y)
@@ -164,7 +368,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
 def _finished(rows: DualRows, y: Tensor, u: Tensor, goal: float) -> tuple[Tensor, int]:
     """Return u - y A' with the samples that conjugate gradients left over solved by Newton."""
     late = rows.violation(rows.gradient(y, u)) > goal
-    if not deferred.stays_on_device(late):
+    if not device_loops.stays_on_device(late):
         return _resisting(rows, y, u, goal, late.nonzero()[:, 0])
     found, steps = _resisting(rows, y, u.clone(), goal, torch.arange(len(u), device=u.device))
     return torch.where(late.unsqueeze(1), found, u), steps
@@ -184,7 +388,7 @@ def _resisting(
 
 def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
     """Return u - y A' after semismooth Newton steps with an exact line search."""
-    at, best, steps, looks = starting_point(rows, y), torch.inf, 0, deferred.Late[Point]()
+    at, best, steps, looks = starting_point(rows, y), torch.inf, 0, device_loops.Late[Point]()
     while steps < _NEWTON_STEPS:
         worst, then = looks.seen(rows.violation(at.gradient).max() / goal, at)
         if then is not None and worst <= 1:
@@ -196,15 +400,3 @@ def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
         direction = rows.newton_direction(at.u, at.gradient)
         at = moved(rows, replace(at, direction=direction, step=torch.ones_like(at.step)))
     return at.u, steps
-
-
-def largest_term(problem: StateFit, part: slice) -> float:
-    """Return the largest entry of the `terms` for these samples, and 1."""
-    return deferred.largest(terms(problem, part), 1.0)
-
-
-def terms(problem: StateFit, part: slice) -> Iterator[Tensor]:
-    """Yield the reach of U and the links' V W' lam_k / lam for these samples, like Z each."""
-    yield reach(problem.divergence.activation, problem.pre_activation[part])
-    for link in problem.links:
-        yield link.lam / problem.lam * (link.target[part].float() @ link.weight.float().T)

@@ -20,11 +20,8 @@ from liftednet.sets.polyhedron import Array
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
-from .output import ClosedForm, SimplexDual
-from .solver_table import SolverTable
-from .state_solvers import STATE_SOLVERS
+from .choice import best, serving
 
-_TILTED = SolverTable((*STATE_SOLVERS.solvers, ClosedForm(), SimplexDual()))
 _EVERY = 10  # steps between two looks at the residual
 _POWERS = 30  # of A'A, by which its norm is found
 
@@ -66,7 +63,7 @@ class DualAscent(Solver[ConstrainedFit, Tensor, None]):
             return "it needs linear constraints, and CVXPY alone knows one of these"
         if not problem.tilts or problem.fit.divergence.smoothness is None:
             return f"it needs a Lipschitz constant of {problem.fit.divergence.activation!r}"
-        if all(one.obstacle(problem.fit) for one in _TILTED.solvers):
+        if next(serving(problem.fit), None) is None:
             return "no fast solver serves the fit without constraints"
         return None
 
@@ -77,7 +74,7 @@ class DualAscent(Solver[ConstrainedFit, Tensor, None]):
         started = time.perf_counter()
         fit, limits = problem.fit, problem.limits
         tolerance = self.tolerance or default_tolerance(fit.pre_activation.dtype)
-        inner = _TILTED.best(fit)
+        inner = best(fit)
         norms, limits = limits.norms, limits.normed()
         matrix, lower, upper = limits.matrix, limits.lower, limits.upper
         step = fit.lam / (fit.divergence.smoothness * _squared_norm(matrix))

@@ -15,10 +15,10 @@ from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Fit, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
-from . import deferred
+from . import device_loops
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance, downhill_point
-from .deferred import Late
+from .device_loops import Late
 from .newton_weights import LEAST_CURVATURE, dense_newton, is_small, jittered_cholesky
 
 _EARLY = 5  # steps after which the curvature is measured anew: by then it is nearly the last one
@@ -94,7 +94,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         """Return where the descent ends, its steps, and whether it is known to be at its goal."""
         stand, steps = _Stand(descent, descent.starting_point(), exact=True), 0
         looks, best, since, last = Late[_Stand](), torch.inf, 0, 0.0
-        least, on_device = None, deferred.stays_on_device(stand.at.y)
+        least, on_device = None, device_loops.stays_on_device(stand.at.y)
         while steps < self.max_iterations:
             share, then = looks.seen(descent.violation(stand.at.gradient) / goal, stand)
             last = share if then is not None and then.exact else last

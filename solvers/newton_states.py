@@ -1,30 +1,176 @@
-"""State fits with tight or cross-entropy links by Newton steps on what the links see."""
+"""State fits with tight or cross-entropy links by Newton steps on what the links see.
+
+A state fit as its links see it: Z(a), the gap Z(a) W + C - a, and the links' curvature.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.activations import Softmax
-from liftednet.divergences import Raw
-from liftednet.problems import Fit, StateFit
+from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
-from . import deferred
+from . import device_loops
 from .base import Solver, default_tolerance, device_chunks, judged
-from .link_rows import LinkRows, LinkState, link_rows
+from .device_loops import Unfinished, unfinished
 from .proximal import Proximal
-from .unfinished import Unfinished, unfinished
+from .state_links import columns_above, quadratic, states_refusal, terms
 
 _FEW = 32  # columns above up to which the steps pay for any activation
 _FORCING = 0.02  # relative residual of the linear system of a step
 _INNER = 50  # conjugate gradient steps for one step
 _HALVINGS = 10
+
+
+@dataclass(frozen=True)
+class LinkState:
+    """Where the pre-activations above stand, sample by sample.
+
+    Attributes:
+        seen: a, (samples, columns of all links).
+        push: (grad R_k(a) - V_k) lam_k / lam.
+        u: U - push W'.
+        states: Z(a) = phi(u).
+        gap: F(a) = Z(a) W + C - a.
+    """
+
+    seen: Tensor
+    push: Tensor
+    u: Tensor
+    states: Tensor
+    gap: Tensor
+
+    def rows(self, keep: Tensor) -> LinkState:
+        """Return some of the samples."""
+        return LinkState(*(getattr(self, field.name)[keep] for field in fields(self)))
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """A root M of the links' curvature J = M M' lam_k / lam.
+
+    Attributes:
+        root: returns M x.
+        transposed: returns M'x.
+    """
+
+    root: Callable[[Tensor], Tensor]
+    transposed: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class LinkRows:
+    """Some samples of a state fit whose links stand side by side.
+
+    Attributes:
+        activation: phi.
+        links: one by one, for these samples.
+        ratios: lam_k / lam.
+        weight: [W_k], (units, columns).
+        adjoint: its transpose, contiguous.
+        u: U, (samples, units).
+        scale: the largest of 1, the reach of U and V_k W_k' lam_k / lam, (samples,).
+    """
+
+    activation: Activation
+    links: tuple[Link, ...]
+    ratios: tuple[float, ...]
+    weight: Tensor
+    adjoint: Tensor
+    u: Tensor
+    scale: Tensor
+
+    def rows(self, keep: Tensor) -> LinkRows:
+        """Return some of the samples."""
+        links = tuple(link.rows(keep) for link in self.links)
+        return replace(self, links=links, u=self.u[keep], scale=self.scale[keep])
+
+    def seen(self, states: Tensor) -> Tensor:
+        """Return Z W + C."""
+        return torch.cat([link.pre_activation(states) for link in self.links], 1)
+
+    def pushed(self, seen: Tensor) -> Tensor:
+        """Return (grad R_k(a) - V_k) lam_k / lam."""
+        parts = zip(self.links, self.ratios, self._split(seen), strict=True)
+        return torch.cat(
+            [ratio * (link.divergence.link_gradient(a) - link.target) for link, ratio, a in parts],
+            1,
+        )
+
+    def state(self, seen: Tensor) -> LinkState:
+        """Return Z(a) and its gap."""
+        push = self.pushed(seen)
+        u = torch.addmm(self.u, push, self.adjoint, alpha=-1)
+        states = self.activation.forward(u)
+        return LinkState(seen, push, u, states, self.seen(states) - seen)
+
+    def violation(self, at: LinkState) -> Tensor:
+        """Return how far Z(a) is from stationary, (samples,), over lam."""
+        change = self.pushed(at.seen + at.gap) - at.push
+        return (change @ self.adjoint).abs().amax(1)
+
+    def through(self, at: LinkState, x: Tensor) -> Tensor:
+        """Return B x, with B = W' phi'(u) W."""
+        return ((x @ self.adjoint) * self.activation.slope(at.u)) @ self.weight
+
+    def curvature(self, at: LinkState) -> Curvature:
+        """Return a root of the links' curvature."""
+        parts = zip(self.links, self.ratios, self._split(at.seen), strict=True)
+        roots = [_root(link, ratio, a) for link, ratio, a in parts]
+
+        def each(which: str) -> Callable[[Tensor], Tensor]:
+            return lambda x: torch.cat(
+                [
+                    getattr(root, which)(part)
+                    for root, part in zip(roots, self._split(x), strict=True)
+                ],
+                1,
+            )
+
+        return Curvature(each("root"), each("transposed"))
+
+    def _split(self, seen: Tensor) -> tuple[Tensor, ...]:
+        parts: tuple[Tensor, ...] = seen.split([link.weight.shape[1] for link in self.links], 1)
+        return parts
+
+
+def link_rows(problem: StateFit, part: slice) -> LinkRows:
+    """Return the samples of a slice."""
+    weight = torch.cat([link.weight for link in problem.links], 1)
+    ratios = tuple(link.lam / problem.lam for link in problem.links)
+    links = tuple(link.rows(part) for link in problem.links)
+    u, adjoint = problem.pre_activation[part], weight.T.contiguous()
+    largest = [term.abs().amax(1) for term in terms(problem, part)]
+    scale = torch.stack(largest).amax(0).clamp(min=1.0)
+    return LinkRows(problem.divergence.activation, links, ratios, weight, adjoint, u, scale)
+
+
+def _root(link: Link, ratio: float, a: Tensor) -> Curvature:
+    """Return a root of one link's curvature: diagonal, or that of the softmax.
+
+    diag(p) - p p' = M M' with M = diag(d) (I - d d') and d = sqrt(p), of length 1.
+    """
+    above = link.divergence
+    if above.quadratic or above.activation.per_unit:
+        diagonal = (ratio * above.link_curvature(a).clamp(min=0)).sqrt()
+        return Curvature(lambda x: diagonal * x, lambda x: diagonal * x)
+    d = above.link_gradient(a).sqrt()
+
+    def projected(x: Tensor) -> Tensor:
+        return x - d * (d * x).sum(1, keepdim=True)
+
+    scale = ratio**0.5
+    return Curvature(lambda x: scale * d * projected(x), lambda x: scale * projected(d * x))
+
 
 _Batch = Unfinished[LinkRows, LinkState]
 
@@ -62,17 +208,11 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit, units mapped each by itself, and curvatures of the links."""
-        if not isinstance(problem, StateFit):
-            return "it solves state fits alone"
-        activation = problem.divergence.activation
-        if isinstance(problem.divergence, Raw) or not activation.per_unit:
-            return f"{activation!r} does not map each unit by itself"
-        if activation.lipschitz is None:
-            return f"it needs a Lipschitz constant of {activation!r}"
-        if not problem.links:
-            return "it needs a link"
-        if not problem.matrices:
-            return "it needs links through a matrix that all samples share"
+        refused = states_refusal(problem)
+        if refused is not None or not isinstance(problem, StateFit):
+            return refused
+        if not problem.divergence.activation.per_unit:
+            return f"{problem.divergence.activation!r} does not map each unit by itself"
         for above in (link.divergence for link in problem.links):
             if above.smoothness is None:
                 return f"it needs a Lipschitz constant of {above.activation!r}"
@@ -82,10 +222,9 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
 
     def suits(self, problem: StateFit) -> bool:
         """Say whether few units see the states, or the activation has no prox in closed form."""
-        if all(link.divergence.quadratic for link in problem.links):
+        if quadratic(problem):
             return False
-        columns = sum(link.weight.shape[1] for link in problem.links)
-        return columns <= _FEW or not problem.divergence.activation.closed_prox
+        return columns_above(problem) <= _FEW or not problem.divergence.activation.closed_prox
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: None = None
@@ -132,7 +271,7 @@ def _of(problem: StateFit, some: Tensor | slice) -> StateFit:
 
 def _advance(batch: _Batch) -> tuple[LinkState, Tensor]:
     """Return the samples after a step along which F falls, and which of them found one."""
-    rows, at, some = batch.problem, batch.at, deferred.Late[None](lag=1)
+    rows, at, some = batch.problem, batch.at, device_loops.Late[None](lag=1)
     direction = _direction(batch)
     length = torch.ones_like(at.gap[:, :1])
     before = at.gap.norm(dim=1, keepdim=True)
@@ -147,7 +286,7 @@ def _advance(batch: _Batch) -> tuple[LinkState, Tensor]:
 
 def _direction(batch: _Batch) -> Tensor:
     """Return (I + B J)^-1 F: x from (I + M'B M) x = M'F with J = M M', then F - B M x."""
-    rows, at, some = batch.problem, batch.at, deferred.Late[None](lag=1)
+    rows, at, some = batch.problem, batch.at, device_loops.Late[None](lag=1)
     curved = rows.curvature(at)
     residual = curved.transposed(at.gap)
     x, towards = torch.zeros_like(residual), residual

@@ -13,9 +13,9 @@ from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
 from liftednet.samples import row_chunks
 
-from . import deferred
+from . import device_loops
 from .conjugate import Point, moved
-from .deferred import Late
+from .device_loops import Late
 
 if TYPE_CHECKING:
     from .generalized_linear import WeightDescent
@@ -51,7 +51,7 @@ def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
     before = descent.inner(at.gradient, at.direction).abs()
     after = descent.inner(whole[1].gradient, at.direction).abs()
     halves = (after <= before / 2).all()
-    on_device = deferred.stays_on_device(halves)
+    on_device = device_loops.stays_on_device(halves)
     if not on_device and bool(halves):
         return whole
     searched = moved(descent, replace(at, step=torch.ones_like(at.step)))
@@ -177,7 +177,7 @@ def jittered_cholesky(system: Tensor) -> Tensor:
     Raises:
         SolverError: it is far from positive semidefinite; on a GPU the factor is NaN there.
     """
-    if deferred.stays_on_device(system):
+    if device_loops.stays_on_device(system):
         return _first_factor(system)
     for jitter in _JITTERS:
         lower, info = _factored(system, jitter)

@@ -16,7 +16,7 @@ from liftednet.problems.slope_fit import LEAST_SLOPE
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, device_chunks, judged
-from .deferred import Late
+from .device_loops import Late
 
 _NEWTON_STEPS = 50  # ten suffice
 _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divided out

@@ -15,10 +15,10 @@ from liftednet.problems import Fit
 from liftednet.problems.states_over_time import Linearized, StatesOverTime, System, best_start
 from liftednet.solution import Solution
 
-from . import deferred
+from . import device_loops
 from .base import Solver, default_tolerance, judged
+from .choice import choose
 from .kernels.elimination import eliminated, serves
-from .state_solvers import STATE_SOLVERS
 
 _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32
@@ -88,7 +88,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         self, problem: StatesOverTime, states: Tensor, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the states of some samples, dropping each sample when it is done."""
-        if deferred.stays_on_device(states):
+        if device_loops.stays_on_device(states):
             return self._newton_of_all(problem, states, tolerance)
         left = torch.arange(states.shape[1], device=states.device)
         open_problem, steps = problem, 0
@@ -108,7 +108,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         self, problem: StatesOverTime, states: Tensor, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the states of some samples, on a GPU, where a sample that is done rests."""
-        looks = deferred.Late[None]()
+        looks = device_loops.Late[None]()
         for step in range(self.max_iterations):
             point = Point(problem, states)
             going = point.residual > 0.5 * tolerance * point.scale
@@ -130,7 +130,7 @@ class Point(Linearized):
         step = self.step(DeviceSystem)
         before = self.objectives
         slack = 1e-13 * (1 + before.abs())
-        best, todo, some = self.proximal.clone(), going, deferred.Late[None](lag=1)
+        best, todo, some = self.proximal.clone(), going, device_loops.Late[None](lag=1)
         for _ in range(_HALVINGS):
             trial = self.problem.divergence.activation.project(self.states + step)
             trial = torch.where(self.valid, trial, 0.0)
@@ -226,7 +226,7 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
     def _step(self, problem: StatesOverTime, states: Tensor, group: Rows, cache: Any) -> Any:
         """Solve one group in place, and return what its solver prepared."""
         fit = problem.state_fit(states, group)
-        solver = STATE_SOLVERS.choose(fit, self.step_solver)
+        solver = choose(fit, self.step_solver)
         cache = solver.prepare(fit, cache)
         states[group] = solver.solve(fit, states[group], cache).value
         return cache

@@ -3,23 +3,124 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Raw
-from liftednet.problems import Fit, StateFit
+from liftednet.activation import Activation
+from liftednet.divergences import Joint, Raw
+from liftednet.problems import Fit, Link, StateFit
+from liftednet.problems.state_fit import reach
+from liftednet.samples import largest_eigenvalue
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, device_chunks, judged
-from .primal_rows import PrimalRows, SharedQuadratic, primal_rows, shared_quadratic
-from .unfinished import Unfinished, unfinished
+from .device_loops import Unfinished, largest, unfinished
+from .state_links import OfLinks, curvature_of, kept, quadratic
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
 _CHECK = 4  # steps between two looks at which samples are done
+
+
+@dataclass(frozen=True)
+class SharedQuadratic(OfLinks):
+    """H = sum lam_k L_k W_k W_k', the Hessian of quadratic links.
+
+    Attributes:
+        lam: the weight of Phi.
+        hessian: H, (units, units).
+        smoothness: its largest eigenvalue.
+    """
+
+    lam: float
+    hessian: Tensor
+    smoothness: float
+
+    def serves(self, problem: StateFit) -> bool:
+        """Say whether the problem has these weights, scales and lam."""
+        return self.lam == problem.lam and super().serves(problem)
+
+
+def shared_quadratic(problem: StateFit) -> SharedQuadratic:
+    """Return H of quadratic links; formed in float64."""
+    u = problem.pre_activation
+    hessian = u.new_zeros(problem.units, problem.units, dtype=torch.float64)
+    for link in problem.links:
+        curvature = link.lam * curvature_of(link)
+        hessian += curvature * link.weight.double() @ link.weight.double().T
+    smoothness = largest_eigenvalue(hessian)
+    return SharedQuadratic(*kept(problem), problem.lam, hessian.to(u), smoothness)
+
+
+@dataclass(frozen=True)
+class PrimalRows:
+    """min over Z of lam Phi(Z) - <Z, pull> + links, sample by sample.
+
+    Attributes:
+        activation: gives Phi.
+        lam: its weight.
+        step: s, the smoothness of the links.
+        pull: lam U plus what quadratic links pull at, (samples, units).
+        hessian: H of the quadratic links, or None.
+        links: the other links.
+    """
+
+    activation: Activation
+    lam: float
+    step: float
+    pull: Tensor
+    hessian: Tensor | None
+    links: tuple[Link, ...]
+
+    def rows(self, keep: Tensor) -> PrimalRows:
+        """Return the problem of some of the samples."""
+        links = tuple(link.rows(keep) for link in self.links)
+        return replace(self, pull=self.pull[keep], links=links)
+
+    def to(self, dtype: torch.dtype) -> PrimalRows | None:
+        """Return the problem in another precision, or None where links are not quadratic."""
+        if self.hessian is None:
+            return None
+        return replace(self, pull=self.pull.to(dtype), hessian=self.hessian.to(dtype))
+
+    def gradient(self, states: Tensor) -> Tensor:
+        """Return the gradient of all but Phi, (samples, units)."""
+        if self.hessian is not None:
+            return torch.addmm(self.pull, states, self.hessian, beta=-1)
+        gradient = -self.pull
+        for link in self.links:
+            slope = link.divergence.link_gradient(link.pre_activation(states)) - link.target
+            gradient = link.map.add_adjoint(gradient, slope, link.lam)
+        return gradient
+
+    def prox(self, states: Tensor) -> Tensor:
+        """Return prox_{lam Phi / s}."""
+        return self.activation.prox(states, self.lam / self.step)
+
+    def scale(self, states: Tensor) -> float:
+        """Return the largest entry of the terms of the gradient, at least lam."""
+        terms = [self.lam * reach(self.activation, self.pull / self.lam)]
+        for link in self.links:
+            terms.append(link.lam * link.map.adjoint(link.target))
+        return largest(terms, self.lam)
+
+
+def primal_rows(
+    problem: StateFit, shared: SharedQuadratic | None, step: float, part: slice
+) -> PrimalRows:
+    """Return the problem for the samples of a slice."""
+    pull = problem.lam * problem.pre_activation[part]
+    activation, links = problem.divergence.activation, [link.rows(part) for link in problem.links]
+    if shared is None:
+        return PrimalRows(activation, problem.lam, step, pull, None, tuple(links))
+    for link in links:
+        assert isinstance(link.divergence, Joint)  # the quadratic divergence
+        wanted = link.target - link.divergence.link_gradient(link.offset).expand_as(link.target)
+        pull = torch.addmm(pull, wanted, link.weight.T, alpha=link.lam)
+    return PrimalRows(activation, problem.lam, step, pull, shared.hessian, ())
 
 
 @dataclass
@@ -91,7 +192,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         self, problem: StateFit, previous: SharedQuadratic | None = None
     ) -> SharedQuadratic | None:
         """Return H where all links are quadratic, the previous one if it serves."""
-        if not problem.matrices or not all(link.divergence.quadratic for link in problem.links):
+        if not problem.matrices or not quadratic(problem):
             return None
         if previous is not None and previous.serves(problem):
             return previous

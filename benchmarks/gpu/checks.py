@@ -23,7 +23,7 @@ from liftednet.models.methods import minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.captured import CudaGraphs, Made
+from liftednet.solvers.cuda_graphs import CudaGraphs, Made
 
 _RESIDUAL = 1e-5
 _ERROR = 2e-4  # of the largest entry

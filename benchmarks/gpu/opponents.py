@@ -17,9 +17,8 @@ from liftednet.activation import Activation
 from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import Proximal
 from liftednet.solvers.base import default_tolerance
-from liftednet.solvers.captured import CudaGraphs
-from liftednet.solvers.primal_rows import PrimalRows, primal_rows
-from liftednet.solvers.proximal import Walk, advance
+from liftednet.solvers.cuda_graphs import CudaGraphs
+from liftednet.solvers.proximal import PrimalRows, Walk, advance, primal_rows
 
 _STAGE = 10  # steps of a loop that are compiled or captured together
 _STAGES = 60  # at most, until a loop has lost

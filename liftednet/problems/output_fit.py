@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet import quicker
 from liftednet.divergences import Divergence, Raw, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
@@ -23,8 +24,7 @@ from liftednet.problems.fit import (
     measured,
     parameter,
 )
-from liftednet.problems.priors import BoxedStates, states_cost
-from liftednet.problems.ramps import own_map
+from liftednet.problems.priors import BoxedStates, in_float64, states_cost
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -134,16 +134,15 @@ class OutputFit(Fit[Tensor]):
         The residual is the distance of Z from the point of the domain that stationarity asks
         for, over the largest of 1 and the entries of Z.
         """
-        own = own_map(self.divergence)
-        given = value, self.target, self.pre_activation, self.lam, own
-        found = self.loss.judged(*given) if len(value) else None
+        found: Measure | None = quicker.measure(self, value)
         if found is not None:
-            return measured(found[0], found[1], max(1.0, found[2]))
+            return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
         unknown = isinstance(self.divergence, Raw) or self.loss.stated_only
         for part in row_chunks(len(value), value.shape[1]):
-            z, u = value[part].double(), self.pre_activation[part].double()
+            z = in_float64(self.divergence.activation, value[part])
+            u = self.pre_activation[part].double()
             y = self.target[part].double()
             objective += self.loss.output_value(y, z)
             objective += self.lam * self.divergence.state_value(z, u)
@@ -162,7 +161,8 @@ class OutputFit(Fit[Tensor]):
             return math.nan
         total = 0.0
         for part in row_chunks(len(value), value.shape[1]):
-            z, y = value[part].double(), self.target[part].double()
+            z = in_float64(self.divergence.activation, value[part])
+            y = self.target[part].double()
             with torch.enable_grad():
                 at = z.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(self.loss.output_value(y, at), at)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
@@ -228,6 +229,15 @@ class PenalizedWeights(Prior):
         """Return shapes and penalty."""
         bias = self.weights.bias is not None
         return PenalizedWeights, tuple(self.weights.matrix.shape), bias, self.penalty
+
+
+def in_float64(activation: Activation, states: Tensor) -> Tensor:
+    """Return states in float64, at an end of the domain where they are it as their type has it."""
+    z = states.double()
+    if states.dtype is torch.float64 or not activation.per_unit:
+        return z
+    inside = activation.project(z)
+    return torch.where(inside.to(states.dtype) == states, inside, z)
 
 
 def states_cost(divergence: Divergence, lam: float, states: Tensor, gradient: Tensor) -> float:

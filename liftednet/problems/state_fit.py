@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from liftednet import quicker
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, require_divergence, within
 from liftednet.errors import DeclarationError
@@ -24,8 +25,7 @@ from liftednet.problems.fit import (
     measured,
     parameter,
 )
-from liftednet.problems.priors import BoxedStates, states_cost
-from liftednet.problems.ramps import Looped, looped, measured_by_loop
+from liftednet.problems.priors import BoxedStates, in_float64, states_cost
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -118,11 +118,6 @@ class StateFit(Fit[Tensor]):
         """Whether every link is a matrix that all samples share."""
         return all(isinstance(link.map, Times) for link in self.links)
 
-    @cached_property
-    def loops(self) -> Looped | None:
-        """U and the links as compiled loops take them, or None where these do not serve."""
-        return looped(self)
-
     def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
         """Return lam [Phi(Z) - <Z, U>] and the domain of Phi."""
         u = parameter("pre_activation", tuple(self.pre_activation.shape), parameters)
@@ -159,18 +154,18 @@ class StateFit(Fit[Tensor]):
         largest entry of the terms lam U as far as phi follows it (`reach`), grad R W' and V W'
         (and of lam, the unit of lam U).
         """
-        found = measured_by_loop(self, value)
+        found: Measure | None = quicker.measure(self, value)
         if found is not None:
             return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         scale = torch.full_like(objective, self.lam)
         for part in row_chunks(self.samples, self.units):
-            rows = self.rows(part)
-            piece, gradient, largest = rows._terms(value[part].double())
+            rows, z = self.rows(part), in_float64(self.divergence.activation, value[part])
+            piece, gradient, largest = rows._terms(z)
             objective += piece
             scale = torch.maximum(scale, largest)
             if gradient is not None:
-                off = rows._stationarity(value[part].double(), gradient)
+                off = rows._stationarity(z, gradient)
                 violation = torch.maximum(violation, off.abs().max())
         if self.smoothness is None:
             violation = torch.full_like(violation, torch.nan)
@@ -180,7 +175,7 @@ class StateFit(Fit[Tensor]):
         """Return a bound of what is above the least objective at Z, see `states_cost`."""
         total = 0.0
         for part in row_chunks(self.samples, self.units):
-            z = value[part].double()
+            z = in_float64(self.divergence.activation, value[part])
             _, gradient, _ = self.rows(part)._terms(z)
             if gradient is None:
                 return math.nan

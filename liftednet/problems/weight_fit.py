@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,13 +17,6 @@ from liftednet.maps import Rows
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Link, Measure, require_bounded
 from liftednet.problems.priors import PenalizedWeights
-from liftednet.problems.weight_loops import (
-    cross_of,
-    looped,
-    measured_by_loop,
-    norm_of,
-    summed_by_loop,
-)
 from liftednet.samples import Design, Weights, row_chunks
 from liftednet.validation import (
     require_finite,
@@ -33,10 +25,6 @@ from liftednet.validation import (
     require_positive,
     require_shape,
 )
-
-if TYPE_CHECKING:
-    from liftednet.compiled.weights import FitRows
-
 
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
@@ -162,15 +150,8 @@ class WeightFit(Fit[Weights]):
         return replace(self, design=self.design.rough)
 
     @cached_property
-    def loops(self) -> FitRows | None:
-        """The fit as compiled loops take it, or None where these do not serve."""
-        return looped(self)
-
-    @cached_property
     def cross(self) -> Tensor:
         """[X - shift, 1]' times what X W + b is pulled to, in float64."""
-        if self.loops is not None:
-            return cross_of(self.loops)
         design = self.design.centered
         return (design.cross_with_gram if self.by_gram else design.cross)(self.pulled)
 
@@ -199,8 +180,7 @@ class WeightFit(Fit[Weights]):
         """A Lipschitz constant of the gradient of the divergence in [W; b + shift W], or None."""
         if self.divergence.smoothness is None:
             return None
-        norm = self.design.centered.squared_norm if self.loops is None else norm_of(self.loops)
-        return self.lam * self.divergence.smoothness * norm
+        return self.lam * self.divergence.smoothness * self.design.centered.squared_norm
 
     def measure(self, value: Weights) -> Measure:
         """Return the objective and the relative KKT residual at (W, b), in float64.
@@ -212,9 +192,6 @@ class WeightFit(Fit[Weights]):
         the objective that rounding hides where pre-activations are huge, or loses where b is huge.
         Sums of a `rough` design add what their own rounding may hide.
         """
-        known = measured_by_loop(self, value)
-        if known is not None:
-            return known
         stacked = self.design.centered.joined(value)
         weight = value.matrix.double()
         if self.divergence.smoothness is None or not self.penalty.proximable:
@@ -305,8 +282,6 @@ class WeightFit(Fit[Weights]):
 
     def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u)."""
-        if self.loops is not None:
-            return summed_by_loop(self.loops, stacked)
         return self._quadratic(stacked) if self.by_gram else self._pass(stacked)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:

@@ -15,14 +15,10 @@ from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import SlopeFit, StatesOverTime
 from liftednet.solution import Solution, Status
-from liftednet.solvers import (
-    GeneralizedLinear,
-    NewtonOverTime,
-    Solver,
-    choose,
-    finished,
-    named,
-)
+from liftednet.solvers import Solver, choose, named
+from liftednet.solvers.choice import finished
+from liftednet.solvers.generalized_linear import GeneralizedLinear
+from liftednet.solvers.newton_over_time import NewtonOverTime
 from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered

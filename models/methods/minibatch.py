@@ -20,8 +20,8 @@ from liftednet.layers.modules import RunningStatistics, running_statistics
 from liftednet.layers.time import Timeline
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
-from liftednet.solvers.captured import Captured, Graphs, graphs_for
-from liftednet.solvers.deferred import stays_on_device
+from liftednet.solvers.cuda_graphs import Captured, Graphs, graphs_for
+from liftednet.solvers.device_loops import stays_on_device
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import is_number, require_count, require_positive
 

@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from liftednet.compiled.lanes import compiled, copy, fill, load
-from liftednet.compiled.states import largest
-from liftednet.compiled.vectors import (
+from .lanes import (
     WIDE,
+    compiled,
+    copy,
     differs,
+    fill,
     filled,
+    largest,
+    load,
     multiply,
     scale,
     subtract_inner,

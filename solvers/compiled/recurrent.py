@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.activations.loops import LoopMap, loop_map
-from liftednet.compiled import refusal
 from liftednet.layers.time import delayed, steps_before
 
 from ..gauss_newton.objective import Forward, Tensors, recurrence
+from .loops import LoopMap, loop_map, refusal
 
 _MOST = 48  # units, whose sums over samples a cache still holds
 Rows = np.ndarray[Any, np.dtype[np.float64]]
@@ -34,7 +33,7 @@ class RecurrentRows:
 
     def __init__(self, forward: Forward) -> None:
         """Lay out the inputs of a network that they serve."""
-        from liftednet.compiled.vectors import WIDE
+        from .lanes import WIDE
 
         assert forward.recurrent is not None  # it serves
         self._phi, self._map = forward.recurrent.forward, loop_map(forward.recurrent)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from liftednet.activations.loops import RAMP
-from liftednet.compiled import maps
-from liftednet.compiled.lanes import compiled
-from liftednet.compiled.vectors import WIDE, filled, multiply, subtract_multiple
+from . import maps
+from .lanes import WIDE, compiled, filled, multiply, subtract_multiple
+from .loops import RAMP
 
 
 @compiled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from liftednet.compiled.lanes import LANES, compiled, load
+from .lanes import LANES, compiled, load
 
 _STEPS = 50  # ten suffice
 _ROUGH = np.float32(3.5e-4)  # the root of rounding in float32: one step in float64 is left

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from liftednet.activations.loops import SOFTMAX, LoopMap
-from liftednet.compiled import maps
-from liftednet.compiled.lanes import compiled
+from . import maps
+from .lanes import compiled
+from .loops import SOFTMAX, LoopMap
 
 _STEPS = 50  # five suffice
 _HALVINGS = 20

@@ -14,7 +14,7 @@ from liftednet.problems.states_over_time import best_start
 from liftednet.samples import squared_norm_of
 from liftednet.solution import Solution
 
-from .. import deferred
+from .. import device_loops
 from ..base import Solver, default_tolerance, judged
 from .device import on_device, programs, refusal, require_room
 from .groups import Goal, Layer, TilePlan
@@ -79,7 +79,7 @@ class FusedRedBlack(Solver[StatesOverTime, Tensor, None]):
         tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
         begin = best_start(problem) if start is None else start
         states = begin.clone(memory_format=torch.contiguous_format)
-        largest = deferred.largest_on(problem.terms(states), problem.lam)
+        largest = device_loops.largest_on(problem.terms(states), problem.lam)
         launch = _Launch(problem, self.blocks or time_blocks(_columns(problem)), self.step_limit)
         worst = launch.run(states, _SHARE * tolerance * largest, self.max_iterations)
         sweeps = int((worst[1:] > 0).sum())

@@ -13,9 +13,9 @@ from liftednet.divergences import Raw
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
-from .. import deferred
+from .. import device_loops
 from ..base import default_tolerance, judged
-from ..dual import terms
+from ..state_links import terms
 from .device import Kernel, on_device, programs, refusal, require_room
 from .groups import Goal, Layer
 from .sides import Side, link_refusal, side
@@ -82,7 +82,7 @@ class FusedStates(Kernel[StateFit]):
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
         value = start.clone(memory_format=torch.contiguous_format)
-        scale = problem.lam * deferred.largest_on(terms(problem, slice(None)), 1.0)
+        scale = problem.lam * device_loops.largest_on(terms(problem, slice(None)), 1.0)
         goal = _SHARE * tolerance * scale
         return value, launch.run(value, goal, self.max_iterations)
 

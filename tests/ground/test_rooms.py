@@ -15,7 +15,7 @@ FRONT_DOOR = "liftednet"
 ROOF = ("liftednet.__main__", "liftednet.command")
 HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "pooch", "sklearn", "triton"})
 MAY_LOAD = (
-    ("liftednet.compiled", "numba"),
+    ("liftednet.solvers.compiled", "numba"),
     ("liftednet.solvers.kernels", "triton"),
     ("liftednet.models.estimators", "sklearn"),
 )

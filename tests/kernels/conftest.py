@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from liftednet.solvers import deferred
+from liftednet.solvers import device_loops
 
 collect_ignore_glob = [] if find_spec("triton") else ["test_*.py"]  # it is there on Linux alone
 
@@ -26,4 +26,4 @@ def poisoned() -> Iterator[None]:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take every tensor for one on a GPU."""
-    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
+    monkeypatch.setattr(device_loops, "stays_on_device", lambda value: isinstance(value, Tensor))

@@ -20,7 +20,7 @@ from liftednet.solvers import (
     NewtonStates,
     Proximal,
     Solver,
-    deferred,
+    device_loops,
     named,
 )
 from tests.kernels.readings import Readings
@@ -47,7 +47,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, solver: Any, problem: Any) -> Solution[Any]:
     """Return a solution as a GPU would find it, and see to it that no loop reads a number."""
     with monkeypatch.context() as patched:
-        patched.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
+        patched.setattr(device_loops, "stays_on_device", lambda value: isinstance(value, Tensor))
         with Readings() as readings:
             solution: Solution[Any] = solver.solve(problem)
     assert len(readings.names) <= 1  # the goal of the loop
@@ -154,7 +154,7 @@ def test_values_that_are_not_finite_are_told(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_links_share_serves_until_they_change(
     solver: Solver[Any, Any, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deferred, "stays_on_device", lambda value: isinstance(value, Tensor))
+    monkeypatch.setattr(device_loops, "stays_on_device", lambda value: isinstance(value, Tensor))
     problem = states_that_resist()
     shared = solver.prepare(problem)
     assert solver.prepare(problem, shared) is shared

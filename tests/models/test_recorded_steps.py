@@ -22,7 +22,7 @@ from liftednet.models.methods import minibatch
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.models.run import Problem
 from liftednet.penalties import L1, Nonnegative, RowNorm
-from liftednet.solvers.captured import Captured, CudaGraphs, Unread
+from liftednet.solvers.cuda_graphs import Captured, CudaGraphs, Unread
 from tests.models.networks import labeled
 from tests.models.test_checkpoints import outcome, resumed
 

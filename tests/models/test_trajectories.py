@@ -128,7 +128,7 @@ def objectives(name: str) -> list[float]:
 @pytest.mark.parametrize("name", CASES)
 def test_every_block_has_the_objective_on_record(name, monkeypatch):
     # by the solvers of the record: others end elsewhere within their tolerance
-    monkeypatch.setattr("liftednet.compiled.has_numba", lambda: False)
+    monkeypatch.setattr("liftednet.solvers.compiled.loops.has_numba", lambda: False)
     monkeypatch.setattr(Tanh, "closed_prox", True)
     wanted = json.loads(RECORD.read_text(encoding="utf-8"))[name]
     assert objectives(name) == pytest.approx(wanted, rel=ITERATED.get(name, 1e-11), abs=0)

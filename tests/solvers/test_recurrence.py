@@ -8,10 +8,10 @@ from torch.func import jvp
 
 from liftednet.activation import Activation
 from liftednet.activations import LeakyReLU, ReLU, Tanh
-from liftednet.compiled import has_numba
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedRNN
 from liftednet.models.methods import gauss_newton
+from liftednet.solvers.compiled.loops import has_numba
 from liftednet.solvers.compiled.recurrent import CompiledRecurrence
 from liftednet.solvers.gauss_newton.local_model import Linearized
 from liftednet.solvers.gauss_newton.objective import Forward, LinearRecurrence, Target, recurrence

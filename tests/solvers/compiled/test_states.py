@@ -1,4 +1,4 @@
-"""States below quadratic links in compiled loops: their judgment, and what serves without Numba."""
+"""States in compiled loops: they reach what torch does, and what they leave torch finishes."""
 
 from __future__ import annotations
 
@@ -10,74 +10,17 @@ import torch
 from scipy.optimize import nnls
 from torch import Tensor
 
-from liftednet import activations, compiled
+from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Bounded
-from liftednet.divergences import joint, within
-from liftednet.problems import Link, Measure, StateFit, ramps, state_fit
-from liftednet.problems.ramps import ramp
-from liftednet.solvers import CompiledDescent, CompiledNewton, choose, solve
-from liftednet.solvers.compiled import descent
-
-SAMPLES, UNITS = 37, 5  # two blocks and a part of one
-RAMPS: list[Activation] = [
-    activations.Identity(),
-    activations.ReLU(),
-    activations.LeakyReLU(0.2),
-    activations.Clipped(-1.0, 0.5),
-    Bounded(activations.ReLU(), -1.0, 0.7),
-    Bounded(activations.LeakyReLU(0.3), -0.1, math.inf),
-]
-
-
-def fit(activation: Activation, dtype: torch.dtype, samples: int = SAMPLES) -> StateFit:
-    """Return a fit below two links, one with an offset for every sample and phi(0) not 0."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
-
-    squared, curved = joint(activations.ReLU()), joint(activations.Sigmoid())
-    first = Link(squared, normal(UNITS, 3), normal(3), normal(samples, 3).relu(), 0.6)
-    second = Link(curved, normal(UNITS, 9), normal(samples, 9), normal(samples, 9).sigmoid(), 1.5)
-    return StateFit(joint(activation), normal(samples, UNITS), (first, second), 0.7)
-
-
-def by_torch(problem: StateFit, z: Tensor, monkeypatch: pytest.MonkeyPatch) -> Measure:
-    with monkeypatch.context() as patch:
-        patch.setattr(state_fit, "measured", lambda *_: None)
-        return problem.measure(z)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("activation", RAMPS, ids=repr)
-def test_the_compiled_judge_is_that_of_torch(
-    activation: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = fit(activation, dtype)
-    z = activation.forward(problem.pre_activation + 0.3)
-    found, expected = problem.measure(z), by_torch(problem, z, monkeypatch)
-    assert found.objective == pytest.approx(expected.objective, rel=1e-12)
-    assert found.residual == pytest.approx(expected.residual, rel=1e-6)  # its scale is in float32
-
-
-def test_bounds_that_float32_rounds_are_kept_by_states_at_them() -> None:
-    problem = fit(activations.Clipped(-0.1, 0.3), torch.float32)
-    found, exact = solve(problem), solve(fit(activations.Clipped(-0.1, 0.3), torch.float64))
-    assert found.residual <= 1e-5
-    assert found.objective == pytest.approx(exact.objective, rel=1e-5)
-
-
-@pytest.mark.parametrize("activation", RAMPS[1:], ids=repr)
-def test_states_outside_the_domain_are_infinitely_bad(
-    activation: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = fit(activation, torch.float64)
-    z = activation.forward(problem.pre_activation)
-    z[-1, -1] = -7.0
-    expected = by_torch(problem, z, monkeypatch).objective
-    assert math.isinf(expected) == (type(activation) is not activations.LeakyReLU)
-    assert problem.measure(z).objective == pytest.approx(expected)
+from liftednet.divergences import joint, tight
+from liftednet.problems import Link, StateFit
+from liftednet.solvers import choose, solve
+from liftednet.solvers.compiled import loops, small_rows, solvers
+from liftednet.solvers.compiled.loops import ramp
+from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
+from tests.solvers.compiled.test_measure import KNOWN, RAMPS, normal, outputs
+from tests.solvers.compiled.test_measure import states as fit
 
 
 @pytest.mark.parametrize("activation", RAMPS, ids=repr)
@@ -93,7 +36,7 @@ def test_newton_steps_reach_what_the_dual_does(activation: Any) -> None:
 def test_descent_reaches_what_the_dual_does_from_any_start(
     activation: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(descent, "_WORK", math.inf)
+    monkeypatch.setattr(solvers, "_SLOW", math.inf)
     problem = fit(activation, dtype)
     dual = solve(fit(activation, torch.float64), "dual").value.to(dtype)
     for start in (None, dual, activation.forward(-3 * problem.pre_activation)):
@@ -104,13 +47,12 @@ def test_descent_reaches_what_the_dual_does_from_any_start(
 
 @pytest.mark.parametrize("activation", RAMPS, ids=repr)
 def test_sweeps_over_sixteen_samples_at_once_reach_what_the_dual_does(activation: Any) -> None:
-    from liftednet.solvers.compiled.descent_rows import lines
-    from liftednet.solvers.compiled.sweep_rows import sweep
+    from liftednet.solvers.compiled.descent_rows import sweep
 
     problem = fit(activation, torch.float64, 37)
     shared, dual = CompiledDescent().prepare(problem), solve(problem, "dual").value
-    right, size = descent._asked(problem, slice(None))
-    line = lines(ramp(activation))[0]
+    right, size = solvers._asked(problem, slice(None))
+    line = ramp(activation)
     for start in (torch.zeros_like(dual), activation.forward(-3 * problem.pre_activation)):
         z = start.numpy().copy()
         parts = shared.hessian, shared.panels, right.numpy(), line, 1e-9 * size
@@ -125,7 +67,7 @@ def test_well_conditioned_states_are_found_by_sweeps(monkeypatch: pytest.MonkeyP
     (link,) = whole.links
     near = Link(link.divergence, 0.05 * link.weight, link.offset, link.target)
     problem = StateFit(whole.divergence, whole.pre_activation, (near,))
-    monkeypatch.setattr(descent, "_PATIENCE", 0.0)  # sample by sample none is solved
+    monkeypatch.setattr(solvers, "_PATIENCE", 0.0)  # sample by sample none is solved
     found = solve(problem, CompiledDescent(1e-6))
     assert found.solver == "compiled-descent" and found.residual <= 1e-6
 
@@ -157,7 +99,7 @@ def test_few_positive_states_are_those_of_nonnegative_least_squares() -> None:
 
 def test_what_descent_takes_long_for_is_left_to_the_dual(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = _wide(0.5, 0.0)
-    monkeypatch.setattr(descent, "_WORK", 0.0)
+    monkeypatch.setattr(solvers, "_SLOW", 0.0)
     assert choose(problem).name == "compiled-descent"
     found, dual = solve(problem), solve(problem, "dual")
     assert found.solver == "dual" and torch.equal(found.value, dual.value)
@@ -167,7 +109,6 @@ def test_what_descent_takes_long_for_is_left_to_the_dual(monkeypatch: pytest.Mon
 def test_bounds_of_a_fit_are_kept() -> None:
     whole = fit(activations.ReLU(), torch.float64)
     problem = StateFit(whole.divergence, whole.pre_activation, whole.links, 0.7, (0.1, 0.4))
-    assert within(whole.divergence, (0.1, 0.4)).activation.lipschitz == 1.0
     found, dual = solve(problem, "compiled-newton"), solve(problem, "dual")
     assert float(found.value.min()) == 0.1 and float(found.value.max()) == 0.4
     assert torch.allclose(found.value, dual.value, atol=1e-6)
@@ -179,7 +120,7 @@ def test_a_map_of_other_pieces_is_no_ramp() -> None:
             return 2 * super().forward(u)
 
     for activation in (Doubled(), activations.Tanh(), Bounded(activations.Tanh(), 0.0, 1.0)):
-        assert ramps.ramp(activation) is None
+        assert ramp(activation) is None
         assert "straight pieces" in str(CompiledNewton().obstacle(fit(activation, torch.float64)))
 
 
@@ -190,24 +131,31 @@ def test_many_columns_are_left_to_others() -> None:
 
 
 def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = fit(activations.ReLU(), torch.float64, 1_000)
-    monkeypatch.setattr(descent, "_WORK", math.inf)
-    solvers: list[Any] = [CompiledNewton(), CompiledDescent()]
-    alone = [solver.solve(problem) for solver in solvers]
-    monkeypatch.setattr(compiled, "_ENTRIES", 500)
+    problem, simplex = fit(activations.ReLU(), torch.float64, 1_000), outputs(torch.float64, 1_000)
+    monkeypatch.setattr(solvers, "_SLOW", math.inf)
+    pairs: list[Any] = [(CompiledNewton(), problem), (CompiledDescent(), problem)]
+    pairs.append((CompiledSimplex(), simplex[0]))
+    alone = [solver.solve(one) for solver, one in pairs]
+    monkeypatch.setattr(loops, "_ENTRIES", 500)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    for solver, one in zip(solvers, alone, strict=True):
-        together = solver.solve(problem)
-        assert together.solver == one.solver
-        assert torch.allclose(together.value, one.value, rtol=0, atol=1e-6)
-        assert together.objective == pytest.approx(one.objective, rel=1e-12)
+    for (solver, one), before in zip(pairs, alone, strict=True):
+        together = solver.solve(one)
+        assert together.solver == before.solver
+        assert torch.allclose(together.value, before.value, rtol=0, atol=1e-6)
+        assert together.objective == pytest.approx(before.objective, rel=1e-12)
 
 
-def test_without_numba_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = fit(activations.ReLU(), torch.float64)
+@pytest.mark.parametrize("kind", [joint, tight])
+@pytest.mark.parametrize("activation", KNOWN[1:11], ids=repr)
+def test_what_newton_leaves_of_small_fits_is_finished(
+    activation: Activation, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = activation.forward(normal(1, 2, 3))
+    link = Link(kind(activation), normal(3, 4, 3), normal(2, 3), target, 0.6)
+    problem = StateFit(kind(activation), 2 * normal(4, 2, 4), (link,), 0.7)
     expected = solve(problem)
-    monkeypatch.setattr(compiled, "has_numba", lambda: False)
+    assert choose(problem).name == expected.solver == "compiled-small"
+    monkeypatch.setattr(small_rows, "newton_each", lambda *_: (1, False))
     found = solve(problem)
-    assert expected.solver.startswith("compiled") and not found.solver.startswith("compiled")
-    assert found.objective == pytest.approx(expected.objective, rel=1e-10)
-    assert "pip install 'liftednet[cpu]'" in str(CompiledNewton().obstacle(problem))
+    assert found.solver != "compiled-small" and found.residual <= found.tolerance
+    assert found.objective == pytest.approx(expected.objective, rel=1e-9)

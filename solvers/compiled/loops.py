@@ -1,0 +1,239 @@
+"""What compiled loops take: tensors, activations, and the links of state fits; and their threads.
+
+Numba compiles them for the CPU when they are first called, which takes seconds, and keeps them
+beside their sources, or where NUMBA_CACHE_DIR says, so that later processes load them in
+milliseconds. Without Numba, or a place to keep them, torch does the same.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.activations import smooth
+from liftednet.activations.piecewise_linear import (
+    Bounded,
+    Clipped,
+    Identity,
+    LeakyReLU,
+    PReLU,
+    ReLU,
+)
+from liftednet.activations.simplex import Softmax
+from liftednet.divergences import Divergence, Joint, Tight
+from liftednet.problems import StateFit
+
+_ENTRIES = 1 << 17  # of a part that is worth a thread
+RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU, SOFTMAX = range(8)  # the last of rows
+_CURVED: dict[type[Activation], int] = {
+    smooth.Sigmoid: SIGMOID,
+    smooth.Tanh: TANH,
+    smooth.Arctan: ARCTAN,
+    smooth.Sine: SINE,
+    smooth.Softplus: SOFTPLUS,
+    smooth.ELU: ELU,
+}
+Array = np.ndarray[Any, np.dtype[Any]]
+Found = TypeVar("Found")
+
+
+def _can_write(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
+@cache
+def has_numba() -> bool:
+    """Say whether Numba is installed, and has a place to keep what it compiles."""
+    if find_spec("numba") is None:
+        return False
+    named = os.environ.get("NUMBA_CACHE_DIR")
+    folders = [Path(named)] if named else []
+    folders += [Path(__file__).parent / "__pycache__", Path("~/.cache/numba").expanduser()]
+    return any(map(_can_write, folders))
+
+
+def refusal(tensor: Tensor) -> str | None:
+    """Return why no compiled loop can take a tensor, or None."""
+    if tensor.device.type != "cpu":
+        return f"it needs tensors on a CPU, not on {tensor.device}"
+    if not has_numba():
+        return "it needs Numba, which is not installed: pip install 'liftednet[cpu]'"
+    return None
+
+
+def in_threads(work: Callable[[slice], Found], samples: int, columns: int) -> list[Found]:
+    """Return what a compiled loop returns for parts of the samples, one for each thread of torch.
+
+    Args:
+        work: takes a slice of rows; compiled loops hold no lock of Python's.
+        samples: how many rows there are.
+        columns: entries of each.
+    """
+    parts = min(torch.get_num_threads(), max(1, samples * columns // _ENTRIES))
+    if parts == 1:
+        return [work(slice(0, samples))]
+    step = -(-samples // parts)
+    slices = [slice(first, first + step) for first in range(0, samples, step)]
+    with ThreadPoolExecutor(len(slices)) as pool:
+        return list(pool.map(work, slices))
+
+
+class LoopMap(NamedTuple):
+    """phi of a single unit, cut off at low and high.
+
+    Attributes:
+        kind: which; a RAMP is max(u, alpha u).
+        alpha: of a RAMP.
+        low: the least value of phi.
+        high: its largest.
+    """
+
+    kind: int
+    alpha: float = 1.0
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def loop_map(activation: Activation) -> LoopMap | None:
+    """Return an activation as compiled loops know it, or None where they do not."""
+    if isinstance(activation, Bounded):
+        whole = loop_map(activation.inner)
+        if whole is None:
+            return None
+        low, high = max(whole.low, activation.lower), min(whole.high, activation.upper)
+        return LoopMap(whole.kind, whole.alpha, low, high)
+    kind = type(activation)  # what a subclass declares is its own
+    if kind in _CURVED:
+        return LoopMap(_CURVED[kind])
+    if kind is Identity or kind is ReLU:
+        return LoopMap(RAMP, 1.0, -math.inf if kind is Identity else 0.0)
+    if isinstance(activation, LeakyReLU) and kind is LeakyReLU:
+        return LoopMap(RAMP, activation.alpha)
+    if isinstance(activation, Clipped) and kind is Clipped:
+        return LoopMap(RAMP, 1.0, activation.lower, activation.upper)
+    if isinstance(activation, PReLU) and kind is PReLU and len(activation.slopes) == 1:
+        (alpha,) = activation.slopes
+        return LoopMap(RAMP, alpha) if alpha <= 1 else None
+    return None
+
+
+class Ramp(NamedTuple):
+    """phi(u) = max(u, alpha u), cut off at low and high; numbers of one precision."""
+
+    alpha: Any
+    low: Any
+    high: Any
+
+    def to(self, kind: type[np.floating[Any]]) -> Ramp:
+        """Return it in a precision."""
+        return Ramp(*map(kind, self))
+
+
+def ramp(activation: Activation) -> Ramp | None:
+    """Return an activation as a ramp in float64, or None where it is none."""
+    found = loop_map(activation)
+    if found is None or found.kind != RAMP:
+        return None
+    return Ramp(found.alpha, found.low, found.high).to(np.float64)
+
+
+def ramp_refusal(problem: StateFit) -> str | None:
+    """Return why the loops of ramps cannot take a state fit, or None."""
+    activation = problem.divergence.activation
+    if ramp(activation) is None:
+        return f"it needs an activation of at most three straight pieces, not {activation!r}"
+    if not problem.links or not problem.matrices:
+        return "it needs links through a matrix that all samples share"
+    if not all(link.divergence.quadratic for link in problem.links):
+        return 'it needs links with a quadratic divergence (divergence="joint")'
+    return refusal(problem.pre_activation)
+
+
+def own_map(divergence: Divergence) -> LoopMap | None:
+    """Return phi as compiled loops know it, or None where they do not know Phi."""
+    return loop_map(divergence.activation) if isinstance(divergence, Joint | Tight) else None
+
+
+def link_map(divergence: Divergence) -> LoopMap | None:
+    """Return the map whose Phi* a link has, any for a quadratic one, or None."""
+    if isinstance(divergence, Joint):
+        return LoopMap(RAMP)
+    if not isinstance(divergence, Tight):
+        return None
+    if type(divergence.activation) is Softmax:
+        return LoopMap(SOFTMAX)
+    return loop_map(divergence.activation)
+
+
+class LinkRows(NamedTuple):
+    """A link lam [R(a) - <a, t>] with a = Z W + C.
+
+    Attributes:
+        weight: W, (units, next units).
+        offset: C, (1 or samples, next units).
+        target: t, (samples, next units).
+        slope: c of a quadratic R(a) = <c, a> + L |a|^2 / 2, (next units, 1).
+        lam: its weight.
+        smooth: L of a quadratic R, and 0 for R = Phi*.
+        above: the map that Phi* belongs to.
+    """
+
+    weight: Any
+    offset: Any
+    target: Any
+    slope: Any
+    lam: float
+    smooth: float
+    above: LoopMap
+
+
+def link_rows(problem: StateFit) -> tuple[LinkRows, ...]:
+    """Return the links of a fit as compiled loops take them, which know their maps."""
+    found = []
+    for link in problem.links:
+        columns, above = link.weight.shape[1], link_map(link.divergence)
+        assert above is not None  # asked for by obstacle
+        slope, smooth = np.zeros((columns, 1)), 0.0
+        if isinstance(link.divergence, Joint):
+            slope = array(link.divergence.activation.offset(columns)).reshape(-1, 1)
+            smooth = float(link.divergence.smoothness)
+        offset = array(link.offset).reshape(-1, columns)
+        parts = array(link.weight), offset, array(link.target), slope
+        found.append(LinkRows(*parts, float(link.lam), smooth, above))
+    return tuple(found)
+
+
+def rows_of(links: tuple[LinkRows, ...], part: slice) -> tuple[LinkRows, ...]:
+    """Return the links of some samples."""
+    if not part.start and part.stop == len(links[0].target):
+        return links
+    return tuple(
+        link._replace(
+            target=link.target[part],
+            offset=link.offset if len(link.offset) == 1 else link.offset[part],
+        )
+        for link in links
+    )
+
+
+def array(tensor: Tensor) -> Array:
+    """Return a tensor as an array in C order."""
+    found: Array = tensor.detach().contiguous().numpy()
+    return found

@@ -1,0 +1,104 @@
+"""What the language measures, and a prox that it looks for, by compiled loops where these serve.
+
+They are none of a solver's own loops: it does not judge itself by them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet import quicker
+from liftednet.activation import Activation
+from liftednet.activations.simplex import SLACK
+from liftednet.losses import SimplexCrossEntropy
+from liftednet.problems import Measure, OutputFit, StateFit
+from liftednet.problems.fit import measured
+
+from .loops import (
+    RAMP,
+    Array,
+    array,
+    in_threads,
+    link_rows,
+    loop_map,
+    ramp,
+    ramp_refusal,
+    refusal,
+    rows_of,
+)
+
+_FEW = 4_000  # entries up to which torch takes longer to be called than to compute
+Judged = tuple[float, float, float]
+
+
+def measured_states(problem: StateFit, value: Tensor) -> Measure | None:
+    """Return what `StateFit.measure` does, of states below quadratic links, or None."""
+    if not len(value) or problem.smoothness is None or ramp_refusal(problem) is not None:
+        return None
+    from .measure_rows import judged_states
+
+    line = ramp(problem.divergence.activation)
+    assert line is not None  # it is served
+    u, z, links = array(problem.pre_activation), array(value), link_rows(problem)
+    low, high = (np.float64(z.dtype.type(end)) for end in line[1:])  # as states have them
+    line = line._replace(low=low, high=high)
+    s = problem.lam + problem.smoothness
+
+    def work(part: slice) -> Judged:
+        found: Judged = judged_states(u[part], z[part], rows_of(links, part), problem.lam, s, line)
+        return found
+
+    objectives, violations, scales = zip(*in_threads(work, *z.shape), strict=True)
+    objective = sum(objectives)
+    violation = math.nan if math.isnan(objective) else max(violations)
+    return measured(objective, violation, max(scales))
+
+
+def measured_outputs(problem: OutputFit, value: Tensor) -> Measure | None:
+    """Return what `OutputFit.measure` does, of the cross-entropy on the simplex, or None."""
+    simplex = isinstance(problem.loss, SimplexCrossEntropy)
+    if not simplex or not len(value) or refusal(value) is not None:
+        return None
+    from .measure_rows import judged_on_simplex
+
+    rows = [part.detach().numpy() for part in (problem.target, problem.pre_activation, value)]
+
+    def work(part: slice) -> Judged:
+        found: Judged = judged_on_simplex(*(x[part] for x in rows), problem.lam, SLACK)
+        return found
+
+    objectives, violations, largest = zip(*in_threads(work, *value.shape), strict=True)
+    return measured(sum(objectives), max(violations), max(1.0, *largest))
+
+
+def prox(activation: Activation, w: Tensor, t: float | Tensor) -> Tensor | None:
+    """Return the prox of few entries of a curved map of the catalogue, or None for any other.
+
+    Args:
+        activation: of the catalogue, else there is none.
+        w: (..., units).
+        t: positive; a number, or one for every row of w.
+    """
+    one = loop_map(activation)
+    if one is None or one.kind == RAMP or w.numel() > _FEW or refusal(w) is not None:
+        return None
+    from .maps import prox_rows
+
+    given: Array = w.detach().double().reshape(-1, w.shape[-1]).contiguous().numpy()
+    weights = t.detach().double().numpy().ravel() if isinstance(t, Tensor) else np.array([t])
+    if len(weights) not in (1, len(given)):
+        return None
+    v = np.empty_like(given)
+    prox_rows(one, given, weights, torch.finfo(w.dtype).eps ** 0.5, v)
+    return torch.from_numpy(v).to(w.dtype).view(w.shape)
+
+
+def bring() -> None:
+    """Have the language look here first."""
+    quicker.measures[StateFit] = measured_states
+    quicker.measures[OutputFit] = measured_outputs
+    quicker.proxes.append(prox)

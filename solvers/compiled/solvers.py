@@ -1,0 +1,449 @@
+"""The solvers whose loops are compiled: of state fits, and of outputs on the simplex.
+
+What a loop does not solve is finished by a solver in torch.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.divergences import Joint
+from liftednet.problems import Fit, OutputFit, StateFit
+from liftednet.problems.state_fit import reach
+from liftednet.solution import Solution, Status
+
+from ..base import Solver, default_tolerance, device_chunks, judged
+from ..choice import solved_by
+from ..dual import Dual, SharedMap, TurnedMap
+from ..output import SimplexDual, settled
+from ..state_links import OfLinks, columns_above, curvature_of, kept, states_refusal
+from .loops import (
+    Array,
+    LinkRows,
+    array,
+    in_threads,
+    link_map,
+    link_rows,
+    own_map,
+    ramp,
+    ramp_refusal,
+    refusal,
+    rows_of,
+)
+
+_IN_TORCH = "newton", "dual", "proximal"  # which finish state fits
+# of CompiledSmall
+_WORK = 5_000_000  # operations of a step, up to which calls of torch take longer, measured
+_EACH = 5_000  # of a sample, whatever its size
+_FEW = 8  # samples, up to which it is faster than loops that know ramps alone
+# of CompiledNewton
+_MOST = 32  # columns of all links, whose products are as many as half their square
+# of CompiledDescent
+_UNITS = 500  # whose matrix in float32 a core's own cache holds
+_PROBED, _SWEPT = 4, 16  # samples that tell what the others will take
+_SWEEPS = 1_000  # of a sample at most
+_POWERS = 20  # steps to the largest eigenvalue
+_SLOW = 8.0  # times units x columns x log of the condition: beyond it others are faster, measured
+_PATIENCE = 3.0  # times that, once it has begun
+_SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
+
+Cache = TypeVar("Cache")
+
+
+@dataclass(frozen=True)
+class CompiledSmall(Solver[StateFit, Tensor, None]):
+    """Solves a small state fit by the Newton steps of `NewtonStates`, one sample after another.
+
+    With dense systems, below joint and tight links alike, for the maps of the catalogue. What the
+    steps leave over, at kinks, is finished in torch.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import Tanh
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.solvers import CompiledSmall
+        >>> link = Link(tight(Tanh()), torch.eye(1), torch.zeros(1), torch.tensor([[0.5]]))
+        >>> CompiledSmall().solve(StateFit(tight(Tanh()), torch.tensor([[1.0]]), (link,))).value
+        tensor([[0.7108]])
+    """
+
+    tolerance: float | None = None
+    name: str = field(default="compiled-small", init=False)
+
+    def obstacle(self, problem: Fit[Any]) -> str | None:
+        """Ask for a state fit of the catalogue's maps below matrices, a CPU, and Numba."""
+        refused = states_refusal(problem, lipschitz=False)
+        if refused is not None or not isinstance(problem, StateFit):
+            return refused
+        if own_map(problem.divergence) is None:
+            return f"it does not know the map of {problem.divergence!r}"
+        for link in problem.links:
+            if link_map(link.divergence) is None:
+                return f"it does not know the map of {link.divergence!r}"
+        return refusal(problem.pre_activation)
+
+    def suits(self, problem: StateFit) -> bool:
+        """Say whether it is so small that calls of torch would take longer."""
+        columns = columns_above(problem)
+        work = problem.samples * (columns**2 * (problem.units + columns) + _EACH)
+        return work <= _WORK and (problem.samples <= _FEW or ramp_refusal(problem) is not None)
+
+    def solve(
+        self, problem: StateFit, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer to the tolerance."""
+        from .small_rows import newton_each
+
+        started = time.perf_counter()
+        own = own_map(problem.divergence)
+        assert own is not None  # asked for by obstacle
+        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        if start is None:
+            start = problem.divergence.activation.forward(problem.pre_activation)
+        u, links = array(problem.pre_activation), link_rows(problem)
+        z = start.detach().numpy().astype(float)
+        above = _beside(links, problem.lam)
+        try:
+            steps, solved = newton_each(u.astype(float), *above, own, 0.8 * tolerance, z)
+        except np.linalg.LinAlgError:  # numbers overflow
+            steps, solved = 0, False
+        value = torch.from_numpy(z).to(problem.pre_activation.dtype)
+        if solved:
+            solution = judged(problem, value, steps, started, tolerance, self.name)
+            if solution.status is Status.SOLVED:
+                return solution
+        solution = solved_by(problem, _IN_TORCH, start, self.tolerance)
+        return replace(solution, seconds=time.perf_counter() - started)
+
+
+def _beside(links: tuple[LinkRows, ...], lam: float) -> tuple[Array, ...]:
+    """Return weights, offsets, targets, the table and the slopes of links side by side, float64."""
+    offsets = [link.offset for link in links]
+    rows = max(map(len, offsets))
+    offsets = [x if len(x) == rows else x.repeat(rows, 0) for x in offsets]
+    table = np.array(
+        [(link.weight.shape[1], link.lam / lam, link.smooth, *link.above) for link in links]
+    )
+    return (
+        np.concatenate([link.weight for link in links], 1, dtype=float),
+        np.concatenate(offsets, 1, dtype=float),
+        np.concatenate([link.target for link in links], 1, dtype=float),
+        table,
+        np.concatenate([link.slope for link in links], dtype=float)[:, 0],
+    )
+
+
+@dataclass(frozen=True)
+class _OnRamps(Solver[StateFit, Tensor, Cache], Generic[Cache]):
+    """A solver of what `Dual` serves, where the activation is a ramp, on a CPU with Numba."""
+
+    tolerance: float | None = None
+
+    def obstacle(self, problem: Fit[Any]) -> str | None:
+        """Ask for a state fit with quadratic links, a ramp, a CPU, and Numba."""
+        refused = states_refusal(problem)
+        if refused is None and isinstance(problem, StateFit):
+            refused = ramp_refusal(problem)
+        return refused
+
+
+@dataclass(frozen=True)
+class CompiledNewton(_OnRamps[SharedMap]):
+    """Solves a state fit with few quadratic links exactly, samples in vector registers.
+
+    Semismooth Newton steps on the dual of `Dual`, min |y + h|^2 / 2 + Phi*(U - y A'), for an
+    activation of at most three straight pieces: the Hessian I + A'DA changes with the few units
+    whose piece changes, and is kept in float32, gradients in float64. What is too ill-conditioned
+    for that is finished by `Dual`.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import CompiledNewton
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]), (link,))
+        >>> CompiledNewton().solve(fit).value
+        tensor([[1.5000, 0.0000]])
+    """
+
+    name: str = field(default="compiled-newton", init=False)
+
+    def obstacle(self, problem: Fit[Any]) -> str | None:
+        """Ask for a state fit with few quadratic links, a ramp, a CPU, and Numba."""
+        refused = super().obstacle(problem)
+        if refused is not None or not isinstance(problem, StateFit):
+            return refused
+        columns = columns_above(problem)
+        if columns > _MOST:
+            return f"it serves at most {_MOST} columns of all links, not {columns}"
+        return None
+
+    def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
+        """Return the links' weights in rotated coordinates, the previous ones if they serve."""
+        return Dual().prepare(problem, previous)
+
+    def solve(
+        self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer to the tolerance."""
+        from .newton_rows import newton_rows
+
+        started = time.perf_counter()
+        shared, line = self.prepare(problem, cache), ramp(problem.divergence.activation)
+        assert isinstance(shared, TurnedMap)  # on a CPU
+        assert line is not None  # asked for by obstacle
+        map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
+        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        value = problem.pre_activation.new_empty(problem.samples, problem.units)
+        u, links = array(problem.pre_activation), link_rows(problem)
+        begin, z = u[:0] if start is None else array(start), value.numpy()
+
+        def work(part: slice) -> int:
+            rows = u[part], rows_of(links, part), problem.lam, begin[part]
+            steps: int = newton_rows(*rows, *map_, line, tolerance, z[part])
+            return steps
+
+        steps = max(in_threads(work, problem.samples, problem.units))
+        solution = judged(problem, value, steps, started, tolerance, self.name)
+        if solution.status is Status.SOLVED:
+            return solution
+        resisting = solved_by(problem, ("dual",), start, self.tolerance, {"dual": shared})
+        steps, seconds = steps + resisting.iterations, time.perf_counter() - started
+        return replace(resisting, iterations=steps, seconds=seconds, solver=self.name)
+
+
+@dataclass(frozen=True)
+class SharedHessian(OfLinks):
+    """What fits below the same links share.
+
+    Attributes:
+        hessian: H, the sum of scale_k W_k W_k', (units, units), float64.
+        single: the same in float32.
+        panels: the same for sweeps.
+        work: operations of a sample beyond which others are faster.
+        others: what other solvers have prepared, by their names.
+    """
+
+    hessian: Array
+    single: Array
+    panels: Array
+    work: float
+    others: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CompiledDescent(_OnRamps[SharedHessian]):
+    """Solves a state fit below quadratic links by coordinate descent, where steps are few.
+
+    Sixteen samples at a time in vector registers where few sweeps over the units do. Else sample
+    by sample: float32 finds the pieces of phi on which the states are, and a Cholesky factor of
+    A A' on the free units their minimizer in float64; pieces that it contradicts change, as in
+    block principal pivoting (Kim and Park, 2011), fastest where few states are free or the start
+    is nearly optimal. Some samples tell, and `Dual` or `Proximal` take what they are faster at.
+
+    Attributes:
+        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import Link, StateFit
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import CompiledDescent
+        >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
+        >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]), (link,))
+        >>> CompiledDescent().solve(fit).value
+        tensor([[1.5000, 0.0000]])
+    """
+
+    name: str = field(default="compiled-descent", init=False)
+
+    def suits(self, problem: StateFit) -> bool:
+        """Say whether the units are so few that their matrix stays in a cache."""
+        return problem.units <= _UNITS
+
+    def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
+        """Return the links' products, the previous ones if they serve."""
+        if previous is not None and previous.serves(problem):
+            return previous
+        from .descent_rows import panelled
+
+        weights, scales = kept(problem)
+        hessian = torch.zeros(problem.units, problem.units, dtype=torch.float64)
+        for link, scale in zip(problem.links, scales, strict=True):
+            weight = link.weight.double()
+            hessian.addmm_(weight, weight.T, alpha=scale)
+        work = _SLOW * problem.units * columns_above(problem) * math.log1p(_largest(hessian))
+        whole = hessian.numpy()
+        parts = whole, hessian.float().numpy(), panelled(whole), work
+        return SharedHessian(weights, scales, *parts, {})
+
+    def solve(
+        self, problem: StateFit, start: Tensor | None = None, cache: SharedHessian | None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer to the tolerance; the solution names the solver that found it."""
+        started = time.perf_counter()
+        shared = self.prepare(problem, cache)
+        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        value = self._states(problem, start, shared, tolerance)
+        if value is not None:
+            solution = judged(problem, value, 1, started, tolerance, self.name)
+            if solution.status is Status.SOLVED:
+                return solution
+        others = ("dual", "proximal")
+        solution = solved_by(problem, others, start, self.tolerance, shared.others)
+        return replace(solution, seconds=time.perf_counter() - started)
+
+    def _states(
+        self, problem: StateFit, start: Tensor | None, shared: SharedHessian, tolerance: float
+    ) -> Tensor | None:
+        """Return the states, or None where that takes more than it does others."""
+        from .descent_rows import descend, sweep
+
+        line = ramp(problem.divergence.activation)
+        assert line is not None  # asked for by obstacle
+        quick = line.to(np.float32)
+        value = problem.pre_activation.new_empty(problem.samples, problem.units)
+
+        def begun(part: slice) -> tuple[Array, float, Array]:
+            right, size = _asked(problem, part)
+            z = torch.zeros_like(right) if start is None else start[part].double().clone()
+            return right.numpy(), tolerance * size, z.contiguous().numpy()
+
+        def alone(part: slice, budget: float) -> tuple[float, Array]:
+            right, goal, z = begun(part)
+            parts = shared.hessian, shared.single, right, line, quick, goal
+            used: float = descend(*parts, budget * len(z), z)
+            return used / len(z), z
+
+        def together(part: slice, most: int) -> tuple[int, Array]:
+            right, goal, z = begun(part)
+            parts = shared.hessian, shared.panels, right, line, goal, most
+            return sweep(*parts, z), z
+
+        def all_by(way: Callable[[slice, Any], tuple[float, Array]], most: Any) -> Tensor | None:
+            def work(mine: slice) -> bool:
+                for part in _chunks(mine, problem.units):
+                    used, z = way(part, most)
+                    if not used < math.inf:
+                        return False
+                    value[part] = torch.from_numpy(z)
+                return True
+
+            return value if all(in_threads(work, *value.shape)) else None
+
+        try:
+            if problem.samples <= _SWEPT:
+                return all_by(alone, _PATIENCE * shared.work)
+            used, _ = alone(_some(problem, _PROBED), shared.work)
+            most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
+            sweeps, _ = together(_some(problem, _SWEPT), most)
+            found = all_by(together, 2 * most) if sweeps < math.inf else None
+            if found is None and used < math.inf:
+                found = all_by(alone, _PATIENCE * shared.work)
+            return found
+        except np.linalg.LinAlgError:  # numbers overflow
+            return None
+
+
+def _some(problem: StateFit, count: int) -> slice:
+    """Return some samples from all over."""
+    step = max(1, problem.samples // count)
+    return slice(0, min(count * step, problem.samples), step)
+
+
+def _largest(hessian: Tensor) -> float:
+    """Return nearly the largest eigenvalue."""
+    v = hessian.sum(0)
+    for _ in range(_POWERS):
+        v = hessian @ (v / v.norm().clamp(min=1e-300))
+    return float(v.norm())
+
+
+def _asked(problem: StateFit, part: slice) -> tuple[Tensor, float]:
+    """Return b for these samples, and the largest of 1, the reach of U and the links' V W' / lam.
+
+    b is U and the sum of (V - c - L C) W' lam_k / lam.
+    """
+    right = problem.pre_activation[part].double().clone()
+    size = max(1.0, float(reach(problem.divergence.activation, right).max()))
+    for link in problem.links:
+        assert isinstance(link.divergence, Joint)  # the quadratic divergence
+        turned, target = link.weight.double().T, link.target[part].double()
+        pulled = (link.lam / problem.lam) * (target @ turned)
+        size = max(size, float(pulled.abs().max()))
+        offset = link.offset if link.offset.ndim == 1 else link.offset[part]
+        away = link.divergence.offset(target) + curvature_of(link) * offset.double()
+        right += pulled
+        if bool(away.any()):
+            right -= (link.lam / problem.lam) * (away @ turned)
+    return right, size
+
+
+def _chunks(whole: slice, columns: int) -> Iterator[slice]:
+    """Yield parts of some samples, each of as many as a device takes at a time."""
+    for part in device_chunks(whole.stop - whole.start, columns, torch.device("cpu")):
+        yield slice(whole.start + part.start, min(whole.start + part.stop, whole.stop))
+
+
+@dataclass(frozen=True)
+class CompiledSimplex(Solver[OutputFit, Tensor, None]):
+    """Solves the cross-entropy on the simplex as `SimplexDual` does, samples in vector registers.
+
+    Lifted Neural Networks, appendix A.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import OutputFit
+        >>> from liftednet.activations import SimplexProjection
+        >>> from liftednet.divergences import tight
+        >>> from liftednet.losses import SimplexCrossEntropy
+        >>> from liftednet.solvers import CompiledSimplex, solve
+        >>> y, u = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+        >>> fit = OutputFit(SimplexCrossEntropy(), y, tight(SimplexProjection()), u)
+        >>> solve(fit, CompiledSimplex()).value  # 2 z^2 = 1
+        tensor([[0.7071, 0.2929]])
+    """
+
+    name: str = field(default="compiled-simplex", init=False)
+
+    def obstacle(self, problem: Fit[Any]) -> str | None:
+        """Ask for an output fit with the simplex cross-entropy, a CPU, and Numba."""
+        refused = SimplexDual().obstacle(problem)
+        return refused or refusal(problem.pre_activation)  # type: ignore[attr-defined]
+
+    def solve(
+        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
+    ) -> Solution[Tensor]:
+        """Return the minimizer; a start is not used."""
+        from .simplex_rows import simplex_rows
+
+        started = time.perf_counter()
+        y, u = problem.target.detach().numpy(), problem.pre_activation.detach().numpy()
+        value = torch.empty(u.shape, dtype=problem.target.dtype)
+        lam, end, z = u.dtype.type(problem.lam), u.dtype.type(settled(value.dtype)), value.numpy()
+
+        def work(part: slice) -> int:
+            steps: int = simplex_rows(y[part], u[part], lam, end, z[part])
+            return steps
+
+        steps = max(in_threads(work, *u.shape))
+        tolerance = default_tolerance(value.dtype)
+        return judged(problem, value, steps, started, tolerance, self.name, Status.STALLED)

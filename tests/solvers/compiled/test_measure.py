@@ -1,0 +1,217 @@
+"""What compiled loops bring to the language: measures are those of torch, and the prox a root."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+
+from liftednet import activations, quicker
+from liftednet.activation import Activation
+from liftednet.activations.piecewise_linear import Bounded
+from liftednet.divergences import joint
+from liftednet.losses import SimplexCrossEntropy
+from liftednet.problems import Link, Measure, OutputFit, StateFit
+from liftednet.solvers import choose, solve
+from liftednet.solvers.compiled import loops, maps, measure
+from liftednet.solvers.compiled.lanes import LANES, logarithms
+
+KNOWN: list[Activation] = [
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.PReLU(0.3),
+    activations.Clipped(-0.5, 2.0),
+    activations.Sigmoid(),
+    activations.Tanh(),
+    activations.Arctan(),
+    activations.Sine(),
+    activations.Softplus(),
+    activations.ELU(),
+    Bounded(activations.Sigmoid(), 0.2, 0.7),
+    Bounded(activations.Softplus(), -math.inf, 3.0),
+]
+RAMPS: list[Activation] = [
+    activations.Identity(),
+    activations.ReLU(),
+    activations.LeakyReLU(0.2),
+    activations.Clipped(-1.0, 0.5),
+    Bounded(activations.ReLU(), -1.0, 0.7),
+    Bounded(activations.LeakyReLU(0.3), -0.1, math.inf),
+]
+SAMPLES, UNITS, OUTPUTS = 2 * LANES + 5, 5, 4  # whole blocks and a part of one
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    source = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=source, dtype=torch.float64)
+
+
+def states(activation: Activation, dtype: torch.dtype, samples: int = SAMPLES) -> StateFit:
+    """Return a fit below two links, one with an offset for every sample and phi(0) not 0."""
+    squared, curved = joint(activations.ReLU()), joint(activations.Sigmoid())
+    w, c, t = normal(0, UNITS, 3), normal(1, 3), normal(2, samples, 3).relu()
+    first = Link(squared, w.to(dtype), c.to(dtype), t.to(dtype), 0.6)
+    w, c, t = normal(3, UNITS, 9), normal(4, samples, 9), normal(5, samples, 9).sigmoid()
+    links = first, Link(curved, w.to(dtype), c.to(dtype), t.to(dtype), 1.5)
+    return StateFit(joint(activation), normal(6, samples, UNITS).to(dtype), links, 0.7)
+
+
+def outputs(dtype: torch.dtype, samples: int = SAMPLES) -> tuple[OutputFit, Tensor]:
+    """Return a problem, and states that do not solve it."""
+    u, z = normal(0, samples, OUTPUTS), normal(1, samples, OUTPUTS).softmax(-1)
+    y = normal(2, samples, OUTPUTS).softmax(-1)
+    y[:3] = torch.eye(OUTPUTS, dtype=torch.float64)[:3]
+    simplex = joint(activations.SimplexProjection())
+    return OutputFit(SimplexCrossEntropy(), y.to(dtype), simplex, u.to(dtype), 0.7), z.to(dtype)
+
+
+def by_torch(problem: StateFit | OutputFit, z: Tensor, patch: pytest.MonkeyPatch) -> Measure:
+    with patch.context() as patched:
+        patched.setattr(quicker, "measures", {})
+        return problem.measure(z)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("activation", RAMPS, ids=repr)
+def test_states_are_measured_as_torch_does(
+    activation: Activation, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = states(activation, dtype)
+    z = activation.forward(problem.pre_activation + 0.3)
+    found, expected = problem.measure(z), by_torch(problem, z, monkeypatch)
+    assert found == measure.measured_states(problem, z)
+    exact = 1e-12 if dtype is torch.float64 else 1e-8  # ends of a domain as float32 has them
+    assert found.objective == pytest.approx(expected.objective, rel=exact)
+    assert found.residual == pytest.approx(expected.residual, rel=1e-6)  # its scale is in float32
+    if activation is not RAMPS[0] and dtype is torch.float64:
+        z[-1, -1] = -7.0  # most of them have an end before
+        expected = by_torch(problem, z, monkeypatch)
+        assert math.isinf(expected.objective) == (type(activation) is not activations.LeakyReLU)
+        assert problem.measure(z).objective == pytest.approx(expected.objective)
+        assert not problem.measure(torch.full_like(z, torch.nan)).residual <= 1e-3
+
+
+@pytest.mark.parametrize("solver", ["compiled-newton", "dual", "proximal"])
+def test_bounds_that_float32_rounds_are_kept_by_states_at_them(
+    solver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if solver != "compiled-newton":
+        monkeypatch.setattr(quicker, "measures", {})
+    for activation in (activations.Clipped(-0.1, 0.3), Bounded(activations.LeakyReLU(), -0.1, 0.3)):
+        found = solve(states(activation, torch.float32), solver)
+        exact = solve(states(activation, torch.float64), solver)
+        assert found.residual <= 1e-5
+        assert found.objective == pytest.approx(exact.objective, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("zero", [False, True])
+def test_outputs_are_measured_as_torch_does(
+    dtype: torch.dtype, zero: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, z = outputs(dtype)
+    if zero:
+        z[0] = torch.eye(OUTPUTS)[0]  # where the target is one, too
+    found, expected = problem.measure(z), by_torch(problem, z, monkeypatch)
+    assert found == measure.measured_outputs(problem, z)
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("last", [[0.3] * 4, [-0.1, 0.4, 0.4, 0.3], [0.0, 0.4, 0.3, 0.3]])
+def test_outputs_off_the_simplex_or_zero_below_a_target_are_infinitely_bad(
+    last: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, z = outputs(torch.float64)
+    z[-1] = torch.tensor(last)
+    assert not math.isfinite(by_torch(problem, z, monkeypatch).objective)
+    assert problem.measure(z).objective == math.inf
+
+
+def test_logarithms_are_those_of_numpy() -> None:
+    exponents = np.linspace(-307, 307, LANES - 2)
+    x = np.concatenate([10.0**exponents, [1 - 1e-9, 1 + 1e-9], np.zeros(LANES)])
+    expected = np.log(x[:LANES])
+    logarithms(x, x.view(np.int64))
+    assert x[:LANES] == pytest.approx(expected, rel=1e-15)
+
+
+@pytest.mark.parametrize("activation", KNOWN, ids=repr)
+def test_maps_are_those_of_torch(activation: Activation) -> None:
+    ends = torch.tensor([-900.0, -40.0, -1e-9, 1e-9, 1e-5, 40.0, 900.0], dtype=torch.float64)
+    points = torch.cat([torch.linspace(-8, 8, 161, dtype=torch.float64), ends]).unsqueeze(1)
+    known = loops.loop_map(activation)
+    for function, expected in (
+        (maps.forward, activation.forward(points)),
+        (maps.slope, activation.slope(points)),
+    ):
+        found = np.array([function(known, float(x)) for x in points[:, 0]])
+        assert found == pytest.approx(expected[:, 0].numpy(), rel=1e-12, abs=1e-8)
+
+
+@pytest.mark.parametrize("activation", KNOWN, ids=repr)
+@pytest.mark.parametrize("t", [1e-6, 0.3, 50.0])
+def test_the_prox_is_the_root_that_scipy_finds(activation: Activation, t: float) -> None:
+    known, inner = loops.loop_map(activation), getattr(activation, "inner", activation)
+    assert known is not None
+
+    def gap(x: float, w: float) -> float:
+        phi = inner.forward(torch.tensor([[x]], dtype=torch.float64))
+        return float(phi) + t * x - w
+
+    for w in (-30.0, -0.7, 1e-3, 0.4, 1.3, 20.0):
+        reach = (abs(w) + 2) / t
+        root = brentq(gap, -reach, reach, args=(w,), xtol=1e-15 * max(1.0, reach), rtol=1e-14)
+        expected = min(max(w - t * root, known.low), known.high)
+        assert maps.prox(known, w, t, 1.5e-8) == pytest.approx(expected, rel=1e-7, abs=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_prox_of_few_entries_is_that_of_many(dtype: torch.dtype) -> None:
+    w, t = normal(0, 60, 100).to(dtype), normal(1, 60, 1).abs().to(dtype) + 0.1
+    for activation in (activations.Sigmoid(), activations.Softplus()):
+        for weight in (0.4, t):
+            some = weight if isinstance(weight, float) else weight[:4]
+            assert measure.prox(activation, w, weight) is None
+            assert measure.prox(activation, w[:4], some) is not None
+            whole, part = activation.prox(w, weight), activation.prox(w[:4], some)
+            assert part.dtype is dtype
+            assert torch.allclose(part, whole[:4], rtol=40 * torch.finfo(dtype).eps, atol=1e-15)
+
+
+def test_maps_that_loops_do_not_know_are_left_to_torch() -> None:
+    class Doubled(activations.Sigmoid):  # what a subclass declares is its own
+        def forward(self, u: Tensor) -> Tensor:
+            return 2 * super().forward(u)
+
+        def slope(self, u: Tensor) -> Tensor:
+            return 2 * super().slope(u)
+
+    w = torch.ones(1, 2, dtype=torch.float64)
+    for activation in (Doubled(), activations.Sign(), activations.PReLU([0.1, 0.2])):
+        assert loops.loop_map(activation) is None and measure.prox(activation, w, 1.0) is None
+    v = Doubled().prox(w, 0.5)
+    assert torch.allclose(Doubled().forward((w - v) / 0.5), v)
+
+
+def test_without_numba_or_a_place_for_its_code_torch_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problems = states(activations.ReLU(), torch.float64), outputs(torch.float64)[0]
+    expected = [solve(problem) for problem in problems]
+    loops.has_numba.cache_clear()
+    monkeypatch.setattr(loops, "_can_write", lambda _: False)
+    assert not loops.has_numba()
+    found = [solve(problem) for problem in problems]
+    loops.has_numba.cache_clear()
+    assert [one.solver for one in expected] == ["compiled-newton", "compiled-simplex"]
+    assert [one.solver for one in found] == ["proximal", "simplex-dual"]
+    for one, other in zip(found, expected, strict=True):
+        assert one.objective == pytest.approx(other.objective, rel=1e-10)
+    monkeypatch.setattr(loops, "has_numba", lambda: False)
+    assert not choose(problems[0]).name.startswith("compiled")
+    assert "pip install 'liftednet[cpu]'" in str(loops.refusal(problems[0].pre_activation))
