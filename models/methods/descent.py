@@ -18,7 +18,7 @@ from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, named
 from liftednet.solvers.choice import finished
 from liftednet.solvers.generalized_linear import GeneralizedLinear
-from liftednet.solvers.newton_over_time import NewtonOverTime
+from liftednet.solvers.over_time import NewtonOverTime
 from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
