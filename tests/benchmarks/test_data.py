@@ -10,7 +10,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks import data
 from benchmarks.data import Sequences
-from liftednet.data import digits
 from liftednet.errors import DataError
 
 SEEDS = st.integers(0, 10_000)
@@ -40,14 +39,6 @@ def test_recorded_sets_have_their_published_counts() -> None:
     assert [int(part.lengths.sum()) + len(part) for part in parts] == [13_807, 4_602, 4_725]
 
 
-def test_pixels_are_shown_in_one_order_and_scaled() -> None:
-    few = data.subsample(digits(), 50, 20, seed=0)
-    rows, plain = data.pixel_sequences(few, permutation_seed=3), data.pixel_sequences(few)
-    assert rows.x_train.shape == (50, 64, 1)
-    assert torch.equal(rows.x_train.sort(1).values, plain.x_train.sort(1).values)
-    assert abs(float(plain.x_train.mean())) < 1e-4 and abs(float(plain.x_train.std()) - 1) < 1e-4
-
-
 @given(seed=SEEDS, dependency=st.integers(1, 12), share=st.floats(0.02, 0.98))
 @settings(max_examples=30, deadline=None)
 def test_timer_follows_its_rule_step_by_step(seed: int, dependency: int, share: float) -> None:
@@ -59,23 +50,6 @@ def test_timer_follows_its_rule_step_by_step(seed: int, dependency: int, share: 
             running = max(running, value) if on else running
             assert on + off == 1 and 1 <= value <= dependency
             assert label == (0 if running > 0 else 1)
-
-
-def test_timer_shares_are_balanced_and_near_the_printed_one() -> None:
-    """The paper prints 0.08 for dependency 20 at 60 steps."""
-    assert abs(data.balanced_on_fraction(60, 20) - 0.08) < 0.01
-    for dependency in (5, 40):
-        _, y = data.timer(4000, 60, dependency, seed=dependency)
-        assert abs(float(y.double().mean()) - 0.5) < 0.01
-
-
-@given(seed=SEEDS)
-@settings(max_examples=10, deadline=None)
-def test_arjovsky_adding_marks_one_number_in_each_half(seed: int) -> None:
-    x, y = data.adding(6, 21, "arjovsky", seed)
-    assert torch.equal(x[:, :10, 1].sum(1), torch.ones(6))
-    assert torch.equal(x[:, 10:, 1].sum(1), torch.ones(6))
-    assert torch.allclose((x[..., 0] * x[..., 1]).sum(1, keepdim=True), y)
 
 
 @given(seed=SEEDS)
@@ -107,14 +81,6 @@ def test_temporal_order_label_reads_the_special_symbols(symbols: int) -> None:
         assert len(special) == symbols
         assert int("".join(map(str, special)), 2) == int(y[row])
         assert not x[row, int(lengths[row]) :].any()
-
-
-def test_correct_is_the_success_rule() -> None:
-    target = torch.tensor([[0.5], [0.5], [0.5]])
-    prediction = torch.tensor([[0.53], [0.55], [0.47]])
-    assert data.correct(prediction, target).squeeze(1).tolist() == [True, False, True]
-    labels = torch.tensor([1, 0])
-    assert data.correct(torch.tensor([[0.0, 1.0], [0.0, 1.0]]), labels).tolist() == [True, False]
 
 
 @given(lengths=st.lists(st.integers(2, 9), min_size=1, max_size=6), seed=st.integers(0, 99))
@@ -152,16 +118,3 @@ def test_padded_labels_are_ignored_by_cross_entropy() -> None:
     wanted = torch.nn.functional.cross_entropy(real, torch.zeros(9, dtype=torch.int64))
     assert torch.isclose(loss, wanted)
     assert not batch.x[~batch.mask].any()
-
-
-def test_one_pass_shows_every_sequence_once_in_a_seeded_order() -> None:
-    x = torch.arange(10.0).reshape(10, 1, 1).expand(10, 4, 1)
-    sequences = Sequences.from_padded(x, torch.arange(10))
-    passes = [
-        torch.cat([b.y for b in sequences.batches(3, torch.Generator().manual_seed(seed))])
-        for seed in (1, 1, 2)
-    ]
-    assert torch.equal(passes[0].sort().values, torch.arange(10))
-    assert torch.equal(passes[0], passes[1]) and not torch.equal(passes[0], passes[2])
-    endless = sequences.endless(4, torch.Generator().manual_seed(0))
-    assert [len(next(endless).y) for _ in range(4)] == [4, 4, 2, 4]

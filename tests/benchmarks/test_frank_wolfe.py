@@ -12,17 +12,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from benchmarks import data
-from benchmarks.harness.runs import Record
 from benchmarks.papers.frank_wolfe import __main__ as report
 from benchmarks.papers.frank_wolfe import activity, adding
 from benchmarks.papers.frank_wolfe.training import (
     Budget,
-    Noise,
     Rotations,
     Training,
-    lstm,
     outputs_at_end,
-    rotation_matrices,
     table_methods,
 )
 from benchmarks.papers.networks import SequenceModel
@@ -92,22 +88,6 @@ def test_frank_wolfe_spends_the_same_gradients_as_adam() -> None:
         assert calls == 60
 
 
-def test_batches_are_changed_anew_every_time() -> None:
-    x, y = first_symbols(30, 0)
-    seen = []
-
-    def shifted(x: torch.Tensor, source: torch.Generator) -> torch.Tensor:
-        seen.append(x + torch.randn((), generator=source))
-        return seen[-1]
-
-    method = METHODS["Adam + clipping"]
-    model = method.network(2, 8, 2)
-    training = Training(model, method, 1e-3, cross_entropy, Budget(9, 30, 1), 0, shifted)
-    training.run(data.Sequences.from_padded(x, y))
-    # Every batch holds all samples, so that their means differ by the shifts alone.
-    assert len({float(batch.mean()) for batch in seen}) == 9
-
-
 def test_rotations_turn_gravity_of_all_sensors_alike() -> None:
     source = torch.Generator().manual_seed(0)
     mean, deviation = torch.randn(6, generator=source), torch.rand(6, generator=source) + 0.5
@@ -124,29 +104,6 @@ def test_rotations_turn_gravity_of_all_sensors_alike() -> None:
     assert float(cosine.mean()) == pytest.approx(1 - 0.01, abs=1e-3)
 
 
-def test_rotation_matrices_are_scipys() -> None:
-    from scipy.spatial.transform import Rotation
-
-    vectors = torch.randn(20, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    expected = torch.from_numpy(Rotation.from_rotvec(vectors.numpy()).as_matrix()).mT
-    assert torch.allclose(rotation_matrices(vectors), expected, atol=1e-12)
-
-
-def test_a_sparse_lstm_sees_one_feature_a_gate_on_average() -> None:
-    network = lstm(90, input_scale=2.0)(9, 8, 1)
-    weight = network.recurrence.get_parameter("weight_ih_l0")
-    assert int((weight != 0).sum()) == 360
-    assert float(weight[weight != 0].detach().std()) == pytest.approx(2, rel=0.15)
-
-
-def test_noise_is_of_the_given_deviation_and_new_every_time() -> None:
-    source, x = torch.Generator().manual_seed(0), torch.full((1000, 5), 2.0)
-    one, other = (Noise(0.3)(x, source) for _ in range(2))
-    assert float(one.mean()) == pytest.approx(2, abs=0.02)
-    assert float(one.std()) == pytest.approx(0.3, rel=0.05)
-    assert float((one - other).std()) == pytest.approx(0.3 * 2**0.5, rel=0.05)
-
-
 def test_validation_windows_are_those_of_other_persons() -> None:
     x = torch.arange(12.0).reshape(12, 1, 1)
     persons = torch.tensor([7, 7, 1, 1, 3, 3, 5, 5, 9, 9, 9, 1])
@@ -155,39 +112,6 @@ def test_validation_windows_are_those_of_other_persons() -> None:
     assert persons[parts.x_test.flatten().long()].tolist() == [7, 7, 1, 1, 1]
     assert persons[parts.x_train.flatten().long()].tolist() == [3, 3, 5, 5, 9, 9, 9]
     assert torch.equal(parts.y_test, windows.y_train[[0, 1, 2, 3, 11]])
-
-
-def activity_records(
-    accuracies: dict[str, list[float]], noisy: bool = False, loss: float = 0.1
-) -> list[Record[activity.ActivityRun]]:
-    return [
-        Record(
-            activity.ActivityRun(name, noisy, 0.1, 0.0, 0.2, 5, seed),
-            {"accuracy": accuracy, "losses": [loss]},
-            1.0,
-        )
-        for name, found in accuracies.items()
-        for seed, accuracy in enumerate(found)
-    ]
-
-
-def test_aims_and_divergence_are_named_in_the_table() -> None:
-    found = {"SGD": [0.5], "LSTM + Frank-Wolfe": [0.96, 0.94], "IndRNN + Frank-Wolfe": [0.96]}
-    records = activity_records(found, loss=math.nan)
-    table = activity.accuracy_table(records, activity.Extent(1, 1))
-    assert "1 diverged" in table.rows[0][2]
-    assert [row[4] for row in table.rows] == ["", "reached", "0.55 short"]
-
-
-def test_the_best_over_training_is_of_all_looks_and_the_last_step() -> None:
-    kept = activity_records({"SGD": [0.5, 0.75], "Truncated": [0.5], "LSTM + Adam": [0.5, 0.6]})
-    looks = ([0.625, 0.25], [0.5, 0.25], [0.4, 0.3], [0.5])  # one of two LSTMs without
-    for place, seen in enumerate(looks):
-        more = {"accuracies": seen, "processor": 3.0}
-        kept[place] = replace(kept[place], outcome={**kept[place].outcome, **more})
-    table = activity.accuracy_table(kept, activity.Extent(1, 1))
-    assert [row[3] for row in table.rows] == ["68.75 ± 8.84 (2)", "50.00 (1)", "not kept"]
-    assert [row[-1] for row in table.rows] == ["3", "3", "2"]  # processor time where it was kept
 
 
 def test_the_report_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 
 import pytest
-import torch
 
 from benchmarks.papers import lifted_rnn
 from benchmarks.papers.lifted_rnn import (
     ADAM_GROWING,
     METHODS,
-    TABLES,
-    TEST,
     RecurrentRun,
     methods_for,
     prefixes,
@@ -43,24 +40,6 @@ def test_tables_are_written_and_runs_resumed(folder, monkeypatch):
     monkeypatch.setattr(lifted_rnn, "train_row", refuse)
     lifted_rnn.run(folder, quick=True, seeds=1)
     assert (folder / "runs.jsonl").read_text() == stored
-
-
-@pytest.mark.parametrize("table", TABLES)
-def test_rows_have_the_printed_sizes(table):
-    for row in TABLES[table]:
-        x, y = row.data(3, seed=0)
-        assert x.shape[:2] == y.shape == (3, row.length)
-        assert 0 <= row.lifted <= 1
-        assert row.hidden in (10, 20)
-
-
-def test_the_largest_possible_accuracy_of_an_echo_is_that_of_the_known_steps():
-    for row in TABLES["echo"]:
-        x, y = row.data(TEST, seed=1)
-        known = torch.zeros_like(y)
-        known[:, row.parameter :] = x.argmax(-1)[:, : -row.parameter]
-        share = float((known == y).double().mean())
-        assert share == pytest.approx(row.possible, abs=0.015)
 
 
 def test_a_run_repeats_itself():

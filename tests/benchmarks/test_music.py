@@ -44,18 +44,6 @@ def test_a_lane_reads_whole_songs_in_order(count: int, steps: int) -> None:
             assert torch.equal(begun, songs().batch(torch.tensor([song])).x[0, : len(begun)])
 
 
-def test_every_song_comes_before_any_comes_again() -> None:
-    lanes, begun = lanes_of(3, 4), []
-    for _ in range(30):
-        drawn, begins = lanes.draw()
-        begun += lanes.owners[drawn[begins]].tolist()
-    whole = len(begun) // len(LENGTHS)
-    assert whole >= 2
-    for turn in range(whole):
-        part = begun[turn * len(LENGTHS) : (turn + 1) * len(LENGTHS)]
-        assert sorted(part) == list(range(len(LENGTHS)))
-
-
 @pytest.mark.parametrize("network", music.NETWORKS)
 def test_carried_states_are_those_of_the_whole_song(network: str) -> None:
     torch.manual_seed(0)
@@ -74,16 +62,6 @@ def test_carried_states_are_those_of_the_whole_song(network: str) -> None:
                 torch.testing.assert_close(
                     outputs[lane, :length], whole[first : first + length], atol=1e-6, rtol=1e-5
                 )
-
-
-def test_a_song_weighs_by_the_root_of_its_length() -> None:
-    lanes = lanes_of(2, 4)
-    weights = music._window_weights(songs(), lanes)
-    lengths = lanes.windows.lengths.float()
-    assert float((weights * lengths).sum()) == pytest.approx(sum(LENGTHS), rel=1e-5)
-    of_songs = torch.zeros(len(LENGTHS)).index_add(0, lanes.owners, weights * lengths)
-    roots = torch.tensor(LENGTHS).sqrt()
-    torch.testing.assert_close(of_songs / of_songs[0], roots / roots[0])
 
 
 def test_training_brings_the_loss_down_and_looks_at_the_last_epoch(

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from torch import nn
 
-from benchmarks import data
 from benchmarks.papers.networks import (
     RELU,
     TANH,
@@ -23,9 +22,7 @@ from benchmarks.papers.networks import (
     dense_scan,
     independent_scan,
 )
-from liftednet.data import echo
 from liftednet.errors import DataError
-from liftednet.losses import CrossEntropy
 
 
 @given(
@@ -126,22 +123,6 @@ def test_indrnn_layers_and_norms_step_by_step() -> None:
     assert torch.allclose(network(x)[0], signal, atol=1e-5)
 
 
-def test_indrnn_keeps_its_bound() -> None:
-    network = IndRNN(3, 50, 2, steps=100)
-    bound = 2 ** (1 / 100)
-    assert float(network.weights[1].detach().min()) >= 1 / bound
-    with torch.no_grad():
-        network.weights[0].fill_(7)
-        network.weights[1].fill_(-7)
-    network.constrain_()
-    assert torch.allclose(network.weights[0].detach(), torch.full((50,), bound))
-    assert torch.allclose(network.weights[1].detach(), torch.full((50,), -bound))
-    with pytest.raises(DataError, match="nonlinearity"):
-        IndRNN(3, 5, 1, 10, "sigmoid")
-    with pytest.raises(DataError, match="at least 1"):
-        IndRNN(3, 5, 0, 10)
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -190,23 +171,3 @@ def test_readout_is_the_ridge_regression_of_scikit_learn() -> None:
     reference = Ridge(alpha=0.1).fit(rows, y.flatten(0, 1).numpy())
     found = network.fit(x, y).outputs(x).flatten(0, 1).numpy()
     assert np.allclose(found, reference.predict(rows).reshape(found.shape), atol=1e-6)
-
-
-def test_padding_changes_nothing_and_the_last_step_is_the_last_real_one() -> None:
-    x, y = data.temporal_order(40, 30, lengths=(lengths := data.hochreiter_lengths(40, 27)))
-    longer = torch.cat([x, torch.full((40, 5, 6), 9.0)], 1)
-    first = EchoStateNetwork(6, 30, 4).fit(x, y, lengths)
-    second = EchoStateNetwork(6, 30, 4).fit(longer, y, lengths)
-    found = first.outputs_at_end(x, lengths)
-    assert torch.allclose(found, second.outputs_at_end(longer, lengths), atol=1e-4)
-    assert found.shape == (40, 4)
-
-
-def test_echo_is_learned_to_its_best_score_by_both_losses() -> None:
-    """A reservoir of a hundred units holds one step: 1 - 0.1 * 0.9 = 0.91 (the paper's maximum)."""
-    x, y = echo(300, 10, 1, 10, seed=0)
-    test_x, test_y = echo(1000, 10, 1, 10, seed=1)
-    for loss in (None, CrossEntropy()):
-        network = EchoStateNetwork(10, 100, 10, radius=0.9, loss=loss).fit(x, y)
-        right = network.outputs(test_x).argmax(2) == test_y
-        assert bool(right[:, 1:].double().mean() > 0.99)

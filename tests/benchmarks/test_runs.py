@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from benchmarks.harness.report import (
     Panel,
     Table,
     draw,
-    figure_of,
     mean_and_spread,
     write_report,
 )
@@ -60,26 +58,6 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert run_all(store, SETTINGS[::-1], resumed)[0].settings == SETTINGS[-1]
     assert finished(store, [*SETTINGS, Setting("c", 0)]) == records
     assert len(again) == 2 and len(store.read_text().splitlines()) == 4
-
-
-def test_runs_of_other_kinds_share_a_store(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Other:
-        method: str
-        seed: int
-
-    store = tmp_path / "runs.jsonl"
-    run_all(store, [Setting("a", 0)], lambda s: {"x": 1.0})
-    records = run_all(store, [Other("a", 0)], lambda s: {"x": math.nan})
-    assert math.isnan(records[0].outcome["x"])
-    assert math.isnan(run_all(store, [Other("a", 0)], lambda s: {"x": 3.0})[0].outcome["x"])
-
-
-def test_a_damaged_store_is_named(tmp_path: Path) -> None:
-    store = tmp_path / "runs.jsonl"
-    store.write_text("nonsense\n")
-    with pytest.raises(DataError, match="Line 1"):
-        run_all(store, SETTINGS, lambda s: {})
 
 
 def test_reading_changes_nothing_and_a_cut_line_is_not_a_run(tmp_path: Path) -> None:
@@ -158,12 +136,6 @@ def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:
     with (tmp_path / "scores.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["method", "test"], ["a, b", "1"], ["c", "2"]]
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_logarithmic_axis_hugs_the_curve() -> None:
-    figure = figure_of([Panel("t", "x", "y", [Curve("l", [1, 2, 3], [1e-9, 1e-5, 2])], log_y=True)])
-    low, high = figure.axes[0].get_ylim()
-    assert 1e-12 < low < 1e-9 and 2 < high < 1e3
 
 
 def test_mean_and_spread_by_hand() -> None:

@@ -14,7 +14,6 @@ from benchmarks.papers.table1 import (
     lifted,
     lifted_network,
     network_from,
-    paper_starts,
     report,
     smoothed,
     train_by_sgd,
@@ -54,13 +53,6 @@ def test_the_lifted_start_is_the_feedforward_rule_of_the_lifted_network():
     with torch.no_grad():
         chances = network(DIGITS.x_test).softmax(1)
     assert torch.allclose(chances, model.predict_proba(DIGITS.x_test), atol=1e-5)
-
-
-def test_biases_are_those_of_the_paper():
-    for start in list(paper_starts(1).values())[:3]:
-        for layer in start(DIGITS, SIZES, 0):
-            assert layer.bias is not None
-            assert layer.bias.unique().tolist() == pytest.approx([0.1])
 
 
 def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import data
 from benchmarks.papers.temporal import __main__ as report
 from benchmarks.papers.temporal import music, tasks
-from benchmarks.papers.temporal.tasks import TaskRun, norms_figure, success_table, train_task
+from benchmarks.papers.temporal.tasks import TaskRun, success_table, train_task
 from liftednet.errors import DataError
 
 
@@ -38,10 +38,6 @@ def test_success_is_reported_with_its_steps(
     table = success_table(tmp_path / "runs.jsonl", length=10, steps=10, seeds=1)
     assert len(table.rows) == 8
     assert all("1/1, 10 steps" in cell for row in table.rows for cell in row[3:])
-
-
-def test_norms_vanish_below_radius_one(tmp_path: Path) -> None:
-    assert norms_figure(tmp_path / "n.png", 12).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_report_at_toy_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
