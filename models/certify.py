@@ -23,6 +23,7 @@ from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
 from liftednet.network import State
 from liftednet.samples import Weights
+from liftednet.sets.polyhedron import Array
 from liftednet.validation import model_inside
 
 from .prediction import Predictor
@@ -270,7 +271,8 @@ class _Facts:
     def _softmax(self) -> _Facts:
         """Return the facts of p: dp_k / du_k in [0, 1/4], dp_k / du_j in [-1/4, 0]."""
         rise, fall = self.high.clamp(min=0), (-self.low).clamp(min=0)
-        high, low = (up + _others(down) for up, down in ((rise, fall), (fall, rise)))
+        others = 1 - torch.eye(rise.shape[1], dtype=rise.dtype)
+        high, low = rise + _summed(fall, others), fall + _summed(rise, others)
         return _bent(*_outward(-low / 4, high / 4), self.lipschitz / 2)
 
     def projected(self, layer: Projection) -> _Facts:
@@ -288,9 +290,9 @@ class _Facts:
         up, down = self.high.clamp(min=0), (-self.low).clamp(min=0)
         either = torch.maximum(up, down)
         means = bool((single | ((touched.sum(1) == 2) & (rows.sum(1) == 0))).all())
-        together = _together(touched)
-        low = -down - _halves(down if means else either, together)
-        high = up + _halves(up if means else either, together)
+        halves = _together(touched).to(up) / 2
+        low = -down - _summed(down if means else either, halves)
+        high = up + _summed(up if means else either, halves)
         alone = ~touched[~single].any(0)
         lower, upper = (
             (torch.tensor([end is not None for end in ends]) & single)[:, None]
@@ -357,35 +359,32 @@ class _Walk:
     def _semidefinite(self) -> float:
         """Return the bound of `semidefinite_lipschitz`, with what stands before and behind."""
         network = self.structure.network
-        weights: list[Any] = []
-        slopes: list[tuple[float, float]] = []
-        expression = network.terms[0].argument
-        if _is_of(Projection, expression):
-            expression = expression.arguments[0]
-        inside = expression
-        while True:
-            below = expression.arguments[0] if _is_of(Dense, expression) else None
-            unit = None if below is None else self._unit(below)
-            several = len(network.terms) + len(network.inputs) > 2
-            if several or not (unit or isinstance(below, Input | State)):
-                raise DeclarationError("the semidefinite bound is for one chain of dense layers.")
-            matrix = self.weights[expression.weights].matrix
-            if isinstance(below, Input):
-                moments = self.moments.get(below)
-                scaled = matrix if moments is None else matrix / moments.scale.double()[:, None]
-                weights.insert(0, scaled.numpy())
-                break
-            weights.insert(0, matrix.numpy())
-            if unit is None:
-                activation = self.structure.divergences[below].activation
-                raise DeclarationError(f"the slopes of {activation!r} are not known.")
-            expression = unit[0]
-            slopes.insert(0, unit[1])
-        bound = semidefinite_lipschitz(weights, slopes) * _NORM
+        inside = network.terms[0].argument
+        if _is_of(Projection, inside):
+            inside = inside.arguments[0]
+        alone = len(network.terms) == len(network.inputs) == 1
+        bound = semidefinite_lipschitz(*self._chain(inside if alone else None)) * _NORM
         bounded = replace(self._facts(inside), lipschitz=bound)
         return (
             replace(self, known={**self.known, inside: bounded})._term(network.terms[0]).lipschitz
         )
+
+    def _chain(self, expression: Any) -> tuple[list[Array], list[tuple[float, float]]]:
+        """Return the matrices and the slopes between them of a chain of dense layers."""
+        below = expression.arguments[0] if _is_of(Dense, expression) else None
+        unit = None if below is None else self._unit(below)
+        if not (unit or isinstance(below, Input | State)):
+            raise DeclarationError("the semidefinite bound is for one chain of dense layers.")
+        matrix = self.weights[expression.weights].matrix
+        if isinstance(below, Input):
+            moments = self.moments.get(below)
+            scaled = matrix if moments is None else matrix / moments.scale.double()[:, None]
+            return [scaled.numpy()], []
+        if unit is None:
+            activation = self.structure.divergences[below].activation
+            raise DeclarationError(f"the slopes of {activation!r} are not known.")
+        weights, slopes = self._chain(unit[0])
+        return [*weights, matrix.numpy()], [*slopes, unit[1]]
 
     def _unit(self, expression: Expression) -> tuple[Expression, tuple[float, float]] | None:
         """Return u and the ends of phi' of an expression phi(u), unit by unit; None of any other.
@@ -512,14 +511,6 @@ def _together(touched: Tensor) -> Tensor:
     return near.fill_diagonal_(False)
 
 
-def _halves(sizes: Tensor, together: Tensor) -> Tensor:
-    """Return half the sums of sizes (inputs, units) over other units held together, or more."""
-    endless = sizes.isinf().double() @ together.double()
-    found = sizes.masked_fill(sizes.isinf(), 0.0) @ together.double() / 2
-    found = found * (1 + 4 * (len(together) + 4) * torch.finfo(sizes.dtype).eps)
-    return found.masked_fill(endless > 0, math.inf)
-
-
 def _through(matrix: Tensor, lipschitz: float) -> float:
     """Return a Lipschitz constant behind a matrix, 0 behind one of zeros."""
     norm = _norm(matrix)
@@ -545,10 +536,9 @@ def _outward(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return low - off * low.abs(), high + off * high.abs()
 
 
-def _others(sizes: Tensor) -> Tensor:
-    """Return the sum over all other units, (inputs, units)."""
-    found = sizes.sum(1, keepdim=True) - sizes
-    return found.masked_fill(found.isnan(), math.inf)
+def _summed(sizes: Tensor, matrix: Tensor) -> Tensor:
+    """Return sizes A (inputs, units), of entries that are not negative, never below by rounding."""
+    return -_low(-sizes, torch.zeros_like(sizes), matrix)
 
 
 def _slopes(activation: Activation) -> tuple[float, float] | None:
@@ -557,11 +547,11 @@ def _slopes(activation: Activation) -> tuple[float, float] | None:
         return activation.slopes
     if type(activation) not in _MONOTONE:
         return None
-    steepest = activation.lipschitz
-    assert steepest is not None  # of those that are monotone here
     if type(activation) is Identity:
         return 1.0, 1.0
-    return (activation.alpha if isinstance(activation, LeakyReLU) else 0.0), steepest
+    assert activation.lipschitz is not None  # of those that are monotone here
+    flattest = activation.alpha if isinstance(activation, LeakyReLU) else 0.0
+    return flattest, activation.lipschitz
 
 
 def _is_of(kind: type[Layer], expression: Any) -> bool:

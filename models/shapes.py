@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -214,6 +214,8 @@ def semidefinite_lipschitz(
         DeclarationError: there are too many units.
         SolverError: the solver finds nothing that can be proved.
     """
+    from scipy.linalg import block_diag
+
     layers, bends = [weights[0]], []
     for slope, above in zip(slopes, weights[1:], strict=True):
         if slope[0] == slope[1]:  # one linear map with the layer below
@@ -226,93 +228,53 @@ def semidefinite_lipschitz(
         return float(np.linalg.norm(first, 2))
     if first.shape[0] > first.shape[1]:  # what no unit sees does not count
         first = np.linalg.qr(first)[1]
-    problem = _Inequality.of([first, *others], bends)
-    if problem.size > _MOST:
+    *hidden, top = [first, *others]
+    inputs, units = first.shape[0], [w.shape[1] for w in hidden]
+    size = inputs + sum(units)
+    if size > _MOST:
         raise DeclarationError(
             f"the semidefinite bound is for small networks: inputs and hidden units are "
-            f"{problem.size} here, and may be {_MOST}."
+            f"{size} here, and may be {_MOST}."
         )
-    t = problem.solved()
-    found = [problem.proved(t, farther) for farther in _FARTHER]
+    before, after = block_diag(*hidden).T, np.eye(size)[inputs:]
+    before = np.hstack([before, np.zeros((len(before), size - before.shape[1]))])
+    last = np.zeros((size, size))
+    last[-len(top) :, -len(top) :] = top @ top.T
+    flattest, steepest = (np.repeat([slope[i] for slope in bends], units) for i in (0, 1))
+
+    def matrix(t: Any) -> Any:
+        """Return the matrix without rho, for t (hidden,) of numbers or of CVXPY."""
+        room: Any = cp if isinstance(t, cp.Expression) else np
+        both = before.T @ room.diag(room.multiply(flattest + steepest, t)) @ after
+        own = before.T @ room.diag(room.multiply(flattest * steepest, t)) @ before
+        return both + both.T - 2 * own - 2 * after.T @ room.diag(t) @ after + last
+
+    t, rho = cp.Variable(size - inputs, nonneg=True), cp.Variable()
+    stated = matrix(t) - rho * np.diag(1.0 * (np.arange(size) < inputs))
+    problem = cp.Problem(cp.Minimize(rho), [(stated + stated.T) / 2 << 0])
+    try:
+        problem.solve(solver=cp.CLARABEL)
+    except cp.SolverError as error:
+        raise SolverError(f"the semidefinite bound was not found: {error}.") from error
+    if t.value is None:
+        raise SolverError(f"the semidefinite bound was not found: {problem.status}.")
+    given = np.maximum(t.value, 0)
+    found = [_proved(matrix(given * (1 + x) + x * given.mean()), inputs) for x in _FARTHER]
     if not np.isfinite(min(found)):
         raise SolverError("the semidefinite bound on the Lipschitz constant was not proved.")
     return float(np.sqrt(min(found)))
 
 
-@dataclass(frozen=True)
-class _Inequality:
-    """The matrix inequality in (x, z_1, .., z_(L-1)).
-
-    Attributes:
-        before: A, pre-activations of all hidden units, (hidden, size).
-        after: B, their states.
-        last: diag(0, .., W_L W_L'), (size, size).
-        flattest: a, (hidden,).
-        steepest: b, (hidden,).
-    """
-
-    before: Array
-    after: Array
-    last: Array
-    flattest: Array
-    steepest: Array
-
-    @staticmethod
-    def of(weights: Sequence[Array], slopes: Sequence[tuple[float, float]]) -> _Inequality:
-        *hidden, top = weights
-        inputs, units = hidden[0].shape[0], [w.shape[1] for w in hidden]
-        size = inputs + sum(units)
-        before, after = np.zeros((sum(units), size)), np.eye(size)[inputs:]
-        rows = columns = 0
-        for w in hidden:
-            before[rows : rows + w.shape[1], columns : columns + w.shape[0]] = w.T
-            rows, columns = rows + w.shape[1], columns + w.shape[0]
-        last = np.zeros((size, size))
-        last[-len(top) :, -len(top) :] = top @ top.T
-        flattest, steepest = (np.repeat([s[i] for s in slopes], units) for i in (0, 1))
-        return _Inequality(before, after, last, flattest, steepest)
-
-    @property
-    def size(self) -> int:
-        return len(self.last)
-
-    @property
-    def inputs(self) -> int:
-        return self.size - len(self.before)
-
-    def matrix(self, t: Any) -> Any:
-        """Return the matrix without rho, for t (hidden,) of numbers or of CVXPY."""
-        room: Any = cp if isinstance(t, cp.Expression) else np
-        diag, times = room.diag, room.multiply
-        both = self.before.T @ diag(times(self.flattest + self.steepest, t)) @ self.after
-        own = self.before.T @ diag(times(self.flattest * self.steepest, t)) @ self.before
-        return both + both.T - 2 * own - 2 * self.after.T @ diag(t) @ self.after + self.last
-
-    def solved(self) -> Array:
-        """Return the solver's t."""
-        t, rho = cp.Variable(len(self.before), nonneg=True), cp.Variable()
-        matrix = self.matrix(t) - rho * np.diag(1.0 * (np.arange(self.size) < self.inputs))
-        problem = cp.Problem(cp.Minimize(rho), [(matrix + matrix.T) / 2 << 0])
-        try:
-            problem.solve(solver=cp.CLARABEL)
-        except cp.SolverError as error:
-            raise SolverError(f"the semidefinite bound was not found: {error}.") from error
-        if t.value is None:
-            raise SolverError(f"the semidefinite bound was not found: {problem.status}.")
-        return np.asarray(np.maximum(t.value, 0))
-
-    def proved(self, t: Array, farther: float) -> float:
-        """Return the least rho for t moved inwards, infinite where that proves nothing."""
-        matrix = self.matrix(t * (1 + farther) + farther * t.mean())
-        corner, side = matrix[: self.inputs, : self.inputs], matrix[: self.inputs, self.inputs :]
-        hidden = -matrix[self.inputs :, self.inputs :]
-        try:
-            np.linalg.cholesky(hidden)
-        except np.linalg.LinAlgError:
-            return float("inf")
-        complement = corner + side @ np.linalg.solve(hidden, side.T)
-        rho = float(np.linalg.eigvalsh(complement)[-1]) * (1 + _MARGIN)
-        matrix[: self.inputs, : self.inputs] -= rho * np.eye(self.inputs)
-        largest = np.linalg.eigvalsh(matrix)[-1]
-        rounding = 10 * self.size * np.finfo(float).eps * np.linalg.norm(matrix, 2)
-        return rho if largest <= -rounding else float("inf")
+def _proved(matrix: Array, inputs: int) -> float:
+    """Return the least rho with which a matrix is proved, infinite where that proves nothing."""
+    corner, side = matrix[:inputs, :inputs], matrix[:inputs, inputs:]
+    try:
+        np.linalg.cholesky(-matrix[inputs:, inputs:])
+    except np.linalg.LinAlgError:
+        return float("inf")
+    complement = corner - side @ np.linalg.solve(matrix[inputs:, inputs:], side.T)
+    rho = float(np.linalg.eigvalsh(complement)[-1]) * (1 + _MARGIN)
+    matrix[:inputs, :inputs] -= rho * np.eye(inputs)
+    largest = np.linalg.eigvalsh(matrix)[-1]
+    rounding = 10 * len(matrix) * np.finfo(float).eps * np.linalg.norm(matrix, 2)
+    return rho if largest <= -rounding else float("inf")
