@@ -336,31 +336,35 @@ def _flat(parts: Sequence[Tensor]) -> Array:
     return found
 
 
-@dataclass(frozen=True)
-class _Hidden:
-    """A hidden layer with any number of units: plain layers below and above it see all of them.
-
-    Attributes:
-        state: whose units they are.
-        below: the weights of its layer.
-        above: the weights of each layer that sees it, and what stands side by side there.
-    """
-
-    state: State
-    below: Parameter
-    above: tuple[tuple[Parameter, tuple[Any, ...]], ...]
-
-
 class Widths:
     """The hidden layers of a network that may have more units for a while, or fewer again."""
 
     def __init__(self, structure: Structure) -> None:
         """Find them: dense layers stand below and above, and all of their penalties are squares."""
-        self._hidden = _hidden(structure)
+        terms = structure.network.terms
+        ends = [
+            *(state.argument for state in structure.states),
+            *(_scores(x.argument) for x in terms),
+        ]
+        fixed: set[Any] = {term.state for term in terms}
+        above: dict[Any, list[tuple[Parameter, tuple[Any, ...]]]] = {}
+        for end in ends:
+            parts = _seen(structure, end)
+            alone = {part for part in parts if parts.count(part) == 1}
+            fixed |= {x for x in end.variables if x not in alone}
+            for part in alone:
+                above.setdefault(part, []).append((end.weights, parts))
+        self._above = {  # by state, the weights of each layer that sees it, and what is there
+            state: above.get(state, [])
+            for state in structure.states
+            if state not in fixed
+            and (_seen(structure, state.argument) and state.bounds is None)
+            and state.activation.per_unit
+        }
 
     def __bool__(self) -> bool:
         """Return whether there are any."""
-        return bool(self._hidden)
+        return bool(self._above)
 
     def more(self, weights: Stacked, factor: float, generator: torch.Generator) -> Stacked:
         """Return weights with so many times the units, and the same scores.
@@ -368,15 +372,15 @@ class Widths:
         New units are random combinations of those that are there, which no layer sees yet.
         """
         found = dict(weights)
-        for one in self._hidden:
-            own = found[one.below]
-            now, more = own.shape[1], round((factor - 1) * own.shape[1])
-            mixed = torch.randn(now, more, generator=generator, dtype=own.dtype) / now**0.5
-            for parameter, first in self._rows(one, found):
+        for state in self._above:
+            below = _below(state)
+            now, more = found[below].shape[1], round((factor - 1) * found[below].shape[1])
+            mixed = torch.randn(now, more, generator=generator, dtype=found[below].dtype) / now**0.5
+            for parameter, first in self._rows(state, found):
                 rows, end = found[parameter], first + now
                 unseen = rows.new_zeros(more, rows.shape[1])
                 found[parameter] = torch.cat([rows[:end], unseen, rows[end:]])
-            found[one.below] = torch.cat([own, own @ mixed.to(own)], 1)
+            found[below] = torch.cat([found[below], found[below] @ mixed.to(found[below])], 1)
         return found
 
     def fewer(self, weights: Stacked, passed: Values, factor: float) -> Stacked:
@@ -390,50 +394,33 @@ class Widths:
             factor: of the units.
         """
         found = dict(weights)
-        for one in self._hidden:
-            own, kept = found[one.below], round(factor * one.state.units)
-            now = own.shape[1]
-            seen = self._rows(one, found)
+        for state in self._above:
+            below = _below(state)
+            now, kept = found[below].shape[1], round(factor * state.units)
+            seen = self._rows(state, found)
             squares = [found[p][first : first + now].square().sum(1) for p, first in seen]
-            does = passed[one.state].var(0, correction=0) * torch.stack(squares).sum(0)
+            does = passed[state].var(0, correction=0) * torch.stack(squares).sum(0)
             most = does.topk(min(kept, now)).indices.sort().values
             for parameter, first in seen:
                 rows = found[parameter]
                 parts = rows[:first], rows[first + most], rows[first + now :]
                 found[parameter] = torch.cat(parts)
-            found[one.below] = own[:, most]
+            found[below] = found[below][:, most]
         return found
 
-    def _rows(self, one: _Hidden, weights: Stacked) -> list[tuple[Parameter, int]]:
+    def _rows(self, state: State, weights: Stacked) -> list[tuple[Parameter, int]]:
         """Return the weights of every layer above, and the first of the rows that see the units."""
-        units = {other.state: weights[other.below].shape[1] for other in self._hidden}
+        units = {other: weights[_below(other)].shape[1] for other in self._above}
         found = []
-        for parameter, parts in one.above:
-            before = parts[: parts.index(one.state)]
+        for parameter, parts in self._above[state]:
+            before = parts[: parts.index(state)]
             found.append((parameter, sum(units.get(part, part.units) for part in before)))
         return found
 
 
-def _hidden(structure: Structure) -> tuple[_Hidden, ...]:
-    terms = structure.network.terms
-    scores = [_scores(term.argument) for term in terms]
-    ends = [*(state.argument for state in structure.states), *scores]
-    free = {  # of which nothing but its own layer says how many units it has
-        state
-        for state in structure.states
-        if _seen(structure, state.argument) and state.bounds is None and state.activation.per_unit
-    }
-    free -= {term.state for term in terms}
-    above: dict[State, list[tuple[Any, tuple[Any, ...]]]] = {state: [] for state in free}
-    for end in ends:
-        parts = _seen(structure, end)
-        alone = {part for part in parts if parts.count(part) == 1}
-        free -= {x for x in end.variables if x not in alone}
-        for part in alone & free:
-            above[part].append((end.weights, parts))
-    own: dict[State, Any] = {state: state.argument.weights for state in free}
-    found = (state for state in structure.states if state in free)
-    return tuple(_Hidden(state, own[state], tuple(above[state])) for state in found)
+def _below(state: State) -> Any:
+    """Return the weights of a state's own layer."""
+    return state.argument.weights
 
 
 def _scores(argument: Any) -> Any:
