@@ -205,8 +205,6 @@ def refuse_unlike(model: Any, structure: Structure, method: Method, **given: Any
         method: of training.
         given: what `fit` was given, of which its kind must be the same.
     """
-    if processes.size() == 1:
-        return
     names = ("warm_start", "dtype", "is_fitted")
     about = {
         **described_settings(model, structure, method),

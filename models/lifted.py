@@ -155,15 +155,16 @@ class Lifted(Online):
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, method = self.checked()
-            refuse_unlike(
-                self, structure, method, X=X, y=y, lengths=lengths, sample_weight=sample_weight,
-                checkpoint=checkpoint, resume=resume, constraints=constraints or None,
-            )  # fmt: skip
-            if constraints and processes.size() > 1:
-                raise DataError(
-                    "constraints on scores need all samples in one process, and "
-                    f"{processes.size()} share them."
-                )
+            if processes.size() > 1:
+                refuse_unlike(
+                    self, structure, method, X=X, y=y, lengths=lengths, checkpoint=checkpoint,
+                    sample_weight=sample_weight, resume=resume, constraints=constraints or None,
+                )  # fmt: skip
+                if constraints:
+                    raise DataError(
+                        "constraints on scores need all samples in one process, and "
+                        f"{processes.size()} share them."
+                    )
             structure, method = self.suited(structure, method, X, sample_weight)
             keeper = Keeper(checkpoint, resume)
             given = X, y, lengths, sample_weight
@@ -192,7 +193,8 @@ class Lifted(Online):
     ) -> Problem:
         """Return the problem of a method on arrays: where the last fit ended, or at the start."""
         raw = self._data(*given)
-        refuse_unmet(self.network, constraints, raw)
+        if constraints:
+            refuse_unmet(self.network, constraints, raw)
         completion = completion_of(self.network, raw)
         standardization = self._standardization(completion.spread(raw), self.warm_start)
         declared, structure = structure, self._bounded(structure, standardization)

@@ -465,7 +465,7 @@ def _refuse_unknown(name: str, solver: object) -> None:
         raise DeclarationError(
             f'{name} must be "auto", a name or a Solver of liftednet.solvers, got {solver!r}.'
         )
-    if isinstance(solver, str) and solver not in ("auto", *solver_names()):
+    if isinstance(solver, str) and solver != "auto" and solver not in solver_names():
         raise DeclarationError(
             f"there is no {name.replace('_', ' ')} {solver!r}; there are 'auto' and "
             f"{', '.join(solver_names())}."
