@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from liftednet import Activation, DataError, DeclarationError, LiftedError, activations, penalties
 from liftednet.errors import NotFittedError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
-from liftednet.problems import Weights
 from tests.models.networks import full, labeled
 
 X, Y = labeled(samples=60)
@@ -30,18 +29,12 @@ def test_numbers_of_numpy_are_numbers():
     plain = LiftedMLP((4, 5, 3), lam=2.0, rho=0.5, method=wanted).fit(X, Y)
     assert model.weights[0].matrix.equal(plain.weights[0].matrix)
     assert repr(model) == repr(plain)
-    assert full((4, 3), sweeps=np.int64(2)).fit(X, Y).is_fitted
-
-
-def test_numbers_of_numpy_are_numbers_of_a_recurrent_network():
-    sizes: Any = np.int64(4), np.int64(5), np.int32(3)
-    numbers: dict[str, Any] = {"rho": np.float32(0.5), "seed": np.int64(0)}
     steps: Any = np.int64(2)
-    numbers["method"] = GaussNewton(steps)
-    model = LiftedRNN(*sizes, **numbers).fit(X[:, None], Y)
-    plain = LiftedRNN(4, 5, 3, rho=0.5, method=GaussNewton(2)).fit(X[:, None], Y)
-    assert model.weights[0].matrix.equal(plain.weights[0].matrix)
-    assert repr(model) == repr(plain)
+    sequences = LiftedRNN(*sizes, rho=np.float32(0.5), method=GaussNewton(steps))
+    sequences.fit(X[:, None], Y, lengths=np.ones(60, np.uint16))
+    same = LiftedRNN(4, 5, 3, rho=0.5, method=GaussNewton(2)).fit(X[:, None], Y)
+    assert sequences.weights[0].matrix.equal(same.weights[0].matrix)
+    assert repr(sequences) == repr(same)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +72,6 @@ def test_mistakes_with_a_recurrent_network_are_refused_at_the_door(options, word
         LiftedRNN(**{"input_size": 4, "hidden_size": 5, "output_size": 3, **options})
 
 
-def test_weights_that_are_pairs_are_refused():
-    model = LiftedMLP((4, 3))
-    with pytest.raises(DataError, match=r"Weights\(W, b\).*tuple"):
-        model.with_weights(PAIRS)  # type: ignore[arg-type]
-    assert model.with_weights([Weights(*PAIRS[0])]).is_fitted
-
-
 UNSIGNED = [np.uint8, np.uint16, np.uint32, np.uint64, torch.uint16, torch.uint32, torch.uint64]
 
 
@@ -95,12 +81,6 @@ def test_labels_of_any_integer_type_are_labels(kind):
     wanted = model.fit(X, Y).weights[0].matrix
     labels = Y.to(kind) if isinstance(kind, torch.dtype) else Y.numpy().astype(kind)
     assert model.fit(X, labels).weights[0].matrix.equal(wanted)
-
-
-def test_bytes_in_the_other_order_are_turned_around():
-    x, model = X.numpy(), full((4, 3), sweeps=1)
-    wanted = model.fit(x, Y).weights[0].matrix
-    assert model.fit(x.astype(">f8"), Y).weights[0].matrix.equal(wanted)
 
 
 MASKED = np.ma.masked_array(X.numpy(), X.numpy() > 1)
@@ -145,12 +125,7 @@ def test_lengths_that_are_none_are_refused(lengths, words):
         LiftedRNN(4, 5, 3).fit(X[:, None], Y, lengths=lengths)
 
 
-def test_lengths_may_be_unsigned():
-    lengths = np.ones(60, np.uint16)
-    assert LiftedRNN(4, 5, 3, method=GaussNewton(1)).fit(X[:, None], Y, lengths=lengths).is_fitted
-
-
-@pytest.mark.parametrize("name", ["warm_start", "refit_output"])
+@pytest.mark.parametrize("name", ["warm_start", "refit_output", "standardize"])
 def test_a_flag_is_true_or_false(name):
     options: Any = {name: "no"}
     with pytest.raises(DataError, match=f"{name} must be True or False"):
@@ -176,26 +151,6 @@ def test_a_network_that_was_changed_is_told(warm_start):
             model.fit(X, Y)
         model.network = first
     assert model.fit(X, Y).predict(X).shape == Y.shape
-
-
-def test_a_model_without_data_says_that_it_has_weights():
-    first = LiftedMLP((4, 3), method=Minibatch(epochs=1)).fit(X, Y)
-    given = LiftedMLP((4, 3)).with_weights(first.weights)
-    loader = DataLoader(TensorDataset(X, Y), batch_size=20)
-    streamed = LiftedMLP((4, 3), method=Minibatch(epochs=1)).fit(loader)
-    for model in (given, streamed):
-        for ask in (model.objective, model.residual, model.gap, lambda m=model: m.states):
-            with pytest.raises(NotFittedError, match="weights but no data"):
-                ask()
-
-
-def test_a_model_without_hidden_layers_has_no_activations_to_name():
-    assert "activations=[], loss=CrossEntropy()" in repr(LiftedMLP((4, 3)))
-
-
-def test_standardize_is_yes_or_no():
-    with pytest.raises(DataError, match="standardize must be True or False"):
-        LiftedMLP((4, 5, 3), standardize=torch.ones(4))
 
 
 @pytest.mark.parametrize("method", [Minibatch(epochs=1), FullBatch(1), GaussNewton(1)], ids=repr)

@@ -24,7 +24,7 @@ from liftednet import (
     save,
     to_torch,
 )
-from liftednet.models import Lifted, LiftedMLP, LiftedRNN
+from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.problems import Weights
 from tests.models.networks import fitted, full, labeled
 
@@ -124,22 +124,11 @@ def test_a_solver_that_does_not_fit_says_what_is_missing():
         full((4, 3), solver="ridge").fit(X, Y)
 
 
-def test_an_unfitted_model_says_so():
-    with pytest.raises(LiftedError, match="fit"):
-        full((4, 5, 3)).predict(X)
-
-
 def test_a_loss_without_probabilities_says_so():
     target = torch.nn.functional.one_hot(Y, 3).double()
     model = fitted(X, target, loss=losses.SquaredError(), sweeps=1)
     with pytest.raises(DataError, match="SquaredError"):
         model.predict_proba(X)
-
-
-def test_prediction_refuses_inputs_of_another_width():
-    model = fitted(X, Y, sweeps=1)
-    with pytest.raises(DataError, match=r"\(30, 3\)"):
-        model.predict(X[:, :3])
 
 
 def test_outputs_that_overflow_are_refused():
@@ -187,18 +176,6 @@ def test_an_everyday_mistake_is_told_what_to_write(case):
     model = kind(*((sizes,) if kind is LiftedMLP else sizes))
     with pytest.raises(DataError, match=words):
         model.fit(x, y)
-
-
-def test_a_data_frame_is_told_how_to_become_an_array():
-    frame = pytest.importorskip("pandas").DataFrame(X.numpy())
-    with pytest.raises(DataError, match=r"got DataFrame: convert it with \.to_numpy\(\)"):
-        LiftedMLP((4, 3, 3)).fit(frame, Y)
-
-
-@pytest.mark.parametrize("given", [(4, 3, 3), torch.nn.Linear(4, 3)])
-def test_what_is_no_network_is_told_who_takes_it(given):
-    with pytest.raises(DeclarationError, match=r"LiftedMLP takes .* liftednet\.lift a torch"):
-        Lifted(given)
 
 
 def test_the_network_inside_an_estimator_is_named():

@@ -1,4 +1,4 @@
-"""One network declared in two ways, by a builder and as a graph, trains the same."""
+"""Settings: one default each, whichever way a network is declared, and rho where nobody says."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_wine
 
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.errors import DeclarationError
-from liftednet.losses import BinaryCrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.layers import dense
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import (
     FullBatch,
     GaussNewton,
@@ -25,6 +27,7 @@ from liftednet.models import (
 )
 from liftednet.models.settings import Settings
 from liftednet.network import Network
+from liftednet.penalties import SquaredFrobenius
 from tests.models.registry import CLASSES, GRAPHS, Graph
 
 BY_NAME = {graph.name: graph for graph in GRAPHS}
@@ -111,3 +114,46 @@ def test_a_network_is_asked_for() -> None:
     with pytest.raises(DeclarationError, match=r"Lifted takes a liftednet\.Network, got tuple"):
         Lifted((4, 5, 3))  # type: ignore[arg-type]
     assert isinstance(Lifted(BY_NAME["chain"].network()).network, Network)
+
+
+FLAT = 0.25**2  # phi' of a sigmoid is at most 1/4
+
+
+def rhos(model: Lifted) -> list[float]:
+    penalties = list(model.checked()[0].penalties.values())
+    assert all(isinstance(penalty, SquaredFrobenius) for penalty in penalties)
+    return [penalty.rho for penalty in penalties if isinstance(penalty, SquaredFrobenius)]
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (LiftedMLP((4, 5, 5, 3), Sigmoid()), [FLAT, FLAT, 1.0]),
+        (LiftedMLP((4, 5, 5, 3), [Sigmoid(), Tanh()]), [FLAT, 1.0, 1.0]),
+        (LiftedMLP((4, 5, 5, 3), ReLU()), [1.0, 1.0, 1.0]),
+        (LiftedMLP((4, 5, 3), Sigmoid(), rho=2.0), [2.0, 2.0]),
+        (LiftedMLP((4, 5, 3), Sigmoid(), rho=[2.0, 3.0]), [2.0, 3.0]),
+        (LiftedRNN(4, 5, 3, activation=Sigmoid()), [3 * FLAT, 3.0]),
+    ],
+)
+def test_rho_is_measured_by_what_a_layer_passes_on(model: Lifted, expected: list[float]) -> None:
+    assert rhos(model) == pytest.approx(expected)
+
+
+def test_weights_that_are_shared_have_the_rho_of_the_steepest() -> None:
+    network = Network()
+    shared = dense(network.input(4), 4)
+    flat = network.state(Sigmoid(), shared)
+    steep = network.state(Tanh(), dense(flat, 4, weights=shared.weights))
+    network.loss(CrossEntropy(), dense(steep, 3))
+    assert rhos(Lifted(network)) == [1.0, 1.0]
+
+
+def test_layers_of_sigmoids_learn_small_data_without_options() -> None:
+    x, y = load_wine(return_X_y=True)
+    scores = []
+    for depth in (1, 3, 6):
+        sizes = (13, *[20] * depth, 3)
+        model = LiftedMLP(sizes, Sigmoid()).fit(x[::2], y[::2])
+        scores.append(float((model.predict(x[1::2]).numpy() == y[1::2]).mean()))
+    assert min(scores) > 0.9
