@@ -21,48 +21,29 @@ _FLAT = 0.5  # a line search ends when every slope has fallen to this share
 _REFRESH = 25  # steps after which rounding in u is cleared
 
 
-class Composite(Protocol):
+class _Composition(Protocol):
     """q(y) + Phi*(a + T y), a batch of problems that `inner` tells apart."""
 
-    def inner(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return <a, b> of each problem for a and b like y, to be broadcast against y and u."""
-        ...
-
-    def paired(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        """Return the same of every pair of a and b like u."""
-        ...
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return the gradient of Phi* at u."""
-        ...
-
-    def lift(self, y: Tensor) -> Tensor:
-        """Return T y."""
-        ...
-
-    def pre_activation(self, y: Tensor) -> Tensor:
-        """Return a + T y."""
-        ...
-
-    def quadratic_gradient(self, y: Tensor) -> Tensor:
-        """Return the gradient of q at y."""
-        ...
-
-    def curved(self, d: Tensor) -> Tensor:
-        """Return the Hessian of q times d."""
-        ...
-
-    def pull(self, v: Tensor) -> Tensor:
-        """Return T'v."""
-        ...
-
-    def precondition(self, gradient: Tensor) -> Tensor:
-        """Return an approximate inverse Hessian times the gradient."""
-        ...
-
-    def violation(self, gradient: Tensor) -> Tensor:
-        """Return the violation of stationarity of each problem, shaped as `inner` shapes it."""
-        ...
+    # <a, b> of each problem for a and b like y, to be broadcast against y and u
+    def inner(self, a: Tensor, b: Tensor) -> Tensor: ...
+    # the same of every pair of a and b like u
+    def paired(self, *pairs: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]: ...
+    # phi(u), the gradient of Phi*
+    def forward(self, u: Tensor) -> Tensor: ...
+    # T y
+    def lift(self, y: Tensor) -> Tensor: ...
+    # a + T y
+    def pre_activation(self, y: Tensor) -> Tensor: ...
+    # the gradient of q at y
+    def quadratic_gradient(self, y: Tensor) -> Tensor: ...
+    # the Hessian of q times d
+    def curved(self, d: Tensor) -> Tensor: ...
+    # T'v
+    def pull(self, v: Tensor) -> Tensor: ...
+    # an approximate inverse Hessian times the gradient
+    def precondition(self, gradient: Tensor) -> Tensor: ...
+    # the violation of stationarity of each problem, shaped as `inner` shapes it
+    def violation(self, gradient: Tensor) -> Tensor: ...
 
 
 @dataclass
@@ -94,7 +75,7 @@ class Point:
         return Point(*(getattr(self, field.name)[keep] for field in fields(self)))
 
 
-def starting_point(problem: Composite, y: Tensor) -> Point:
+def starting_point(problem: _Composition, y: Tensor) -> Point:
     """Return the point y with the preconditioned gradient as its first direction."""
     u, slope = problem.pre_activation(y), problem.quadratic_gradient(y)
     v = problem.forward(u)
@@ -102,7 +83,7 @@ def starting_point(problem: Composite, y: Tensor) -> Point:
 
 
 def downhill_point(
-    problem: Composite, y: Tensor, u: Tensor, v: Tensor, slope: Tensor, gradient: Tensor
+    problem: _Composition, y: Tensor, u: Tensor, v: Tensor, slope: Tensor, gradient: Tensor
 ) -> Point:
     """Return a point whose direction is the preconditioned gradient."""
     downhill = problem.precondition(gradient)
@@ -110,7 +91,7 @@ def downhill_point(
     return Point(y, u, v, slope, gradient, -downhill, decrease, torch.ones_like(decrease))
 
 
-def advance(problem: Composite, at: Point, steps: int) -> Point:
+def advance(problem: _Composition, at: Point, steps: int) -> Point:
     """Return the point after one step, by the rule of Polak, Ribiere and Polyak, beta >= 0."""
     to = moved(problem, at, fresh=steps % _REFRESH == 0)
     downhill = problem.precondition(to.gradient)
@@ -122,7 +103,7 @@ def advance(problem: Composite, at: Point, steps: int) -> Point:
     return replace(to, direction=direction, decrease=decrease)
 
 
-def moved(problem: Composite, at: Point, fresh: bool = True) -> Point:
+def moved(problem: _Composition, at: Point, fresh: bool = True) -> Point:
     """Return the minimizer along the direction of a point; `fresh` clears rounding in u."""
     change, curved = problem.lift(at.direction), problem.curved(at.direction)
     step, v = _search(problem, at, change, curved)
@@ -134,7 +115,9 @@ def moved(problem: Composite, at: Point, fresh: bool = True) -> Point:
     return replace(at, y=y, u=u, v=v, slope=slope, gradient=gradient, step=step)
 
 
-def _search(problem: Composite, at: Point, change: Tensor, curved: Tensor) -> tuple[Tensor, Tensor]:
+def _search(
+    problem: _Composition, at: Point, change: Tensor, curved: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the step to where the slope along d has all but vanished, and phi(u) there.
 
     The slope increases with the step, so that secants in a bracket find its root. It is counted

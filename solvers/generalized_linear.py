@@ -19,7 +19,7 @@ from . import device_loops
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance, downhill_point
 from .device_loops import Late
-from .newton_weights import LEAST_CURVATURE, dense_newton, is_small, jittered_cholesky
+from .newton_weights import LEAST_CURVATURE, is_small, jittered_cholesky, proximal_newton
 
 _EARLY = 5  # steps after which the curvature is measured anew: by then it is nearly the last one
 _RENEWAL = 100  # and again; to restart the directions more often costs more than it brings
@@ -83,11 +83,13 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
         stand, steps, reached = self._descend(descent, goal)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        at = stand.at
+        stacked = stand.at.y
         if not reached and steps < self.max_iterations and is_small(problem):
-            at, more = dense_newton(*stand.descent.anchored(at), goal)
+            assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by obstacle
+            shrunk = 1 + 2 * problem.penalty.rho / (problem.smoothness or 1.0)  # of its prox
+            stacked, more = proximal_newton(problem, stacked.double(), tolerance / shrunk)
             steps += more
-        value = problem.design.centered.split(at.y)
+        value = problem.design.centered.split(stacked)
         return judged(problem, value, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:

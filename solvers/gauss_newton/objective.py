@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,35 +25,14 @@ Tensors = tuple[Tensor, ...]
 Product = Callable[[Tensor], Tensor]
 
 
-class Outputs(Protocol):
-    """A network as a function of its weights, made of what torch differentiates.
-
-    Steps of a sequence are taken by `unbind`, and parts of a weight are sliced outside the loop: to
-    go back twice through an index, or a slice, fills a tensor of the shape of the whole.
-    """
-
-    def __call__(self, weights: Tensors, data: Tensors, /) -> Tensors:
-        """Return the pre-activations of every loss, each (samples, rows, outputs).
-
-        Args:
-            weights: stacked matrices [W; b], or tensors of other shapes.
-            data: tensors whose first axis is samples; no sample may act on another.
-        """
-        ...
-
-
-class Layers(Protocol):
-    """The same network, which also tells what its dense layers see."""
-
-    def __call__(
-        self, weights: Tensors, data: Tensors, /
-    ) -> tuple[Tensors, Sequence[tuple[Tensor, Tensor]]]:
-        """Return the pre-activations, and [x, 1] and u = [x, 1] W for every weight W.
-
-        [x, 1] is (samples, rows of W) and u (samples, units): every weight stands in one layer, and
-        a sample is one row.
-        """
-        ...
+# A network as a function of its weights, stacked matrices [W; b] or tensors of other shapes, and
+# of data whose first axis is samples, none of which acts on another: the pre-activations of every
+# loss, (samples, rows, outputs) each. Steps of a sequence are taken by `unbind`, and parts of a
+# weight are sliced outside the loop: to go back twice through an index fills a whole tensor.
+Outputs = Callable[[Tensors, Tensors], Tensors]
+# The same, and [x, 1] (samples, rows of W) and u = [x, 1] W (samples, units) for every weight W,
+# each of which stands in one dense layer.
+Layers = Callable[[Tensors, Tensors], tuple[Tensors, Sequence[tuple[Tensor, Tensor]]]]
 
 
 @dataclass(frozen=True, eq=False)

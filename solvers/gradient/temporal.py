@@ -121,35 +121,6 @@ def part_norm(part: list[Tensor]) -> Tensor:
     return norms.square().sum().sqrt()
 
 
-def temporal_norms(cell: nn.Module, closure: Closure) -> Tensor:
-    """Return the norm of each temporal part of the gradient (section 3.2, figure 3.1).
-
-    Args:
-        cell: the module that is applied once a step.
-        closure: computes the loss of a model that contains the cell on one batch, calls
-            backward, and returns the loss.
-
-    Returns:
-        (steps,) norms over all parameters of the cell, first step first.
-
-    Raises:
-        DataError: a cell without parameters, or one that the closure never calls.
-        SolverError: gradients that are NaN or infinite.
-    """
-    norms: dict[int, Tensor] = {}
-
-    def consume(step: int, part: list[Tensor]) -> None:
-        check_gradients(part)
-        norms[step] = part_norm(part)
-
-    with TemporalParts(cell, consume) as parts:
-        closure()
-    if parts.steps == 0:
-        raise DataError(f"The closure never called the cell {type(cell).__name__}.")
-    # A step whose output reaches no loss has no part.
-    return torch.stack([norms.get(step, torch.zeros(())) for step in range(parts.steps)])
-
-
 class TemporalSimplexDescent(Optimizer):
     """Give every time step the same say in the direction of a recurrent cell.
 

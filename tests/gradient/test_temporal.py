@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from benchmarks.papers.networks import CellRecurrence, SequenceModel
+from benchmarks.papers.through_time import temporal_norms
 from liftednet.errors import DataError, SolverError
 from liftednet.solvers.gradient import (
     TemporalParts,
     TemporalSimplexDescent,
     simplex_weights,
-    temporal_norms,
 )
 
 

@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import Ridge
 from torch import Tensor, nn
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import DataError, Design, Link, StateFit, WeightFit, lift, load, processes, shard
-from liftednet.activations import Identity, Sigmoid, Sign, Tanh
+from liftednet import DataError, Link, StateFit, lift, load, processes, shard
+from liftednet.activations import Sigmoid, Sign, Tanh
 from liftednet.divergences import joint
-from liftednet.errors import LiftedError, SolverError
+from liftednet.errors import LiftedError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
     Checkpoint,
@@ -32,9 +31,9 @@ from liftednet.models import (
     LiftedRNN,
     Minibatch,
 )
-from liftednet.penalties import L1, SquaredFrobenius
+from liftednet.penalties import L1
 from liftednet.processes import Traffic
-from liftednet.solvers import NewtonStates, RidgeSums, base, solve
+from liftednet.solvers import NewtonStates, base
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
 
@@ -523,34 +522,3 @@ def test_the_command_trains_under_torchrun(tmp_path: Any) -> None:
 
 
 # What a client sends, where clients share no process group.
-
-
-def test_a_client_is_removed_by_subtraction() -> None:
-    """The fit from sums alone, one client's taken off, is the fit to the rows of the others."""
-    x, _ = _rows()
-    targets = x[:, :2].sin()
-    clients = [
-        RidgeSums.of(x[rows], targets[rows]) for rows in map(slice, (0, 20, 25), (20, 25, 60))
-    ]
-    first, removed, last = clients
-    found = (first + removed + last - removed).solved(0.1)
-    kept = [*range(20), *range(25, 60)]
-    fit = WeightFit(joint(Identity()), Design(x[kept]), targets[kept], SquaredFrobenius(0.1))
-    torch.testing.assert_close(found.stacked(), solve(fit).value.stacked(), atol=1e-10, rtol=1e-10)
-    independent = Ridge(0.2).fit(x[kept], targets[kept])
-    torch.testing.assert_close(
-        found.matrix, torch.tensor(independent.coef_.T), atol=1e-9, rtol=1e-9
-    )
-
-
-def test_sums_that_are_no_part_of_others_are_refused() -> None:
-    x, _ = _rows()
-    whole, more = RidgeSums.of(x[:20], x[:20, :2]), RidgeSums.of(10 * x[20:30], x[20:30, :2])
-    with pytest.raises(SolverError, match="no part of it"):
-        (whole - more).solved(0.1)
-    with pytest.raises(DataError, match="these are the sums over 0"):
-        (whole - whole).solved(0.1)
-    with pytest.raises(DataError, match="not those of one layer"):
-        whole + RidgeSums.of(x[:20, :3], x[:20, :2])
-    with pytest.raises(DataError, match=r"targets V must have shape \(20, 2\)"):
-        RidgeSums.of(x[:20], x[:19, :2])

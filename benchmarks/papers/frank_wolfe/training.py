@@ -12,12 +12,13 @@ from torch.optim import Optimizer
 
 from benchmarks.data import Batch, Sequences
 from benchmarks.papers.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
+from benchmarks.papers.through_time import truncated_backward
 from liftednet import initialize_, starts
 from liftednet.activations import ReLU
 from liftednet.errors import SolverError
 from liftednet.losses import BinaryCrossEntropy
 from liftednet.models import LiftedRNN, Minibatch
-from liftednet.solvers.gradient import FrankWolfe, truncated_backward
+from liftednet.solvers.gradient import FrankWolfe
 
 RADIUS = 0.03  # of the inner ball around each weight tensor; found on the training data
 RATES = (5e-4, 2e-3)

@@ -17,8 +17,9 @@ from benchmarks import data
 from benchmarks.harness.report import Curve, Panel, Table, draw
 from benchmarks.harness.runs import Outcome, Record, matching, run_all
 from benchmarks.papers.networks import CellRecurrence, PlainRNN, SequenceModel
+from benchmarks.papers.through_time import temporal_norms
 from liftednet import starts
-from liftednet.solvers.gradient import TemporalSimplexDescent, temporal_norms
+from liftednet.solvers.gradient import TemporalSimplexDescent
 
 HIDDEN = 50
 THRESHOLD = 1.0  # c of eq. 3.6

@@ -1,4 +1,4 @@
-"""Gradients through time: cut into segments, or with a norm that survives each step back."""
+"""Gradients through time: cut into segments, judged by their norms, or kept from vanishing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from liftednet.errors import DataError
+from liftednet.solvers.gradient.gradients import Closure, check_gradients
+from liftednet.solvers.gradient.temporal import TemporalParts, part_norm
 
 State = Any
 """A tensor, or a tuple or list of states; None stands for the start."""
@@ -120,3 +122,32 @@ def _norm(rows: Tensor) -> Tensor:
     squares = rows.square().sum(1)
     some = squares > 0
     return torch.where(some, squares, torch.ones_like(squares)).sqrt() * some
+
+
+def temporal_norms(cell: nn.Module, closure: Closure) -> Tensor:
+    """Return the norm of each temporal part of the gradient (section 3.2, figure 3.1).
+
+    Args:
+        cell: the module that is applied once a step.
+        closure: computes the loss of a model that contains the cell on one batch, calls
+            backward, and returns the loss.
+
+    Returns:
+        (steps,) norms over all parameters of the cell, first step first.
+
+    Raises:
+        DataError: a cell without parameters, or one that the closure never calls.
+        SolverError: gradients that are NaN or infinite.
+    """
+    norms: dict[int, Tensor] = {}
+
+    def consume(step: int, part: list[Tensor]) -> None:
+        check_gradients(part)
+        norms[step] = part_norm(part)
+
+    with TemporalParts(cell, consume) as parts:
+        closure()
+    if parts.steps == 0:
+        raise DataError(f"The closure never called the cell {type(cell).__name__}.")
+    # A step whose output reaches no loss has no part.
+    return torch.stack([norms.get(step, torch.zeros(())) for step in range(parts.steps)])

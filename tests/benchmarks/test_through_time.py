@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from benchmarks.papers.networks import CellRecurrence, IndRNN, SequenceModel
+from benchmarks.papers.through_time import norm_preservation, truncated_backward
 from liftednet.errors import DataError
-from liftednet.solvers.gradient import norm_preservation, truncated_backward
 
 
 def gradient(model: nn.Module) -> Tensor:
