@@ -28,9 +28,8 @@ from torch import Tensor, nn
 
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, mean_and_spread, write_report
-from benchmarks.harness.runs import Outcome, run_all, tuned
+from benchmarks.harness.runs import Outcome, run_all, shuffled, tuned
 from benchmarks.papers.table1 import RHO, STARTS, network_from
-from liftednet.command.demo_starts import shuffled
 from liftednet.data import Classification, mnist, split
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch

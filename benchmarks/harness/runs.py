@@ -12,7 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import torch
 from rich.progress import track
+from torch import Tensor
 
 from liftednet.errors import DataError
 
@@ -199,3 +201,8 @@ def _scaled(setting: Settings, field: str, factor: float) -> Settings:
 
 def _with(setting: Settings, field: str, value: Any) -> Settings:
     return replace(setting, **{field: value})  # type: ignore[type-var]
+
+
+def shuffled(samples: int, size: int, order: torch.Generator) -> Sequence[Tensor]:
+    """Return the rows of one pass in a new order, in batches equal in size but for one sample."""
+    return torch.randperm(samples, generator=order).tensor_split(-(-samples // size))

@@ -20,21 +20,21 @@ from torch import Tensor, nn
 from benchmarks.data import subsample
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Curve, Panel, Table, draw, mean_and_spread, write_report
-from benchmarks.harness.runs import Outcome, Record, matching, run_all, tuned
+from benchmarks.harness.runs import Outcome, Record, matching, run_all, shuffled, tuned
 from benchmarks.papers import main
 from liftednet.activations import ReLU, Softmax
 from liftednet.command.demo_starts import (
     Layers,
     Samples,
     accuracy,
-    drawn_weights,
     epochs_of,
-    shuffled,
 )
 from liftednet.data import Classification, mnist, split
 from liftednet.export import to_torch
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
+from liftednet.models.starts import STARTS as DRAWS
+from liftednet.models.starts import draw_weights
 from liftednet.problems import Weights
 
 REMARKS = (
@@ -134,7 +134,9 @@ def network_from(weights: Weighted) -> nn.Sequential:
 
 def drawn(name: str, bias: float = 0.0) -> Start:
     """Return the start that draws every layer by itself."""
-    return lambda data, sizes, seed: drawn_weights(sizes, name, seed, bias)
+    return lambda data, sizes, seed: draw_weights(
+        list(pairwise(sizes)), DRAWS[name], torch.Generator().manual_seed(seed), bias
+    )
 
 
 def unit_variance(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:

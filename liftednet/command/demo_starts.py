@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,7 @@ from liftednet.models import LiftedMLP
 from liftednet.models.starts import STARTS, draw_weights
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
-from liftednet.solvers import Solver, solve
+from liftednet.solvers import solve
 
 LIFTED = "lifted"
 FITTED_OUTPUT = "Kaiming with fitted output"
@@ -115,35 +114,6 @@ def hits(predicted: Tensor, samples: Samples) -> float:
     return float((predicted == samples.y).double().mean())
 
 
-def drawn_weights(sizes: Sequence[int], name: str, seed: int, bias: float = 0.0) -> list[Weights]:
-    """Return every layer drawn by a distribution of `LiftedMLP`'s starts, with a constant bias."""
-    generator = torch.Generator().manual_seed(seed)
-    return draw_weights(list(pairwise(sizes)), STARTS[name], generator, bias)
-
-
-def fitted_head(
-    features: Tensor,
-    labels: Tensor,
-    classes: int,
-    rho: float,
-    solver: str | Solver[Any, Any, Any] = "auto",
-) -> Weights:
-    """Return the output layer that min over W, b of the cross-entropy + rho |W|_F^2 gives.
-
-    Args:
-        features: what the hidden layers make of the samples, (samples, units).
-        labels: (samples,).
-        classes: outputs.
-        rho: weight of the squared Frobenius norm.
-        solver: of this one convex problem.
-    """
-    loss = CrossEntropy()
-    target = loss.encode(labels, classes).to(features)
-    fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(rho))
-    weights: Weights = solve(fit, solver).value
-    return weights
-
-
 def drawn(name: str) -> Start:
     """Return the start that draws every layer by a distribution of `LiftedMLP`'s starts."""
 
@@ -164,8 +134,10 @@ def fitted_output(rho: float) -> Start:
         hidden = to_torch(Layers(layers.weights[:-1], layers.activations[:-1]))
         with torch.no_grad():
             features = hidden(task.train.x)
-        output = fitted_head(features, task.train.y, task.sizes[-1], rho)
-        layers = Layers([*layers.weights[:-1], output], layers.activations)
+        loss = CrossEntropy()
+        target = loss.encode(task.train.y, task.sizes[-1]).to(features)
+        fit = WeightFit(loss.divergence, Design(features), target, SquaredFrobenius(rho))
+        layers = Layers([*layers.weights[:-1], solve(fit).value], layers.activations)
         return to_torch(layers, logits=True)  # type: ignore[no-any-return]
 
     return start
@@ -214,13 +186,9 @@ def compare(
 
 
 def _drawn_layers(task: Task, name: str, seed: int) -> Layers:
-    activations = [task.activation] * (len(task.sizes) - 2)
-    return Layers(drawn_weights(task.sizes, name, seed), [*activations, Softmax()])
-
-
-def shuffled(samples: int, size: int, order: torch.Generator) -> Sequence[Tensor]:
-    """Return the rows of one pass in a new order, in batches equal in size but for one sample."""
-    return torch.randperm(samples, generator=order).tensor_split(-(-samples // size))
+    generator = torch.Generator().manual_seed(seed)
+    weights = draw_weights(list(pairwise(task.sizes)), STARTS[name], generator)
+    return Layers(weights, [*[task.activation] * (len(task.sizes) - 2), Softmax()])
 
 
 def epochs_of(
