@@ -92,15 +92,6 @@ def test_limits_that_bind_for_all_samples_are_left_again(dtype) -> None:
     assert ((found - y) ** 2).mean() < 1e-3
 
 
-def test_a_saved_network_is_within_the_same_limits(tmp_path) -> None:
-    model = Lifted(network(BALANCE), method=Minibatch(epochs=2)).fit(X, Y)
-    path = save(model, tmp_path / "model.safetensors")
-    again = load(path, network=network(BALANCE))
-    assert torch.equal(again.forward(OTHERS), model.forward(OTHERS))
-    with pytest.raises(DataError, match="not the one that was saved"):
-        load(path, network=network(Linear(np.ones(3), equal=1, inputs=[-300, 0, 0, 0])))
-
-
 def test_a_regressor_and_its_file_are_within_them_at_any_input(tmp_path) -> None:
     limits = [Linear(np.ones(3), equal=1), Bounds(lower=0)]
     rng = np.random.default_rng(0)

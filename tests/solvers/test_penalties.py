@@ -53,9 +53,10 @@ PENALTIES: list[Penalty] = [
 
 
 @pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("kind", [tight, joint])
-def test_fit_agrees_with_the_reference(penalty: Any, dtype: torch.dtype, kind: Any) -> None:
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [(tight, torch.float64), (joint, torch.float64), (joint, torch.float32)]
+)
+def test_fit_agrees_with_the_reference(penalty: Any, kind: Any, dtype: torch.dtype) -> None:
     problem = replace(weight_fit(kind(activations.Sigmoid()), dtype), penalty=penalty)
     exact = replace(weight_fit(kind(activations.Sigmoid()), torch.float64), penalty=penalty)
     solution, reference = solve(problem, "proximal-weights"), solve(exact, "reference")
@@ -75,14 +76,6 @@ def test_a_fit_that_is_not_convex_ends_stationary_and_lower(penalty: Any) -> Non
     assert solution.objective < problem.measure(start).objective
     with pytest.raises(DeclarationError, match="not convex"):
         solve(problem, "reference")
-
-
-def test_l1_and_groups_set_weights_to_zero() -> None:
-    problem = weight_fit(joint(activations.ReLU()), torch.float64)
-    sparse = solve(replace(problem, penalty=L1(0.5))).value.matrix
-    grouped = solve(replace(problem, penalty=GroupLasso(1.0))).value.matrix
-    assert bool((sparse == 0).any()) and bool((sparse != 0).any())
-    assert bool((grouped == 0).all(1).any()) and bool((grouped != 0).any())
 
 
 def test_a_penalty_declared_in_cvxpy_goes_to_the_reference() -> None:
