@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.activations.simplex import Grouped
-from liftednet.constraints import Constraint
 from liftednet.errors import DataError
 from liftednet.export import ExportedGraph, modules_of, refuse_standardized
 from liftednet.layers import Expression, Input, apply
@@ -35,8 +33,7 @@ from liftednet.samples import Weights
 from liftednet.validation import FLOATS, as_tensor
 
 from ..block import Structure
-from ..checkpoint import Checkpoint
-from ..data import ArrayLike, Data, Lengths, prepared
+from ..data import Data, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
 from ..output import with_constants
@@ -71,20 +68,19 @@ class LiftedModule(Lifted):
         self.module, self._reader = module, reader
         self._takes_bytes = takes_bytes
         if settings.get("start") is None:
-            settings["start"] = self._own(reader)
+            settings["start"] = self._own()
         super().__init__(reader.network, **settings)
 
     @property
     def _default_rho(self) -> float:
         return _RHO
 
-    @staticmethod
-    def _pairs(reader: Reader) -> Iterator[Any]:
-        return (reader.pairs[parameter] for parameter in reader.network.parameters)
+    @property
+    def _pairs(self) -> list[Pair]:
+        return [self._reader.pairs[parameter] for parameter in self._reader.network.parameters]
 
-    @classmethod
-    def _own(cls, reader: Reader) -> list[Weights]:
-        return [_weights(pair.weight, pair.bias) for pair in cls._pairs(reader)]
+    def _own(self) -> list[Weights]:
+        return [_weights(pair.weight, pair.bias) for pair in self._pairs]
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
         """Draw matrices and kernels; scales, embeddings and single parameters stay as they are.
@@ -94,17 +90,14 @@ class LiftedModule(Lifted):
         """
         if start == AUTO and not needs_fit(self.network, self._penalties()):
             start = "kaiming"  # data are as they are given, which the gains of "auto" are not for
-        layers = self._structure().layers
-        found = []
-        for parameter, new, own in zip(
-            self.network.parameters, super()._drawn(start, generator), self._own(self._reader),
-            strict=True,
-        ):  # fmt: skip
-            kinds = [type(x.layer) for x in layers[parameter]]
+        drawn, layers = super()._drawn(start, generator), self._structure().layers
+        for number, own in enumerate(self._own()):
+            kinds = [type(x.layer) for x in layers[self.network.parameters[number]]]
             if not all(issubclass(kind, _DRAWN) for kind in kinds):
-                new = own
-            found.append(Weights(new.matrix, own.bias) if DenseAtPositions in kinds else new)
-        return found
+                drawn[number] = own
+            elif DenseAtPositions in kinds:
+                drawn[number] = replace(drawn[number], bias=own.bias)
+        return drawn
 
     def _weights_to_begin_with(
         self, structure: Structure, data: Data, standardization: Standardization, goes_on: bool
@@ -156,14 +149,9 @@ class LiftedModule(Lifted):
         X: Any,
         y: Any = None,
         *,
-        lengths: Lengths = None,
-        sample_weight: ArrayLike | None = None,
-        progress: bool = False,
-        on_step: Report | None = None,
-        checkpoint: str | Path | Checkpoint | None = None,
-        resume: bool = False,
-        constraints: Sequence[Constraint] = (),
         batch: Batch | None = None,
+        on_step: Report | None = None,
+        **options: Any,
     ) -> Self:
         """Fit the weights to data; the torch network stays as it is until `write_`.
 
@@ -172,14 +160,10 @@ class LiftedModule(Lifted):
                 of numbers; or a torch DataLoader. Bytes (uint8) are divided by 255, and the network
                 written back is one for X / 255, unless it takes bytes itself (x.float() in it).
             y: as the loss takes it.
-            lengths: None: every sequence has the steps of the example.
-            sample_weight: (samples,), as in `Lifted.fit`.
-            progress: whether to show a progress bar.
-            on_step: told after every step of the method.
-            checkpoint: as in `Lifted.fit`.
-            resume: as in `Lifted.fit`.
-            constraints: as in `Lifted.fit`.
             batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
+            on_step: told after every step of the method.
+            **options: sample_weight, progress, checkpoint, resume and constraints, as in
+                `Lifted.fit`; without lengths every sequence has the steps of the example.
 
         Raises:
             DataError: X or y cannot be used; nothing has changed.
@@ -198,10 +182,7 @@ class LiftedModule(Lifted):
                 on_step(step)
 
         try:
-            return super().fit(
-                X, y, lengths=lengths, sample_weight=sample_weight, progress=progress, on_step=told,
-                checkpoint=checkpoint, resume=resume, constraints=constraints,
-            )  # fmt: skip
+            return super().fit(X, y, on_step=told, **options)
         except BaseException:  # the weights are those of the last good epoch, or before
             for (_, ours), one in zip(self._reader.statistics, last, strict=True):
                 ours.recall(one)
@@ -234,14 +215,15 @@ class LiftedModule(Lifted):
         Raises:
             DataError: the network's parameters are no longer those that were read.
         """
-        held = {id(x) for x in self.module.parameters()}
-        pairs = list(self._pairs(self._reader))
-        if any(
-            id(x) not in held for pair in pairs for x in (pair.weight, pair.bias) if x is not None
-        ):
+        if not self._read <= {id(x) for x in self.module.parameters()}:
             raise DataError("the network has other parameters than those that were read.")
-        self._write(pairs, [theirs for theirs, _ in self._reader.statistics])
+        self._write(self._pairs, [theirs for theirs, _ in self._reader.statistics])
         return self.module
+
+    @property
+    def _read(self) -> set[int]:
+        """The ids of the parameters that were read."""
+        return {id(x) for pair in self._pairs for x in (pair.weight, pair.bias) if x is not None}
 
     def _given_weights(self) -> Sequence[Weights]:
         """Return the weights on data as they are given: those of a fit, or of the start."""
@@ -265,18 +247,14 @@ class LiftedModule(Lifted):
         Raises:
             DataError: logits are asked for, and the network has the last activation inside.
         """
-        statistics = [theirs for theirs, _ in self._reader.statistics]
-        module, pairs, copied = copy.deepcopy(
-            (self.module, list(self._pairs(self._reader)), statistics)
-        )
-        self._write(pairs, copied)
-        if logits and self._reader.activated:
+        activated, theirs = self._reader.activated, [one for one, _ in self._reader.statistics]
+        module, pairs, statistics = copy.deepcopy((self.module, self._pairs, theirs))
+        self._write(pairs, statistics)
+        if logits and activated:
             raise DataError("the network has the last activation inside: it gives no logits.")
-        last = (
-            []
-            if logits or self._reader.activated
-            else modules_of(self.activations[-1], self._given_weights()[-1])
-        )
+        if logits or activated:
+            return module
+        last = modules_of(self.activations[-1], self._given_weights()[-1])
         return nn.Sequential(module, *last) if last else module
 
     @property
@@ -310,12 +288,10 @@ class LiftedModule(Lifted):
         return "\n".join([*lines, *self._still()])
 
     def _still(self) -> Iterator[str]:
-        pairs = self._reader.pairs.values()
-        read = {id(x) for pair in pairs for x in (pair.weight, pair.bias) if x is not None}
         for name, parameter in self.module.named_parameters():
             if not parameter.requires_grad:
                 yield f"stands still: {name} (requires_grad is False)"
-            elif id(parameter) not in read:
+            elif id(parameter) not in self._read:
                 yield f"stands still: {name} (no call that was read uses it)"
         drops = (
             name
@@ -585,7 +561,7 @@ def _require_equal(
     X = tuple(x.to(model.dtype) for x in example)
     data = prepared(model.network, X, None, dtype=model.dtype, device=model.device)
     parameters, reader = model.network.parameters, model._reader
-    weights = dict(zip(parameters, model._own(reader), strict=True))
+    weights = dict(zip(parameters, model._own(), strict=True))
     structure = model.structure
     with torch.no_grad():
         try:

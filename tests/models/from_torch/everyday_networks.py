@@ -82,13 +82,6 @@ def function_in_place(s: Any, x: Tensor) -> Any:
     return s.three(x)
 
 
-def dictionary(s: Any, x: Tensor) -> Any:
-    """Keep values in a dictionary."""
-    kept = {"hidden": s.one(x).relu()}
-    kept["more"] = s.two(kept["hidden"])
-    return s.three(kept["hidden"] + kept["more"])
-
-
 def halves(s: Any, x: Tensor) -> Any:
     """Multiply one half by the other's gate."""
     a, b = s.one(x).chunk(2, dim=-1)
@@ -101,28 +94,19 @@ F = functional
 # Sample shapes, outputs (0: one number, without an axis of its own), and the forward pass.
 NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] = {
     "squeeze(-1)": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).squeeze(-1)),
-    "squeeze()": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).squeeze()),
-    "squeeze(1)": (FLAT, 0, lambda s, x: torch.squeeze(s.single(F.relu(s.one(x))), 1)),
     "[:, 0]": (FLAT, 0, lambda s, x: s.single(s.one(x).relu())[:, 0]),
     "view(-1)": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).view(-1)),
-    "flatten()": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).flatten()),
-    "reshape(-1)": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).reshape(-1)),
-    "ravel": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).ravel()),
     "view(len(x))": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).view(len(x))),
     "sum(-1)": (FLAT, 0, lambda s, x: s.two(s.one(x).relu()).sum(-1)),
-    "mean(1)": (FLAT, 0, lambda s, x: s.two(s.one(x).relu()).mean(1)),
     "sigmoid at the end": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).sigmoid().squeeze(-1)),
     "one output": (FLAT, 1, lambda s, x: s.single(s.one(x).relu())),
     "dot": (FLAT, 0, lambda s, x: s.one(x).relu() @ s.scale),
     "product and sum": (FLAT, 0, lambda s, x: (s.one(x).relu() * s.two(s.one(x))).sum(dim=1)),
     "F.relu": (FLAT, 3, lambda s, x: s.three(F.relu(s.one(x)))),
-    "torch.relu": (FLAT, 3, lambda s, x: s.three(torch.relu(s.one(x)))),
     "clamp": (FLAT, 3, lambda s, x: s.three(s.one(x).clamp(min=0))),
     "torch.maximum": (FLAT, 3, lambda s, x: s.three(torch.maximum(s.one(x), s.two(s.one(x))))),
     "relu_": (FLAT, 3, lambda s, x: s.three(torch.relu_(s.one(x)))),
-    "F.relu in place": (FLAT, 3, lambda s, x: s.three(F.relu(s.one(x), inplace=True))),
     "in place, not returned": (FLAT, 3, function_in_place),
-    "F.dropout": (FLAT, 3, lambda s, x: s.three(F.dropout(s.one(x).relu(), 0.5, s.training))),
     "nn.Dropout": (FLAT, 3, lambda s, x: s.three(s.drop(s.one(x).relu()))),
     "shared": (FLAT, 3, lambda s, x: s.three(s.two(s.two(s.one(x).relu()).relu()).relu())),
     "nested": (FLAT, 3, lambda s, x: s.three(s.nested(s.one(x).relu()))),
@@ -132,9 +116,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "*= gate": (FLAT, 3, gated_in_place),
     "-=, /=": (FLAT, 3, shrunk),
     "add_, mul_": (FLAT, 3, method_in_place),
-    "dictionary": (FLAT, 3, dictionary),
     "residual": (FLAT, 3, lambda s, x: s.three(s.one(x).relu() + s.two(s.one(x).relu()))),
-    "constants": (FLAT, 3, lambda s, x: 1 - 2 * s.three((s.one(x).relu() - 0.5) / 3 + 1)),
     "scale": (FLAT, 3, lambda s, x: s.three(s.scale * s.one(x).relu())),
     "scalar parameter": (FLAT, 3, lambda s, x: s.three(s.mix * s.one(x).relu())),
     "chunk": (FLAT, 3, halves),
@@ -143,10 +125,8 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "unbind": (STEPS, 3, lambda s, x: s.three(s.steps(x.unbind(1)[-1]).relu())),
     "stack": (FLAT, 3, lambda s, x: s.three(torch.stack([s.one(x), -s.one(x)], 1).relu().mean(1))),
     "cat": (FLAT, 3, lambda s, x: s.three(s.narrow(torch.cat([x[:, :2], x[:, 4:]], dim=1)).relu())),
-    "cat(-1)": (FLAT, 3, lambda s, x: s.three(s.narrow(torch.cat([x[..., :3], x[..., 5:]], -1)))),
     "hstack": (FLAT, 3, lambda s, x: s.three(s.narrow(torch.hstack((x[:, 1:4], x[:, :1]))))),
     "[..., :4]": (FLAT, 3, lambda s, x: s.three(s.narrow(s.one(x).relu()[..., :4]))),
-    "[:, [0, 2, 3, 5]]": (FLAT, 3, lambda s, x: s.three(s.narrow(x[:, [0, 2, 3, 5]]).relu())),
     "[:, ::2]": (FLAT, 3, lambda s, x: s.three(s.narrow(s.one(x).relu()[:, ::2]))),
     "[:, None]": (FLAT, 3, lambda s, x: s.three(s.one(x)[:, None].relu()[:, 0])),
     "[arange(n), -1]": (STEPS, 3, lambda s, x: s.three(s.steps(x)[torch.arange(len(x)), -1])),
@@ -154,18 +134,13 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "unsqueeze": (FLAT, 3, lambda s, x: s.three(s.one(x).unsqueeze(1).relu().squeeze(1))),
     "view(len(x), -1)": (PICTURES, 3, lambda s, x: s.three(
         s.two(s.picture(x).relu().view(len(x), 8, -1).mean(-1)))),
-    "view(x.size(0), -1)": (STEPS, 3, lambda s, x: s.three(s.one(x.view(x.size(0), -1)).relu())),
-    "view(x.shape[0], -1)": (STEPS, 3, lambda s, x: s.three(s.one(x.view(x.shape[0], -1)).relu())),
     "view(-1, 6)": (STEPS, 3, lambda s, x: s.three(s.one(x.view(-1, 6)).relu())),
-    "reshape": (STEPS, 3, lambda s, x: s.three(s.one(x.reshape(-1, 6)).relu())),
     "flatten(1)": (STEPS, 3, lambda s, x: s.three(s.one(torch.flatten(x, 1)).relu())),
-    "flatten(start_dim=1)": (STEPS, 3, lambda s, x: s.three(s.one(x.flatten(start_dim=1)).relu())),
     "steps as samples": (STEPS, 3, lambda s, x: s.three(
         s.steps(x.reshape(-1, 2)).relu().reshape(len(x), 3, 8).mean(1))),
     "permute": (STEPS, 3, lambda s, x: s.three(s.steps(x.permute(1, 0, 2)).relu().mean(0))),
     "transpose": (STEPS, 3, lambda s, x: s.three(s.steps(x).transpose(1, 2).relu().mean(2))),
     "[:, -1]": (STEPS, 3, lambda s, x: s.three(s.steps(x)[:, -1].relu())),
-    "[:, -1, :]": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu()[:, -1, :])),
     "select": (STEPS, 3, lambda s, x: s.three(s.steps(x).select(1, 0).relu())),
     "sum over steps": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu().sum(dim=1))),
     "keepdim": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu().mean(1, keepdim=True)).squeeze(1)),
@@ -184,8 +159,6 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "amax": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu().amax(1))),
     "einsum": (STEPS, 3, lambda s, x: s.three(torch.einsum("btf,f->bf", s.steps(x), s.scale))),
     "mean((2, 3))": (PICTURES, 3, lambda s, x: s.three(s.picture(x).relu().mean((2, 3)))),
-    "mean([-2, -1])": (PICTURES, 3, lambda s, x: s.three(s.picture(x).relu().mean(dim=[-2, -1]))),
-    "mean(-1).mean(-1)": (PICTURES, 3, lambda s, x: s.three(s.picture(x).relu().mean(-1).mean(-1))),
     "adaptive pooling": (PICTURES, 3, lambda s, x: s.three(
         F.adaptive_avg_pool2d(s.picture(x).relu(), 1).flatten(1))),
     "adaptive pooling, squeezed": (PICTURES, 3, lambda s, x: s.three(
@@ -205,8 +178,6 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "log_softmax": (FLAT, 3, lambda s, x: F.log_softmax(s.three(s.one(x).relu()), dim=1)),
     "torch.where": (FLAT, 3, lambda s, x: s.three(torch.where(s.one(x) > 0, s.one(x), 0.1))),
     "to(dtype)": (FLAT, 3, lambda s, x: s.three(s.one(x.to(s.scale.dtype)).relu())),
-    "float()": (FLAT, 3, lambda s, x: s.three(s.one(x.float()).relu())),
-    "neg": (FLAT, 3, lambda s, x: s.three(-s.one(x).relu())),
     "square": (FLAT, 3, lambda s, x: s.three(s.one(x) ** 2)),
     "abs": (FLAT, 3, lambda s, x: s.three(s.one(x).abs())),
     "outer sums": (FLAT, 3, lambda s, x: s.three(

@@ -133,17 +133,18 @@ class GPT(nn.Module):
 
 
 class Sequences(nn.Module):
-    """A classifier on the last step of recurrent layers."""
+    """A classifier on the last step of recurrent layers, or on each."""
 
-    def __init__(self, kind: Any = nn.LSTM, **options: Any) -> None:
+    def __init__(self, kind: Any = nn.LSTM, steps: bool = False, **options: Any) -> None:
         super().__init__()
+        self.steps = steps
         self.recurrent = kind(3, 5, batch_first=True, **options)
         width = 5 * (1 + bool(options.get("bidirectional")))
         self.dropout, self.out = nn.Dropout(0.3), nn.Linear(width, 4)
 
     def forward(self, x: Tensor) -> Any:
         states, _ = self.recurrent(x)
-        return self.out(self.dropout(states[:, -1]))
+        return self.out(self.dropout(states if self.steps else states[:, -1]))
 
 
 class LastState(nn.Module):
