@@ -33,8 +33,7 @@ from benchmarks.papers.table1 import RHO, STARTS, network_from
 from liftednet.data import Classification, mnist, split
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.batches import ArrayBatches
-from liftednet.models.data import prepared
+from liftednet.models.data import ArrayBatches, prepared
 from liftednet.models.methods.minibatch import BatchSteps
 
 GOAL = 0.97

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from benchmarks.harness.report import write
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.batches import ArrayBatches
-from liftednet.models.data import prepared
+from liftednet.models.data import ArrayBatches, prepared
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.models.run import Problem
 

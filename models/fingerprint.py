@@ -22,9 +22,8 @@ from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.network import Network
 from liftednet.storage import CATALOGUE, Description, describe
 
-from .batches import Batches
 from .block import Structure
-from .data import Data
+from .data import Batches, Data
 from .methods import METHODS, Method
 
 _OF_TRAINING = (

@@ -24,7 +24,6 @@ from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
 
-from .batches import ArrayBatches, LoaderBatches, hold_out
 from .block import Structure
 from .checkpoint import Checkpoint, Keeper
 from .constraints import (
@@ -35,7 +34,7 @@ from .constraints import (
     Widths,
     refuse_unmet,
 )
-from .data import ArrayLike, Arrays, Data, Lengths
+from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import (
     scale_hint,
     warn_of,
@@ -271,7 +270,7 @@ class Lifted(Online):
             standardization = unpacked_standardization(memory["standardization"], self.network)
             first = standardization.of(raw)
             point.structure = self._bounded(structure, standardization)
-        batches.standardization = standardization
+        batches.standardize = standardization.of
         memory["standardization"] = standardization.packed(self.network)
         return Problem(
             point, batches=batches, memory=memory, trace=begun or Trace(math.nan), seen=first,

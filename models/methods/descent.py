@@ -11,8 +11,11 @@ from typing import Any
 import torch
 
 from liftednet import processes
+from liftednet.activations import LeakyReLU, PReLU
+from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
+from liftednet.network import State
 from liftednet.problems import SlopeFit, StatesOverTime
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, named
@@ -22,7 +25,6 @@ from liftednet.solvers.over_time import NewtonOverTime
 from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
-from ..learned import learned_blocks, refuse_fixed_activations
 from ..run import Ending, Memory, Problem, Step, Steps
 from .multipliers import MultiplierBlocks
 
@@ -119,14 +121,6 @@ class FullBatch:
             _recall(blocks, memory)
         ahead = _Ahead(blocks, memory.get("ahead")) if self._extrapolates(blocks) else None
 
-        def remember() -> None:
-            memory.update(
-                place=[sweep, done, worst, objective],
-                blocks=blocks.memory(),
-                slopes=[block.value() for block in learned_blocks(blocks)],
-                ahead=None if ahead is None else ahead.memory(),
-            )
-
         while sweep < self.sweeps:
             if not done:
                 worst, objective = 0.0, blocks.objective()
@@ -138,20 +132,20 @@ class FullBatch:
                     step = replace(step, objective=blocks.objective())
                 objective, worst = step.objective, _worse(worst, step.residual)
                 done += 1
-                remember()
+                _remember(memory, [sweep, done, worst, objective], blocks, ahead)
                 yield step
             if isinstance(blocks, MultiplierBlocks) and done == len(todo):
                 step = blocks.renewal(sweep)
                 worst = max(worst, step.residual)
                 done += 1
-                remember()
+                _remember(memory, [sweep, done, worst, objective], blocks, ahead)
                 yield step
             if worst <= self.tolerance:
                 return Ending.CONVERGED
             sweep, done = sweep + 1, 0
             if ahead is not None:
                 step = ahead.step(blocks, sweep - 1)
-                remember()
+                _remember(memory, [sweep, done, worst, objective], blocks, ahead)
                 yield step
         return Ending.BUDGET
 
@@ -160,7 +154,7 @@ class FullBatch:
         return self.extrapolation and not apart
 
     def _sweep(self, blocks: Blocks) -> list[Block]:
-        learned = learned_blocks(blocks) if self.learn_activations else []
+        learned = slope_blocks(blocks) if self.learn_activations else []
         return blocks.sweep(self.state_passes) + learned
 
 
@@ -208,10 +202,18 @@ class Solvers:
         return quick if serves else "auto"
 
 
+def _remember(memory: Memory, place: list[float], blocks: Blocks, ahead: _Ahead | None) -> None:
+    """Keep what a descent goes on from."""
+    slopes = [block.value() for block in slope_blocks(blocks)]
+    memory.update(
+        place=place, blocks=blocks.memory(), slopes=slopes, ahead=ahead and ahead.memory()
+    )
+
+
 def _recall(blocks: Blocks, memory: Memory) -> None:
     """Bring blocks to where a descent has left them."""
     blocks.recall(memory["blocks"])
-    for block, slope in zip(learned_blocks(blocks), memory["slopes"], strict=True):
+    for block, slope in zip(slope_blocks(blocks), memory["slopes"], strict=True):
         block.assign(slope)
 
 
@@ -324,3 +326,66 @@ def _residuals(blocks: Blocks) -> Iterator[float]:
         with processes.agreed():
             own = [part.problem().measure(part.value()).residual for part in block.parts()]
         yield float(processes.largest([max(own, default=0.0)]))
+
+
+# Slopes of leaky ReLUs as blocks (Lifted Neural Networks, section 9).
+
+
+def learnable_states(structure: Structure) -> list[State]:
+    """Return the states with slopes to learn: tight, and a leaky ReLU of one slope or many."""
+    return [
+        state
+        for state, divergence in structure.divergences.items()
+        if isinstance(divergence, Tight) and isinstance(divergence.activation, LeakyReLU | PReLU)
+    ]
+
+
+def refuse_fixed_activations(structure: Structure) -> None:
+    """Raise `DeclarationError` where no layer has a parameter that can be learned."""
+    if not learnable_states(structure):
+        raise DeclarationError(
+            'learn_activations needs a layer with LeakyReLU or PReLU, and divergence="tight": the '
+            "joint divergence does not depend on the slope. The layers have "
+            f"{[state.activation for state in structure.states]}."
+        )
+
+
+def slope_blocks(blocks: Blocks) -> list[Block]:
+    """Return a block for every slope that is learned; it replaces the blocks' structure."""
+    return [
+        _slope_block(blocks, state, channel)
+        for state in learnable_states(blocks.structure)
+        for channel in range(len(_slopes(blocks, state)))
+    ]
+
+
+def _slope_block(blocks: Blocks, state: State, channel: int) -> Block:
+    def fit() -> SlopeFit:
+        states, u = blocks.values[state], blocks.pre_activation(state)
+        mask = blocks.mask(state, state.argument)
+        if mask is not None:
+            states, u = states[mask], u[mask]
+        width = u.shape[-1] // len(_slopes(blocks, state))
+        units = slice(channel * width, (channel + 1) * width)
+        return SlopeFit(states[..., units], u[..., units], blocks.lam(state))
+
+    def assign(slope: float) -> None:
+        slopes = list(_slopes(blocks, state))
+        slopes[channel] = slope
+        leaky = isinstance(blocks.divergence(state).activation, LeakyReLU)
+        found = LeakyReLU(slope) if leaky else PReLU(slopes)
+        divergences = {**blocks.structure.divergences, state: Tight(found)}
+        blocks.structure = replace(blocks.structure, divergences=divergences)
+
+    many = len(_slopes(blocks, state)) > 1
+    number = state.name.removeprefix("states ")
+    name = f"slope {number}.{channel + 1}" if many else f"slope {number}"
+    return Block(name, fit, lambda: _slopes(blocks, state)[channel], assign)
+
+
+def _slopes(blocks: Blocks, state: State) -> tuple[float, ...]:
+    activation = blocks.divergence(state).activation
+    if isinstance(activation, PReLU):
+        return activation.slopes
+    assert isinstance(activation, LeakyReLU)  # of learnable_states
+    return (activation.alpha,)

@@ -151,13 +151,15 @@ class GaussNewton:
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
         solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
-        if self.evidence:
+        place = _place(memory, forward, point) if self.evidence else None
+        if place is None:
+            moves = steps(
+                forward, point, self.tolerance, form_named(self.form), solver, objective,
+                memory.get("matrix", False),
+            )  # fmt: skip
+        else:
             solver.corrections = 1  # longer steps follow the noise before the first look
-            return (yield from self._by_evidence(blocks, memory, forward, point, solver))
-        moves = steps(
-            forward, point, self.tolerance, form_named(self.form), solver, objective,
-            memory.get("matrix", False),
-        )  # fmt: skip
+            moves = steps_by_evidence(forward, place, solver)
         try:
             while number < self.steps:
                 taken = next(moves)
@@ -168,51 +170,22 @@ class GaussNewton:
                 )  # fmt: skip
                 number += 1
                 memory.update(
-                    number=number, point=taken.point, objective=taken.objective,
-                    damping=[solver.mu, solver.floor], matrix=taken.matrix, blocks=blocks.memory(),
-                )  # fmt: skip
+                    number=number, damping=[solver.mu, solver.floor], blocks=blocks.memory()
+                )
+                if place is None:
+                    memory.update(point=taken.point, objective=taken.objective, matrix=taken.matrix)
+                else:
+                    memory["place"] = _told(place)
                 yield step
         except StopIteration as stop:
             return Ending.CONVERGED if stop.value else Ending.STALLED
         finally:
-            blocks.pass_forward()
-        return Ending.BUDGET
-
-    def _by_evidence(
-        self,
-        blocks: Blocks,
-        memory: Memory,
-        forward: Forward,
-        point: Tensor,
-        solver: LevenbergMarquardt,
-    ) -> Steps:
-        """Take steps in which rho follows the data, and keep those of the largest evidence."""
-        number, known = memory.get("number", 0), memory.get("place")
-        rhos = tuple(float(part.max()) / 2 for part in forward.pull)
-        place = Place(point, rhos, (point, rhos)) if known is None else _place(known)
-        moves = steps_by_evidence(forward, place, solver)
-        try:
-            while number < self.steps:
-                taken = next(moves)
-                _keep(blocks, forward.split(taken.point))
-                step = Step(
-                    number, "weights and states", taken.objective, taken.decrease, taken.residual,
-                    taken.attempts, solver.name,
-                )  # fmt: skip
-                number += 1
-                memory.update(
-                    number=number, damping=[solver.mu, solver.floor], blocks=blocks.memory(),
-                    place=_told(place),
-                )  # fmt: skip
-                yield step
-        except StopIteration as stop:
-            return Ending.CONVERGED if stop.value else Ending.STALLED
-        finally:
-            point, rhos = place.chosen
-            _keep(blocks, forward.split(point))
-            known = zip(blocks.structure.penalties.items(), rhos, strict=True)
-            penalties = {p: _squared(penalty, rho) for (p, penalty), rho in known}
-            blocks.structure = replace(blocks.structure, penalties=penalties)
+            if place is not None:
+                point, rhos = place.chosen
+                _keep(blocks, forward.split(point))
+                known = zip(blocks.structure.penalties.items(), rhos, strict=True)
+                penalties = {p: _squared(penalty, rho) for (p, penalty), rho in known}
+                blocks.structure = replace(blocks.structure, penalties=penalties)
             blocks.pass_forward()
         return Ending.BUDGET
 
@@ -269,13 +242,17 @@ def _told(place: Place) -> Memory:
     }  # fmt: skip
 
 
-def _place(memory: Memory) -> Place:
-    """Return the place that `_told` has told."""
-    point, rhos, logarithm = memory["best"] or (None, (), 0.0)
-    best = None if point is None else (point, tuple(rhos), logarithm)
-    begin = memory["begin"], tuple(memory["first rhos"])
-    largest, stale, fitted = memory["evidence"]
-    return Place(memory["point"], tuple(memory["rhos"]), begin, best, largest, int(stale), fitted)
+def _place(memory: Memory, forward: Forward, point: Tensor) -> Place:
+    """Return the place that `_told` has told, or where nothing is known the first one."""
+    if "place" not in memory:
+        rhos = tuple(float(part.max()) / 2 for part in forward.pull)
+        return Place(point, rhos, (point, rhos))
+    told = memory["place"]
+    best_point, best_rhos, logarithm = told["best"] or (None, (), 0.0)
+    best = None if best_point is None else (best_point, tuple(best_rhos), logarithm)
+    begin = told["begin"], tuple(told["first rhos"])
+    largest, stale, fitted = told["evidence"]
+    return Place(told["point"], tuple(told["rhos"]), begin, best, largest, int(stale), fitted)
 
 
 def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from liftednet import activations, lift, losses
 from liftednet.errors import FitWarning, SolverError
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.batches import ArrayBatches
-from liftednet.models.data import Data
+from liftednet.models.data import ArrayBatches, Data
 from liftednet.models.methods import minibatch
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.models.run import Problem
