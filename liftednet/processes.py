@@ -234,37 +234,33 @@ def largest(numbers: Sequence[float] | Tensor) -> Tensor:
 
 def joined(rows: Tensor, axis: int = 0) -> Tensor:
     """Return the rows of all processes, one process after another."""
-    if size() == 1:
-        return rows
-    counts, padded = _padded(rows, axis)
-    found = [torch.empty_like(padded) for _ in counts]
-    with _sending(padded):
-        distributed.all_gather(found, padded)
-    parts = [part[:count] for part, count in zip(found, counts, strict=True)]
-    return torch.cat(parts).movedim(0, axis)
+    return _rows_of_all(rows, axis, everywhere=True)
 
 
 def collected(rows: Tensor, axis: int = 0) -> Tensor:
     """Return the same on the first process, and the rows of its own on others."""
+    return _rows_of_all(rows, axis, everywhere=False)
+
+
+def _rows_of_all(rows: Tensor, axis: int, everywhere: bool) -> Tensor:
+    """Return the rows of all processes, on all of them or on the first."""
     if size() == 1:
         return rows
-    counts, padded = _padded(rows, axis)
-    found = [torch.empty_like(padded) for _ in counts] if rank() == 0 else None
-    with _sending(padded):
-        distributed.gather(padded, found)
-    if found is None:
-        return rows
-    parts = [part[:count] for part, count in zip(found, counts, strict=True)]
-    return torch.cat(parts).movedim(0, axis)
-
-
-def _padded(rows: Tensor, axis: int) -> tuple[list[int], Tensor]:
-    """Return how many rows every process has, and these with zeros up to the most of them."""
     counts = gathered([rows.shape[axis]])[:, 0].long().tolist()
     moved = rows.detach().movedim(axis, 0)
     padded = moved.new_zeros(max(counts), *moved.shape[1:])
     padded[: len(moved)] = moved
-    return counts, padded
+    kept = everywhere or rank() == 0
+    found = [torch.empty_like(padded) for _ in counts] if kept else None
+    with _sending(padded):
+        if everywhere:
+            distributed.all_gather(found, padded)
+        else:
+            distributed.gather(padded, found)
+    if found is None:
+        return rows
+    parts = [part[:count] for part, count in zip(found, counts, strict=True)]
+    return torch.cat(parts).movedim(0, axis)
 
 
 def from_first(tensor: Tensor) -> Tensor:

@@ -142,20 +142,17 @@ def refuse_unfit_function(function: Map, x: Tensor, what: str) -> Tensor:
 
 
 def _refuse_coupled_entries(forward: Map, points: Tensor) -> None:
-    if not _maps_each_entry_alone(forward, points):
+    together = forward(points)
+    try:
+        alone = torch.cat([forward(entry.reshape(1, 1)) for entry in points.flatten()])
+        apart = torch.allclose(together, alone.reshape(2, 2), equal_nan=True)
+    except Exception:  # a map that needs more than one entry
+        apart = False
+    if not apart:
         raise DeclarationError(
             f"{name_of(forward)} is not elementwise: an entry of its result changes with the "
             "entries beside it. Units that are coupled need an Activation with `per_unit = False`."
         )
-
-
-def _maps_each_entry_alone(forward: Map, points: Tensor) -> bool:
-    together = forward(points)
-    try:
-        alone = torch.cat([forward(entry.reshape(1, 1)) for entry in points.flatten()])
-        return torch.allclose(together, alone.reshape(2, 2), equal_nan=True)
-    except Exception:  # a map that needs more than one entry
-        return False
 
 
 def _refuse_other_than_torch(forward: Map, points: Tensor) -> None:

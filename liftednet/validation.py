@@ -29,8 +29,7 @@ def as_tensor(name: str, value: object) -> Tensor:
         DataError: it is neither, or masked, sparse, complex, or without numbers of its own.
     """
     tensor = value.detach() if isinstance(value, Tensor) else _from_numpy(name, value)
-    if tensor.layout is not torch.strided:
-        raise DataError(f"{name} must be dense, got {tensor.layout}: convert it with .to_dense().")
+    _require_dense(name, tensor)
     if tensor.is_meta:
         raise DataError(f"{name} is on the device 'meta', where tensors hold no numbers.")
     if tensor.is_complex():
@@ -41,6 +40,11 @@ def as_tensor(name: str, value: object) -> Tensor:
     if bool((signed < 0).any()):
         raise DataError(f"{name} has integers beyond {2**63 - 1}, the largest of int64.")
     return signed
+
+
+def _require_dense(name: str, value: Tensor) -> None:
+    if value.layout is not torch.strided:
+        raise DataError(f"{name} must be dense, got {value.layout}: convert it with .to_dense().")
 
 
 def _from_numpy(name: str, value: object) -> Tensor:
@@ -82,8 +86,7 @@ def require_matrix(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         hint = ": convert it with torch.from_numpy" if isinstance(value, np.ndarray) else ""
         raise DataError(f"{name} must be a torch tensor, got {type(value).__name__}{hint}.")
-    if value.layout is not torch.strided:
-        raise DataError(f"{name} must be dense, got {value.layout}: convert it with .to_dense().")
+    _require_dense(name, value)
     if value.ndim != 2:
         raise DataError(
             f"{name} must have two dimensions (samples, units), got shape {tuple(value.shape)}."

@@ -20,8 +20,6 @@ from liftednet.layers.time import Delay, First, Timeline
 from liftednet.network import Network, State, parameters_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Weights
-from liftednet.starts import gaussian, identity
-from liftednet.starts import orthogonal as orthogonal_square
 
 from .block import Structure
 from .forward_pass import Values, passed_forward, runs_alone
@@ -54,6 +52,15 @@ def xavier(inputs: int, units: int, generator: torch.Generator) -> Tensor:
 def normal(inputs: int, units: int, generator: torch.Generator) -> Tensor:
     """Return normal entries of variance 0.1 (Lifted Neural Networks, Table 1)."""
     return torch.randn(inputs, units, generator=generator) * math.sqrt(0.1)
+
+
+def gaussian(size: int, radius: float, generator: torch.Generator) -> Tensor:
+    """Return normal entries, (size, size), scaled to a spectral radius.
+
+    On Recurrent Neural Networks, section 3.2, whose variance 0.1 cancels in the scaling.
+    """
+    drawn = torch.randn(size, size, generator=generator)
+    return drawn * (radius / float(torch.linalg.eigvals(drawn.double()).abs().max()))
 
 
 def orthogonal(inputs: int, units: int, generator: torch.Generator) -> Tensor:
@@ -123,9 +130,9 @@ STARTS: dict[str, Draw] = {
 
 Square = Callable[[int, float, torch.Generator], Tensor]
 RECURRENT_STARTS: dict[str, Square] = {  # of the weights from one step to the next, by their radius
-    AUTO: lambda size, radius, _: 0.9 * radius * identity(size),
-    "identity": lambda size, radius, _: radius * identity(size),
-    "orthogonal": lambda size, radius, generator: radius * orthogonal_square(size, generator),
+    AUTO: lambda size, radius, _: 0.9 * radius * torch.eye(size),
+    "identity": lambda size, radius, _: radius * torch.eye(size),
+    "orthogonal": lambda size, radius, generator: radius * orthogonal(size, size, generator),
     "gaussian": gaussian,
 }
 

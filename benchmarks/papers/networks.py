@@ -20,7 +20,21 @@ from liftednet.losses import PinnedLoss, SquaredError
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
 from liftednet.solvers import solve
-from liftednet.starts import with_spectral_radius
+
+
+def with_spectral_radius(weight: Tensor, radius: float) -> Tensor:
+    """Return a square weight, scaled to a spectral radius."""
+    return weight * (radius / float(torch.linalg.eigvals(weight.double()).abs().max()))
+
+
+@torch.no_grad()
+def spectral_start_(module: nn.Module, radius: float, generator: torch.Generator) -> None:
+    """Draw every gate of the recurrent weights of a torch network by a spectral radius."""
+    for name, weight in module.named_parameters():
+        if name.rpartition(".")[2].startswith("weight_hh"):
+            for gate in weight.split(weight.shape[1]):
+                drawn = torch.randn(gate.shape, generator=generator)
+                gate.copy_(with_spectral_radius(drawn, radius))
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,6 @@ def properties(subject: Subject) -> Iterator[Test]:
         (conjugate_values, split and declares("conjugate")),
         (excess, split and declares("excess")),
         (divergence, split),
-        (conjugate_gradient, split),
         (outside, split),
         (offset, split),
         (prox_stationary, split and (alone or declares("prox"))),
@@ -484,23 +483,6 @@ def offset(subject: Subject) -> Check:
     below = activation.conjugate_value(u).detach() - u @ c - square
     tell += ", and at u = {} <c, u> + L |u|^2 / 2 is {} below Phi*(u)."
     return judge(name, tested, below.clamp(min=0) / (1 + square), _VALUE, tell, u, below)
-
-
-def conjugate_gradient(subject: Subject) -> Check:
-    """Check that the difference quotients of Phi* are forward."""
-    activation, u = subject.activation, subject.wide_u
-    direction = torch.ones_like(u) if u.shape[1] == 1 else subject.normal(*u.shape)
-    step = _STEP * (1 + u.norm(dim=-1))
-    move = step.unsqueeze(-1) * direction
-    before, after = u - move, u + move
-    rise = activation.conjugate_value(after) - activation.conjugate_value(before)
-    quotient = rise.detach() / (2 * step)
-    low, high = ((activation.forward(x).detach() * direction).sum(-1) for x in (before, after))
-    error = torch.maximum(low - quotient, quotient - high).clamp(min=0) / (1 + high.abs())
-    tell = "at u = {} the difference quotient of conjugate_value along {} is {}, forward gives {}."
-    tested = f"{subject.origin('conjugate_value')}, {len(u)} difference quotients"
-    rows = (u, direction, quotient, (low + high) / 2)
-    return judge("conjugate: gradient is forward", tested, error, _SLOPE, tell, *rows)
 
 
 # The proximal map and the projection, against CVXPY and against the forward map

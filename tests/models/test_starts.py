@@ -117,3 +117,10 @@ def test_a_given_start_of_many_positive_layers_is_thinned_until_samples_differ()
     few.start = [*start[:2], start[-1]]
     few.fit(X, Y)  # here samples are told apart: the start stays as it was given
     assert torch.allclose(few.weights[1].matrix, start[1].matrix, atol=1e-5)
+
+
+def test_gaussian_recurrent_weights_have_their_spectral_radius():
+    for size, radius in ((1, 0.5), (7, 1.1), (30, 3.0)):
+        weight = RECURRENT_STARTS["gaussian"](size, radius, torch.Generator().manual_seed(size))
+        largest = torch.linalg.eigvals(weight.double()).abs().max()
+        assert float(largest) == pytest.approx(radius, rel=1e-5)

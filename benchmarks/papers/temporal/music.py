@@ -17,7 +17,6 @@ from benchmarks.harness.runs import Outcome, Record, matching, run_all
 from benchmarks.papers.networks import EchoStateNetwork, PlainRNN, SequenceModel
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy
-from liftednet.starts import orthogonal
 
 NOTES, WINDOW, LANES, CLIP = 88, 100, 16, 1.0
 CHECKS = 30  # looks at the validation songs, at most
@@ -177,7 +176,9 @@ def _start_(model: SequenceModel, run: MusicRun, songs: Sequences) -> None:
         model.readout.bias.copy_(torch.logit(rate))
         if isinstance(model.recurrence, PlainRNN):
             source = torch.Generator().manual_seed(run.seed)
-            model.recurrence.get_parameter("weight_hh_l0").copy_(orthogonal(run.hidden, source))
+            model.recurrence.get_parameter("weight_hh_l0").copy_(
+                torch.nn.init.orthogonal_(torch.empty(run.hidden, run.hidden), generator=source)
+            )
 
 
 def _muon(model: SequenceModel, rate: float, decay: float) -> list[torch.optim.Optimizer]:

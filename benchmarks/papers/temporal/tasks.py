@@ -16,9 +16,8 @@ from torch.optim import Optimizer
 from benchmarks import data
 from benchmarks.harness.report import Curve, Panel, Table, draw
 from benchmarks.harness.runs import Outcome, Record, matching, run_all
-from benchmarks.papers.networks import CellRecurrence, PlainRNN, SequenceModel
+from benchmarks.papers.networks import CellRecurrence, PlainRNN, SequenceModel, spectral_start_
 from benchmarks.papers.through_time import temporal_norms
-from liftednet import starts
 from liftednet.solvers.gradient import TemporalSimplexDescent
 
 HIDDEN = 50
@@ -84,7 +83,7 @@ def network(features: int, outputs: int, radius: float, seed: int) -> SequenceMo
     """Return a tanh network whose recurrent weight has the spectral radius (section 3.2)."""
     torch.manual_seed(seed)
     recurrence = PlainRNN(features, HIDDEN)
-    starts.spectral_start_(recurrence, radius, torch.Generator().manual_seed(seed))
+    spectral_start_(recurrence, radius, torch.Generator().manual_seed(seed))
     return SequenceModel(recurrence, HIDDEN, outputs)
 
 
@@ -92,7 +91,7 @@ def cell_network(features: int, outputs: int, radius: float, seed: int) -> Seque
     """Return the same network with its cell as a module, which temporal parts need."""
     torch.manual_seed(seed)
     cell = nn.RNNCell(features, HIDDEN)
-    starts.spectral_start_(cell, radius, torch.Generator().manual_seed(seed))
+    spectral_start_(cell, radius, torch.Generator().manual_seed(seed))
     return SequenceModel(CellRecurrence(cell), HIDDEN, outputs)
 
 
