@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from liftednet import FitWarning, Weights, activations, losses
 from liftednet.layers import convolution, dense
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
-from liftednet.models.starts import fitted_start, linear_range
+from liftednet.models.starts import RECURRENT_STARTS, fitted_start, linear_range
 from liftednet.network import Network
 from liftednet.penalties import Nonnegative, SquaredFrobenius
 
