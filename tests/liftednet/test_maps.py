@@ -29,6 +29,7 @@ from liftednet.maps import (
     Traced,
     chain,
     composed,
+    pulled_back,
     summed,
 )
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
@@ -275,3 +276,27 @@ def test_bounded_states_are_those_of_cvxpy(coupling, activation):
 def test_bounds_that_leave_nothing_are_refused(bounds):
     with pytest.raises(DataError, match="bound"):
         StateFit(joint(activations.Sigmoid()), _normal(6, 3), (), 0.5, bounds)
+
+
+def test_products_with_a_jacobian_are_those_of_autograd_to_the_bit():
+    weights = [_normal(4, 3, seed=20).requires_grad_(), _normal(3, 2, seed=21).requires_grad_()]
+    first = (_normal(5, 4, seed=22) @ weights[0]).tanh()
+    outputs, rows = [first, first @ weights[1]], [_normal(5, 3, seed=23), _normal(5, 2, seed=24)]
+    found = pulled_back(outputs, weights, rows, retain_graph=True)
+    wanted = torch.autograd.grad(outputs, weights, rows)
+    assert all(a.equal(b) for a, b in zip(found, wanted, strict=True))
+
+
+def test_they_are_differentiated_in_the_rows_and_in_the_inputs():
+    x, rows = _normal(3, seed=25).requires_grad_(), _normal(3, seed=26).requires_grad_()
+    (pulled,) = pulled_back([x**3], [x], [rows], create_graph=True)
+    direction = _normal(3, seed=27)
+    ahead, bent = torch.autograd.grad(pulled, (rows, x), direction)
+    assert torch.allclose(ahead, 3 * x**2 * direction)
+    assert torch.allclose(bent, 6 * x * rows * direction)
+
+
+def test_what_does_not_reach_an_output_is_zero_where_that_is_asked_for():
+    x, idle = _normal(2, seed=28).requires_grad_(), _normal(2, seed=29).requires_grad_()
+    _, zero = pulled_back([2 * x], [x, idle], [_normal(2, seed=30)], materialize_grads=True)
+    assert zero.equal(torch.zeros(2, dtype=torch.float64))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from liftednet import DeclarationError, activations
 from liftednet.divergences import Joint, Raw, Tight, joint, tight
-from tests.language.catalogue import COUPLED, RAW, SEPARABLE
+from tests.liftednet.activations.catalogue import COUPLED, RAW, SEPARABLE
 
 LIPSCHITZ = [*SEPARABLE, *COUPLED]
 ROWS = st.lists(st.floats(-10, 10), min_size=3, max_size=3)

@@ -49,13 +49,6 @@ def untyped(value: Any) -> Any:
     return value
 
 
-def test_a_solution_shows_its_status_and_not_what_might_have_been() -> None:
-    text = repr(solve(StateFit(tight(ReLU()), U)))
-    assert "status=SOLVED" in text
-    assert "STALLED" not in text
-    assert "unfinished" not in text
-
-
 def test_a_fit_shows_its_tensors_by_their_shapes() -> None:
     link = Link(tight(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
     shown = repr(StateFit(tight(ReLU()), torch.ones(1, 2), (link,)))
@@ -171,9 +164,3 @@ def test_data_take_numbers_of_numpy_and_name_what_is_none() -> None:
         data.split(x, y, untyped("a"), 0)
     found = data.echo(4, 6, lag=untyped(np.int64(1)), classes=3, seed=untyped(np.int64(2)))
     torch.testing.assert_close(found, data.echo(4, 6, lag=1, classes=3, seed=2))
-
-
-def test_an_offset_that_is_no_tensor_is_refused() -> None:
-    link = Link(joint(ReLU()), torch.eye(3, dtype=torch.float64), untyped(0.0), U)
-    with pytest.raises(DataError, match="offset C of link 0 must be a torch tensor"):
-        StateFit(joint(ReLU()), U, (link,))

@@ -6,10 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize
 
 from liftednet import Activation, activations
-from tests.language.catalogue import BY_MAP, COUPLED, SEPARABLE, SPLIT
+from tests.liftednet.activations.catalogue import BY_MAP, COUPLED, SEPARABLE, SPLIT
 
 REALS = st.floats(-1e6, 1e6, allow_nan=False)
 ROWS = st.lists(st.floats(-20, 20, allow_nan=False), min_size=3, max_size=3)
@@ -20,25 +19,6 @@ by_name = pytest.mark.parametrize
 
 def row(numbers: list[float]) -> torch.Tensor:
     return torch.tensor([numbers], dtype=torch.float64)
-
-
-@by_name("dtype", TYPES)
-@by_name("activation", SPLIT, ids=repr)
-@given(numbers=st.lists(REALS, min_size=3, max_size=3), exponent=st.floats(-8, 8))
-def test_prox_is_finite_for_every_weight(activation, dtype, numbers, exponent):
-    w = torch.tensor([numbers], dtype=dtype)
-    v = activation.prox(w, 10.0**exponent)
-    assert v.dtype == dtype
-    assert v.isfinite().all()
-    assert torch.allclose(activation.project(v), v, rtol=1e-5, atol=1e-6)
-
-
-@by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
-@given(first=ROWS, second=ROWS, t=WEIGHTS)
-def test_prox_is_nonexpansive(activation, first, second, t):
-    w, other = row(first), row(second)
-    moved = activation.prox(w, t) - activation.prox(other, t)
-    assert float(moved.norm()) <= float((w - other).norm()) + 1e-7
 
 
 @by_name("activation", [*SPLIT, *BY_MAP], ids=repr)
@@ -57,35 +37,11 @@ def test_prox_is_no_worse_than_its_surroundings(activation, numbers, towards, t)
 
 
 @by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
-@given(numbers=ROWS, t=st.floats(0.01, 100))
-def test_moreau_identity(activation, numbers, t):
-    """v = prox_{t Phi}(w) and x = (w - v) / t solve v = phi(x): the two halves of Moreau's w."""
-    w = row(numbers)
-    v = activation.prox(w, t)
-    torch.testing.assert_close(activation.forward((w - v) / t), v, rtol=1e-6, atol=1e-6)
-
-
-@by_name("activation", [*SEPARABLE, *COUPLED], ids=repr)
 def test_prox_takes_a_weight_for_every_sample(activation, generator):
     w = torch.randn(6, 3, dtype=torch.float64, generator=generator)
     t = torch.logspace(-2, 2, 6, dtype=torch.float64).unsqueeze(-1)
     rows = [activation.prox(w[i : i + 1], float(t[i])) for i in range(6)]
     torch.testing.assert_close(activation.prox(w, t), torch.cat(rows), rtol=1e-9, atol=1e-9)
-
-
-@by_name("activation", [activations.Sigmoid(), activations.Softplus(), activations.Arctan()])
-def test_prox_against_scipy(activation, generator):
-    w = 5 * torch.randn(10, dtype=torch.float64, generator=generator)
-    for t in (1e-2, 1.0, 1e2):
-        for one in w.tolist():
-
-            def gap(x, one=one, t=t):
-                return float(activation.forward(torch.tensor(x, dtype=torch.float64))) + t * x - one
-
-            x = optimize.brentq(gap, -1e4, 1e4, xtol=1e-14, rtol=1e-14)
-            right = activation.forward(torch.tensor([[x]], dtype=torch.float64))
-            found = activation.prox(torch.tensor([[one]], dtype=torch.float64), t)
-            torch.testing.assert_close(found, right, rtol=1e-9, atol=1e-9)
 
 
 def test_prox_of_a_jump_is_the_box():

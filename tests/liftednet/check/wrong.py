@@ -1,0 +1,228 @@
+"""Declarations that do not hold, each with the check that finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+
+from liftednet import Activation, activations
+from liftednet.activations import (
+    Clipped,
+    Identity,
+    LeakyReLU,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    Softplus,
+    Tanh,
+)  # fmt: skip
+
+Declare = Callable[[], Activation]
+SQUARES = {"per_unit": False, "potential": lambda _, v: cp.sum_squares(v) / 2}
+
+
+def off(base: type[Activation], **methods: Any) -> Declare:
+    """Return what makes an activation of a class with some methods of its own."""
+    return lambda: type(f"Off{base.__name__}", (base,), methods)()
+
+
+def in_single(base: type[Activation], method: str, factor: float) -> Declare:
+    """Return what makes an activation with a method that is off in float32."""
+
+    def wrong(self: Any, x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        right: torch.Tensor = getattr(base, method)(self, x, *rest, **named)
+        return right * (factor if x.dtype is torch.float32 else 1)
+
+    return off(base, **{method: wrong})
+
+
+class PaperArctanh(Activation):
+    """Section 4: the Phi printed there belongs to tanh."""
+
+    def potential(self, v):
+        return -(cp.sum(cp.entr(1 - v)) + cp.sum(cp.entr(1 + v))) / 2
+
+    def forward(self, u):
+        return torch.atanh(u)
+
+
+class BoundedArctanh(PaperArctanh):
+    """The same with a forward map that is finite everywhere."""
+
+    def forward(self, u):
+        return torch.atanh(u.clamp(-0.99, 0.99))
+
+
+class PaperSine(Activation):
+    """Section 4: the argmin is the sine on [-pi/2, pi/2] alone, and CVXPY has no arcsine."""
+
+    def potential(self, v):
+        return cp.sum(cp.multiply(v, np.arcsin(v)) + cp.sqrt(1 - v**2))
+
+    def forward(self, u):
+        return u.clamp(-torch.pi / 2, torch.pi / 2).sin()
+
+
+def twice_scaled(_: Any, v: Any) -> Any:
+    """A product of two parameters is convex, and not DPP."""
+    scale = cp.Parameter(nonneg=True, value=1.0)
+    return scale * scale * cp.sum_squares(v) / 2
+
+
+def overflowing(_: Any, u: torch.Tensor) -> torch.Tensor:
+    """log(1 + exp(u)) as it is printed: infinite from 88 on in float32, from 710 in float64."""
+    small = u.clamp(max=700) if u.dtype is torch.float64 else u
+    return (torch.log(1 + torch.exp(small)) + (u - 700).clamp(min=0)).sum(-1)
+
+
+def off_for(base: type[Activation], small: bool, wrong: Callable[..., Any]) -> Declare:
+    """Return what makes an activation whose prox is wrong for small or for large steps."""
+
+    def prox(self: Any, w: torch.Tensor, t: Any) -> torch.Tensor:
+        right, step = base.prox(self, w, t), torch.as_tensor(t).to(w)
+        return torch.where(step < 0.01 if small else step > 1e4, wrong(self, w, step), right)
+
+    return off(base, prox=prox)
+
+
+def raw_identity(reach: float, single: float = 1.0) -> Activation:
+    """|v - u|^2 / 2 with a forward map that ends, or is off in float32."""
+
+    def forward(u):
+        return u.clamp(-reach, reach) * (single if u.dtype is torch.float32 else 1)
+
+    return Activation.from_divergence(lambda v, u: cp.sum_squares(v - u) / 2, forward)
+
+
+def pooling(weight: float) -> Activation:
+    def divergence(v, u):
+        repeat = np.kron(np.eye(v.shape[1]), np.ones((1, 2)))
+        return weight * cp.sum(v) + cp.sum(cp.pos(u - v @ repeat))
+
+    return Activation.from_divergence(
+        divergence, lambda u: u.unflatten(-1, (-1, 2)).amax(-1), block=2
+    )
+
+
+def leaky_half_space(forward: Callable[[torch.Tensor], torch.Tensor]) -> Activation:
+    def divergence(v, u):
+        return cp.sum_squares(v - u) / 2 + cp.transforms.indicator([v >= 2 * u])
+
+    return Activation.from_divergence(divergence, forward)
+
+
+FINITE, SEPARATE, MONOTONE = "forward: finite", "forward: separate", "forward: monotone"
+CONVEX, UNIQUE, ARGMIN = "potential: convex in v", "argmin: unique", "argmin: equals forward"
+FAR, PROX, SAFE = f"{ARGMIN}, far", "prox: v = phi((w - v) / t)", "prox: finite, nonexpansive"
+POTENTIAL, CONJUGATE = "potential: one value", "conjugate: one value"
+OUTSIDE, PROJECT = "potential_value: infinite outside", "project: nearest in the domain"
+SINGLE, EXCESS = "float32: as in float64", "excess: potential less its square"
+
+REFUSED: dict[str, tuple[Declare, str]] = {
+    "arctanh": (PaperArctanh, FINITE),
+    "arctanh, bounded": (BoundedArctanh, ARGMIN),
+    "max-pooling of weight 1": (lambda: pooling(1.0), UNIQUE),
+    "leaky ReLU of the other form": (
+        lambda: leaky_half_space(lambda u: torch.maximum(u, u / 2)), ARGMIN,
+    ),
+    "sine, with the printed Phi": (PaperSine, CONVEX),
+    "sine, alone": (off(Activation, forward=lambda _, u: u.sin()), MONOTONE),
+    "sine, outside its range": (off(activations.Sine, forward=lambda _, u: u.sin()), MONOTONE),
+    "decreasing": (off(Activation, forward=lambda _, u: -u), MONOTONE),
+    "decreasing vector": (off(Activation, **SQUARES, forward=lambda _, u: -u), MONOTONE),
+    "concave": (off(Identity, potential=lambda _, v: -cp.sum_squares(v) / 2), CONVEX),
+    "disagreeing": (off(ReLU, forward=lambda _, u: torch.nn.functional.softplus(u)), ARGMIN),
+    "unbounded": (off(Identity, potential=lambda _, v: cp.sum(v)), UNIQUE),
+    "wrong domain": (off(ReLU, domain=lambda _, v: [v >= 0, v <= 1]), ARGMIN),
+    "wrong prox": (off(Sigmoid, prox=lambda _, w, t: w.clamp(0, 1)), PROX),
+    "expansive prox": (
+        off(Identity, prox=lambda _, w, t: w / (1 + t) if float(torch.as_tensor(t).max()) < 200
+            else 2 * w), PROX,
+    ),
+    "wrong conjugate": (off(ReLU, conjugate=lambda _, u: cp.sum_squares(u) / 2), CONJUGATE),
+    "shifted conjugate": (
+        off(Sigmoid, conjugate=lambda _, u: cp.sum(cp.logistic(u)) + u.size), CONJUGATE,
+    ),
+    "concave conjugate": (
+        off(Identity, conjugate=lambda _, u: -cp.sum_squares(u) / 2), "conjugate: convex in u",
+    ),
+    "wrong conjugate value": (
+        off(Sigmoid, conjugate_value=lambda _, u: u.clamp(min=0).sum(-1)), CONJUGATE,
+    ),
+    "wrong potential value": (
+        off(Sigmoid, potential_value=lambda a, v: Sigmoid.potential_value(a, v) + 1), POTENTIAL,
+    ),
+    "finite outside": (off(ReLU, potential_value=lambda _, v: v.square().sum(-1) / 2), OUTSIDE),
+    "small Lipschitz": (off(Sigmoid, lipschitz=0.2), "lipschitz"),
+    "small Lipschitz, coupled": (off(Softmax, lipschitz=0.4), "lipschitz"),
+    "negative Lipschitz": (off(Sigmoid, lipschitz=-1.0), "lipschitz"),
+    "wrong slope": (off(Tanh, slope=lambda _, u: torch.ones_like(u)), "slope"),
+    "slope beyond 12": (off(Identity, slope=lambda _, u: (u.abs() < 12).to(u.dtype)), "slope"),
+    "wrong projection": (off(ReLU, project=lambda _, v: v), PROJECT),
+    "coupled units": (off(Activation, forward=lambda _, u: u.softmax(-1)), SEPARATE),
+    "coupled samples": (off(Identity, forward=lambda _, u: u - u.mean(0)), SEPARATE),
+    "wrong shape": (off(Identity, forward=lambda _, u: u.sum(-1)), FINITE),
+    "not a number": (off(ReLU, forward=lambda _, u: u.sqrt()), FINITE),
+    "raising": (  # a prox that compares its weight, which may be one for each sample
+        off(ReLU, prox=lambda _, w, t: w.clamp(min=0) / (1 + t) if t > 0 else w),
+        "prox stationary",
+    ),
+    "not a sum": (off(ReLU, potential=lambda _, v: cp.square(v) / 2), CONVEX),
+    "not compiled once": (off(Identity, potential=twice_scaled), CONVEX),
+    "domain to 9": (off(ReLU, domain=lambda _, v: [v >= 0, v <= 9]), PROJECT),
+    "potential beyond 9": (
+        off(Identity, potential=lambda _, v: cp.sum(cp.huber(v, 9)) / 2), POTENTIAL,
+    ),
+    "conjugate beyond 9": (
+        off(Identity, conjugate=lambda _, u: cp.sum(cp.huber(u, 9)) / 2), CONJUGATE,
+    ),
+    "conjugate value beyond 50": (
+        off(Softplus, conjugate_value=lambda a, u: Softplus.conjugate_value(a, u.clamp(max=50))),
+        "tight divergence: D >= 0",
+    ),
+    "potential value beyond 50": (
+        off(ReLU, potential_value=lambda a, v: ReLU.potential_value(a, v.clamp(max=50))),
+        POTENTIAL,
+    ),
+    "finite outside, beyond 50": (
+        off(ReLU, potential_value=lambda a, v:
+            ReLU.potential_value(a, torch.where(v < -50, 0, v))), OUTSIDE,
+    ),
+    "forward beyond 30, coupled": (
+        off(Activation, **SQUARES, forward=lambda _, u: u.clamp(-30, 30)), FAR,
+    ),
+    "forward beyond 30, raw": (lambda: raw_identity(30.0), FAR),
+    "prox to 30": (off(ReLU, prox=lambda a, w, t: ReLU.prox(a, w, t).clamp(max=30)), PROX),
+    "prox of small steps": (
+        off_for(Sigmoid, True, lambda _, w, t: w.clamp(0, 1) * 0.9), PROX,
+    ),
+    "prox of small steps, coupled": (
+        off_for(Softmax, True, lambda a, w, t: Softmax.prox(a, 0.9 * w, t)), PROX,
+    ),
+    "prox of large steps, coupled": (
+        off_for(Softmax, False, lambda a, w, t: Softmax.prox(a, w, t / 1e6)), PROX,
+    ),
+    "project to 20": (off(ReLU, project=lambda _, v: v.clamp(0, 20)), OUTSIDE),
+    "expansive prox in float32": (in_single(ReLU, "prox", 1.05), SAFE),
+    "5 % off in float32": (in_single(Tanh, "forward", 1.05), SINGLE),
+    "5 % off in float32, coupled": (in_single(Softmax, "forward", 1.05), SINGLE),
+    "5 % off in float32, raw": (lambda: raw_identity(1e9, 1.05), SINGLE),
+    "slope in float32": (in_single(Sigmoid, "slope", 1.05), SINGLE),
+    "prox in float32": (in_single(ReLU, "prox", 0.95), SINGLE),
+    "project in float32": (in_single(Clipped, "project", 0.95), SINGLE),
+    "potential value in float32": (in_single(Sigmoid, "potential_value", 1.05), SINGLE),
+    "overflowing in float32": (off(Sigmoid, conjugate_value=overflowing), SINGLE),
+    "wrong offset": (off(ReLU, offset=lambda _, n: torch.ones(n, dtype=torch.float64)), "offset"),
+    "offset of zero": (
+        off(Sigmoid, offset=lambda _, n: torch.zeros(n, dtype=torch.float64)), "offset",
+    ),
+    "offset of another shape": (
+        off(Softmax, offset=lambda _, n: torch.zeros(1, dtype=torch.float64)), "offset",
+    ),
+    "wrong excess": (off(LeakyReLU, excess=lambda _, v: cp.sum_squares(v) / 2), EXCESS),
+    "concave excess": (off(Identity, excess=lambda _, v: -cp.sum_squares(v)), EXCESS),
+}  # fmt: skip
