@@ -357,8 +357,6 @@ STATED = {
     "log": (lambda v: cp.sum_squares(v) / 2 - cp.sum(cp.log(v)), None),
     "huber": (lambda v: cp.sum(cp.huber(v)) + cp.sum_squares(v) / 2, None),
     "abs": (lambda v: cp.norm1(v) + cp.sum_squares(v) / 2, None),
-    "box": (lambda v: cp.sum_squares(v) / 2, lambda v: [v >= 0, v <= 1]),
-    "quartic": (lambda v: cp.sum(cp.power(v, 4)) / 4 + cp.sum_squares(v) / 2, None),
     "exp": (lambda v: cp.sum(cp.exp(v)) + cp.sum_squares(v) / 2, None),
 }
 
