@@ -22,9 +22,9 @@ from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Record, Records, records, tuned
 from benchmarks.papers.networks import PlainRNN
-from liftednet import starts
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
+from liftednet.models.starts import orthogonal
 
 TEST, TRIAL, VALIDATION = 1000, 1000, 10**6
 FRESH = (4, 5, 6, 7, 8)  # seeds by which no default was chosen
@@ -133,9 +133,9 @@ class Network(nn.Module):
         if gated:
             return
         generator = torch.Generator().manual_seed(torch.initial_seed())
-        square = starts.identity(task.hidden)
+        square = torch.eye(task.hidden)
         if run.start == "orthogonal":
-            square = starts.orthogonal(task.hidden, generator)
+            square = orthogonal(task.hidden, task.hidden, generator)
         with torch.no_grad():
             self.recurrence.get_parameter("weight_hh_l0").copy_(square)
 
