@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.data import subsample
 from benchmarks.harness.exact import exact_gradients
-from benchmarks.harness.report import Curve, Panel, Table, draw, mean_and_spread, write_report
+from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, Record, matching, run_all, shuffled, tuned
 from benchmarks.papers import main
 from liftednet.activations import ReLU, Softmax
@@ -234,7 +234,7 @@ def train_by_sgd(
     return [accuracy(network, test), *(accuracy(network, test) for _ in passes)]
 
 
-def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:
+def paper_table(folder: Path, extent: Extent) -> Table:
     """Run the paper's protocol: SGD at 1e-5 and 1e-6 in batches of 100 from four starts."""
     names = list(paper_starts(extent.lifted_epochs))
     settings = [
@@ -259,11 +259,7 @@ def paper_table(folder: Path, extent: Extent) -> tuple[Table, list[Panel]]:
         "SGD on the loss summed over a batch of 100, constant rate, rho = 1e-3, biases 0.1: with "
         "the mean over a batch the printed rates would leave a random start untrained.",
     )
-    panels = [
-        _panel(matching(records, rate=1e-5, architecture=architecture), architecture)
-        for architecture in extent.architectures[::3]
-    ]
-    return Table("The paper's protocol, test accuracy", columns, rows, notes), panels
+    return Table("The paper's protocol, test accuracy", columns, rows, notes)
 
 
 def _by_start(records: Sequence[Record[StartRun]]) -> dict[str, list[Record[StartRun]]]:
@@ -285,15 +281,6 @@ def _paper_row(records: Sequence[Record[StartRun]], rate: float, architecture: s
     ]
     first = max(finals, key=lambda name: statistics.fmean(finals[name]))
     return [f"{rate:g}", architecture, *cells, first]
-
-
-def _panel(records: Sequence[Record[StartRun]], architecture: str) -> Panel:
-    curves = [
-        Curve(name, range(len(own[0].outcome["accuracy"])), own[0].outcome["accuracy"])
-        for name, own in _by_start(records).items()
-    ]
-    title = f"{architecture}, SGD at 1e-5, seed 0"
-    return Panel(title, "epochs (pretraining not counted)", "test accuracy", curves)
 
 
 @dataclass(frozen=True)
@@ -540,7 +527,7 @@ def _line(
 
 
 def run(folder: Path, quick: bool = False, seeds: int | None = None) -> Path:
-    """Run what is missing, and write the tables, the picture and README.md; return its path.
+    """Run what is missing, and write the tables and README.md; return its path.
 
     Args:
         folder: of the results; runs that are stored there are not repeated.
@@ -556,12 +543,12 @@ def run(folder: Path, quick: bool = False, seeds: int | None = None) -> Path:
 
 def report(folder: Path, extent: Extent, quick: bool = False) -> Path:
     """Run what is missing to an extent, and write the report; return its path."""
-    alone = alone_table(folder, extent)
-    paper, curves = paper_table(folder, extent)
-    tables = [("alone", alone), ("paper_protocol", paper)]
-    picture = draw(folder / "curves.png", curves)
+    tables = [
+        ("alone", alone_table(folder, extent)),
+        ("paper_protocol", paper_table(folder, extent)),
+    ]
     title = "Table 1 of Lifted Neural Networks" + (" (quick form)" if quick else "")
-    return write_report(folder, title, tables, [picture], REMARKS)
+    return write_report(folder, title, tables, remarks=REMARKS)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,6 @@ def test_the_whole_table_at_toy_size_and_its_second_call(tmp_path, monkeypatch):
     stores = {path: path.read_text() for path in tmp_path.glob("*.jsonl")}
     assert len(stores) == 2
     assert "| exact gradients, same step |" in text and "| Muon, tuned |" in text
-    assert "0.898" in text and (tmp_path / "curves.png").stat().st_size > 0
+    assert "0.898" in text
     report(tmp_path, extent)
     assert stores == {path: path.read_text() for path in tmp_path.glob("*.jsonl")}

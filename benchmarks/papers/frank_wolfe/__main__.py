@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.harness.report import write_report
 from benchmarks.papers import main
 from benchmarks.papers.frank_wolfe.activity import Extent, activity_tables
-from benchmarks.papers.frank_wolfe.adding import adding_report
+from benchmarks.papers.frank_wolfe.adding import adding_table
 
 REMARKS = (
     "RNN training along locally optimal trajectories via Frank-Wolfe algorithm (2020), table III "
@@ -38,7 +38,7 @@ _QUICK = _Size(1, 600, (20, 30, 40), 100, 1)
 
 
 def run(folder: Path, quick: bool = False, seeds: int = 5) -> Path:
-    """Run what is missing, and write the tables, the picture and README.md.
+    """Run what is missing, and write the tables and README.md.
 
     Args:
         folder: of the results; runs that are stored there are not repeated.
@@ -54,12 +54,10 @@ def run(folder: Path, quick: bool = False, seeds: int = 5) -> Path:
     size = _QUICK if quick else _FULL
     store = folder / "runs.jsonl"
     extent = Extent(seeds, size.epochs, size.windows)
-    adding, curves = adding_report(
-        folder, store, size.lengths, size.adding_gradients, size.adding_seeds
-    )
+    adding = adding_table(store, size.lengths, size.adding_gradients, size.adding_seeds)
     tables = [*activity_tables(store, extent), ("adding", adding)]
     title = "Frank-Wolfe" + (" (quick form)" if quick else "")
-    return write_report(folder, title, tables, [curves], REMARKS)
+    return write_report(folder, title, tables, remarks=REMARKS)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The adding task at several lengths, as curves of the training loss (figure 3 of the paper)."""
+"""The adding task at several lengths (figure 3 of the paper, as a table)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 from benchmarks.data import Sequences, adding
-from benchmarks.harness.report import Curve, Panel, Table, draw, mean_and_spread
+from benchmarks.harness.report import Table, mean_and_spread
 from benchmarks.harness.runs import Outcome, Record, matching, run_all
 from benchmarks.papers.frank_wolfe.training import (
     Budget,
@@ -49,16 +49,13 @@ class AddingRun:
     seed: int
 
 
-def adding_report(
-    folder: Path, store: Path, lengths: Sequence[int], gradients: int, seeds: int
-) -> tuple[Table, Path]:
-    """Run what is missing; return the table of test errors and the picture of training losses.
+def adding_table(store: Path, lengths: Sequence[int], gradients: int, seeds: int) -> Table:
+    """Run what is missing, and return the table of test errors.
 
     Each method's rate is the best of three at the shortest length, with half the gradients and a
     seed of its own.
 
     Args:
-        folder: of the picture.
         store: the file of finished runs.
         lengths: of the sequences.
         gradients: of each run.
@@ -77,8 +74,7 @@ def adding_report(
         for method in METHODS
         for seed in range(seeds)
     ]
-    records = run_all(store, settings, train_adding, "adding")
-    return _table(records), _picture(folder / "adding.png", records, lengths)
+    return _table(run_all(store, settings, train_adding, "adding"))
 
 
 def train_adding(run: AddingRun) -> Outcome:
@@ -125,21 +121,3 @@ def _cell(outcomes: Sequence[Outcome]) -> str:
 
 def _finite(outcome: Outcome) -> bool:
     return math.isfinite(outcome["error"]) and math.isfinite(outcome["losses"][-1])
-
-
-def _picture(path: Path, records: Sequence[Record[AddingRun]], lengths: Sequence[int]) -> Path:
-    panels = []
-    for length in lengths:
-        curves = []
-        for method in METHODS:
-            own = matching(records, method=method.name, length=length)
-            losses = [r.outcome["losses"] for r in own if _finite(r.outcome)]
-            if not losses:
-                continue
-            mean = torch.tensor(losses).mean(0)
-            gradients = records[0].settings.gradients * torch.arange(1, len(mean) + 1) / len(mean)
-            curves.append(Curve(method.name, gradients.tolist(), mean.tolist()))
-        panels.append(
-            Panel(f"length {length}", "gradients", "mean squared error", curves, log_y=True)
-        )
-    return draw(path, panels)

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
 
 from benchmarks import data
-from benchmarks.harness.report import Curve, Panel, Table, draw
+from benchmarks.harness.report import Table
 from benchmarks.harness.runs import Outcome, Record, matching, run_all
 from benchmarks.papers.networks import CellRecurrence, PlainRNN, SequenceModel, spectral_start_
 from benchmarks.papers.through_time import temporal_norms
@@ -269,8 +269,11 @@ def norms_figure(path: Path, length: int) -> Path:
         path: of the picture.
         length: steps of the sequences.
     """
+    from matplotlib.figure import Figure  # without pyplot: it needs no display
+
     x, y = data.temporal_order(100, length, seed=0)
-    curves = []
+    figure = Figure(figsize=(5.2, 4.2), layout="constrained")
+    axis = figure.subplots()
     for radius in FIGURE_RADII:
         model = cell_network(6, 4, radius, seed=0)
 
@@ -280,12 +283,10 @@ def norms_figure(path: Path, length: int) -> Path:
             return loss
 
         norms = temporal_norms(cell_of(model), closure)
-        curves.append(Curve(f"radius {radius:g}", list(range(1, length + 1)), norms.tolist()))
-    panel = Panel(
-        "Gradient parts before training",
-        "time step",
-        "norm of the temporal part",
-        curves,
-        log_y=True,
-    )
-    return draw(path, [panel])
+        axis.semilogy(range(1, length + 1), norms.tolist(), label=f"radius {radius:g}")
+    axis.set(title="Gradient parts before training", xlabel="time step")
+    axis.set_ylabel("norm of the temporal part")
+    axis.legend(fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return path
