@@ -18,7 +18,7 @@ from liftednet.solution import Solution
 from . import device_loops
 from .base import Solver, default_tolerance, judged
 from .choice import choose
-from .kernels.elimination import eliminated, serves
+from .kernels.device import eliminated, serves
 
 _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32

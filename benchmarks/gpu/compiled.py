@@ -18,15 +18,21 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
+from liftednet import activations
 from liftednet.activation import Activation
-from liftednet.solvers.kernels import maps
-from liftednet.solvers.kernels.declared import functions
-from liftednet.solvers.kernels.entries import closed_form_entries
-from liftednet.solvers.kernels.groups import Goal, Layer, LinkPlan, TileLink
-from liftednet.solvers.kernels.simplex import simplex_rows
-from liftednet.solvers.kernels.state_tiles import state_tiles
-from liftednet.solvers.kernels.table import DeviceMap, simplex_blocks, state_blocks, time_blocks
-from liftednet.solvers.kernels.time_tiles import colored_tiles
+from liftednet.divergences import Divergence, joint, tight
+from liftednet.losses import CrossEntropy
+from liftednet.solvers.kernels.elementwise import link_map, proximal_map
+from liftednet.solvers.kernels.output_rows import closed_form_entries, simplex_rows
+from liftednet.solvers.kernels.state_steps import state_tiles
+from liftednet.solvers.kernels.tiles import (
+    Goal,
+    Layer,
+    LinkPlan,
+    TileLink,
+    padded_width,
+    state_blocks,
+)
 from liftednet.solvers.kernels.tridiagonal import eliminate
 
 _SHARED = 232_448  # bytes that a block may have on an H100 or H200
@@ -74,97 +80,64 @@ def compile_all() -> int:
 def _kernels() -> Iterator[Compiled]:
     x = torch.empty(64, 10)
     for classes in (10, 1000):
-        rows, part = simplex_blocks(classes)
+        width = padded_width(classes)
         kernel = simplex_rows.warmup(
-            x, x, x, 64, 0.7, CLASSES=classes, ROWS=rows, PART=part, num_warps=1, grid=(1,)
-        )
+            x, x, x, 64, 0.7, CLASSES=classes, WIDTH=width, ROWS=max(1, 512 // width),
+            num_warps=1, grid=(1,),
+        )  # fmt: skip
         yield _compiled(f"simplex, {classes} classes", kernel)
-    for proximal in ("softplus_prox", "sine_prox"):
+    relu, sigmoid, tanh = activations.ReLU(), activations.Sigmoid(), activations.Tanh()
+    softsign = Activation.from_function(torch.nn.functional.softsign)
+    for activation in (activations.Softplus(), activations.Sine(), softsign):
+        proximal = proximal_map(activation)
+        assert proximal is not None
         kernel = closed_form_entries.warmup(
-            x, x, x, 640, 0.7, 0.0, 0.0, getattr(maps, proximal), 1024, num_warps=4, grid=(1,)
+            x, x, x, 640, 0.7, proximal.load(), 1024, num_warps=4, grid=(1,)
         )
-        yield _compiled(f"closed form, {proximal}", kernel)
-    for units, widths, proximal, links in (
-        (300, (10,), "relu_prox", ("softmax",)),
-        (500, (200,), "sigmoid_prox", ("sigmoid",)),
-        (784, (256, 256), "relu_prox", ("linear", "relu")),
-        (20, (20, 5), "tanh_prox", ("tanh", "softmax")),
+        yield _compiled(f"closed form, {activation!r}", kernel)
+    softmax, linear = CrossEntropy().divergence, joint(activations.Identity())
+    for units, widths, activation, links in (
+        (300, (10,), relu, (softmax,)),
+        (500, (200,), sigmoid, (tight(sigmoid),)),
+        (784, (256, 256), relu, (linear, tight(relu))),
+        (20, (20, 5), tanh, (tight(tanh), softmax)),
     ):
-        yield _state_kernel(units, widths, proximal, links)
-    softsign = functions(Activation.from_function(torch.nn.functional.softsign))
-    kernel = closed_form_entries.warmup(
-        x, x, x, 640, 0.7, 0.0, 0.0, softsign.prox, 1024, num_warps=4, grid=(1,)
-    )
-    yield _compiled("closed form, a declared softsign", kernel)
+        yield _state_kernel(units, widths, activation, links)
     for units, warps in ((16, 2), (64, 8)):
         y, flags = x.double(), x.char()
         kernel = eliminate.warmup(
             y, y, flags, y, y, 9, 9, units, UNITS=units, num_warps=warps, grid=(1,)
         )
         yield _compiled(f"block-tridiagonal, {units} units", kernel)
-    for units, outputs in ((20, 5), (200, 50)):
-        yield _time_kernel(units, outputs)
 
 
 def _state_kernel(
-    units: int, widths: tuple[int, ...], proximal: str, links: tuple[str, ...]
+    units: int, widths: tuple[int, ...], activation: Activation, links: tuple[Divergence, ...]
 ) -> Compiled:
-    blocks, x = state_blocks(widths), torch.empty(64, units)
-    plans = (
-        LinkPlan(getattr(maps, link), False, False, blocks.width(width))
-        for link, width in zip(links, widths, strict=True)
-    )
+    blocks, x, one = state_blocks(widths), torch.empty(64, units), torch.empty(())
+    plans, sides = [], []
+    proximal = proximal_map(activation)
+    assert proximal is not None
+    for link, width in zip(links, widths, strict=True):
+        kind = link_map(link, width)
+        assert kind is not None
+        plans.append(LinkPlan(kind.load(), False, blocks.width(width)))
+        sides.append(TileLink(x, x.half(), one, torch.empty(width), x, width, 1.0, 1.0, 0.0))
     kernel = state_tiles.warmup(
         x,
         x,
         torch.empty(2, dtype=torch.int32),
         Goal(x, torch.empty(()), torch.empty(())),
-        Layer(units, 0.5, 0.0, 0.0),
-        _links(widths, 0),
+        Layer(units, 0.5),
+        tuple(sides),
         64,
         100,
-        PLAN=blocks.plan(units, DeviceMap(proximal), tuple(plans)),
+        PLAN=blocks.plan(units, proximal, tuple(plans)),
         num_warps=blocks.warps,
         num_stages=blocks.stages,
         grid=(1,),
     )
-    return _compiled(f"states, {units} below {widths}, {proximal}, {links}", kernel)
-
-
-def _time_kernel(units: int, outputs: int) -> Compiled:
-    widths = (units, outputs)
-    blocks, x = time_blocks(widths), torch.empty(64, units)
-    plans = (
-        LinkPlan(maps.tanh, True, True, blocks.width(units)),
-        LinkPlan(maps.softmax, False, True, blocks.width(outputs)),
-    )
-    kernel = colored_tiles.warmup(
-        x,
-        x,
-        x.char(),
-        x,
-        Goal(x, torch.empty(()), torch.empty(())),
-        Layer(units, 0.5, 0.0, 0.0),
-        _links(widths, 8),
-        8,
-        8,
-        0,
-        0,
-        100,
-        PLAN=blocks.plan(units, DeviceMap("tanh_prox"), plans),
-        num_warps=blocks.warps,
-        num_stages=blocks.stages,
-        grid=(1,),
-    )
-    return _compiled(f"states over time, {units} units, {outputs} outputs", kernel)
-
-
-def _links(widths: tuple[int, ...], ahead: int) -> tuple[TileLink, ...]:
-    x, one = torch.empty(64, 4), torch.empty(())
-    return tuple(
-        TileLink(x, x.half(), one, torch.empty(width), x, x.char(), ahead, width, 1.0, 1.0, 0.0)
-        for width in widths
-    )
+    return _compiled(f"states, {units} below {widths}, {activation!r}, {links}", kernel)
 
 
 def _compiled(name: str, kernel: Any) -> Compiled:

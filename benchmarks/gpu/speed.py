@@ -20,9 +20,10 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import ClosedForm, Proximal, SimplexDual
-from liftednet.solvers.kernels import FusedSimplex, FusedStates, StateBlocks
-from liftednet.solvers.kernels.outputs import closed_form
-from liftednet.solvers.kernels.table import proximal_map, state_blocks
+from liftednet.solvers.kernels.elementwise import proximal_map
+from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
+from liftednet.solvers.kernels.states import FusedStates
+from liftednet.solvers.kernels.tiles import StateBlocks, state_blocks
 
 _SMALL = StateBlocks(16, depth=16, columns=16)
 

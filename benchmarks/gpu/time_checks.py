@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import partial
 
@@ -11,15 +10,13 @@ from torch import Tensor
 
 from benchmarks.gpu.checks import Check, poisoned
 from benchmarks.gpu.jobs import Job
-from benchmarks.gpu.timing import Scale, wait
+from benchmarks.gpu.timing import Scale
 from liftednet import activations
-from liftednet.divergences import Divergence, joint, tight
+from liftednet.divergences import Divergence, joint
 from liftednet.losses import CrossEntropy
 from liftednet.problems import StatesOverTime, TimeLink
 from liftednet.problems.states_over_time import forward_states
-from liftednet.solvers import RedBlack
-from liftednet.solvers.kernels import FusedRedBlack
-from liftednet.solvers.kernels.elimination import eliminated
+from liftednet.solvers.kernels.device import eliminated
 from liftednet.solvers.over_time import DeviceSystem
 
 
@@ -41,32 +38,9 @@ def states_over_time(scale: Scale, divergence: Divergence, units: int) -> States
 
 
 def time_checks(scale: Scale) -> Iterator[Job]:
-    """Yield red-black sweeps for several layers, and the block-tridiagonal solve."""
-    cases: list[tuple[Divergence, int]] = [(joint(activations.ReLU()), scale.size(20, 3))]
-    if not scale.toy:
-        cases += [(tight(activations.Tanh()), 20), (joint(activations.ReLU()), 100)]
-    for divergence, units in cases:
-        yield Job(f"red-black, {units} units", partial(_red_black, scale, divergence, units))
+    """Yield the block-tridiagonal solve for several layers."""
     for units in (3,) if scale.toy else (5, 20, 50):
         yield Job(f"block-tridiagonal, {units} units", partial(_system, scale, units))
-
-
-def _red_black(scale: Scale, divergence: Divergence, units: int) -> Check:
-    problem = states_over_time(scale, divergence, units)
-    name = f"{problem.steps:,} steps, {units} units, {type(divergence).__name__} "
-    name += f"{divergence.activation!r}, softmax readout"
-    started = time.perf_counter()
-    with poisoned():
-        first = FusedRedBlack().solve(problem)
-        wait(scale.device)
-    seconds = time.perf_counter() - started
-    second = FusedRedBlack().solve(problem)
-    expected = RedBlack().solve(problem.double()).value
-    error = float((first.value - expected).abs().max())
-    same, residual = bool(first.value.equal(second.value)), float(first.residual)
-    good = residual <= 1e-5 and error <= 1e-3 and same
-    note = f"{int(first.iterations)} sweeps, {seconds:.3f} s with compiling"
-    return Check("fused-red-black", name, residual, error, same, good, note)
 
 
 def _system(scale: Scale, units: int) -> Check:

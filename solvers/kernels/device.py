@@ -1,22 +1,30 @@
-"""Whether the kernels can serve a tensor, and how much room a device has."""
+"""Whether kernels can serve a tensor, what they prove first, and how much room a device has."""
 
 from __future__ import annotations
 
 import os
+import warnings
+from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from liftednet.errors import SolverError
+from liftednet.errors import FitWarning, SolverError
 from liftednet.problems import OutputFit, StateFit
 from liftednet.samples import row_chunks
 
 from ..base import Solver
+from ..choice import solved_by
 
+_MOST_UNITS = 64  # of a system over time
+_WARPS = {16: 2, 32: 4, 64: 8}
+_LEAST = 1 << 16  # entries below which torch serves; not measured yet
+_PRECISIONS = torch.float32, torch.float64
+_CLOSE = 1e-3  # of states of size 1, at a residual of 1e-5
 _JUDGED = 64  # bytes of an entry while it is judged: eight temporaries in float64
 Fit = TypeVar("Fit", OutputFit, StateFit)
 
@@ -25,8 +33,37 @@ class Kernel(Solver[Fit, Tensor, None]):
     """A solver of one launch, which makes what is shared anew rather than wait for the device."""
 
     def suits(self, problem: Fit) -> bool:
-        """Say whether the data are on a GPU; the interpreter is for tests."""
-        return problem.pre_activation.is_cuda
+        """Say whether the data are many, on a GPU, on which the kernel has proven itself."""
+        u = problem.pre_activation
+        return u.is_cuda and u.numel() >= _LEAST and proven(self, u.device)
+
+    @abstractmethod
+    def trial(self, u: Tensor, y: Tensor) -> Fit:
+        """Return a small problem of standard normal u and one-hot y, (samples, units)."""
+
+
+@cache
+def proven(kernel: Kernel[Any], device: torch.device) -> bool:
+    """Say whether a kernel finds on a device what torch does; where it does not, warn once."""
+    generator = torch.Generator().manual_seed(0)
+    u, y = torch.randn(50, 12, generator=generator), torch.eye(12)[torch.arange(50) % 12]
+    problem, exact = (kernel.trial(u.to(device, kind), y.to(device, kind)) for kind in _PRECISIONS)
+    in_torch = "proximal", "closed-form", "simplex-dual"
+    try:
+        found = kernel.solve(problem).value.double()
+        expected = solved_by(exact, in_torch, None).value
+        fault = f"is off by {float((found - expected).abs().max()):.1e}"
+        good = torch.allclose(found, expected, rtol=0, atol=_CLOSE)
+    except Exception as error:  # of a compiler, a driver, or a card
+        good, fault = False, f"fails: {error}"
+    if not good:
+        warnings.warn(
+            f"the kernel {kernel.name} {fault} on a small problem on {device}, and is left aside: "
+            "torch serves. Another version of Triton may help.",
+            FitWarning,
+            stacklevel=2,
+        )
+    return good
 
 
 @cache
@@ -108,3 +145,39 @@ def require_room(
         f"{samples:,} samples need {needed:,} bytes on {device} and {free:,} are free: solve "
         f"at most {max(0, few, many):,} samples at a time, or free memory there."
     )
+
+
+def serves(right: Tensor) -> bool:
+    """Say whether the kernel is the one to take a system: on a GPU, with at most 64 units."""
+    return right.is_cuda and right.shape[2] <= _MOST_UNITS and has_triton()
+
+
+def eliminated(blocks: Tensor, between: Tensor, free: Tensor, right: Tensor) -> Tensor:
+    """Return the solution of a block-tridiagonal system for every sample, in one launch.
+
+    Args:
+        blocks: the diagonal blocks, (steps, samples, units, units), float64, overwritten.
+        between: the blocks below the diagonal before units that are held are cut out of them,
+            (units, units).
+        free: (steps, samples, units) booleans.
+        right: (steps, samples, units), zero where units are held.
+    """
+    from .tridiagonal import eliminate
+
+    steps, samples, units = right.shape
+    value = torch.empty_like(right, memory_format=torch.contiguous_format)
+    width = max(16, 1 << (units - 1).bit_length())
+    with on_device(right):
+        eliminate[(samples,)](
+            blocks.contiguous(),
+            between.contiguous(),
+            free.char().contiguous(),
+            right.contiguous(),
+            value,
+            steps,
+            samples,
+            units,
+            UNITS=width,
+            num_warps=_WARPS[width],
+        )
+    return value

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from liftednet.activations import Sigmoid, SimplexProjection
+from liftednet.divergences import joint, tight
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import Fit, OutputFit
 from liftednet.solution import Solution, Status
@@ -16,10 +18,12 @@ from liftednet.solution import Solution, Status
 from ..base import default_tolerance, judged
 from ..output import kept_positive
 from .device import Kernel, on_device, refusal, require_room
-from .table import DeviceMap, proximal_map, simplex_blocks
+from .elementwise import DeviceMap, proximal_map
+from .tiles import padded_width
 
 _MOST_CLASSES = 1024
 _BLOCK = 1024  # entries of a program in a closed form
+_ENTRIES = 512  # of a warp on the simplex, 16 for each thread; twice as many spill
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class FusedSimplex(Kernel[OutputFit]):
     of each sample, from an upper bound.
 
     Attributes:
-        rows: samples of a tile; None takes them from a table.
+        rows: samples of a tile; None for as many as a warp has room for.
     """
 
     rows: int | None = None
@@ -45,6 +49,10 @@ class FusedSimplex(Kernel[OutputFit]):
         if problem.target.shape[1] > _MOST_CLASSES:
             return f"it serves at most {_MOST_CLASSES} classes, not {problem.target.shape[1]}"
         return refusal(problem.pre_activation)
+
+    def trial(self, u: Tensor, y: Tensor) -> OutputFit:
+        """Return a small problem."""
+        return OutputFit(SimplexCrossEntropy(), y, joint(SimplexProjection()), u, 0.7)
 
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None
@@ -61,14 +69,14 @@ class FusedSimplex(Kernel[OutputFit]):
 
     def states(self, problem: OutputFit) -> Tensor:
         """Return the minimizer without judging it, (samples, outputs)."""
-        from .simplex import simplex_rows
+        from .output_rows import simplex_rows
 
         u = problem.pre_activation
         samples, classes = u.shape
         require_room(samples, classes, 4 * classes, 0, u.device)
         value = torch.empty_like(u, memory_format=torch.contiguous_format)
-        rows, part = simplex_blocks(classes)
-        rows = rows if self.rows is None else self.rows
+        width = padded_width(classes)
+        rows = max(1, _ENTRIES // width) if self.rows is None else self.rows
         grid = (-(-samples // rows),)
         with on_device(u):
             simplex_rows[grid](
@@ -78,8 +86,8 @@ class FusedSimplex(Kernel[OutputFit]):
                 samples,
                 float(problem.lam),
                 CLASSES=classes,
+                WIDTH=width,
                 ROWS=rows,
-                PART=part,
                 num_warps=1,
             )
         return value
@@ -106,6 +114,10 @@ class FusedClosedForm(Kernel[OutputFit]):
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
         return None
 
+    def trial(self, u: Tensor, y: Tensor) -> OutputFit:
+        """Return a small problem, whose prox is a root."""
+        return OutputFit(SquaredError(), y, tight(Sigmoid()), u, 0.7)
+
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:
@@ -124,7 +136,7 @@ class FusedClosedForm(Kernel[OutputFit]):
 
 def closed_form(y: Tensor, u: Tensor, lam: float, proximal: DeviceMap) -> Tensor:
     """Return prox_{lam Phi}(y + lam u); all tensors (samples, units)."""
-    from .entries import closed_form_entries
+    from .output_rows import closed_form_entries
 
     require_room(len(u), u.shape[1], 4 * u.shape[1], 0, u.device)
     value = torch.empty_like(u, memory_format=torch.contiguous_format)
@@ -135,8 +147,6 @@ def closed_form(y: Tensor, u: Tensor, lam: float, proximal: DeviceMap) -> Tensor
             value,
             u.numel(),
             float(lam),
-            proximal.a,
-            proximal.b,
             PROX=proximal.load(),
             BLOCK=_BLOCK,
             num_warps=4,

@@ -9,17 +9,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Raw
+from liftednet.activations import ReLU
+from liftednet.divergences import joint
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
 from .. import device_loops
 from ..base import default_tolerance, judged
-from ..state_links import terms
+from ..state_links import states_refusal, terms
 from .device import Kernel, on_device, programs, refusal, require_room
-from .groups import Goal, Layer
-from .sides import Side, link_refusal, side
-from .table import StateBlocks, proximal_map, state_blocks, width_refusal
+from .elementwise import proximal_map
+from .tiles import (
+    Goal,
+    Layer,
+    Side,
+    StateBlocks,
+    link_refusal,
+    side,
+    state_blocks,
+    width_refusal,
+)
 
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
 _SLACK = 1.001  # of s over the smoothness of the links
@@ -46,20 +55,20 @@ class FusedStates(Kernel[StateFit]):
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for a state fit in float32 on a GPU, whose maps all have Triton functions."""
-        if not isinstance(problem, StateFit):
-            return "it solves state fits alone"
-        if isinstance(problem.divergence, Raw):
-            return f"{problem.divergence.activation!r} is a raw divergence"
-        if not problem.links:
-            return "it needs a link"
-        if not problem.matrices:
-            return "it needs links through a matrix that all samples share"
+        unserved = states_refusal(problem, lipschitz=False)
+        if unserved is not None or not isinstance(problem, StateFit):
+            return unserved
         if refused := refusal(problem.pre_activation) or width_refusal(_columns(problem)):
             return refused
         if proximal_map(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
         links = (link_refusal(link.divergence, link.weight) for link in problem.links)
         return next(filter(None, links), None)
+
+    def trial(self, u: Tensor, y: Tensor) -> StateFit:
+        """Return a small problem below one link."""
+        relu, weight = joint(ReLU()), u[: u.shape[1], :5] / u.shape[1] ** 0.5
+        return StateFit(relu, u, (Link(relu, weight, weight[0], y[:, :5]),), 0.7)
 
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: None = None
@@ -110,7 +119,7 @@ class _Launch:
         require_room(self.problem.samples, units, row_bytes, fixed, self.device)
 
     def run(self, value: Tensor, goal: Tensor, limit: int) -> Tensor:
-        from .state_tiles import state_tiles
+        from .state_steps import state_tiles
 
         problem, blocks, units = self.problem, self.blocks, self.problem.units
         proximal = proximal_map(problem.divergence.activation)
@@ -124,7 +133,7 @@ class _Launch:
                 value,
                 steps,
                 Goal(scratch, step_size(problem), goal.float()),
-                Layer(units, float(problem.lam), proximal.a, proximal.b),
+                Layer(units, float(problem.lam)),
                 tuple(side.link for side in sides),
                 problem.samples,
                 limit,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.errors import DeclarationError, SolverError
+from liftednet.errors import DeclarationError, FitWarning, SolverError
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
-from liftednet.solvers.kernels import FusedStates, StateBlocks, device
+from liftednet.solvers.kernels import device
+from liftednet.solvers.kernels.outputs import FusedClosedForm, FusedSimplex
+from liftednet.solvers.kernels.states import FusedStates
+from liftednet.solvers.kernels.tiles import StateBlocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FEW_TOLERANCE = 2e-5
@@ -178,3 +182,26 @@ def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
     solution = solve(problem)
     assert solution.status is Status.SOLVED
     assert not solution.solver.startswith("fused")
+
+
+@pytest.mark.parametrize("kernel", [FusedStates(blocks=SMALL), FusedSimplex(), FusedClosedForm()])
+def test_a_kernel_proves_itself_before_it_is_chosen(
+    kernel: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    there = torch.device("cpu")
+    device.proven.cache_clear()
+    assert device.proven(kernel, there) and not recwarn
+    solved = type(kernel).solve
+    for wrong, said in ((1e-2, "off by"), (None, "fails")):
+
+        def spoiled(self: Any, problem: Any, wrong: Any = wrong) -> Any:
+            found = solved(self, problem)
+            return replace(found, value=found.value + wrong)
+
+        device.proven.cache_clear()
+        with monkeypatch.context() as patch, pytest.warns(FitWarning, match=said) as warned:
+            patch.setattr(type(kernel), "solve", spoiled)
+            assert not device.proven(kernel, there)
+            assert not device.proven(kernel, there)  # which is known, and not said again
+        assert len(warned) == 1
+    device.proven.cache_clear()

@@ -1,7 +1,11 @@
-"""Accelerated proximal gradient steps of one tile, in the scratch of its program.
+"""State fits for a tile of samples: one launch runs all accelerated proximal steps.
 
-A step reads W once, in float16, for both of its products: they are of what has changed since the
-products were last formed anew, in split TF32, and so are their errors, which fall with the steps.
+A tile's states, the states before them, U and what pulls at them lie in a scratch of its program,
+which is small enough to stay in the L2 cache of the chip; device memory sees every state once. The
+weights W stream through shared memory. The prox is the epilogue of the product that is the
+gradient. A step reads W once, in float16, for both of its products: they are of what has changed
+since the products were last formed anew, in split TF32, and so are their errors, which fall with
+the steps.
 """
 
 from __future__ import annotations
@@ -9,11 +13,71 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .groups import Walk
+from .tiles import Tile, Walk
+
+
+@triton.jit(do_not_specialize=["samples", "limit"])  # one kernel for any of them
+def state_tiles(u_ptr, z_ptr, steps_ptr, goal, layer, links, samples, limit, PLAN: tl.constexpr):
+    """Move z from its start to argmin lam [Phi(Z) - <Z, U>] + the links, a tile at a time.
+
+    Z <- prox_{lam Phi / s}(Y - g / s) with Y ahead of Z by the momentum of each sample; Beck and
+    Teboulle (2009), restarted as O'Donoghue and Candes (2015). A tile ends when s |Y - Z| is
+    within the goal for all its samples, or no longer falls.
+
+    Args:
+        u_ptr: U, (samples, units).
+        z_ptr: the start, and then the states, (samples, units).
+        steps_ptr: (tiles,) int32, the steps that were taken.
+        goal: a `Goal`.
+        layer: a `Layer`.
+        links: a tuple of `TileLink`.
+        samples: rows of U.
+        limit: the most steps of a tile.
+        PLAN: a `TilePlan`.
+    """
+    s, least = tl.load(goal.step_size), tl.load(goal.violation)
+    program, programs = tl.program_id(0), tl.num_programs(0)
+    scratch = goal.scratch + program.to(tl.int64) * (4 * PLAN.rows * PLAN.padded)
+    tiles = tl.cdiv(samples, PLAN.rows)
+    for turn in range(0, tl.cdiv(tiles - program, programs)):
+        number = program + turn * programs
+        rows = number.to(tl.int64) * PLAN.rows + tl.arange(0, PLAN.rows)
+        tile = Tile(scratch, rows, rows < samples)
+        _fetch(u_ptr, z_ptr, tile, layer.units, PLAN)
+        here, step = _descend(tile, layer, links, s, least, limit, PLAN)
+        _write_back(z_ptr, tile, here, layer.units, PLAN)
+        tl.store(steps_ptr + number, step)
+        tl.debug_barrier()
 
 
 @triton.jit
-def descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.constexpr = 50):
+def _fetch(u_ptr, z_ptr, tile, units, PLAN: tl.constexpr):
+    """Copy the states, twice, and U into the scratch, zero beyond the samples and units."""
+    own = tile.scratch + tl.arange(0, PLAN.rows)[:, None] * PLAN.padded
+    for first in range(0, PLAN.padded, PLAN.columns):
+        columns = first + tl.arange(0, PLAN.columns)
+        inside = tile.there[:, None] & (columns < units)[None, :]
+        at = tile.rows[:, None] * units + columns[None, :]
+        z = tl.load(z_ptr + at, mask=inside, other=0.0)
+        tl.store(own + columns[None, :], z)
+        tl.store(own + PLAN.rows * PLAN.padded + columns[None, :], z)
+        u = tl.load(u_ptr + at, mask=inside, other=0.0)
+        tl.store(own + 2 * PLAN.rows * PLAN.padded + columns[None, :], u)
+
+
+@triton.jit
+def _write_back(z_ptr, tile, here, units, PLAN: tl.constexpr):
+    """Copy the states out of the scratch."""
+    own = tile.scratch + here + tl.arange(0, PLAN.rows)[:, None] * PLAN.padded
+    for first in range(0, PLAN.padded, PLAN.columns):
+        columns = first + tl.arange(0, PLAN.columns)
+        inside = tile.there[:, None] & (columns < units)[None, :]
+        z = tl.load(own + columns[None, :])
+        tl.store(z_ptr + tile.rows[:, None] * units + columns[None, :], z, mask=inside)
+
+
+@triton.jit
+def _descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.constexpr = 50):
     """Step until s |Y - Z| is within the goal, or does not fall in 200 steps.
 
     It is judged where products are exact: at the first step after they are formed anew, which
@@ -21,11 +85,11 @@ def descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.con
     violation over s, so that what float16 takes from the gradient stays below SPAN / 1000 of it.
 
     Returns:
-        Where the states stand in the scratch, the steps, and s |Y - Z| at the first one.
+        Where the states stand in the scratch, and the steps.
     """
     rest = _row(PLAN.rows)
     walk = Walk(0, 0, goal * 0.0, rest + 1.0, rest, _link_blocks(PLAN), _link_blocks(PLAN))
-    first, opened, earlier = goal * 0.0, goal * 0.0, goal + float("inf")
+    opened, earlier = goal * 0.0, goal + float("inf")
     floor, waited, going = goal * 0.0, 0, 1
     while (going > 0) & (walk.step < limit):
         tl.debug_barrier()
@@ -38,14 +102,13 @@ def descend(tile, layer, links, s, goal, limit, PLAN: tl.constexpr, SPAN: tl.con
             opened = tl.where(span == 0, walk.worst, opened)
             floor = tl.maximum(0.7 * goal, opened / PLAN.drop)
             span += 1
-        first = tl.where(walk.step == span, opened, first)
         going = (opened > goal).to(tl.int32)
         waited += span
         if waited >= 200:
             going = going & (opened < 0.7 * earlier).to(tl.int32)
             earlier, waited = opened, 0
     tl.debug_barrier()
-    return walk.here, walk.step, first
+    return walk.here, walk.step
 
 
 @triton.jit
@@ -98,15 +161,12 @@ def _pull(
 
 @triton.jit
 def _slope(x, link, tile, K: tl.constexpr, PLAN: tl.constexpr):
-    """Return lam (grad R(x + C) - V) of link K, zero where nothing is linked, (ROWS, WIDTH)."""
+    """Return lam (grad R(x + C) - V) of link K, zero beyond the samples, (ROWS, WIDTH)."""
     kind: tl.constexpr = PLAN.links[K]
     columns = tl.arange(0, kind.width)
     valid = (columns < link.columns)[None, :]
-    linked = tile.there
-    if kind.counted:
-        linked = linked & (tl.load(link.counted + tile.rows, mask=linked, other=0) != 0)
-    inside = linked[:, None] & valid
-    at = (tile.rows + link.ahead)[:, None] * link.columns + columns[None, :]
+    inside = tile.there[:, None] & valid
+    at = tile.rows[:, None] * link.columns + columns[None, :]
     if kind.full:
         c = tl.load(link.offset + at, mask=inside, other=0.0)
     else:
@@ -159,7 +219,7 @@ def _advanced(tile, layer, links, pushes, sizes, walk, s, PLAN: tl.constexpr):
         z, before = tl.load(at + walk.here), tl.load(at + (size - walk.here))
         ahead = z + walk.beta[:, None] * (z - before)
         pulled = ahead + tl.load(at + 3 * size) / s
-        following = PLAN.prox(pulled - gradient / s, layer.lam / s, layer.a, layer.b)
+        following = PLAN.prox(pulled - gradient / s, layer.lam / s)
         following = tl.where((units < layer.units)[None, :], following, 0.0)
         turned += (ahead - following) * (following - z)
         largest = tl.maximum(largest, tl.abs(ahead - following))

@@ -17,9 +17,9 @@ from liftednet.errors import SolverError
 from liftednet.losses import SimplexCrossEntropy, SquaredError
 from liftednet.problems import OutputFit
 from liftednet.solvers import SimplexDual, solve
-from liftednet.solvers.kernels import FusedClosedForm, FusedSimplex, device
-from liftednet.solvers.kernels.outputs import closed_form
-from liftednet.solvers.kernels.table import proximal_map
+from liftednet.solvers.kernels import device
+from liftednet.solvers.kernels.elementwise import proximal_map
+from liftednet.solvers.kernels.outputs import FusedClosedForm, FusedSimplex, closed_form
 
 PROXIMAL: tuple[Activation, ...] = (
     activations.Identity(),

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from liftednet.solvers import device_loops
-from tests.kernels.readings import Readings
+from tests.solvers.kernels.readings import Readings
 
 
 def test_a_late_number_is_that_of_some_rounds_before(as_on_a_gpu: None) -> None:

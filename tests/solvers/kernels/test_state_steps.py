@@ -15,14 +15,14 @@ from torch.nn import functional
 from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
-from liftednet.problems import Link, OutputFit, StateFit, StatesOverTime, TimeLink
+from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
-from liftednet.solvers.kernels import FusedRedBlack, FusedStates, StateBlocks
 from liftednet.solvers.kernels.device import programs
+from liftednet.solvers.kernels.elementwise import DeviceMap, proximal_map
 from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
-from liftednet.solvers.kernels.sides import side
-from liftednet.solvers.kernels.table import DeviceMap, proximal_map, state_blocks, time_blocks
+from liftednet.solvers.kernels.states import FusedStates
+from liftednet.solvers.kernels.tiles import StateBlocks, side, state_blocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 
@@ -114,19 +114,6 @@ def simplex_loss(y: Tensor, u: Tensor) -> OutputFit:
     return OutputFit(SimplexCrossEntropy(), y, joint(activations.SimplexProjection()), u, 0.5)
 
 
-def test_rows_over_time_are_found_by_64_bits(offsets: Offsets, generator: torch.Generator) -> None:
-    drive = torch.randn(3, 2, 4, generator=generator)
-    linear = joint(activations.Identity())
-    target, valid = torch.randn(3, 2, 2, generator=generator), torch.ones(3, 2, dtype=torch.bool)
-    link = TimeLink(linear, torch.eye(4, 2), torch.zeros(2), target, valid)
-    relu, lengths = joint(activations.ReLU()), torch.full((2,), 3)
-    problem = StatesOverTime(relu, drive, 0.1 * torch.eye(4), (link,), lengths, 1.0)
-    offsets.watch(drive, target)
-    FusedRedBlack(max_iterations=1, blocks=SMALL).solve(problem)
-    assert len(offsets.types) == 2
-    assert set.union(*offsets.types.values()) == {"int64"}
-
-
 class Written:
     """Stands for a Triton function: told apart by its source, which its name does not show."""
 
@@ -145,7 +132,7 @@ def test_a_kernel_is_kept_by_the_sources_of_its_functions(generator: torch.Gener
         replace(plan, gradient=Written(source)) for source in ("x / (1 + abs(x))", "x / 2")
     )
     assert str(first) == str(second)
-    identity = DeviceMap("identity_prox")
+    identity = DeviceMap("linear")
     keys = []
     for one in (first, second):
         whole = replace(SMALL.plan(20, identity, (one,)), prox=Written("w / (1 + t)"))
@@ -155,13 +142,13 @@ def test_a_kernel_is_kept_by_the_sources_of_its_functions(generator: torch.Gener
 
 @pytest.mark.parametrize("columns", [(1,), (10,), (20, 5), (33,), (64, 64), (100, 10), (256, 200)])
 def test_no_width_splits_a_tile_in_two_ways(columns: tuple[int, ...]) -> None:
-    for blocks in (state_blocks(columns), time_blocks(columns)):
-        widths = [blocks.width(number) for number in columns]
-        assert all(width >= number for width, number in zip(widths, columns, strict=True))
-        by_rows = blocks.rows >= max(*widths, blocks.columns)
-        assert by_rows or blocks.rows < min(*widths, blocks.columns)
-        assert not by_rows or blocks.rows == 16 * blocks.warps
-        assert blocks.padded(17) % blocks.columns == blocks.padded(17) % blocks.depth == 0
+    blocks = state_blocks(columns)
+    widths = [blocks.width(number) for number in columns]
+    assert all(width >= number for width, number in zip(widths, columns, strict=True))
+    by_rows = blocks.rows >= max(*widths, blocks.columns)
+    assert by_rows or blocks.rows < min(*widths, blocks.columns)
+    assert not by_rows or blocks.rows == 16 * blocks.warps
+    assert blocks.padded(17) % blocks.columns == blocks.padded(17) % blocks.depth == 0
 
 
 class Card:

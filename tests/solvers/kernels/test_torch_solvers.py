@@ -23,7 +23,7 @@ from liftednet.solvers import (
     device_loops,
     named,
 )
-from tests.kernels.readings import Readings
+from tests.solvers.kernels.readings import Readings
 from tests.solvers.registry import RUNS, Case
 
 RELU, TANH, SOFTMAX = activations.ReLU(), activations.Tanh(), activations.Softmax()

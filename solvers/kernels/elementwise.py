@@ -1,8 +1,8 @@
-"""Declared activations on the device: a forward map in torch, written out as Triton functions.
+"""Activations on the device: what they declare in torch, written out as Triton functions.
 
-The map and its slope are traced by torch into elementwise operations, each of which has a line in
-Triton; the prox follows from the two (`maps.root_prox`). A map with any other operation stays with
-torch.
+The map, its slope, and a prox in closed form are traced by torch into elementwise operations, each
+of which has a line in Triton; any other prox follows from map and slope (`maps.root_prox`). An
+activation with any other operation stays with torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import importlib.util
 import math
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,8 +21,10 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
+from liftednet.activations import Softmax
+from liftednet.divergences import Divergence, Joint
 
-_HEADER = '''"""Written from {name} by liftednet.solvers.kernels.declared."""
+_HEADER = '''"""Written from {name} by liftednet.solvers.kernels.elementwise."""
 
 import triton
 import triton.language as tl
@@ -31,7 +34,7 @@ from liftednet.solvers.kernels.maps import arctan, expm1, log1p, root_prox, sigm
 _FUNCTION = """
 
 @triton.jit
-def {name}(x, a, b):
+def {name}(x, {more}):
     zero = x * 0.0
 {body}
     return zero + ({result})
@@ -40,8 +43,8 @@ def {name}(x, a, b):
 _PROX = """
 
 @triton.jit
-def prox(w, t, a, b):
-    return root_prox(w, t, a, b, forward, slope)
+def prox(x, t):
+    return root_prox(x, t, forward, slope)
 """
 
 # By the name of the ATen operation; {0} and {1} are its arguments.
@@ -49,7 +52,7 @@ _LINES = {
     "abs": "tl.abs({0})",
     "add": "({0}) + ({1})",
     "alias": "{0}",
-    "atan": "arctan({0}, 0.0, 0.0)",
+    "atan": "arctan({0})",
     "bitwise_and": "({0}) & ({1})",
     "bitwise_not": "({0}) == 0",
     "bitwise_or": "({0}) | ({1})",
@@ -85,12 +88,12 @@ _LINES = {
     "rsqrt": "1.0 / tl.sqrt({0})",
     "scalar_tensor": "{0}",
     "sgn": "sign({0})",
-    "sigmoid": "sigmoid({0}, 0.0, 0.0)",
+    "sigmoid": "sigmoid({0})",
     "sign": "sign({0})",
     "sin": "tl.sin({0})",
     "sqrt": "tl.sqrt({0})",
     "sub": "({0}) - ({1})",
-    "tanh": "tanh({0}, 0.0, 0.0)",
+    "tanh": "tanh({0})",
     "where": "tl.where({0}, {1}, {2})",
     "zeros_like": "zero",
 }
@@ -114,8 +117,12 @@ def functions(activation: Activation) -> ModuleType | None:
     """
     try:
         source = _HEADER.format(name=type(activation).__name__)
-        source += _written("forward", activation.forward)
-        source += _written("slope", activation.slope) + _PROX
+        if activation.closed_prox:
+            source += _written("prox", activation.prox, "t")
+        if not activation.closed_prox or activation.lipschitz is not None:
+            source += _written("forward", activation.forward, "a, b")
+        if not activation.closed_prox:
+            source += _written("slope", activation.slope, "a, b") + _PROX
     except Exception:  # whatever a map does that torch cannot trace, or Triton cannot do
         return None
     path = Path(_folder().name, f"declared_{id(activation)}.py")
@@ -127,16 +134,64 @@ def functions(activation: Activation) -> ModuleType | None:
     return module
 
 
-def _written(name: str, map_: Callable[[Tensor], Tensor]) -> str:
-    """Return an elementwise torch function as a Triton function of that name."""
+@dataclass(frozen=True)
+class DeviceMap:
+    """A Triton function with the two numbers that the map of a link takes.
+
+    Attributes:
+        function: its name, so that Triton is not imported before it is needed.
+        a: a number of the link.
+        b: another one.
+        traced: the module of an activation, or None for `maps`.
+    """
+
+    function: str
+    a: float = 0.0
+    b: float = 0.0
+    traced: ModuleType | None = None
+
+    def load(self) -> Any:
+        """Return the Triton function."""
+        from . import maps
+
+        return getattr(self.traced or maps, self.function)
+
+
+def proximal_map(activation: Activation) -> DeviceMap | None:
+    """Return the prox of an activation on the device, or None where there is none."""
+    return _traced("prox", activation)
+
+
+def link_map(divergence: Divergence, units: int) -> DeviceMap | None:
+    """Return the gradient of R of a link with so many units, or None where there is none."""
+    activation = divergence.activation
+    if isinstance(divergence, Joint):
+        offset = activation.offset(units).numpy()  # made on the CPU: nothing waits for the device
+        even = bool((offset == offset[0]).all())
+        return DeviceMap("linear", float(divergence.smoothness), float(offset[0])) if even else None
+    return DeviceMap("softmax") if type(activation) is Softmax else _traced("forward", activation)
+
+
+def _traced(name: str, activation: Activation) -> DeviceMap | None:
+    module = functions(activation) if activation.per_unit else None
+    return DeviceMap(name, traced=module) if hasattr(module, name) else None
+
+
+def _written(name: str, map_: Callable[..., Tensor], more: str) -> str:
+    """Return an elementwise torch function as a Triton function of that name, of x and more."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    traced = make_fx(lambda x: map_(x), _decompositions())(torch.linspace(-1, 1, 5))
+    given = [torch.linspace(-1, 1, 5).unsqueeze(1)]
+    given += [torch.full((5, 1), 0.5)] if more == "t" else []
+    traced = make_fx(lambda *x: map_(*x), _decompositions())(*given)
     traced.graph.eliminate_dead_code()
-    body, names, result = [], {}, ""
+    names: dict[Any, str] = {}
+    body, result = [], ""
     for node in traced.graph.nodes:
         if node.op == "placeholder":
-            names[node] = "x"
+            names[node] = "t" if names else "x"
+        elif node.op == "get_attr" and getattr(traced, node.target).numel() == 1:
+            names[node] = _number(float(getattr(traced, node.target)))
         elif node.op == "output":
             result = _argument(names, node.args[0])
         elif node.op == "call_function":
@@ -144,7 +199,7 @@ def _written(name: str, map_: Callable[[Tensor], Tensor]) -> str:
             body.append(f"    {names[node]} = {_line(names, node)}")
         else:
             raise _UnknownOperationError(node.op)
-    return _FUNCTION.format(name=name, body="\n".join(body), result=result)
+    return _FUNCTION.format(name=name, more=more, body="\n".join(body), result=result)
 
 
 def _decompositions() -> Any:

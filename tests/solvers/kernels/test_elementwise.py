@@ -13,10 +13,10 @@ from liftednet.divergences import tight
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
-from liftednet.solvers.kernels import FusedStates, StateBlocks
-from liftednet.solvers.kernels.declared import functions
+from liftednet.solvers.kernels.elementwise import functions, link_map, proximal_map
 from liftednet.solvers.kernels.outputs import closed_form
-from liftednet.solvers.kernels.table import link_map, proximal_map
+from liftednet.solvers.kernels.states import FusedStates
+from liftednet.solvers.kernels.tiles import StateBlocks
 
 
 class SquarePlus(Activation):
