@@ -183,7 +183,7 @@ class WeightDescent:
         inputs: X less the shift of the design, in float32.
         cross: [X, 1]'V + 2 rho W_0 / lam, (inputs + 1, units).
         pull_back: 2 rho / lam on the rows of W and 0 on that of b, (inputs + 1, 1).
-        system: the preconditioner.
+        system: the Cholesky factor of the preconditioner, float64.
         anchor: the last one.
     """
 
@@ -191,7 +191,7 @@ class WeightDescent:
     inputs: Tensor
     cross: Tensor
     pull_back: Tensor
-    system: Preconditioner
+    system: Tensor
     anchor: Anchor
 
     def inner(self, a: Tensor, b: Tensor) -> Tensor:
@@ -238,7 +238,8 @@ class WeightDescent:
         squares of what is left there vanish, and the length of a step is their ratio.
         """
         columns = gradient.abs().amax(0, keepdim=True)
-        return self.system.solve(gradient.where(columns > self._at_rest, 0.0))
+        right = gradient.where(columns > self._at_rest, 0.0).double()
+        return torch.cholesky_solve(right, self.system).to(gradient)
 
     @cached_property
     def _at_rest(self) -> Tensor:
@@ -303,25 +304,8 @@ def _pull(x: Tensor, bias: bool, v: Tensor) -> Tensor:
     return torch.cat([moment, v.sum(0, keepdim=True)]) if bias else moment
 
 
-@dataclass(frozen=True)
-class Preconditioner:
-    """The Cholesky factor of sum_i w_i [x_i, 1][x_i, 1]' + 2 rho / lam I, float64.
-
-    Attributes:
-        lower: the factor, (inputs + 1, inputs + 1) with a bias.
-    """
-
-    lower: Tensor
-
-    def solve(self, right: Tensor) -> Tensor:
-        """Return the solution for a right-hand side (inputs + 1, units), in its precision."""
-        return torch.cholesky_solve(right.double(), self.lower).to(right)
-
-
-def preconditioner(
-    problem: WeightFit, inputs: Tensor, u: Tensor, pull_back: Tensor
-) -> Preconditioner:
-    """Return the factor at pre-activations u, (samples, units).
+def preconditioner(problem: WeightFit, inputs: Tensor, u: Tensor, pull_back: Tensor) -> Tensor:
+    """Return the Cholesky factor of sum_i w_i [x_i, 1][x_i, 1]' + 2 rho / lam I, float64.
 
     w_i is the curvature of R at u_i, averaged over the units; the sum is estimated from a sample
     of the rows, drawn half by w and half evenly.
@@ -341,7 +325,7 @@ def preconditioner(
         rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     (system,) = processes.total(((rows * weights.unsqueeze(1)).T @ rows).double())
     system.diagonal().add_(pull_back[:, 0])
-    return Preconditioner(jittered_cholesky(system))
+    return jittered_cholesky(system)
 
 
 def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
@@ -366,14 +350,9 @@ def mean_curvature(problem: WeightFit, u: Tensor) -> Tensor:
     return curvature.clamp(min=LEAST_CURVATURE) / _PROBE
 
 
-def rows_used(samples: int, features: int) -> int:
-    """Return how many samples a preconditioner is made from."""
-    return min(samples, _ROWS_PER_FEATURE * features)
-
-
 def _sampled(inputs: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     samples = int(processes.total_of(len(inputs)))
-    count = rows_used(samples, inputs.shape[1] + 1)
+    count = min(samples, _ROWS_PER_FEATURE * (inputs.shape[1] + 1))
     if samples == count:
         return inputs, weights.to(inputs)
     exact = weights.double()

@@ -114,7 +114,8 @@ class _Standing:
         found, failed = torch.linalg.solve_ex(system, right)[:2]
         if not problem.penalty.smooth or bool(failed) or not bool(found.isfinite().all()):
             found = torch.linalg.lstsq(system.cpu(), right.cpu(), driver="gelsd").solution
-        return found.reshape(self.value.shape).to(self.value)
+        direction: Tensor = found.reshape(self.value.shape).to(self.value)
+        return direction
 
 
 def proximal(problem: WeightFit, stacked: Tensor, t: float) -> Tensor:

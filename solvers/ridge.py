@@ -42,25 +42,26 @@ class Factor:
     rho: float
     lower: Tensor
 
-    def serves(self, design: Design, curvature: float, rho: float) -> bool:
-        """Say whether the factor is that of these data."""
-        return (self.design, self.curvature, self.rho) == (design, curvature, rho)
-
     def solve(self, right: Tensor) -> Tensor:
         """Return the solution for a right-hand side."""
         return products.solved(self.lower, right)
 
 
-def factor(design: Design, curvature: float, rho: float, previous: Factor | None = None) -> Factor:
+def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     """Factor the ridge system; the previous factor is returned where it is that of these data.
 
     Raises:
         SolverError: the matrix is not positive definite in float64.
     """
-    if previous is not None and previous.serves(design, curvature, rho):
+    if not problem.design.wide:
+        _ = problem.cross  # in one pass with the Gram matrix
+    design, (curvature, rho) = problem.design.centered, _system(problem)
+    data = design, curvature, rho
+    if previous is not None and (previous.design, previous.curvature, previous.rho) == data:
         return previous
     if design.wide:
-        centered = _centered(design)
+        inputs = design.shifted.double()
+        centered = inputs - inputs.mean(0) if design.bias else inputs
         system = centered @ centered.T
         system.diagonal().add_(2 * rho / curvature)
     else:
@@ -158,12 +159,6 @@ def _rough(problem: WeightFit) -> WeightFit | None:
     return problem.rough
 
 
-def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
-    if not problem.design.wide:
-        _ = problem.cross  # in one pass with the Gram matrix
-    return factor(problem.design.centered, *_system(problem), previous)
-
-
 def _system(problem: WeightFit) -> tuple[float, float]:
     assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by obstacle
     smoothness = problem.divergence.smoothness
@@ -197,17 +192,11 @@ def _from_samples(problem: WeightFit, system: Factor) -> Tensor:
     design, center = problem.design.centered, problem.penalty.center
     left, inputs = problem.pulled.double(), design.shifted.double()
     left = (left - problem.divergence.offset(left)) / problem.divergence.smoothness
+    shift = left.new_zeros(()) if center is None else center.to(left)
     if center is not None:
-        left = left - inputs @ center.to(left)
+        left = left - inputs @ shift
     if not design.bias:
-        move = inputs.T @ system.solve(left)
-        return move if center is None else move + center.to(move)
+        return inputs.T @ system.solve(left) + shift
     mean, middle = left.mean(0), inputs.mean(0)
     move = (inputs - middle).T @ system.solve(left - mean)
-    matrix = move if center is None else move + center.to(move)
-    return torch.cat([matrix, (mean - middle @ move).unsqueeze(0)])
-
-
-def _centered(design: Design) -> Tensor:
-    inputs = design.shifted.double()
-    return inputs - inputs.mean(0) if design.bias else inputs
+    return torch.cat([move + shift, (mean - middle @ move).unsqueeze(0)])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from liftednet.errors import DataError
-from liftednet.solvers.gradient.gradients import Closure, check_gradients
+from liftednet.solvers.gradient.frank_wolfe import Closure, check_gradients
 from liftednet.solvers.gradient.temporal import TemporalParts, part_norm
 
 State = Any

@@ -14,7 +14,7 @@ from torch.optim.optimizer import ParamsT
 
 from liftednet.errors import DataError
 
-from .gradients import Closure, check_gradients, needs_closure, positive
+from .frank_wolfe import Closure, check_gradients, needs_closure, positive
 
 Consumer = Callable[[int, list[Tensor]], None]
 

@@ -18,22 +18,6 @@ def reference(case: Case) -> Solution[Any]:
     return solve(case.build(torch.float64), "reference")
 
 
-@cache
-def solved(case: Case, solver: str, dtype: torch.dtype) -> Solution[Any]:
-    return solve(case.build(dtype), solver)
-
-
-@pytest.mark.parametrize(("case", "solver", "dtype"), RUNS, ids=str)
-def test_agrees_with_the_reference(case: Case, solver: str, dtype: torch.dtype) -> None:
-    expected = reference(case)
-    solution = solved(case, solver, dtype)
-    assert solution.status is Status.SOLVED
-    assert solution.solver == solver
-    gap = abs(solution.objective - expected.objective) / (1 + abs(expected.objective))
-    assert gap <= (1e-6 if dtype is torch.float64 else 1e-4)
-    assert solution.residual <= (1e-8 if dtype is torch.float64 else 1e-5)
-
-
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_reference_certifies_itself(case: Case) -> None:
     assert reference(case).residual <= 2e-4  # of the piecewise quadratic stand-ins
@@ -41,11 +25,14 @@ def test_the_reference_certifies_itself(case: Case) -> None:
 
 
 @pytest.mark.parametrize(("case", "solver", "dtype"), RUNS, ids=str)
-def test_a_warm_start_at_the_solution_returns_at_once(
-    case: Case, solver: str, dtype: torch.dtype
-) -> None:
-    first = solved(case, solver, dtype)
-    second = solve(case.build(dtype), solver, start=first.value)
+def test_agrees_with_the_reference(case: Case, solver: str, dtype: torch.dtype) -> None:
+    expected, solution = reference(case), solve(case.build(dtype), solver)
+    assert solution.status is Status.SOLVED
+    assert solution.solver == solver
+    gap = abs(solution.objective - expected.objective) / (1 + abs(expected.objective))
+    assert gap <= (1e-6 if dtype is torch.float64 else 1e-4)
+    assert solution.residual <= (1e-8 if dtype is torch.float64 else 1e-5)
+    second = solve(case.build(dtype), solver, start=solution.value)  # returns at once
     assert second.status is Status.SOLVED
     if not solver.endswith(("closed-form", "simplex-dual", "-simplex")):  # which use no start
         assert second.iterations <= 4

@@ -76,8 +76,11 @@ def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
     return _forward(model.fit(x, y)._blocks), start
 
 
-@forms
-@pytest.mark.parametrize("loss", [SquaredError(), CrossEntropy()], ids=repr)
+@pytest.mark.parametrize(
+    ("form", "loss"),
+    [*((form, SquaredError()) for form in FORMS), (NormalEquations, CrossEntropy())],
+    ids=[*NAMES, "classes"],
+)
 def test_a_network_ends_where_no_bounded_method_of_scipy_goes_on(form, loss, generator):
     x = normal(generator, 25, 3)
     score = x[:, :1] + x[:, 1:2] + x[:, 2:].sin() + 0.1 * normal(generator, 25, 1)

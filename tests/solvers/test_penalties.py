@@ -29,6 +29,7 @@ from liftednet.penalties import (
     SpectralNorm,
     SquaredFrobenius,
 )
+from liftednet.solution import Status
 from liftednet.solvers import solve
 from tests.solvers.registry import weight_fit
 
@@ -108,3 +109,18 @@ def test_the_mean_of_the_inputs_costs_no_steps(penalty: Any) -> None:
     )
     assert torch.allclose(near.value.matrix, moved.value.matrix, atol=1e-6)
     assert moved.iterations <= 1.2 * near.iterations
+
+
+def test_an_ill_conditioned_lasso_is_solved():
+    """First-order steps alone stall on columns of sizes from 1 to 1e-4."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+    x = x * torch.logspace(0, -4, 4, dtype=torch.float64)
+    targets = 20 * torch.randn(12, 1, generator=generator, dtype=torch.float64)
+    fit = WeightFit(joint(activations.Identity()), Design(x, bias=False), targets, L1(1e-4))
+    found = solve(fit, "proximal-weights")
+    assert found.status is Status.SOLVED
+    gradient = (x.T @ (x @ found.value.matrix - targets))[:, 0]  # is -rho sign(w), or within rho
+    w = found.value.matrix[:, 0]
+    assert torch.allclose(gradient[w != 0], -1e-4 * w[w != 0].sign(), rtol=0, atol=1e-8)
+    assert bool((gradient[w == 0].abs() <= 1e-4).all())

@@ -63,9 +63,8 @@ def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(
     assert math.isclose(inner(found, given_gradients) / largest, least, rel_tol=1e-9)
 
 
-@pytest.mark.parametrize("p", POWERS)
-def test_no_gradient_no_step(p: float) -> None:
-    assert not Ball(p, 1.0).minimizer([torch.zeros(2, 2)])[0].any()
+def test_no_gradient_no_step() -> None:
+    assert not any(Ball(p, 1.0).minimizer([torch.zeros(2, 2)])[0].any() for p in POWERS)
 
 
 @pytest.mark.parametrize(

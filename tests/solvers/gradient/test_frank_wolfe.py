@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -218,3 +219,12 @@ def test_sparse_gradients_are_refused() -> None:
     with pytest.raises(DataError, match="Sparse"):
         FrankWolfe(table.parameters(), lr=0.1).step(closure)
     assert torch.equal(table.weight, before)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"lr": "a"}, {"lr": None}, {"p": "2"}, {"radius": "2"}, {"radius": True}]
+)
+def test_frank_wolfe_refuses_what_is_no_number(settings: dict[str, Any]) -> None:
+    (name,) = settings
+    with pytest.raises(DataError, match=f"{name} must be"):
+        FrankWolfe([nn.Parameter(torch.ones(2))], **{"lr": 0.1, **settings})

@@ -214,3 +214,21 @@ def test_bad_input_is_refused_before_any_weight_changes() -> None:
     assert torch.equal(before, flat([p.detach() for p in model.parameters()]))
     with pytest.raises(DataError, match="no parameter"):
         temporal_norms(nn.Identity(), lambda: torch.zeros(()))
+
+
+def test_a_recurrence_that_takes_a_sequence_in_one_call_is_refused() -> None:
+    recurrence = nn.RNN(3, 4)
+    before = [parameter.clone() for parameter in recurrence.parameters()]
+    descent = TemporalSimplexDescent(
+        recurrence.parameters(), recurrence, 0.1, threshold=1.0, generator=torch.Generator()
+    )
+
+    def closure() -> Tensor:
+        loss: Tensor = recurrence(torch.ones(6, 2, 3))[0].square().sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(DataError, match=r"RNN once.*RNNCell"):
+        descent.step(closure)
+    for old, parameter in zip(before, recurrence.parameters(), strict=True):
+        torch.testing.assert_close(parameter.detach(), old.detach(), rtol=0, atol=0)
