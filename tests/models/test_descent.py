@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -105,26 +104,6 @@ def test_a_rise_is_an_error_and_the_last_good_state_stays():
     assert all(
         old.matrix.equal(new.matrix) for old, new in zip(weights, model.weights, strict=True)
     )
-
-
-def _interrupt_at(step: int) -> Callable[[object], None]:
-    seen = iter(range(1000))
-
-    def report(_: object) -> None:
-        if next(seen) == step:
-            raise KeyboardInterrupt
-
-    return report
-
-
-def test_an_interrupt_keeps_what_is_done():
-    x, y = labeled()
-    model = full((4, 5, 3), sweeps=50, tolerance=1e-12)
-    model.fit(x, y, on_step=_interrupt_at(4))
-    assert model.trace is not None and model.trace.ending is Ending.INTERRUPTED
-    assert len(model.trace.steps) == 5
-    assert model.objective() == pytest.approx(model.trace.steps[-1].objective)
-    assert model.objective() < model.trace.start
 
 
 def test_it_ends_when_no_block_moves_any_more():

@@ -10,7 +10,9 @@ from sklearn.datasets import load_diabetes, load_iris
 from liftednet import LiftedClassifier, LiftedRegressor, activations, losses
 from liftednet.layers import concatenate, convolution, delay, dense
 from liftednet.models import FullBatch, Lifted, LiftedMLP, LiftedRNN, Minibatch, preparation
+from liftednet.models.data import prepared
 from liftednet.models.settings import Settings
+from liftednet.models.standardization import standardization_of
 from liftednet.network import Network
 
 GENERATOR = torch.Generator().manual_seed(6)
@@ -34,6 +36,15 @@ def test_a_regression_does_not_answer_to_a_column_that_stood_still(method, const
     still, moved = with_column(x, constant), with_column(x, 8.0)
     model = LiftedRegressor((20,), method=method, random_state=0).fit(still, y)
     assert np.allclose(model.predict(moved), model.predict(still), atol=1e-2)  # it was 172
+
+
+def test_what_rounding_leaves_of_a_constant_column_is_zero():
+    network, x = Network(), torch.tensor(with_column(X, 0.1 + 1e-16 * (np.arange(80) % 2)))
+    given = network.input(5)
+    network.loss(losses.SquaredError(), dense(given, 1))
+    data = prepared(network, x, X[:, :1])
+    seen = standardization_of(network, data).of(data).values[given]
+    assert seen.bool().any(0).tolist() == [True] * 4 + [False]
 
 
 def test_a_classifier_does_not_either_and_answers_to_a_column_that_hardly_moved():

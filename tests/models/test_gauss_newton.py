@@ -17,7 +17,7 @@ from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, GaussNewton, LiftedRNN, Step, settings
+from liftednet.models import Ending, GaussNewton, LiftedRNN, settings
 from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.penalties import Nonnegative, SpectralNorm
@@ -252,23 +252,6 @@ def test_more_weights_than_a_square_matrix_can_hold_are_no_obstacle(generator):
     assert sum(layer.stacked().numel() for layer in model.weights) == 10_502
     assert model.trace is not None
     assert all(after < before for before, after in pairwise(model.trace.objectives))
-
-
-def test_an_interrupt_keeps_the_last_step(generator):
-    model = small_model(method=GaussNewton(5), dtype=torch.float32)
-    x, y = small_task(model, False, generator)
-
-    def interrupt(step: Step) -> None:
-        if step.number == 1:
-            raise KeyboardInterrupt
-
-    model.fit(x, y, on_step=interrupt)
-    assert model.trace is not None
-    assert model.trace.ending is Ending.INTERRUPTED
-    assert len(model.trace.steps) == 2
-    assert model.objective() == pytest.approx(model.trace.objectives[-1], rel=1e-4)
-    assert "not fitted" not in repr(model)
-    assert "hidden_size=[3]" in repr(small_model()) and "not fitted" in repr(small_model())
 
 
 def test_without_options_an_echo_is_learned_by_tight_steps_of_all_weights():
