@@ -129,7 +129,7 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
         True
     """
     archive = read(path)
-    if archive.kind not in _KINDS:
+    if str(archive.kind) not in _KINDS:  # in a damaged file it may be anything
         raise DataError(f"{path} holds a {archive.kind!r}; this liftednet loads {_names()}.")
     try:
         return _unpacked(archive, _KINDS[archive.kind], activations, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -147,14 +148,12 @@ def data_for(network: Network, dtype: torch.dtype, last: bool = False) -> tuple[
     )
 
 
-def fitted(
-    name: str, dtype: torch.dtype = torch.float64, last: bool = False, **options: Any
-) -> tuple[Lifted, Any]:
-    """Return a network after a sweep, in float32 after two epochs, and its X."""
+@cache
+def fitted(name: str, dtype: torch.dtype = torch.float64, last: bool = False) -> tuple[Lifted, Any]:
+    """Return a network after a sweep, in float32 after two epochs, and its X; not to be changed."""
     network = NETWORKS[name]()
     x, y = data_for(network, dtype, last)
     double = dtype is torch.float64
     method = FullBatch(1, extrapolation=False) if double else Minibatch(2, batch_size=6)
-    how = {"method": method, "lam": 1.0, "rho": 1e-3, "standardize": False, "dtype": dtype}
-    model = Lifted(network, **{**how, **options})
+    model = Lifted(network, lam=1.0, rho=1e-3, method=method, standardize=False, dtype=dtype)
     return model.fit(x, y), x

@@ -9,12 +9,9 @@ import torch
 from torch import nn
 
 from liftednet.activations import ReLU
-from liftednet.check import check_activation
 from liftednet.command.demo import (
-    PLANS,
     Plan,
     Setting,
-    SquarePlus,
     all_curves,
     draw_curves,
     run_demo,
@@ -29,7 +26,6 @@ from liftednet.command.demo_starts import (
     Schedule,
     Task,
     accuracy,
-    best_on_validation,
     compare,
     drawn,
     drawn_starts,
@@ -46,10 +42,6 @@ def task() -> Task:
     x = 3 * torch.eye(3)[y] + torch.randn(90, 3, generator=generator)
     parts = [Samples(x[rows], y[rows]) for rows in torch.arange(90).split(30)]
     return Task((3, 8, 3), ReLU(), *parts)
-
-
-def test_the_declared_activation_holds() -> None:
-    assert check_activation(SquarePlus()).passed
 
 
 def matrix(network: nn.Sequential, layer: int) -> torch.Tensor:
@@ -74,11 +66,6 @@ def test_the_control_keeps_the_hidden_layer_and_fits_the_output(task) -> None:
     gradients = torch.autograd.grad(loss, list(control[2].parameters()))
     assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-2
     assert accuracy(control, task.train) > accuracy(start, task.train)
-
-
-def test_settings_are_chosen_on_the_validation_samples(task) -> None:
-    candidates = [drawn("kaiming"), fitted_output(0.1)]
-    assert best_on_validation(task, candidates, seed=0) == 1
 
 
 def test_every_start_is_trained_with_every_seed_and_rate(task) -> None:
@@ -142,12 +129,6 @@ def test_without_matplotlib_the_demo_goes_on(tmp_path, monkeypatch) -> None:
     said = draw_curves(curves_with([0.9], [0.8]), tmp_path / "picture.png", "digits")
     assert "pip install 'liftednet[plots]'" in said
     assert not (tmp_path / "picture.png").exists()
-
-
-def test_as_many_settings_are_tried_for_the_lifted_start_as_for_the_control() -> None:
-    for plan in PLANS.values():
-        assert len(plan.settings) == len(plan.rhos)
-        assert len(plan.schedule.rates) == 2
 
 
 def test_the_whole_demo_at_toy_size(tmp_path, capsys) -> None:

@@ -127,15 +127,6 @@ def test_a_disk_that_fills_is_one_line(here, monkeypatch):
     assert "No space left on device" in refused("predict", "iris.st", "iris.csv")
 
 
-def test_an_array_of_an_own_name_is_the_inputs_of_later_data_too(here):
-    np.savez("own.npz", features=X, kind=NAMES.astype(str), few=X[:3])
-    given = ["own.npz", "--columns", "features", "--target", "kind", "--max-iter", "60"]
-    done("train", *given, "--output", "own.st")
-    assert "0.9" in done("evaluate", "own.st", "own.npz")
-    given[2] = "features,few"
-    assert "other numbers of samples: (150, 4), (3, 4)" in refused("train", *given)
-
-
 def test_several_outputs_are_several_columns(here):
     head, *found = rows(done("predict", "both.st", "diabetes.npz"))
     assert head == ["both 1", "both 2"]
