@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,25 +13,26 @@ from torch import Tensor
 
 from liftednet import errors, processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError, telling_of_memory
-from liftednet.layers.expression import TIME, value_of
+from liftednet.errors import DataError, DeclarationError, telling_of_memory
+from liftednet.layers.expression import TIME, Expression, Input, value_of
+from liftednet.layers.time import Turn
 from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights
 from liftednet.solvers import solve
 from liftednet.storage import Description
+from liftednet.validation import as_tensor, require_finite
 
 from .block import Blocks, Structure
 from .constraints import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .fingerprint import described_data
-from .forward_pass import refuse_overflow
+from .forward_pass import Moment, Values, refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, largest_residual
 from .run import Ending, Memory, Problem, Trace
 from .settings import MULTIPLIERS, Settings
 from .standardization import RAW, Standardization
-from .stream import refuse_whole_sequences, streamed
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -380,8 +381,8 @@ class Predictor(Settings):
             DeclarationError: the network needs all steps first, as one in both directions does.
         """
         structure, weights = self._known.structure, self._by_parameter()
-        refuse_whole_sequences(structure)
-        found = streamed(structure, weights, steps, self._known.standardization)
+        _refuse_whole_sequences(structure)
+        found = _streamed(structure, weights, steps, self._known.standardization)
         return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
 
     @telling_of_memory
@@ -428,3 +429,73 @@ def _by_sample(output: Tensor, term: Term, data: Data) -> Tensor:
 def _decode(term: Term, output: Tensor) -> Tensor:
     flat = term.loss.decode(output.flatten(0, -2))
     return flat.reshape(*output.shape[:-1], *flat.shape[1:])
+
+
+def _refuse_whole_sequences(structure: Structure) -> None:
+    """Raise `DeclarationError` where a network needs its last step first, or has no steps."""
+    inputs = structure.network.inputs
+    if len(inputs) != 1 or not inputs[0].sequence:
+        raise DeclarationError("a stream is for a network with one input, which is a sequence.")
+    if any(isinstance(applied.layer, Turn) for applied in structure.network.layers()):
+        raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
+
+
+def _streamed(
+    structure: Structure,
+    weights: Values,
+    steps: Iterable[Any],
+    standardization: Standardization,
+) -> Iterator[list[Tensor]]:
+    """Yield the outputs of every loss, (samples, outputs) each, step by step.
+
+    Args:
+        structure: of a network that `_refuse_whole_sequences` lets pass.
+        weights: by their parameters.
+        steps: (samples, inputs) of one step after another; samples must not change.
+        standardization: between the steps and the weights.
+
+    Raises:
+        DataError: a step has another number of features or of samples, or is not finite; or the
+            output overflows.
+    """
+    (given,) = structure.network.inputs
+    arguments = [term.argument for term in structure.network.terms]
+    like = next(iter(weights.values())).matrix
+    moment: Moment | None = None
+    samples: int | str = "samples"
+    if not isinstance(steps, Iterable):
+        raise DataError(f"a stream needs steps one after another, got {type(steps).__name__}.")
+    for number, step in enumerate(steps, start=1):
+        row = as_tensor(f"step {number}", step).to(like)
+        fits = row.ndim == 2 and row.shape[1] == given.units and len(row) > 0
+        if not fits or samples not in ("samples", len(row)):
+            raise DataError(
+                f"step {number} must have shape ({samples}, {given.units}), got {tuple(row.shape)}."
+            )
+        require_finite(f"step {number}", row)
+        row = standardization.of(Data({given: row})).like
+        if moment is None:
+            moment, samples = _before_all(structure, weights, row), len(row)
+        moment = Moment(weights, row, partial(_only_input, row), moment)
+        moment.pass_forward(structure.states, structure.activated, arguments)
+        outputs = [
+            standardization.answer(term, term.activation.forward(moment.value(term.argument)))
+            for term in structure.network.terms
+        ]
+        refuse_overflow(outputs)
+        yield outputs
+
+
+def _before_all(structure: Structure, weights: Values, row: Tensor) -> Moment | None:
+    """Return the step before all, where there are states that have one."""
+    early = [state for state in structure.states if state.early]
+    if not early:
+        return None
+    row = torch.zeros_like(row)
+    moment = Moment(weights, row, partial(_only_input, row), None, True)
+    moment.pass_forward(early, structure.activated)
+    return moment
+
+
+def _only_input(row: Tensor, expression: Expression) -> Tensor | None:
+    return row if isinstance(expression, Input) else None

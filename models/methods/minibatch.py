@@ -300,10 +300,6 @@ class BatchSteps:
         """Go on with another problem of the same network."""
         self.gradients.structure = structure
 
-    def snapshot(self) -> list[Weights]:
-        """Return the weights, which the next step replaces."""
-        return self.weights
-
     def memory(self) -> Memory:
         """Return what the next step depends on."""
         return {
