@@ -32,7 +32,7 @@ class DirectModel(LocalModel):
     it is held, the system is solved in the rest, and the step ends at the ends that it meets.
     """
 
-    corrections = 10  # by a factor that is there
+    corrections = 10  # second-order ones at most, all by the Cholesky factor of the step
 
     @abstractmethod
     def curved(self, direction: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class DirectModel(LocalModel):
         """Return the columns of weights that are free, (..., those)."""
         return weights if self._among is None else weights.index_select(-1, self._among)
 
-    def spread(self, weights: Tensor) -> Tensor:
+    def padded(self, weights: Tensor) -> Tensor:
         """Return numbers of weights that are free beside 0 for others, (parameters,)."""
         if self._among is None:
             return weights
@@ -104,7 +104,7 @@ class NormalEquations(DirectModel):
     def solver(self, damping: float) -> Product:
         """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
         solve = _solver(self._curvature, damping)
-        return lambda b: self.spread(solve(self.chosen(b)))
+        return lambda b: self.padded(solve(self.chosen(b)))
 
     def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
         """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these."""
@@ -114,7 +114,7 @@ class NormalEquations(DirectModel):
         if failed:
             return None
         known = 1 - among * torch.cholesky_inverse(factor).diagonal()
-        return self.spread(known), 2 * float(factor.diagonal().log().sum())
+        return self.padded(known), 2 * float(factor.diagonal().log().sum())
 
     @cached_property
     def _curvature(self) -> Tensor:
@@ -240,7 +240,7 @@ class OutputEquations(DirectModel):
             among = self.chosen(right)
             found = once(among)
             left = among - rows.T @ (rows @ found) - diagonal * found
-            return self.spread(found + once(left))
+            return self.padded(found + once(left))
 
         return solve
 
@@ -256,7 +256,7 @@ class OutputEquations(DirectModel):
             return None
         seen = torch.linalg.solve_triangular(factor, self._rows, upper=False).square().sum(0)
         logarithm = 2 * factor.diagonal().log().sum() + among.log().sum()
-        return self.spread(seen / among), float(logarithm)
+        return self.padded(seen / among), float(logarithm)
 
     def _factor(self, diagonal: Tensor) -> Tensor | None:
         """Return the Cholesky factor of I + A D^-1 A', None where there is none."""

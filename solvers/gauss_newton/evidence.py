@@ -18,9 +18,9 @@ from .steps import LevenbergMarquardt, Taken, direct
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
 _PATIENCE = 5  # looks at the evidence without a better one
-_NOTHING = 1e-30  # of the first objective: there is no noise to tell a rho by
+_NOISELESS = 1e-30  # share of the first objective: below it no noise is left to tell a rho by
 _FITTED = 0.5  # share of the answers that a first look may find fitted
-_MORE = 10.0  # times rho, from which it begins once more where it was larger
+_RESTART = 10.0  # factor on rho for the restart after weights have followed the noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     determined, determinant = found
     parts = [part.numel() for part in forward.pull]
     known = [float(part.sum()) for part in determined.split(parts)]
-    answers = processes.total_of(sum(map(_answers, forward.targets)))
+    answers = processes.total_of(sum(map(_count_answers, forward.targets)))
     squares = 2 * objective - float(forward.pulls @ model.point.square())
     noise = squares / max(answers - sum(known), 1.0)
     if not noise > 0:
@@ -85,7 +85,7 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
     return Evidence(logarithm, tuple(rhos), sum(known) / answers)
 
 
-def _answers(target: Target) -> float:
+def _count_answers(target: Target) -> float:
     """Return how many numbers a target asks for; a sample of weight 2 counts as two."""
     counted, outputs = target.counted, target.values.shape[-1]
     weight = target.weight
@@ -142,7 +142,7 @@ class Place:
         if self.fitted is None or self.fitted <= _FITTED:
             return False
         point, rhos = self.begin
-        self.point, self.rhos = point, tuple(_MORE * rho for rho in rhos)
+        self.point, self.rhos = point, tuple(_RESTART * rho for rho in rhos)
         self.begin = self.point, self.rhos
         self.logarithm, self.stale, self.fitted = -math.inf, 0, None
         return True
@@ -173,7 +173,7 @@ def steps_by_evidence(
             solver.mu = 0.0
         now = pulled_by(forward, place.rhos)
         objective = now.objective(place.point)
-        if objective <= _NOTHING * first:  # of targets that are all alike, which zero weights fit
+        if objective <= _NOISELESS * first:  # of targets that are all alike, which zero weights fit
             return True
         model = direct(now, place.point)
         found = solver.descend(model, partial(now.decrease, place.point, objective))
