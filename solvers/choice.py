@@ -103,6 +103,11 @@ def named(name: str) -> AnySolver:
 
     Raises:
         DeclarationError: there is no solver of that name.
+
+    Example:
+        >>> from liftednet.solvers import named
+        >>> named("proximal")
+        Proximal(tolerance=None, max_iterations=20000, name='proximal')
     """
     for entry in (*_TABLE, _REFERENCE):
         if entry.name == name:

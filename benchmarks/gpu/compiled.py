@@ -22,15 +22,15 @@ from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.losses import CrossEntropy
+from liftednet.solvers.kernels.device import padded_width
 from liftednet.solvers.kernels.elementwise import link_map, proximal_map
 from liftednet.solvers.kernels.output_rows import closed_form_entries, simplex_rows
 from liftednet.solvers.kernels.state_steps import state_tiles
-from liftednet.solvers.kernels.tiles import (
+from liftednet.solvers.kernels.states import (
     Goal,
     Layer,
     LinkPlan,
     TileLink,
-    padded_width,
     state_blocks,
 )
 from liftednet.solvers.kernels.tridiagonal import eliminate

@@ -22,8 +22,7 @@ from liftednet.problems import OutputFit, StateFit
 from liftednet.solvers import ClosedForm, Proximal, SimplexDual
 from liftednet.solvers.kernels.elementwise import proximal_map
 from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
-from liftednet.solvers.kernels.states import FusedStates
-from liftednet.solvers.kernels.tiles import StateBlocks, state_blocks
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks, state_blocks
 
 _SMALL = StateBlocks(16, depth=16, columns=16)
 

@@ -104,7 +104,7 @@ class CompiledSmall(Solver[StateFit, Tensor, None]):
         self, problem: StateFit, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:
         """Return the minimizer to the tolerance."""
-        from .small_rows import newton_each
+        from .dense_rows import newton_each
 
         started = time.perf_counter()
         own = own_map(problem.divergence)

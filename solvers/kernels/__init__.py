@@ -6,7 +6,7 @@ that fails it is left aside, with one warning. float64 stays with torch, but for
 time. Triton is imported when the first kernel runs. Under TRITON_INTERPRET=1, set before that, the
 kernels run on the CPU, slowly: that is how they are tested.
 
-Block sizes come from `tiles`; `FusedStates(blocks=StateBlocks(...))` overrides them. A state fit
+Block sizes stand in `states`; `FusedStates(blocks=StateBlocks(...))` overrides them. A state fit
 needs memory for its states, for judging some of them, and a scratch of some tens of megabytes;
 where that is not there, the error names the bytes needed and free, and how many samples would fit.
 

@@ -147,6 +147,11 @@ def require_room(
     )
 
 
+def padded_width(columns: int) -> int:
+    """Return a number of columns, rounded up to a power of two, at least 16."""
+    return max(16, 1 << (columns - 1).bit_length())
+
+
 def serves(right: Tensor) -> bool:
     """Say whether the kernel is the one to take a system: on a GPU, with at most 64 units."""
     return right.is_cuda and right.shape[2] <= _MOST_UNITS and has_triton()
@@ -166,7 +171,7 @@ def eliminated(blocks: Tensor, between: Tensor, free: Tensor, right: Tensor) -> 
 
     steps, samples, units = right.shape
     value = torch.empty_like(right, memory_format=torch.contiguous_format)
-    width = max(16, 1 << (units - 1).bit_length())
+    width = padded_width(units)
     with on_device(right):
         eliminate[(samples,)](
             blocks.contiguous(),

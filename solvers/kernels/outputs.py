@@ -17,9 +17,8 @@ from liftednet.solution import Solution, Status
 
 from ..base import default_tolerance, judged
 from ..output import kept_positive
-from .device import Kernel, on_device, refusal, require_room
+from .device import Kernel, on_device, padded_width, refusal, require_room
 from .elementwise import DeviceMap, proximal_map
-from .tiles import padded_width
 
 _MOST_CLASSES = 1024
 _BLOCK = 1024  # entries of a program in a closed form

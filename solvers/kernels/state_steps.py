@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import Tile, Walk
+from .states import Tile, Walk
 
 
 @triton.jit(do_not_specialize=["samples", "limit"])  # one kernel for any of them

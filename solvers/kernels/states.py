@@ -1,38 +1,308 @@
-"""State fits on the device: one launch runs all steps for every tile of samples."""
+"""State fits on the device: one launch runs all steps for every tile of samples.
+
+What the kernel takes stands here, too: links and layer in groups, and the sizes of its blocks.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from liftednet.activations import ReLU
-from liftednet.divergences import joint
+from liftednet.divergences import Divergence, joint
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
 from .. import device_loops
 from ..base import default_tolerance, judged
 from ..state_links import states_refusal, terms
-from .device import Kernel, on_device, programs, refusal, require_room
-from .elementwise import proximal_map
-from .tiles import (
-    Goal,
-    Layer,
-    Side,
-    StateBlocks,
-    link_refusal,
-    side,
-    state_blocks,
-    width_refusal,
-)
+from .device import Kernel, on_device, padded_width, programs, refusal, require_room
+from .elementwise import DeviceMap, link_map, proximal_map
 
+_WIDEST = 256  # columns of a link whose gradient stays in registers
 _SHARE = 0.3  # of the tolerance, at which steps end: it holds for Z where they judge Y
 _SLACK = 1.001  # of s over the smoothness of the links
 _LEAST = 1e-3  # of s over lam, for links that are all but zero
+
+
+class Layer(NamedTuple):
+    """The layer whose states are solved for.
+
+    Attributes:
+        units: how many.
+        lam: the weight of Phi.
+    """
+
+    units: int
+    lam: float
+
+
+class TileLink(NamedTuple):
+    """One link.
+
+    Attributes:
+        weight: W, (units, columns), both rounded up and zero beyond its size.
+        half: W over its largest entry, in float16.
+        largest: that entry, ().
+        offset: C, (samples, columns) where it is full, else (columns,).
+        target: V, (samples, columns).
+        columns: of W, not rounded up.
+        lam: the weight of the link.
+        a: a number of its activation.
+        b: another one.
+    """
+
+    weight: Any
+    half: Any
+    largest: Any
+    offset: Any
+    target: Any
+    columns: int
+    lam: float
+    a: float
+    b: float
+
+
+class Goal(NamedTuple):
+    """Where the steps of a launch lead.
+
+    Attributes:
+        scratch: (programs, 4, rows, padded), for the states of a tile.
+        step_size: s, at least the links' smoothness, ().
+        violation: the s |Y - Z| at which a tile ends, ().
+    """
+
+    scratch: Any
+    step_size: Any
+    violation: Any
+
+
+class Tile(NamedTuple):
+    """The samples of a program, inside a kernel.
+
+    Attributes:
+        scratch: the states, those before them, U, and what pulls at them, (4, ROWS, PADDED).
+        rows: which samples, (ROWS,) int64.
+        there: whether there is such a sample, (ROWS,).
+    """
+
+    scratch: Any
+    rows: Any
+    there: Any
+
+
+class Walk(NamedTuple):
+    """Where the steps of a tile stand, inside a kernel.
+
+    Attributes:
+        here: where Z stands in the scratch.
+        step: how many steps were made.
+        worst: s |Y - Z+| of the last one.
+        momentum: of each sample, (ROWS,).
+        beta: how far Y is ahead of Z, (ROWS,).
+        seen: Z W for each link, (ROWS, WIDTH).
+        moved: (Z - the states before) W for each link.
+    """
+
+    here: Any
+    step: Any
+    worst: Any
+    momentum: Any
+    beta: Any
+    seen: Any
+    moved: Any
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """What a kernel is compiled for in a link.
+
+    Attributes:
+        gradient: of R, a Triton function.
+        full: whether C has a row for each sample.
+        width: columns of W, rounded up to a power of two.
+    """
+
+    gradient: Any
+    full: bool
+    width: int
+
+
+@dataclass(frozen=True)
+class TilePlan:
+    """What a kernel is compiled for.
+
+    Attributes:
+        prox: of Phi, a Triton function.
+        links: one plan for each link.
+        rows: samples of a tile.
+        depth: units in one part of an exact product with W.
+        columns: units in one part of the other products.
+        padded: units, rounded up to a multiple of both.
+        drop: by how much the violation falls until products are formed anew.
+    """
+
+    prox: Any
+    links: tuple[LinkPlan, ...]
+    rows: int
+    depth: int
+    columns: int
+    padded: int
+    drop: float
+
+    @property
+    def cache_key(self) -> str:
+        """What Triton keeps compiled kernels by: the functions' sources, which no name tells."""
+        functions = (self.prox, *(link.gradient for link in self.links))
+        return " ".join([str(self), *(function.cache_key for function in functions)])
+
+
+@dataclass(frozen=True)
+class StateBlocks:
+    """The sizes of a state kernel.
+
+    Attributes:
+        rows: samples of a tile.
+        depth: units in one part of an exact product with W.
+        columns: units in one part of the other products.
+        least: columns to which a narrower link is filled up. Above `rows`, the compiler deals out a
+            tile by its columns to the warps; with `rows` and `columns` at least as large as all
+            links, by its rows, of which each warp needs 16 of its own. A mixture repeats the work.
+        warps: of a program.
+        stages: of the pipeline that loads W and the states.
+        programs: on each multiprocessor.
+        drop: by how much a violation falls until products in float16 are formed anew in split TF32.
+    """
+
+    rows: int
+    depth: int = 32
+    columns: int = 64
+    least: int = 16
+    warps: int = 8
+    stages: int = 3
+    programs: int = 1
+    drop: float = 256.0
+
+    def padded(self, units: int) -> int:
+        """Return the units, rounded up to whole parts."""
+        part = max(self.columns, self.depth)
+        return -(-units // part) * part
+
+    def width(self, columns: int) -> int:
+        """Return the columns of a link, rounded up to a power of two."""
+        return max(self.least, padded_width(columns))
+
+    def scratch(self, units: int) -> int:
+        """Return how many entries the scratch of a program has."""
+        return 4 * self.rows * self.padded(units)
+
+    def plan(self, units: int, proximal: DeviceMap, links: tuple[LinkPlan, ...]) -> TilePlan:
+        """Return what a kernel is compiled for."""
+        sizes = self.rows, self.depth, self.columns, self.padded(units)
+        return TilePlan(proximal.load(), links, *sizes, self.drop)
+
+
+_NARROW = StateBlocks(32, columns=32, warps=2, programs=4)  # for links of at most 32 columns
+# By the columns of all links, rounded up; larger ones do not fit the registers and shared memory
+# of an H200 (`python -m benchmarks.gpu --compile`). As many programs as its registers hold at once.
+_STATE_BLOCKS = {
+    64: _NARROW,
+    128: StateBlocks(32, least=64),
+    512: StateBlocks(16, depth=16, least=32),
+}
+
+
+def width_refusal(columns: Sequence[int]) -> str | None:
+    """Return why links with so many columns each cannot be served, or None."""
+    if max(columns) > _WIDEST or _blocks(columns) is None:
+        return (
+            f"it serves links of at most {_WIDEST} columns each and {max(_STATE_BLOCKS)} together, "
+            f"not {', '.join(map(str, columns))}"
+        )
+    return None
+
+
+def state_blocks(columns: Sequence[int]) -> StateBlocks:
+    """Return the sizes for links with so many columns each."""
+    blocks = _blocks(columns)
+    assert blocks is not None  # asked for by obstacle
+    return blocks
+
+
+def _blocks(columns: Sequence[int]) -> StateBlocks | None:
+    for total, blocks in _STATE_BLOCKS.items():
+        narrow = blocks is not _NARROW or max(columns) <= blocks.rows
+        if narrow and sum(map(blocks.width, columns)) <= total:
+            return blocks
+    return None
+
+
+@dataclass(frozen=True)
+class Side:
+    """A link of a launch: what it brings, and what the kernel is compiled for."""
+
+    link: TileLink
+    plan: LinkPlan
+
+
+def link_refusal(divergence: Divergence, weight: Tensor) -> str | None:
+    """Return why no kernel can take a link, or None."""
+    activation = divergence.activation
+    if divergence.smoothness is None:
+        return f"it needs a Lipschitz constant of {activation!r}"
+    if link_map(divergence, weight.shape[1]) is None:
+        return f"there is no kernel for a link to {activation!r}"
+    return None
+
+
+def padded(weight: Tensor, blocks: StateBlocks) -> Tensor:
+    """Return W with zeros beyond its size, (rows, columns), both rounded up."""
+    units, columns = weight.shape
+    wide = weight.new_zeros(blocks.padded(units), blocks.width(columns))
+    wide[:units, :columns] = weight
+    return wide
+
+
+def side(
+    divergence: Divergence,
+    weight: Tensor,
+    offset: Tensor,
+    target: Tensor,
+    lam: float,
+    blocks: StateBlocks,
+) -> Side:
+    """Return lam [R(Z W + C) - <Z W + C, V>] as the kernels take it.
+
+    Args:
+        divergence: gives R.
+        weight: W, (units, columns).
+        offset: C, (columns,) or (samples, columns).
+        target: V, (samples, columns).
+        lam: the weight of the link.
+        blocks: sizes of the kernel.
+    """
+    columns = weight.shape[1]
+    kind = link_map(divergence, columns)
+    assert kind is not None  # asked for by obstacle
+    wide = padded(weight, blocks)
+    largest = weight.abs().amax().clamp(min=torch.finfo(torch.float32).tiny)
+    link = TileLink(
+        wide,
+        (wide / largest).half(),
+        largest,
+        offset.contiguous(),
+        target.contiguous(),
+        columns,
+        float(lam),
+        kind.a,
+        kind.b,
+    )
+    return Side(link, LinkPlan(kind.load(), offset.ndim == 2, wide.shape[1]))
 
 
 @dataclass(frozen=True)

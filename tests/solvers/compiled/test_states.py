@@ -16,7 +16,7 @@ from liftednet.activations.piecewise_linear import Bounded
 from liftednet.divergences import joint, tight
 from liftednet.problems import Link, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, small_rows, solvers
+from liftednet.solvers.compiled import dense_rows, loops, solvers
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
 from tests.solvers.compiled.test_measure import KNOWN, RAMPS, normal, outputs
@@ -155,7 +155,7 @@ def test_what_newton_leaves_of_small_fits_is_finished(
     problem = StateFit(kind(activation), 2 * normal(4, 2, 4), (link,), 0.7)
     expected = solve(problem)
     assert choose(problem).name == expected.solver == "compiled-small"
-    monkeypatch.setattr(small_rows, "newton_each", lambda *_: (1, False))
+    monkeypatch.setattr(dense_rows, "newton_each", lambda *_: (1, False))
     found = solve(problem)
     assert found.solver != "compiled-small" and found.residual <= found.tolerance
     assert found.objective == pytest.approx(expected.objective, rel=1e-9)

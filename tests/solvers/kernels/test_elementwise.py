@@ -15,8 +15,7 @@ from liftednet.solution import Status
 from liftednet.solvers import solve
 from liftednet.solvers.kernels.elementwise import functions, link_map, proximal_map
 from liftednet.solvers.kernels.outputs import closed_form
-from liftednet.solvers.kernels.states import FusedStates
-from liftednet.solvers.kernels.tiles import StateBlocks
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks
 
 
 class SquarePlus(Activation):

@@ -21,8 +21,7 @@ from liftednet.solvers import solve
 from liftednet.solvers.kernels.device import programs
 from liftednet.solvers.kernels.elementwise import DeviceMap, proximal_map
 from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
-from liftednet.solvers.kernels.states import FusedStates
-from liftednet.solvers.kernels.tiles import StateBlocks, side, state_blocks
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks, side, state_blocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 

@@ -17,8 +17,7 @@ from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
 from liftednet.solvers.kernels import device
 from liftednet.solvers.kernels.outputs import FusedClosedForm, FusedSimplex
-from liftednet.solvers.kernels.states import FusedStates
-from liftednet.solvers.kernels.tiles import StateBlocks
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks
 
 SMALL = StateBlocks(16, depth=16, columns=16)
 FEW_TOLERANCE = 2e-5
