@@ -113,8 +113,5 @@ def evaluate_all(expressions: list[Expression]) -> list[float]:
     total = cp.sum(cp.hstack(cast))
     if total.variables():
         solve_precisely(cp.Problem(cp.Minimize(total)))
-    return [_number(expression.value) for expression in cast]
-
-
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(np.asarray(value).reshape(()))
+    values: list[Any] = [expression.value for expression in cast]
+    return [math.nan if x is None else float(np.asarray(x).reshape(())) for x in values]

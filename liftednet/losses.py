@@ -76,6 +76,11 @@ class Loss(ABC):
         """What messages call it."""
         return type(self).__name__
 
+    def _refuse_bad_values(self, y: Tensor) -> None:
+        if y.numel() == 0:
+            raise DataError(f"the targets of {self.name} are empty: shape {tuple(y.shape)}.")
+        require_finite(f"the targets of {self.name}", y)
+
     def __repr__(self) -> str:
         """Name the class."""
         return f"{self.name}()"
@@ -88,7 +93,18 @@ class _Numbers(Loss):
 
     def encode(self, y: Tensor, outputs: int) -> Tensor:
         """Return y as (samples, outputs)."""
-        return _real_targets(y, outputs, self.name)
+        self._refuse_bad_values(y)
+        if not y.is_floating_point():
+            raise DataError(
+                f"{self.name} needs floating point targets, got {y.dtype}: convert numbers with "
+                ".float(); classes have CrossEntropy()."
+            )
+        target = y.unsqueeze(-1) if y.ndim == 1 else y
+        if target.ndim != 2 or target.shape[1] != outputs:
+            raise DataError(
+                f"{self.name} needs targets of shape (samples, {outputs}), got {tuple(y.shape)}."
+            )
+        return target
 
     def decode(self, output: Tensor) -> Tensor:
         """Return the outputs."""
@@ -100,6 +116,7 @@ class _Classes(Loss):
 
     def encode(self, y: Tensor, outputs: int) -> Tensor:
         """Return one-hot rows for labels, or the given probabilities, (samples, outputs)."""
+        self._refuse_bad_values(y)
         return _class_targets(y, outputs, self.name)
 
     def decode(self, output: Tensor) -> Tensor:
@@ -522,29 +539,7 @@ def simplex_states(a: Tensor, s: Tensor) -> Tensor:
     return s.clamp(min=0) + 2 * a / root.clamp(min=torch.finfo(s.dtype).tiny)
 
 
-def _real_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
-    _refuse_bad_values(y, loss)
-    if not y.is_floating_point():
-        raise DataError(
-            f"{loss} needs floating point targets, got {y.dtype}: convert numbers with .float(); "
-            "classes have CrossEntropy()."
-        )
-    target = y.unsqueeze(-1) if y.ndim == 1 else y
-    if target.ndim != 2 or target.shape[1] != outputs:
-        raise DataError(
-            f"{loss} needs targets of shape (samples, {outputs}), got {tuple(y.shape)}."
-        )
-    return target
-
-
-def _refuse_bad_values(y: Tensor, loss: str) -> None:
-    if y.numel() == 0:
-        raise DataError(f"the targets of {loss} are empty: shape {tuple(y.shape)}.")
-    require_finite(f"the targets of {loss}", y)
-
-
 def _class_targets(y: Tensor, outputs: int, loss: str) -> Tensor:
-    _refuse_bad_values(y, loss)
     if y.ndim == 1 and not y.is_floating_point():
         return _one_hot(y, outputs, loss)
     if y.ndim != 2 or y.shape[1] != outputs or not y.is_floating_point():

@@ -63,12 +63,8 @@ class Convolution(Layer):
             raise DataError(f"a convolution has one or two axes, got the window {self.window}.")
         if not self.dilation:
             object.__setattr__(self, "dilation", (1,) * len(self.window))
-        for name, least in (("window", 1), ("stride", 1), ("padding", 0), ("dilation", 1)):
-            numbers = getattr(self, name)
-            if len(numbers) != len(self.window):
-                raise DataError(f"{name} {numbers} must have as many axes as {self.window}.")
-            for number in numbers:
-                require_count(name, number, least)
+        for name in ("window", "stride", "padding", "dilation"):
+            _require_sizes(name, getattr(self, name), len(self.window), int(name != "padding"))
         if len(self.below) != 1 + len(self.window):
             raise DataError(
                 f"a convolution with the window {self.window} needs channels and "
@@ -178,6 +174,13 @@ class Convolution(Layer):
         return patches.mT.reshape(-1, patches.shape[1])
 
 
+def _require_sizes(name: str, numbers: Shape, axes: int, least: int) -> None:
+    if len(numbers) != axes:
+        raise DataError(f"{name} {numbers} must have {axes} axes, as the window has.")
+    for number in numbers:
+        require_count(name, number, least)
+
+
 @dataclass(frozen=True)
 class AveragePooling(Layer):
     """u = the mean of x over windows along one or two axes, channel by channel.
@@ -204,8 +207,7 @@ class AveragePooling(Layer):
                 f"the shape {self.below}."
             )
         for name, numbers in (("window", self.window), ("stride", self.stride)):
-            for number in numbers:
-                require_count(name, number, 1)
+            _require_sizes(name, numbers, len(self.window), 1)
         if any(window > size for window, size in zip(self.window, self.below[1:], strict=True)):
             raise DataError(f"the window {self.window} does not fit into the shape {self.below}.")
 
