@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,11 +35,16 @@ _SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "Genera
     "SimplexDual", "TemporalSimplexDescent",
 )  # fmt: skip
 _ROWS = 1_000  # by which the rows of processes are told apart, before all of them are looked at
-KNOWN = {
-    **CATALOGUE,
-    **{method.__name__: method for method in METHODS.values()},
-    **{name: getattr(solvers, name) for name in _SOLVERS},
-}
+
+
+@cache
+def known_parts() -> dict[str, Any]:
+    """Return the classes that files and fingerprints name; solvers are loaded for them."""
+    return {
+        **CATALOGUE,
+        **{method.__name__: method for method in METHODS.values()},
+        **{name: getattr(solvers, name) for name in _SOLVERS},
+    }
 
 
 def described_network(network: Network) -> Description:
@@ -96,7 +102,9 @@ def described_settings(model: Any, structure: Structure, method: Method) -> Desc
     settings["method"] = method
     settings["lam"] = [structure.lam[state] for state in structure.states]
     settings["penalty"] = [structure.penalties[each] for each in structure.parameters]
-    described = {name: describe(value, KNOWN, constants) for name, value in settings.items()}
+    described = {
+        name: describe(value, known_parts(), constants) for name, value in settings.items()
+    }
     weights = [layer.stacked() for layer in model._first_weights()]
     return {
         "model": type(model).__name__,

@@ -27,7 +27,7 @@ from liftednet.validation import model_inside
 
 from .builders import LiftedMLP, LiftedRNN
 from .checkpoint import packed, unpacked
-from .fingerprint import KNOWN, described_network, differences
+from .fingerprint import described_network, differences, known_parts
 from .incomplete import unpacked_completion
 from .lifted import Lifted
 from .run import Memory
@@ -158,7 +158,7 @@ def _pack(model: Lifted) -> Archive:
     described = [describe(state.activation) for state in network.states]
     last_only = (term.label in known.last_only for term in network.terms)
     about = {
-        **{name: describe(x, KNOWN, constants) for name, x in _arguments_of(model).items()},
+        **{name: describe(x, known_parts(), constants) for name, x in _arguments_of(model).items()},
         "activations": described,
         "graph": described_network(network),
         "learned": [describe(activation) for activation in _learned(model)],
@@ -262,7 +262,7 @@ def _arguments(
     """
     about = archive.architecture
     found = {
-        name: rebuild(value, name, KNOWN, archive.tensors)
+        name: rebuild(value, name, known_parts(), archive.tensors)
         for name, value in about.items()
         if name not in _OF_THE_FILE and name not in options
     }
