@@ -32,27 +32,8 @@ from liftednet.problems import Design
 from liftednet.solvers import solve
 
 
-class ReLU(Activation):
-    lipschitz = 1.0
-
-    def potential(self, v):
-        return cp.sum_squares(v) / 2
-
-    def domain(self, v):
-        return [v >= 0]
-
-    def forward(self, u):
-        return u.clamp(min=0)
-
-    def conjugate(self, u):
-        return cp.sum_squares(cp.pos(u)) / 2
-
-    def prox(self, w, t):
-        return (w / (1 + t)).clamp(min=0)
-
-
 class Stated(Activation):
-    """The second way: a CVXPY expression, its domain, and the forward map."""
+    """A CVXPY expression, its domain, and the forward map."""
 
     def potential(self, v):
         return -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v))
@@ -97,7 +78,7 @@ def problems(activation, kind, generator):
 @pytest.mark.parametrize("kind", [tight, joint])
 @pytest.mark.parametrize(
     "activation",
-    [ReLU(), Stated(), Activation.from_function(torch.nn.functional.softsign)],
+    [Stated(), Activation.from_function(torch.nn.functional.softsign)],
     ids=repr,
 )
 def test_a_declared_activation_is_solved_by_fast_and_reference_solvers(activation, kind, generator):

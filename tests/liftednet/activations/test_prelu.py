@@ -13,21 +13,14 @@ from liftednet import (
     Activation,
     DataError,
     DeclarationError,
-    Link,
-    StateFit,
-    WeightFit,
     check_activation,
     load,
     save,
     to_torch,
 )
 from liftednet.activations import LeakyReLU, PReLU
-from liftednet.divergences import joint, tight
 from liftednet.models import LiftedMLP
 from liftednet.models.methods import FullBatch
-from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design
-from liftednet.solvers import solve
 from tests.models.networks import labeled
 
 SLOPES = (0.5, 0.1, 2.0)
@@ -61,19 +54,6 @@ def test_the_forward_map_is_torch_s_and_its_module_is_read_and_made() -> None:
     for prelu in (PReLU(module.weight),):
         torch.testing.assert_close(prelu.forward(normal(5, 3)), module(normal(5, 3)).detach())
         assert prelu.lipschitz == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize("kind", [tight, joint])
-def test_fits_are_solved_and_certified(kind: Any) -> None:
-    prelu, above = PReLU(SLOPES), PReLU(SLOPES[1:])
-    u, x, v = normal(9, 3), normal(9, 4, seed=1), normal(9, 3, seed=2)
-    link = Link(kind(above), normal(3, 2, seed=3), normal(2, seed=4), normal(9, 2, seed=5), 0.7)
-    states = StateFit(kind(prelu), u, (link,), 0.5)
-    for problem in (states, WeightFit(kind(prelu), Design(x), v, SquaredFrobenius(0.1))):
-        found, reference = solve(problem), solve(problem, "reference")
-        assert found.solver != "reference"
-        assert found.residual < 1e-8
-        assert found.objective == pytest.approx(reference.objective, rel=1e-7)
 
 
 X, Y = labeled(samples=40)
