@@ -34,7 +34,7 @@ from liftednet.maps import Given, Times
 from liftednet.models import Network
 from liftednet.samples import Weights
 
-CONVOLUTIONS = [
+CONVOLUTIONS: list[Convolution] = [
     Convolution((2, 7), 3, (3,), (1,), (0,)),
     Convolution((2, 7), 3, (3,), (2,), (1,), bias=False),
     Convolution((1, 8), 2, (4,), (3,), (3,)),
@@ -49,7 +49,7 @@ CONVOLUTIONS = [
 STATISTICS = RunningStatistics(
     torch.tensor([0.3, -1.0]), torch.tensor([0.5, 2.0]), torch.tensor(3), 0.1, follows=False
 )
-POOLINGS = [
+POOLINGS: list[AveragePooling] = [
     AveragePooling((2, 6), (2,), (2,)),
     AveragePooling((2, 7), (3,), (1,)),
     AveragePooling((2, 4, 6), (2, 3), (2, 3)),
@@ -79,7 +79,7 @@ OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
 
 @pytest.mark.parametrize(
     ("layer", "shapes"),
-    [*OTHERS, *((layer, (layer.below,)) for layer in [*CONVOLUTIONS, *POOLINGS])],
+    [*OTHERS, *((x, (x.below,)) for x in CONVOLUTIONS), *((x, (x.below,)) for x in POOLINGS)],
     ids=str,
 )
 def test_layers_are_what_they_say(layer, shapes):
