@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -58,10 +58,6 @@ class Notes:
     target: list[str] = field(default_factory=lambda: ["y"])
     labels: Labels | None = None
     trained: str = ""
-
-    def plain(self) -> dict[str, Any]:
-        """Return the notes as JSON values."""
-        return asdict(self)
 
 
 def notes_of(archive: storage.Archive) -> Notes:

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,7 +111,7 @@ def _run_train(order: SimpleNamespace, rank: int) -> None:
         raise typer.Exit(INTERRUPTED)
     if rank == 0:
         notes = replace(notes, trained=f"{order.data}, {len(y)} samples, {done}")
-        save(model, order.output, notes.plain())
+        save(model, order.output, asdict(notes))
     if interrupted:
         saved = f"the model of then is saved to {order.output}"
         say(f"interrupted after {done}: {saved}{_goes_on(order)}")
