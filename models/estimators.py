@@ -307,19 +307,25 @@ class _Classifying(_Estimator):
     _several = False
 
     def _classes(self, labels: Rows) -> Rows:
-        """Return the labels of all processes, sorted; see `_classes`."""
+        """Return the labels of all processes, sorted."""
+        own = np.unique(labels)
         with self._together():
-            if processes.size() == 1:
-                return _classes(labels)
-            own = np.unique(labels)
-            found = [json.loads(text) for text in processes.texts(json.dumps(own.tolist()))]
-        every = [np.asarray(each).astype(own.dtype.kind) for each in found if each]
-        return _classes(np.concatenate(every))
+            if processes.size() > 1:
+                found = [json.loads(text) for text in processes.texts(json.dumps(own.tolist()))]
+                every = [np.asarray(each).astype(own.dtype.kind) for each in found if each]
+                own = np.unique(np.concatenate(every))
+        return own
 
-    def _take_classes(self, classes: Rows) -> None:
-        """Keep the labels, which a warm start cannot change."""
-        if self.warm_start and self.__sklearn_is_fitted__():
-            _require_same(self.classes_, classes)
+    def _take_classes(self, classes: Rows, goes_on: bool) -> None:
+        """Keep the labels, which nothing that goes on can change."""
+        if len(classes) < 2:
+            raise DataError(
+                f"a classifier needs at least two classes, and y has 1 class: {classes}."
+            )
+        if goes_on and self.__sklearn_is_fitted__() and not np.array_equal(self.classes_, classes):
+            raise DataError(
+                f"the classes were {self.classes_} in the fit that goes on, and are {classes} now."
+            )
         self.classes_ = classes
 
     def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
@@ -386,7 +392,8 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
     def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         labels = self._labels(y)
         several = labels.ndim == 2
-        self._take_classes(np.arange(labels.shape[1]) if several else self._classes(labels))
+        classes = np.arange(labels.shape[1]) if several else self._classes(labels)
+        self._take_classes(classes, goes_on=self.warm_start)
         self._several = several
         return self._target(labels), len(self.classes_), self._weighted(labels, sample_weight)
 
@@ -414,10 +421,10 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         labels, known = self._labels(y), None if classes is None else np.unique(classes)
         if first and known is None:
             raise DataError("classes must be passed to the first call of partial_fit.")
+        if known is not None:
+            self._take_classes(known, goes_on=True)
         if first:
-            self.classes_, self._several = _classes(known), labels.ndim == 2
-        elif known is not None:
-            _require_same(self.classes_, known)
+            self._several = labels.ndim == 2
         return self._learn_part(X, self._target(labels), len(self.classes_),
             self._weighted(labels, sample_weight))  # fmt: skip
 
@@ -608,7 +615,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Classifying):  # type: ignore[m
             valid = np.arange(X.shape[1]) < lengths[:, None]
         with _refusals():
             check_classification_targets(labels[valid])
-        self._take_classes(self._classes(labels[valid]))
+        self._take_classes(self._classes(labels[valid]), goes_on=self.warm_start)
         if labels.ndim == 2 and self.class_weight is not None:
             raise DataError(
                 "class_weight counts sequences with one label each, and y has labels of steps: "
@@ -749,24 +756,6 @@ def _columns(y: Rows) -> Rows:
         return y.astype(np.float64).reshape(len(y), -1)
     except (TypeError, ValueError) as error:
         raise DataError(f"a regression needs numbers as y, got {y.dtype}: {error}.") from error
-
-
-def _classes(labels: Any) -> Rows:
-    """Return the labels, sorted.
-
-    Raises:
-        DataError: there is one alone.
-    """
-    found: Rows = np.unique(labels)
-    if len(found) < 2:
-        raise DataError(f"a classifier needs at least two classes, and y has 1 class: {found}.")
-    return found
-
-
-def _require_same(before: Rows, now: Rows) -> None:
-    """Raise `DataError` where the labels are not those of the fit that goes on."""
-    if not np.array_equal(before, now):
-        raise DataError(f"the classes were {before} in the fit that goes on, and are {now} now.")
 
 
 def _numbered(labels: Rows, classes: Rows) -> Rows:

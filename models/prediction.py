@@ -266,9 +266,7 @@ class Predictor(Settings):
         Raises:
             DataError: X cannot be used, or the output overflows.
         """
-        structure, data = self._known.structure, self._unlabeled(X, lengths)
-        values = structure.passed({**data.values, **self._by_parameter()})
-        return self._answers(values, data, structure)
+        return self._passed(X, lengths)
 
     @telling_of_memory
     def scores(self, X: Arrays, *, lengths: Lengths = None) -> Any:
@@ -279,9 +277,12 @@ class Predictor(Settings):
         Raises:
             DataError: X cannot be used, or the scores overflow.
         """
-        structure, data = self._known.structure, self._unlabeled(X, lengths)
-        values = structure.passed({**data.values, **self._by_parameter()})
-        return self._answers(values, data, structure, activated=False)
+        return self._passed(X, lengths, activated=False)
+
+    def _passed(self, X: Arrays, lengths: Lengths, activated: bool = True) -> Any:
+        data = self._unlabeled(X, lengths)
+        values = self._known.structure.passed({**data.values, **self._by_parameter()})
+        return self._answers(values, data, activated)
 
     def constraint_report(self) -> ConstraintReport:
         """Return how the forward pass meets the constraints of the last fit, and their prices.
@@ -331,19 +332,15 @@ class Predictor(Settings):
         whole = self._completion.of(Data(data.values, self._known.last_only))
         return self._known.standardization.of(whole)
 
-    def _answers(
-        self, values: Any, data: Data, structure: Structure, activated: bool = True
-    ) -> Any:
-        found = []
+    def _answers(self, values: Any, data: Data, activated: bool = True) -> Any:
+        found, standardization = [], self._known.standardization
         for term in self.network.terms:
             if term.state is not None:
-                states = values[term.state]
-                found.append(self._known.standardization.answer(term, states))
+                found.append(standardization.answer(term, values[term.state]))
                 continue
             output = value_of(term.argument, values)
             output = term.pinned.activate(output) if activated else output
-            answer = self._known.standardization.answer(term, output)
-            found.append(_by_sample(answer, term, data))
+            found.append(_by_sample(standardization.answer(term, output), term, data))
         refuse_overflow(found)
         return found[0] if len(found) == 1 else tuple(found)
 
@@ -401,7 +398,7 @@ class Predictor(Settings):
         blocks = _StatesAlone(structure, {**data.values, **self._by_parameter()}, data.last_only)
         for _ in _PREDICTION.take_steps(Problem(blocks, self.solver, self.state_solver)):
             pass
-        return self._answers(blocks.values, data, structure)
+        return self._answers(blocks.values, data)
 
     def predict_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return labels, or outputs for a regression, by the lifted rule, eq. (12)."""

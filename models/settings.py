@@ -187,14 +187,13 @@ class Settings:
         if self.proximity is not None:
             require_positive("proximity", self.proximity)
         require_positive("spectral_radius", self.spectral_radius)
-        require_flag("warm_start", self.warm_start)
-        require_flag("refit_output", self.refit_output)
-        if self.standardize is not None:
-            require_flag("standardize", self.standardize)
+        for name in ("warm_start", "refit_output", "standardize"):
+            if name != "standardize" or self.standardize is not None:
+                require_flag(name, getattr(self, name))
         require_seed(self.seed)
         require_device(self.device)
-        _refuse_unknown("solver", self.solver)
-        _refuse_unknown("state_solver", self.state_solver)
+        for name in ("solver", "state_solver"):
+            _refuse_unknown(name, getattr(self, name))
         obstacle = output_obstacle(self.network) if self.refit_output else None
         if obstacle is not None:
             raise DeclarationError(f"refit_output needs {obstacle}.")
