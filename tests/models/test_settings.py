@@ -52,12 +52,17 @@ def _same(one: Lifted, other: Lifted) -> bool:
     return all(a.stacked().equal(b.stacked()) for a, b in pairs)
 
 
-@pytest.mark.parametrize("method", METHODS, ids=str)
-@pytest.mark.parametrize("name", BUILT)
+CASES = [
+    (name, method)
+    for name in BUILT
+    for method in METHODS
+    if name != "output states" or not isinstance(method, GaussNewton)
+]
+
+
+@pytest.mark.parametrize(("name", "method"), CASES, ids=str)
 def test_a_builder_and_a_graph_train_the_same(name: str, method: Any) -> None:
     graph: Graph = BY_NAME[name]
-    if name == "output states" and isinstance(method, GaussNewton):
-        pytest.skip("Gauss-Newton has no output states")
     built = BUILT[name](method=method).fit(graph.x, graph.y)
     declared = Lifted(graph.network(), method=method).fit(graph.x, graph.y)
     assert type(built.checked()[1]) is type(declared.checked()[1])
@@ -108,12 +113,8 @@ def test_a_builder_shows_every_setting_with_the_one_default(builder: type[Lifted
     assert "settings" not in shown
     with pytest.raises(TypeError, match="rate"):
         LiftedMLP((2, 2), rate=0.1)
-
-
-def test_a_network_is_asked_for() -> None:
-    with pytest.raises(DeclarationError, match=r"Lifted takes a liftednet\.Network, got tuple"):
+    with pytest.raises(DeclarationError, match=r"LiftedMLP takes .* liftednet\.lift a torch"):
         Lifted((4, 5, 3))  # type: ignore[arg-type]
-    assert isinstance(Lifted(BY_NAME["chain"].network()).network, Network)
 
 
 FLAT = 0.25**2  # phi' of a sigmoid is at most 1/4
