@@ -33,7 +33,8 @@ from liftednet.models import (
 )
 from liftednet.penalties import L1
 from liftednet.processes import Traffic
-from liftednet.solvers import NewtonStates, base
+from liftednet.solvers import base
+from liftednet.solvers.newton_states import NewtonStates
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
 
