@@ -41,9 +41,9 @@ from sklearn.datasets import load_diabetes, make_classification
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.data.signals import _HAR
+from benchmarks.data.signals import _HAR, har
 from benchmarks.harness.report import machine
-from liftednet import ConstrainedFit, Design, Network, WeightFit, Weights, data
+from liftednet import ConstrainedFit, Design, Network, WeightFit, Weights
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Constraint, GroupMeans, Linear, Order, violations
 from liftednet.data.archives import load
@@ -156,7 +156,7 @@ def moments(windows: Tensor) -> Array:
 
 def activity() -> Task:
     """Return HAR windows: mean logits of all persons within .1 of each other's mean."""
-    arrays, sets = load(_HAR, None), data.har()
+    arrays, sets = load(_HAR, None), har()
     every = slice(None, None, 24)
     train, test = scaled(moments(sets.x_train[every]), moments(sets.x_test[every]))
     pairs = (train, sets.y_train, "subject_train"), (test, sets.y_test, "subject_test")

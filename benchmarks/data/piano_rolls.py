@@ -30,13 +30,6 @@ class PianoRolls:
         train: (steps, 88) notes sounding, 0 or 1; column k is MIDI note 21 + k.
         valid: the songs that choices are made on.
         test: the songs that are read once.
-
-    Example:
-        >>> import torch
-        >>> from benchmarks import data
-        >>> song = data.jsb_chorales().train.batch(torch.tensor([0]))
-        >>> song.x.shape[2], torch.equal(song.x[0, 1:], song.y[0, :-1])  # a target is the next step
-        (88, True)
     """
 
     train: Sequences
@@ -53,12 +46,6 @@ def muse_data(folder: str | Path | None = None, download: bool = False) -> Piano
 
     Raises:
         DataError: it is found nowhere, cannot be read, or fails its checksum.
-
-    Example:
-        >>> from benchmarks import data
-        >>> rolls = data.muse_data()
-        >>> len(rolls.train), len(rolls.valid), len(rolls.test), rolls.train.rows.shape[1]
-        (524, 135, 124, 88)
     """
     return _rolls(_MUSE_DATA, folder, download)
 
@@ -72,12 +59,6 @@ def jsb_chorales(folder: str | Path | None = None, download: bool = False) -> Pi
 
     Raises:
         DataError: it is found nowhere, cannot be read, or fails its checksum.
-
-    Example:
-        >>> from benchmarks import data
-        >>> rolls = data.jsb_chorales()
-        >>> len(rolls.train), len(rolls.valid), len(rolls.test), rolls.train.rows.shape[1]
-        (229, 76, 77, 88)
     """
     return _rolls(_JSB_CHORALES, folder, download)
 

@@ -25,14 +25,6 @@ class Batch:
         y: (batch, time, ...) where every step has a target, padded with `IGNORED_LABEL` for
             labels and 0 for numbers; (batch, ...) where only the sequence has one.
         lengths: (batch,) int64 steps of each sequence.
-
-    Example:
-        >>> import torch
-        >>> from benchmarks.data import Batch
-        >>> batch = Batch(torch.zeros(2, 3, 1), torch.tensor([0, 1]), torch.tensor([3, 1]))
-        >>> batch.mask  # the second sequence has one step
-        tensor([[ True,  True,  True],
-                [ True, False, False]])
     """
 
     x: Tensor
@@ -60,14 +52,6 @@ class Sequences:
         starts: (sequences,) int64 first row of each sequence.
         lengths: (sequences,) int64 steps of each sequence.
         per_step: whether every step has a target.
-
-    Example:
-        >>> import torch
-        >>> from benchmarks.data import Sequences
-        >>> x, y = torch.arange(6.0).reshape(2, 3, 1), torch.tensor([0, 1])
-        >>> sequences = Sequences.from_padded(x, y, lengths=torch.tensor([3, 2]))
-        >>> sequences.batch(torch.tensor([1])).x.flatten()
-        tensor([3., 4.])
     """
 
     rows: Tensor

@@ -45,12 +45,6 @@ def har(folder: str | Path | None = None) -> Classification:
 
     Raises:
         DataError: it is found nowhere, cannot be read, or fails its checksum.
-
-    Example:
-        >>> from benchmarks import data
-        >>> windows = data.har()
-        >>> tuple(windows.x_train.shape), tuple(windows.x_test.shape), int(windows.y_train.max())
-        ((7352, 128, 9), (2947, 128, 9), 5)
     """
     arrays = load(_HAR, folder)
     return Classification(
@@ -72,13 +66,6 @@ def har_subjects(folder: str | Path | None = None, *, test: bool = False) -> Ten
 
     Raises:
         DataError: the data are found nowhere, cannot be read, or fail their checksum.
-
-    Example:
-        >>> from benchmarks import data
-        >>> data.har_subjects().unique().numel()  # persons in the training windows
-        21
-        >>> data.har_subjects(test=True).unique().numel()
-        9
     """
     return _labels(load(_HAR, folder)[f"subject_{'test' if test else 'train'}"])
 
@@ -102,12 +89,6 @@ def har2(
 
     Raises:
         DataError: a negative variance, or the data are not to be had.
-
-    Example:
-        >>> from benchmarks import data
-        >>> windows = data.har2(noise_variance=2.0)
-        >>> round(float(windows.x_train.var()), 1)  # 1 of the signal and 2 of the noise
-        3.0
     """
     if not noise_variance >= 0:
         raise DataError(f"noise_variance must not be negative; it is {noise_variance!r}.")
@@ -135,12 +116,6 @@ def pixel_sequences(images: Classification, permutation_seed: int | None = None)
 
     Returns:
         X (samples, pixels, 1).
-
-    Example:
-        >>> from benchmarks import data
-        >>> steps = data.pixel_sequences(data.digits(), permutation_seed=0)
-        >>> tuple(steps.x_train.shape), round(float(steps.x_train.std()), 4)
-        ((1347, 64, 1), 1.0)
     """
     pixels = images.x_train.shape[1]
     order = torch.arange(pixels)
@@ -162,12 +137,6 @@ def subsample(images: Classification, train: int, test: int, seed: int) -> Class
         train: training samples to keep.
         test: test samples to keep.
         seed: of the draw.
-
-    Example:
-        >>> from benchmarks import data
-        >>> few = data.subsample(data.digits(), train=100, test=50, seed=0)
-        >>> tuple(few.x_train.shape), tuple(few.y_test.shape)
-        ((100, 64), (50,))
     """
     source = torch.Generator().manual_seed(seed)
     kept = torch.randperm(len(images.x_train), generator=source)[:train]

@@ -16,12 +16,6 @@ def hochreiter_lengths(samples: int, minimum: int, seed: int = 0) -> Tensor:
 
     Returns:
         (samples,) int64 lengths, for the argument `lengths` of the tasks below.
-
-    Example:
-        >>> from benchmarks import data
-        >>> lengths = data.hochreiter_lengths(samples=100, minimum=50)
-        >>> int(lengths.min()), int(lengths.max())
-        (50, 55)
     """
     return torch.randint(
         minimum,
@@ -54,14 +48,6 @@ def adding(
 
     Returns:
         X (samples, length, 2) float32, number and marker, and y (samples, 1) float32.
-
-    Example:
-        >>> import torch
-        >>> from benchmarks import data
-        >>> x, y = data.adding(samples=3, length=10)
-        >>> numbers, markers = x.unbind(2)
-        >>> torch.equal((numbers * markers).sum(1, keepdim=True), y), markers.sum(1).tolist()
-        (True, [2.0, 2.0, 2.0])
     """
     if variant == "arjovsky":
         x, first, second = _marked(samples, length, seed, lengths, _unit_interval, _halves)
@@ -83,14 +69,6 @@ def multiplication(
 
     Returns:
         X (samples, length, 2) float32, number and marker, and y (samples, 1) float32.
-
-    Example:
-        >>> import torch
-        >>> from benchmarks import data
-        >>> x, y = data.multiplication(samples=3, length=10)
-        >>> numbers, markers = x.unbind(2)
-        >>> torch.allclose(numbers[markers == 1].view(3, 2).prod(1, keepdim=True), y)
-        True
     """
     x, first, second = _marked(samples, length, seed, lengths, _unit_interval, _tenths)
     return x, first * second
@@ -109,15 +87,6 @@ def xor(
 
     Returns:
         X (samples, length, 2) float32, bit and marker, and y (samples,) int64 labels, 0 or 1.
-
-    Example:
-        >>> from benchmarks import data
-        >>> x, y = data.xor(samples=3, length=10)
-        >>> bits, markers = x.unbind(2)
-        >>> bits[markers == 1].view(3, 2).int(), y
-        (tensor([[0, 1],
-                [1, 0],
-                [0, 0]], dtype=torch.int32), tensor([1, 1, 0]))
     """
     x, first, second = _marked(samples, length, seed, lengths, _bits, _tenths)
     return x, (first != second).squeeze(1).long()
@@ -140,12 +109,6 @@ def temporal_order(
 
     Returns:
         X (samples, length, 6) one-hot float32 over a, b, c, d, x, y, and y (samples,) int64.
-
-    Example:
-        >>> from benchmarks import data
-        >>> x, y = data.temporal_order(samples=1, length=10)
-        >>> "".join("abcdxy"[symbol] for symbol in x[0].argmax(1)), int(y)  # xx, xy, yx, yy
-        ('adxaddddyd', 1)
     """
     lengths = _lengths(samples, length, lengths)
     source = torch.Generator().manual_seed(seed)
@@ -172,14 +135,6 @@ def correct(prediction: Tensor, target: Tensor, tolerance: float = 0.04) -> Tens
 
     Returns:
         Booleans in the shape of `target`.
-
-    Example:
-        >>> import torch
-        >>> from benchmarks.data import correct
-        >>> correct(torch.tensor([0.50, 0.50]), torch.tensor([0.53, 0.55]))
-        tensor([ True, False])
-        >>> correct(torch.tensor([[0.2, 0.8]]), torch.tensor([1]))
-        tensor([True])
     """
     if target.is_floating_point():
         return (prediction - target).abs() < tolerance
@@ -268,12 +223,6 @@ def timer(
     Returns:
         X (samples, length, 3) float32 with the timer input, a whole number from 1 to
         `dependency`, and the one-hot switch (on, off); y (samples, length) int64 labels.
-
-    Example:
-        >>> from benchmarks import data
-        >>> x, y = data.timer(samples=1, length=6, dependency=3, on_fraction=0.4)
-        >>> (x[..., 0] * x[..., 1]).int(), y  # where the timer is set, and 0 while it runs
-        (tensor([[0, 0, 0, 0, 2, 0]], dtype=torch.int32), tensor([[1, 1, 1, 1, 0, 0]]))
     """
     if on_fraction is None:
         on_fraction = balanced_on_fraction(length, dependency)
@@ -300,13 +249,6 @@ def balanced_on_fraction(length: int, dependency: int) -> float:
     Args:
         length: steps of each sequence.
         dependency: largest timer input, in steps.
-
-    Example:
-        >>> from benchmarks import data
-        >>> share = data.balanced_on_fraction(length=100, dependency=20)
-        >>> _, y = data.timer(200, 100, 20, on_fraction=share)
-        >>> round(share, 3), round(float(y.float().mean()), 2)
-        (0.07, 0.51)
     """
     ages = torch.arange(min(length, dependency), dtype=torch.float64)
     reach = (dependency - ages) / dependency
