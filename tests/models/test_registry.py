@@ -203,7 +203,7 @@ def test_every_subproblem_is_solved_as_by_cvxpy(graph, coupling, method):
 def _unstated(fit: Any) -> bool:
     """Say whether states follow one another by a divergence that CVXPY cannot state."""
     if isinstance(fit, StatesOverTime):
-        fit = fit.block
+        fit = fit.as_block
     if not isinstance(fit, BlockFit) or fit.own is None:
         return False
     return not fit.convex or not fit.own.divergence.activation.declares("excess")
