@@ -11,22 +11,54 @@ written must not overlap with what is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import extending, njit, types
-from numba.core import cgutils
+from numba.core import caching, cgutils
 
 LANES = 32  # samples of a block: several registers, so that one waits for another
 WIDE = 16  # lanes of a product: one register of float32
 TOGETHER = 8  # rows of a product, so that no sum waits for itself
 SINGLE = types.float32
 
-# Divisions by zero are infinite, as they are to torch; sums may be taken in any order.
-compiled: Any = njit(
-    cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "reassoc"}
-)
+
+class Kept(caching.FunctionCache):
+    """What is kept of a loop beside its source; what cannot be read is compiled anew.
+
+    Numba asks whether a file is of this source only after it was unpickled. A file that names a
+    module of an earlier version would fail there, and so would one that was cut off.
+    """
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what is kept for a signature, or None."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # unpickling raises anything
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep it, where there is room."""
+        with suppress(OSError):
+            super().save_overload(sig, data)
+
+
+def compiled(loop: Callable[..., Any]) -> Any:
+    """Return a loop that Numba compiles when it is first called, and keeps.
+
+    Divisions by zero are infinite, as they are to torch; sums may be taken in any order.
+    """
+    fastmath = {"contract", "nsz", "reassoc"}
+    found: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(loop)
+    found._cache = Kept(loop)  # as cache=True does, with Numba's own
+    return found
+
+
 intrinsic: Any = extending.intrinsic
 
 _EXPONENT, _MANTISSA = np.int64(0x7FF), np.int64(0xFFFFFFFFFFFFF)

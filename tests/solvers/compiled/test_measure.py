@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
+from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -17,8 +20,8 @@ from liftednet.divergences import joint
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Link, Measure, OutputFit, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import loops, maps, measure
-from liftednet.solvers.compiled.lanes import LANES, logarithms
+from liftednet.solvers.compiled import loops, maps, measure, simplex_rows
+from liftednet.solvers.compiled.lanes import LANES, compiled, filled, logarithms
 
 KNOWN: list[Activation] = [
     activations.Identity(),
@@ -215,3 +218,30 @@ def test_without_numba_or_a_place_for_its_code_torch_serves(
     monkeypatch.setattr(loops, "has_numba", lambda: False)
     assert not choose(problems[0]).name.startswith("compiled")
     assert "pip install 'liftednet[cpu]'" in str(loops.refusal(problems[0].pre_activation))
+
+
+def test_files_of_an_earlier_version_are_compiled_anew(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    gone = pickle.dumps(numba.__version__) + b"cliftednet.gone\nloop\n."
+    for stale in (gone, gone[:-9], b"", b"nothing"):
+        loop = compiled(filled.py_func)
+        assert loop(9) == 16
+        (index,) = tmp_path.rglob("*.nbi")
+        (data,) = tmp_path.rglob("*.nbc")
+        index.write_bytes(stale)
+        assert compiled(filled.py_func)(9) == 16
+        data.write_bytes(stale)
+        assert compiled(filled.py_func)(9) == 16
+    again = compiled(filled.py_func)
+    assert again(9) == 16 and again.stats.cache_hits  # the good one is kept
+
+    problem = outputs(torch.float64)[0]
+    expected = solve(problem, "compiled-simplex").objective
+    for _ in range(2):
+        loop = compiled(simplex_rows.simplex_rows.py_func)
+        monkeypatch.setattr(simplex_rows, "simplex_rows", loop)
+        assert solve(problem, "compiled-simplex").objective == expected
+        for index in tmp_path.rglob("*.nbi"):
+            index.write_bytes(gone)
