@@ -19,7 +19,7 @@ from . import device_loops
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance, downhill_point
 from .device_loops import Late
-from .newton_weights import LEAST_CURVATURE, is_small, jittered_cholesky, proximal_newton
+from .newton_weights import LEAST_CURVATURE, dense_newton, is_small, jittered_cholesky
 
 _EARLY = 5  # steps after which the curvature is measured anew: by then it is nearly the last one
 _RENEWAL = 100  # and again; to restart the directions more often costs more than it brings
@@ -83,13 +83,11 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
         stand, steps, reached = self._descend(descent, goal)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        stacked = stand.at.y
+        at = stand.at
         if not reached and steps < self.max_iterations and is_small(problem):
-            assert isinstance(problem.penalty, SquaredFrobenius)  # asked for by obstacle
-            shrunk = 1 + 2 * problem.penalty.rho / (problem.smoothness or 1.0)  # of its prox
-            stacked, more = proximal_newton(problem, stacked.double(), tolerance / shrunk)
+            at, more = dense_newton(*stand.descent.anchored(at), goal)
             steps += more
-        value = problem.design.centered.split(stacked)
+        value = problem.design.centered.split(at.y)
         return judged(problem, value, steps, started, tolerance, self.name, unfinished)
 
     def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -11,14 +14,58 @@ from liftednet.problems import WeightFit
 from liftednet.samples import row_chunks
 
 from . import device_loops
+from .conjugate import Point, moved
+from .device_loops import Late
+
+if TYPE_CHECKING:
+    from .generalized_linear import WeightDescent
 
 LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
 _JITTERS = (0.0, 1e-12, 1e-9, 1e-6)  # of the diagonal, until Cholesky succeeds
 _LARGEST = 1_024  # unknowns
-_STEPS = 200
+_NEWTON_STEPS, _STEPS = 100, 200  # of smooth fits, and of those with kinks
 _RAISED, _EASED = 10.0, 3.0  # the damping after a step that fails, and one that helps
 _LEAST = 1e-12  # of the damping, below which there is none
 _ROUNDING = 1e-9  # of the objective, by which it may seem to rise
+
+
+def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point, int]:
+    """Return the point after damped Newton steps of a smooth fit, and how many.
+
+    Softmax fits that all but interpolate their labels have curvatures of any size, which only the
+    whole Hessian follows: a step then divides the violation by e at least. On a GPU nothing is
+    read back.
+    """
+    steps, looks = 0, Late[Point]()
+    while steps < _NEWTON_STEPS:
+        share, then = looks.seen(descent.violation(at.gradient) / goal, at)
+        if then is not None and share <= 1:
+            return then, steps
+        steps += 1
+        descent, at = _stepped(descent, replace(at, direction=_direction(descent, at)))
+    return at, steps
+
+
+def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
+    """Return where the whole step leads if it halves the slope, or the line search."""
+    whole = descent.anchored(replace(at, y=at.y + at.direction))
+    before = descent.inner(at.gradient, at.direction).abs()
+    after = descent.inner(whole[1].gradient, at.direction).abs()
+    halves = (after <= before / 2).all()
+    on_device = device_loops.stays_on_device(halves)
+    if not on_device and bool(halves):
+        return whole
+    searched = moved(descent, replace(at, step=torch.ones_like(at.step)))
+    if on_device:
+        searched.y = torch.where(halves, whole[1].y, searched.y)
+    return descent.anchored(searched)
+
+
+def _direction(descent: WeightDescent, at: Point) -> Tensor:
+    system = hessian(descent.problem, at.u)
+    system.diagonal().add_(descent.pull_back.double().expand_as(at.y).reshape(-1))
+    right = -at.gradient.double().reshape(-1, 1)
+    return torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
 
 
 def is_small(problem: WeightFit) -> bool:
@@ -111,9 +158,7 @@ class _Standing:
         identity = torch.eye(size, dtype=self.value.dtype, device=self.value.device)
         system = (1 + mu) * identity - slope @ (identity - curved / self.smoothness)
         right = -self.moved.reshape(-1, 1)
-        found, failed = torch.linalg.solve_ex(system, right)[:2]
-        if not problem.penalty.smooth or bool(failed) or not bool(found.isfinite().all()):
-            found = torch.linalg.lstsq(system.cpu(), right.cpu(), driver="gelsd").solution
+        found = torch.linalg.lstsq(system.cpu(), right.cpu(), driver="gelsd").solution
         direction: Tensor = found.reshape(self.value.shape).to(self.value)
         return direction
 

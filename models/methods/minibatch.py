@@ -141,7 +141,8 @@ class Minibatch:
         memory["batches"] = batches.memory()
         while place.epoch < epochs and not best.over(self.patience):
             try:
-                for number, batch in zip(range(len(batches)), batches, strict=False):
+                # batches before numbers: a pass is read to its end, where samplers draw once more
+                for batch, number in zip(batches, range(len(batches)), strict=False):
                     if number < place.done:  # of the training that goes on here
                         continue
                     before = moves.weights
