@@ -342,12 +342,10 @@ class _Implicit(torch.autograd.Function):
             point = v.detach().requires_grad_()
             once = ctx.step(point)
 
-        def pulled(rows: Tensor, batched: bool = False) -> Tensor:
+        def pulled(rows: Tensor) -> Tensor:
             if not once.requires_grad:
                 return torch.zeros_like(rows)
-            (found,) = torch.autograd.grad(
-                once, point, rows, retain_graph=True, allow_unused=True, is_grads_batched=batched
-            )
+            (found,) = torch.autograd.grad(once, point, rows, retain_graph=True, allow_unused=True)
             return torch.zeros_like(rows) if found is None else found
 
         return _solved(pulled, pushes[0], ctx.by_sample), None, None, None

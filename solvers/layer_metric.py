@@ -113,6 +113,8 @@ class LayerMetric:
     Attributes:
         state: mu, the eigenvectors, their values, v and how many looks there have been, weighed as
             they are forgotten. No look changes them in place.
+        mean: of the inputs, (inputs,), 0 without a bias.
+        variance: v, float64, ().
         blind: whether it needs to `begin` before sums about a mean can be formed.
     """
 
@@ -140,9 +142,9 @@ class LayerMetric:
         kept = min(rank, inputs // 4)
         self._bias, self._damping, self._memory = bias, damping, memory
         self._drawn = torch.linalg.qr(torch.randn(inputs, kept, generator=generator))[0]
-        self._mean = torch.zeros(inputs)  # of the type of the first inputs or gradient
+        self.mean = torch.zeros(inputs)  # of the type of the first inputs or gradient
         self._vectors, self._values = self._drawn, torch.zeros(kept)
-        self._variance = torch.tensor(variance, dtype=torch.float64)
+        self.variance = torch.tensor(variance, dtype=torch.float64)
         self._looks = torch.zeros((), dtype=torch.float64)
         self.blind = bias
         self._scales: tuple[float, _Scales] | None = None  # and the pull for which they hold
@@ -150,11 +152,11 @@ class LayerMetric:
     @property
     def state(self) -> list[Tensor]:
         """The running statistics."""
-        return [self._mean, self._vectors, self._values, self._variance, self._looks]
+        return [self.mean, self._vectors, self._values, self.variance, self._looks]
 
     @state.setter
     def state(self, state: Sequence[Tensor]) -> None:
-        self._mean, self._vectors, self._values, self._variance, self._looks = state
+        self.mean, self._vectors, self._values, self.variance, self._looks = state
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -178,23 +180,13 @@ class LayerMetric:
             numbers = (torch.as_tensor(x, dtype=torch.float64) for x in (variance, looks))
             self.state, self.blind, self._scales = [*known, *numbers], False, None
 
-    @property
-    def mean(self) -> Tensor:
-        """The running mean of the inputs, (inputs,), 0 without a bias."""
-        return self._mean
-
-    @property
-    def variance(self) -> Tensor:
-        """v, float64, ()."""
-        return self._variance
-
     def first_sums(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return how often inputs, (samples, inputs), count, and their sum."""
         return _mass(inputs, weights), _counted(inputs, weights).sum(0)
 
     def begin(self, mass: Tensor, total: Tensor) -> None:
         """Take the mean of the first inputs from their sums."""
-        self._mean = (total / mass).where(mass > 0, 0.0)
+        self.mean = (total / mass).where(mass > 0, 0.0)
         self.blind, self._scales = False, None
 
     def sums(self, inputs: Tensor, weights: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -204,8 +196,8 @@ class LayerMetric:
             inputs: (samples, inputs).
             weights: (samples,), how often each is there; None for 1.
         """
-        self._mean, self._vectors, self._values, self._drawn = (
-            part.to(inputs) for part in (self._mean, self._vectors, self._values, self._drawn)
+        self.mean, self._vectors, self._values, self._drawn = (
+            part.to(inputs) for part in (self.mean, self._vectors, self._values, self._drawn)
         )
         centered = self.centered(inputs)
         counted = _counted(centered, weights)
@@ -224,9 +216,9 @@ class LayerMetric:
             along = shift @ self._vectors
             moved = moved - shift.outer(total @ self._vectors - along) - total.outer(along)
             squares = squares - (2 - share) * share * total.dot(total)
-            self._mean = self._mean + shift
+            self.mean = self.mean + shift
         spread = (squares / len(total)).double()
-        self._variance = self._variance.to(spread).lerp(spread, share)
+        self.variance = self.variance.to(spread).lerp(spread, share)
         mixed = (1 - share) * self._vectors * self._values + share * moved
         found, upper = torch.linalg.qr(mixed)
         self._values = upper.diagonal().abs()
@@ -240,17 +232,17 @@ class LayerMetric:
 
     def centered(self, inputs: Tensor) -> Tensor:
         """Return inputs less their running mean, (samples, inputs)."""
-        return inputs - self._mean.to(inputs) if self._bias else inputs
+        return inputs - self.mean.to(inputs) if self._bias else inputs
 
     def centered_gradient(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return a gradient of W as it is on centered inputs, (inputs, units)."""
-        return weight if bias is None else weight.addr(self._mean.to(weight), bias, alpha=-1)
+        return weight if bias is None else weight.addr(self.mean.to(weight), bias, alpha=-1)
 
     def about(self, mean: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return a gradient of W on inputs less another mean as it is on inputs less this one."""
-        if bias is None or mean is self._mean:
+        if bias is None or mean is self.mean:
             return weight
-        return weight.addr_((self._mean - mean).to(weight), bias, alpha=-1)
+        return weight.addr_((self.mean - mean).to(weight), bias, alpha=-1)
 
     def move(self, weight: Tensor, bias: Tensor | None, pull: float = 0.0) -> Move:
         """Return the gradient times the inverse metric, of a penalty whose gradient it contains.
@@ -293,7 +285,7 @@ class LayerMetric:
             found.append(scales.of_bias)
             bias = bias * scales.of_bias
         return ProximalMove(
-            weight, bias, scales.of_matrix, falls, found, self._mean, penalty, counts
+            weight, bias, scales.of_matrix, falls, found, self.mean, penalty, counts
         )
 
     def _scales_for(self, pull: float, like: Tensor) -> _Scales:
@@ -303,20 +295,16 @@ class LayerMetric:
 
     def _scaled(self, like: Tensor, pull: float) -> _Scales:
         self._vectors, self._values = self._vectors.to(like), self._values.to(like)
-        variance = self._variance.to(like.device).clamp(min=max(_least(like), pull))
+        variance = self.variance.to(like.device).clamp(min=max(torch.finfo(like.dtype).tiny, pull))
         shares = self._values / (self._values + self._damping * variance)
         of_bias = 1 / (variance + 1 / self._damping)
-        mean = self._mean.to(like) / variance
+        mean = self.mean.to(like) / variance
         return _Scales(shares.unsqueeze(1), (1 / variance).to(like), of_bias.to(like), mean)
 
 
 def _square(matrix: Tensor) -> Tensor:
     flat = matrix.flatten()
     return flat.dot(flat)
-
-
-def _least(like: Tensor) -> float:
-    return float(torch.finfo(like.dtype).tiny)
 
 
 def _counted(rows: Tensor, weights: Tensor | None) -> Tensor:

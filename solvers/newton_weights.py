@@ -11,6 +11,7 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
+from liftednet.problems.states_over_time import curvatures
 from liftednet.samples import row_chunks
 
 from . import device_loops
@@ -81,7 +82,7 @@ def hessian(problem: WeightFit, u: Tensor) -> Tensor:
     total = u.new_zeros(features, units * units * features, dtype=torch.float64)
     for part, x in design.rows():
         for some in row_chunks(len(x), units * units * features):
-            slopes = _slopes(problem, u[part][some].double())
+            slopes = curvatures(problem.divergence, u[part][some].double())
             slopes = design.weighed(slopes, _within(part, some)) + LEAST_CURVATURE * identity
             weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
             total += x[some].T @ weighted.flatten(1)
@@ -92,18 +93,6 @@ def hessian(problem: WeightFit, u: Tensor) -> Tensor:
 
 def _within(part: slice, some: slice) -> slice:
     return slice(part.start + some.start, part.start + some.stop)
-
-
-def _slopes(problem: WeightFit, u: Tensor) -> Tensor:
-    """Return phi'(u) of every sample, (samples, units, units)."""
-    divergence = problem.divergence
-    if divergence.activation.per_unit:
-        return torch.diag_embed(divergence.link_curvature(u))
-    columns = [
-        torch.func.jvp(divergence.link_gradient, (u,), (unit.expand_as(u),))[1]
-        for unit in torch.eye(u.shape[1], dtype=u.dtype, device=u.device)
-    ]
-    return torch.stack(columns, -1)
 
 
 def proximal_newton(problem: WeightFit, value: Tensor, goal: float) -> tuple[Tensor, int]:

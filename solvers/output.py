@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Raw
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Fit, OutputFit, SlopeFit
 from liftednet.problems.slope_fit import LEAST_SLOPE
@@ -50,12 +49,7 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
             return "it solves output fits alone"
         if not problem.loss.closed:
             return f"it needs a loss such as SquaredError, not {type(problem.loss).__name__}"
-        activation = problem.divergence.activation
-        if isinstance(problem.divergence, Raw):
-            return f"{activation!r} is a raw divergence"
-        if not (activation.per_unit or activation.declares("prox")):
-            return f"it needs `prox` of {activation!r}"
-        return None
+        return problem.block.obstacle()
 
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None

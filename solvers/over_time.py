@@ -157,21 +157,8 @@ class DeviceSystem(System):
 Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
 
 
-@dataclass(frozen=True, eq=False)
-class Order:
-    """The groups of steps that a sweep solves in turn, no two neighbors in one group.
-
-    Attributes:
-        kinds: (steps, samples) int64, of which the groups are made.
-        groups: steps and samples of each, of one kind.
-    """
-
-    kinds: Tensor
-    groups: tuple[Rows, ...]
-
-
 @dataclass(frozen=True)
-class Sweeps(Solver[StatesOverTime, Tensor, Order]):
+class Sweeps(Solver[StatesOverTime, Tensor, None]):
     """Solves the steps in groups, each a `StateFit` with its neighbors in time fixed.
 
     Attributes:
@@ -192,32 +179,29 @@ class Sweeps(Solver[StatesOverTime, Tensor, Order]):
         """Ask for states over time."""
         return None if isinstance(problem, StatesOverTime) else "it solves states over time alone"
 
-    def prepare(self, problem: StatesOverTime, previous: Order | None = None) -> Order:
-        """Return the groups of steps, the previous ones for the same links."""
+    def _groups(self, problem: StatesOverTime) -> Iterator[Rows]:
+        """Yield what is solved in turn, of one kind each, no two neighbors in one group."""
         kinds = problem.kinds()
-        if previous is not None and previous.kinds.equal(kinds):
-            return previous
         present = [kind for kind in kinds.unique().tolist() if kind > 0]
-        groups = []
         for color in self.colors(problem.steps):
             own = color.to(kinds.device)
             for kind in present:
                 place, sample = (kinds[own] == kind).nonzero(as_tuple=True)
-                groups.append((own[place], sample))
-        return Order(kinds, tuple(group for group in groups if len(group[0])))
+                if len(place):
+                    yield own[place], sample
 
     def solve(
-        self, problem: StatesOverTime, start: Tensor | None = None, cache: Order | None = None
+        self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:
         """Return the states after as many sweeps as the tolerance or the limit asks for."""
         started = time.perf_counter()
-        order = self.prepare(problem, cache)
+        groups = list(self._groups(problem))
         tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
         states = best_start(problem) if start is None else start.clone()
-        caches: list[Any] = [None] * len(order.groups)
+        caches: list[Any] = [None] * len(groups)
         sweeps = 0
         for sweeps in range(1, self.max_iterations + 1):
-            for number, group in enumerate(order.groups):
+            for number, group in enumerate(groups):
                 caches[number] = self._step(problem, states, group, caches[number])
             if sweeps < self.max_iterations and problem.measure(states).residual <= tolerance:
                 break

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
-from liftednet.divergences import Joint, Raw
+from liftednet.divergences import Joint
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.problems.state_fit import reach
 from liftednet.samples import largest_eigenvalue
@@ -178,15 +178,10 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         """Ask for a state fit, a prox, and links with Lipschitz constants."""
         if not isinstance(problem, StateFit):
             return "it solves state fits alone"
-        if isinstance(problem.divergence, Raw):
-            return f"{problem.divergence.activation!r} is a raw divergence"
-        activation = problem.divergence.activation
-        if not (activation.per_unit or activation.declares("prox")):
-            return f"it needs `prox` of {activation!r}"
         for link in problem.links:
             if link.divergence.smoothness is None:
                 return f"it needs a Lipschitz constant of {link.divergence.activation!r}"
-        return None
+        return problem.block.obstacle()
 
     def prepare(
         self, problem: StateFit, previous: SharedQuadratic | None = None

@@ -572,20 +572,14 @@ class System:
 
 def hessian(link: TimeLink, states: Tensor) -> Tensor:
     """Return lam times the Hessian of R, 0 where not linked, (steps, samples, next, next)."""
-    above = link.pre_activation(states)
-    if _separable(link.divergence):
-        curved = torch.diag_embed(link.divergence.link_curvature(above))
-    else:
-        curved = jacobian(link.divergence, above)
+    curved = curvatures(link.divergence, link.pre_activation(states))
     return link.lam * curved.where(link.counted[..., None, None], 0.0)
 
 
-def _separable(divergence: Divergence) -> bool:
-    return isinstance(divergence, Joint) or divergence.activation.per_unit
-
-
-def jacobian(divergence: Divergence, u: Tensor) -> Tensor:
-    """Return the Jacobian of grad R at every row of u, (..., units, units), by autograd."""
+def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
+    """Return the Hessian of R at every row of u, (..., units, units), by autograd if need be."""
+    if isinstance(divergence, Joint) or divergence.activation.per_unit:
+        return torch.diag_embed(divergence.link_curvature(u))
     with torch.enable_grad():
         point = u.detach().requires_grad_()
         gradient = divergence.link_gradient(point)

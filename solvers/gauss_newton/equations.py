@@ -10,7 +10,7 @@ from itertools import accumulate, combinations_with_replacement
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, jvp, vmap
+from torch.func import jacrev, vmap
 
 from liftednet import processes
 from liftednet.maps import pulled_back
@@ -19,7 +19,6 @@ from .local_model import Damped, LocalModel
 from .objective import Forward, Product, Target, Tensors
 
 _JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
-_DIRECTIONS = 16  # at a time, forward
 _MOST_ENTRIES = 2**26  # of a matrix of outputs and weights, 512 MB
 _PAIR_BYTES = 2**26  # of pairs at a time
 
@@ -139,7 +138,7 @@ def by_samples(forward: Forward, point: Tensor) -> Tensor:
     curvature = point.new_zeros(len(point), len(point))
     for part in _chunks(forward, len(point)):
         outputs = part.at(part.split(point))
-        found = zip(part.targets, outputs, jacobians(part, point, outputs), strict=True)
+        found = zip(part.targets, outputs, jacobians(part, point), strict=True)
         for target, answer, jacobian in found:
             rows = jacobian.flatten(0, 2)
             curvature += rows.T @ _bent(target, answer, jacobian).flatten(0, 2)
@@ -154,27 +153,9 @@ def _chunks(forward: Forward, parameters: int) -> Iterator[Forward]:
         yield forward.take(slice(first, first + size))
 
 
-def jacobians(forward: Forward, point: Tensor, outputs: Tensors) -> Tensors:
-    """Return the derivatives of every output, (samples, rows, outputs, parameters) each.
+def jacobians(forward: Forward, point: Tensor) -> Tensors:
+    """Return the derivatives of every output, (samples, rows, outputs, parameters) each."""
 
-    Backward, each sample by itself, where its outputs are fewer than the weights, else forward.
-    """
-    if sum(part[0].numel() for part in outputs) > len(point):
-        return _by_weights(forward, point)
-    return _by_outputs(forward, point)
-
-
-def _by_weights(forward: Forward, point: Tensor) -> Tensors:
-    def moved(direction: Tensor) -> Tensors:
-        found: Tensors = jvp(lambda w: forward.at(forward.split(w)), (point,), (direction,))[1]
-        return found
-
-    directions = torch.eye(len(point), dtype=point.dtype, device=point.device)
-    found: Tensors = vmap(moved, out_dims=-1, chunk_size=_DIRECTIONS)(directions)
-    return found
-
-
-def _by_outputs(forward: Forward, point: Tensor) -> Tensors:
     def of_sample(weights: Tensor, *sample: Tensor) -> Tensors:
         alone = tuple(part[None] for part in sample)
         return tuple(part[0] for part in forward.outputs(forward.split(weights), alone))

@@ -37,14 +37,6 @@ class Ball:
             raise DataError(f"p must be at least 1; it is {self.p!r}.")
         positive("The radius", self.radius)
 
-    def norm(self, tensors: Sequence[Tensor]) -> float:
-        """Return the p-norm of all entries together."""
-        entries = torch.cat([t.detach().flatten() for t in tensors])
-        largest = float(entries.abs().max())
-        if largest == 0:
-            return 0.0
-        return largest * float(torch.linalg.vector_norm(entries / largest, self.p))
-
     def minimizer(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Return the point of the ball where the linear function is least.
 

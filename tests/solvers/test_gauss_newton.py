@@ -146,13 +146,8 @@ def test_the_objective_is_that_of_torch(generator, loss):
     assert lowered == pytest.approx(float(before - after))
 
 
-def test_jacobians_forward_and_backward_and_in_parts_agree(generator, monkeypatch):
+def test_jacobians_in_parts_agree(generator, monkeypatch):
     forward, point = recurrent_problem(generator, CrossEntropy())
-    forwards, backwards = (
-        equations._by_weights(forward, point),
-        equations._by_outputs(forward, point),
-    )
-    torch.testing.assert_close(forwards, backwards)
     whole = NormalEquations(forward, point)
     monkeypatch.setattr(equations, "_JACOBIAN_BYTES", 1)
     parts = NormalEquations(forward, point)

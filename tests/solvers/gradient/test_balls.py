@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from liftednet.errors import DataError
 from liftednet.solvers.gradient import Ball
 
 POWERS = [1.0, 1.2, 1.5, 2.0, 3.0, 7.0, math.inf]
@@ -55,7 +54,8 @@ def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(
     ball = Ball(p, 2.5)
     given_gradients = gradients(seed, scale)
     found = ball.minimizer(given_gradients)
-    assert ball.norm(found) <= 2.5 * (1 + 1e-10)
+    length = torch.linalg.vector_norm(torch.cat([s.flatten() for s in found]), p)
+    assert length <= 2.5 * (1 + 1e-10)
     q = math.inf if p == 1 else 1.0 if p == math.inf else p / (p - 1)
     entries = torch.cat([g.flatten() for g in given_gradients])
     largest = float(entries.abs().max())
@@ -65,17 +65,3 @@ def test_minimizer_is_in_the_ball_and_tight_in_hoelders_inequality(
 
 def test_no_gradient_no_step() -> None:
     assert not any(Ball(p, 1.0).minimizer([torch.zeros(2, 2)])[0].any() for p in POWERS)
-
-
-@pytest.mark.parametrize(
-    ("p", "radius", "words"),
-    [
-        (0.5, 1.0, "p must be"),
-        (math.nan, 1.0, "p must be"),
-        (2.0, 0.0, "radius"),
-        (2.0, math.nan, "radius"),
-    ],
-)
-def test_what_is_no_ball_is_refused(p: float, radius: float, words: str) -> None:
-    with pytest.raises(DataError, match=words):
-        Ball(p, radius)
