@@ -130,18 +130,6 @@ def test_output_residual_vanishes_only_at_the_root_of_appendix_a() -> None:
     assert problem.measure(torch.full_like(z, 1 / z.shape[1])).residual > 1e-3
 
 
-def test_a_ridge_fit_is_scikit_learns(generator: torch.Generator) -> None:
-    from sklearn.linear_model import Ridge
-
-    x = torch.randn(40, 5, generator=generator, dtype=torch.float64)
-    v = torch.randn(40, 3, generator=generator, dtype=torch.float64)
-    problem = WeightFit(joint(activations.Identity()), Design(x), v, SquaredFrobenius(0.35))
-    ours = solve(problem, "ridge").value
-    theirs = Ridge(alpha=0.7).fit(x.numpy(), v.numpy())
-    assert torch.allclose(ours.matrix, torch.from_numpy(theirs.coef_.T), atol=1e-10)
-    assert torch.allclose(ours.bias, torch.from_numpy(theirs.intercept_), atol=1e-10)
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("centered", [True, False])
 def test_the_dual_form_of_ridge_is_lstsq_on_the_stacked_system(
