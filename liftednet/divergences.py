@@ -351,10 +351,6 @@ class Raw(Divergence):
         """Return D(v, u), summed over samples, in CVXPY."""
         return self.activation.divergence(v, u)
 
-    def state_value(self, v: Tensor, u: Tensor) -> Tensor:
-        """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
-        return self.value(v, u)
-
     def link_value(self, u: Tensor, v: Tensor) -> Tensor:
         """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
         return self.value(v, u)
@@ -363,6 +359,8 @@ class Raw(Divergence):
         """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
         value = self.activation.divergence_value(v, u)
         return torch.tensor(value, dtype=torch.float64, device=u.device)
+
+    state_value = value
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Refuse: samples cannot be weighed one by one."""

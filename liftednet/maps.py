@@ -310,10 +310,7 @@ class Traced(LinearMap):
 
     def adjoint(self, u: Tensor) -> Tensor:
         """Return the gradient of <u, f(v)>."""
-        with torch.enable_grad():
-            point = torch.zeros_like(self.like, dtype=u.dtype).requires_grad_()
-            value = self.function(point)
-        return pulled_back([value], [point], [u])[0]
+        return adjoint_of(self.function, self.like, u)
 
     @cached_property
     def squared_norm(self) -> float:
@@ -447,6 +444,14 @@ def chain(map_: LinearMap) -> tuple[LinearMap, ...]:
     if isinstance(map_, Composed):
         return (*chain(map_.outer), *chain(map_.inner))
     return (map_,)
+
+
+def adjoint_of(function: Function, like: Tensor, u: Tensor) -> Tensor:
+    """Return A'u of an affine torch function, for v of the shape of a tensor in the type of u."""
+    with torch.enable_grad():
+        point = torch.zeros(like.shape, dtype=u.dtype, device=u.device).requires_grad_()
+        value = function(point)
+    return pulled_back([value], [point], [u])[0]
 
 
 def pulled_back(

@@ -344,12 +344,9 @@ class Design:
     @cached_property
     def mass(self) -> float:
         """The sum of the weights, the number of samples without any."""
-        return processes.total_of(self._own_mass())
-
-    def _own_mass(self) -> float:
-        if self.weights is None:
-            return self.samples
-        return float(self.weights.sum(dtype=torch.float64))
+        weights = self.weights
+        own = self.samples if weights is None else float(weights.sum(dtype=torch.float64))
+        return processes.total_of(own)
 
     @cached_property
     def total(self) -> Tensor:

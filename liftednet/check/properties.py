@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet.activation import Activation, DivergenceActivation
+from liftednet.activation import Activation
 from liftednet.check.report import Check, Subject, judge, relative, shown
 from liftednet.errors import LiftedError, SolverError
 from liftednet.evaluation import evaluate_all, nearest, solve_precisely
@@ -243,26 +243,12 @@ class _Minimizer:
         return torch.from_numpy(self.variable.value)
 
 
-def _in_states(activation: Activation, v: Expression, u: Expression) -> Expression:
-    """Return the part of D that depends on v."""
-    if isinstance(activation, DivergenceActivation):
-        return activation.divergence(v, u)
-    return activation.potential(v) - cp.sum(cp.multiply(u, v))
-
-
-def _in_pre_activations(activation: Activation, v: Expression, u: Expression) -> Expression:
-    """Return the part of D that depends on u."""
-    if isinstance(activation, DivergenceActivation):
-        return activation.divergence(v, u)
-    return activation.conjugate(u) - cp.sum(cp.multiply(v, u))
-
-
 def _tilted(subject: Subject) -> _Minimizer:
     """Return the problem min over v of D(v, u) + <tilt, v>, the tilt a parameter."""
     v = cp.Variable(tuple(subject.v.shape))
     u = cp.Parameter(tuple(subject.u.shape), value=subject.u.numpy())
     tilt = cp.Parameter(v.shape)
-    objective = _in_states(subject.activation, v, u) + cp.sum(cp.multiply(tilt, v))
+    objective = subject.divergence.state_term(v, u) + cp.sum(cp.multiply(tilt, v))
     return _Minimizer(objective, subject.activation.domain(v), v, tilt)
 
 
@@ -272,7 +258,7 @@ def convex_in_states(subject: Subject) -> Check:
     name = "divergence" if subject.is_raw else "potential"
     return _convex(
         f"{name}: convex in v",
-        lambda: (_in_states(subject.activation, v, u), subject.activation.domain(v)),
+        lambda: (subject.divergence.state_term(v, u), subject.activation.domain(v)),
         lambda: _bulge(subject),
     )
 
@@ -283,7 +269,7 @@ def convex_in_pre_activations(subject: Subject) -> Check:
     name = "divergence" if subject.is_raw else "conjugate"
     return _convex(
         f"{name}: convex in u",
-        lambda: (_in_pre_activations(subject.activation, v, u), []),
+        lambda: (subject.divergence.link_term(u, v), []),
         lambda: None,
     )
 
@@ -352,7 +338,7 @@ def argmin_far(subject: Subject) -> Check:
     near, activation = len(subject.u), subject.activation
     u, v = subject.wide_u[near:], subject.wide_v[near:]
     state, above = cp.Variable((1, v.shape[1])), cp.Parameter((1, u.shape[1]))
-    objective = _in_states(activation, state, above)
+    objective = subject.divergence.state_term(state, above)
     problem = _Minimizer(objective, activation.domain(state), state, above)
     found = torch.full_like(v, torch.nan)
     for i in range(len(u)):
@@ -374,7 +360,7 @@ def _unsolved(subject: Subject, status: str) -> str:
     """Name the first sample for which CVXPY finds no argmin."""
     for i in range(len(subject.u)):
         v = cp.Variable((1, subject.v.shape[1]))
-        objective = _in_states(subject.activation, v, cp.Constant(subject.u[i : i + 1].numpy()))
+        objective = subject.divergence.state_term(v, cp.Constant(subject.u[i : i + 1].numpy()))
         problem = cp.Problem(cp.Minimize(objective), subject.activation.domain(v))
         solve_precisely(problem)
         if problem.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
@@ -399,12 +385,8 @@ def divergence(subject: Subject) -> Check:
 
     That it is so in CVXPY, too, follows from equal values there.
     """
-    activation = subject.activation
     u, states, other = subject.wide_u, subject.wide_v, subject.wide_other
-    above = activation.conjugate_value(u).double()
-    at_forward, elsewhere = (
-        activation.potential_value(v).double() - (u * v).sum(-1) + above for v in (states, other)
-    )
+    at_forward, elsewhere = (subject.divergence.values(v, u).double() for v in (states, other))
     negative = (-elsewhere).clamp(min=0)
     error = torch.where(at_forward.isnan(), at_forward, torch.maximum(at_forward.abs(), negative))
     error = torch.where(elsewhere.isnan(), elsewhere, error) / (1 + (u * states).sum(-1).abs())

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from liftednet.activation import Activation, DivergenceActivation
+from liftednet.divergences import Divergence, Raw, Tight
 from liftednet.errors import DeclarationError
 
 _EXACT, _DERIVED = 1e-5, 1e-4  # of a CVXPY solution; of one with a derived stand-in
@@ -137,6 +138,12 @@ class Subject:
     def is_raw(self) -> bool:
         """Whether the activation is declared by a raw divergence."""
         return isinstance(self.activation, DivergenceActivation)
+
+    @cached_property
+    def divergence(self) -> Divergence:
+        """The raw or the tight divergence, of which phi is the argmin."""
+        one = self.activation
+        return Raw(one) if isinstance(one, DivergenceActivation) else Tight(one)
 
     @cached_property
     def u(self) -> Tensor:

@@ -19,7 +19,7 @@ from liftednet.maps import (
     Moved,
     Rows,
     Traced,
-    pulled_back,
+    adjoint_of,
 )
 from liftednet.samples import Design, Weights
 from liftednet.validation import is_integer
@@ -164,14 +164,6 @@ def weight_rows(x: Tensor, bias: bool, forth: Function, back: Function) -> Linea
 def by_autograd(forth: Function, width: int, bound: float) -> LinearMap:
     """Return a linear map of every sample, (..., width), whose adjoint is that of autograd."""
     return Given(forth, lambda u: adjoint_of(forth, u.new_empty(*u.shape[:-1], width), u), bound)
-
-
-def adjoint_of(function: Any, like: Tensor, u: Tensor) -> Tensor:
-    """Return A'u of a linear torch function, for v of the shape of a tensor in the type of u."""
-    with torch.enable_grad():
-        point = torch.zeros(like.shape, dtype=u.dtype, device=u.device).requires_grad_()
-        value = function(point)
-    return pulled_back([value], [point], [u])[0]
 
 
 def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:

@@ -383,16 +383,3 @@ def test_a_wrong_expression_is_refused(expression, lipschitz, said):
 def test_what_is_no_activation_is_told_what_makes_one_of_it(given, words, door):
     with pytest.raises(DeclarationError, match=rf"liftednet\.activations\.ReLU\(\); .*{words}"):
         door(given)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (torch.nn.functional.gelu, r"^gelu decreases .* read by liftednet\.lift"),
-        (torch.nn.Softsign, r"got the class: write Softsign\(\)\."),
-        (lambda u: u.softmax(-1), "^<lambda> is not elementwise"),
-    ],
-)
-def test_a_map_that_cannot_be_declared_is_named_and_told_what_to_do(given, words):
-    with pytest.raises(DeclarationError, match=words):
-        Activation.from_function(given)

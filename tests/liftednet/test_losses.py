@@ -1,4 +1,4 @@
-"""Losses against torch, SciPy and CVXPY; what does not fit is refused; appendix A's bracket."""
+"""Losses against torch, SciPy and CVXPY; what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import optimize
 from torch.nn import functional
 
 from liftednet import DataError, DeclarationError, OutputFit, activations
@@ -153,43 +152,6 @@ def test_simplex_states_solve_their_equation(s, a):
     z = float(simplex_states(*(torch.tensor([x], dtype=torch.float64) for x in (a, s))))
     assert z >= 0
     assert z * z - a == pytest.approx(s * z, rel=1e-9, abs=1e-9 * (z * z + a))
-
-
-def multiplier(y: np.ndarray, x0: np.ndarray, lam: float) -> float:
-    """Return the true nu of appendix A by SciPy."""
-
-    def excess(nu: float) -> float:
-        half = (x0 + nu) / 2
-        return float((half + np.sqrt(half**2 + y / (2 * lam))).sum() - 1)
-
-    return float(optimize.brentq(excess, -1e4, 1e4, xtol=1e-13))
-
-
-def printed_lower_bound(y: np.ndarray, x0: np.ndarray, lam: float) -> float:
-    """Return the lower bound on nu at the end of appendix A."""
-    start = np.where(y > 0, 1 / np.count_nonzero(y), 0.0)
-    theta = -y[y > 0] @ np.log(start[y > 0]) + lam * np.sum((start - x0) ** 2)
-    return float((1 - x0.sum() - y.sum() / (2 * lam) * np.exp(theta)) / len(y))
-
-
-def test_the_printed_lower_bound_is_invalid():
-    """p = 10, y = e_1, x0 = (1, -0.1, ..., -0.1), lam = 1: nu lies below the printed bound."""
-    y, x0 = np.eye(10)[0], np.array([1.0] + [-0.1] * 9)
-    nu = multiplier(y, x0, lam=1.0)
-    assert nu == pytest.approx(-0.5)
-    assert printed_lower_bound(y, x0, lam=1.0) > 0.03 > nu
-
-
-@given(seed=st.integers(0, 10_000), exponent=st.floats(-2, 2))
-def test_the_printed_upper_bound_and_the_bracket_hold(seed, exponent):
-    """min h <= nu <= max h with h_i = t_i - y_i / (2 lam t_i) - x0_i, for any t in the simplex."""
-    random = np.random.default_rng(seed)
-    y, x0, lam = np.eye(6)[random.integers(6)], random.normal(size=6), 10.0**exponent
-    nu = multiplier(y, x0, lam)
-    assert nu <= 1 - np.max(x0 + y / (2 * lam)) + 1e-9
-    for t in (y, np.full(6, 1 / 6), random.dirichlet(np.ones(6))):
-        h = t - np.divide(y, 2 * lam * t, out=np.zeros(6), where=t > 0) - x0
-        assert h.min() - 1e-9 <= nu <= h.max() + 1e-9
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -7,17 +7,11 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from scipy import integrate, optimize, special
 
 from liftednet import Activation, DeclarationError, activations
 from tests.liftednet.activations.catalogue import BY_MAP, EVERY, SEPARABLE
 
-REALS = st.floats(-1e6, 1e6, allow_nan=False)
-MODEST = st.floats(-20, 20, allow_nan=False)
-ROWS = st.lists(MODEST, min_size=3, max_size=3)
-WEIGHTS = st.floats(1e-3, 1e3)
-TYPES = (torch.float32, torch.float64)
 by_name = pytest.mark.parametrize
 
 

@@ -51,9 +51,9 @@ def test_the_forward_map_is_torch_s_and_its_module_is_read_and_made() -> None:
         module.weight.copy_(torch.tensor(SLOPES))
     with pytest.raises(DeclarationError, match=r"PReLU\(module\.weight\)"):
         Activation.from_function(module)
-    for prelu in (PReLU(module.weight),):
-        torch.testing.assert_close(prelu.forward(normal(5, 3)), module(normal(5, 3)).detach())
-        assert prelu.lipschitz == pytest.approx(2.0)
+    prelu = PReLU(module.weight)
+    torch.testing.assert_close(prelu.forward(normal(5, 3)), module(normal(5, 3)).detach())
+    assert prelu.lipschitz == pytest.approx(2.0)
 
 
 X, Y = labeled(samples=40)

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from liftednet import Activation, activations
 from tests.liftednet.activations.catalogue import BY_MAP, COUPLED, SEPARABLE, SPLIT
 
-REALS = st.floats(-1e6, 1e6, allow_nan=False)
 ROWS = st.lists(st.floats(-20, 20, allow_nan=False), min_size=3, max_size=3)
 WEIGHTS = st.floats(1e-3, 1e3)
-TYPES = (torch.float32, torch.float64)
 by_name = pytest.mark.parametrize
 
 

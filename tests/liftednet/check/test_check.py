@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import cvxpy as cp
 import numpy as np
 import pytest
 import torch
@@ -13,6 +12,7 @@ from liftednet import Activation, DataError, DeclarationError, activations, chec
 from liftednet.check import FailedCheckError
 from tests.liftednet.activations.catalogue import EVERY
 from tests.liftednet.check.wrong import REFUSED, BoundedArctanh, leaky_half_space, pooling
+from tests.liftednet.test_activation import Ball
 
 
 @pytest.mark.parametrize("activation", EVERY, ids=repr)
@@ -77,59 +77,36 @@ def test_leaky_relu_of_the_second_form_is_the_other_leaky_relu():
     assert report.passed
 
 
-@pytest.mark.parametrize("function", [torch.sin, torch.neg, torch.cos])
-def test_from_function_refuses_a_map_that_decreases(function):
-    with pytest.raises(DeclarationError, match="decreases"):
-        Activation.from_function(function)
-
-
-@pytest.mark.parametrize("function", [torch.sqrt, torch.log, torch.atanh])
-def test_from_function_refuses_a_map_that_is_not_finite(function):
-    with pytest.raises(DeclarationError, match="finite"):
-        Activation.from_function(function)
-
-
-@pytest.mark.parametrize(
-    "function",
-    [
+UNFIT = {
+    "decreases": (torch.sin, torch.neg, torch.cos),
+    "finite": (torch.sqrt, torch.log, torch.atanh),
+    "not elementwise": (
         lambda u: u.softmax(-1),
         lambda u: u.cumsum(-1) if u.shape[1] < 9 else u,
         lambda u: u + u.max(0).values,
         lambda u: u + 0 * u[:, :2].sum() + u[:, min(1, u.shape[1])].mean(),
-    ],
-)
-def test_from_function_refuses_a_map_that_couples_entries(function):
-    with pytest.raises(DeclarationError, match="not elementwise"):
-        Activation.from_function(function)
+    ),
+    "write it in torch": (np.tanh, lambda u: torch.from_numpy(np.tanh(u.numpy()))),
+    "shape": (lambda u: u.sum(-1),),
+    "whatever": (torch.zeros_like,),
+    "cannot be applied": (torch.nn.Linear(3, 3),),
+    "must be callable": (1.0,),
+    r"^gelu decreases .* read by liftednet\.lift": (torch.nn.functional.gelu,),
+    r"got the class: write Softsign\(\)\.": (torch.nn.Softsign,),
+    "^<lambda> is not elementwise": (lambda u: u.softmax(-1),),
+}
 
 
-@pytest.mark.parametrize("function", [np.tanh, lambda u: torch.from_numpy(np.tanh(u.numpy()))])
-def test_from_function_refuses_a_map_of_numpy(function):
-    with pytest.raises(DeclarationError, match=r"write it in torch"):
-        Activation.from_function(function)
+@pytest.mark.parametrize("words", UNFIT)
+def test_from_function_refuses_what_is_no_activation_s_map(words):
+    for function in UNFIT[words]:
+        with pytest.raises(DeclarationError, match=words):
+            Activation.from_function(function)
 
 
-def test_from_function_refuses_other_shapes_and_constants():
-    with pytest.raises(DeclarationError, match="shape"):
-        Activation.from_function(lambda u: u.sum(-1))
-    with pytest.raises(DeclarationError, match="whatever"):
-        Activation.from_function(torch.zeros_like)
-    with pytest.raises(DeclarationError, match="cannot be applied"):
-        Activation.from_function(torch.nn.Linear(3, 3))
-    with pytest.raises(DeclarationError, match="callable"):
-        Activation.from_function(1.0)  # type: ignore[arg-type]
+def test_from_function_refuses_a_constant_that_is_none():
     with pytest.raises(DataError, match="lipschitz"):
         Activation.from_function(torch.tanh, lipschitz=-1.0)
-
-
-@pytest.mark.parametrize(
-    "activation",
-    [activations.ReLU, torch.relu, None],
-    ids=["a class", "a function", "nothing"],
-)
-def test_something_else_is_refused(activation):
-    with pytest.raises(DeclarationError, match="needs an activation"):
-        check_activation(activation)
 
 
 class ForwardOnly(Activation):
@@ -142,21 +119,6 @@ class ForwardOnly(Activation):
 def test_a_coupled_map_alone_is_asked_for_its_potential():
     with pytest.raises(DeclarationError, match="does not declare `potential`"):
         check_activation(ForwardOnly())
-
-
-class Ball(Activation):
-    """Projection on the unit ball by a CVXPY potential and domain alone, units coupled."""
-
-    per_unit = False
-
-    def potential(self, v):
-        return cp.sum_squares(v) / 2
-
-    def domain(self, v):
-        return [cp.norm(v, 2, axis=1) <= 1]
-
-    def forward(self, u):
-        return u / u.norm(dim=-1, keepdim=True).clamp(min=1)
 
 
 def test_a_coupled_potential_and_forward_are_enough():

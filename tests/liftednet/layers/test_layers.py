@@ -172,14 +172,6 @@ def test_attention_is_a_softmax_for_every_group():
     assert grouped.project(3 * u).view(3, 2, 4).sum(-1).sub(1).abs().max() < 1e-12
 
 
-def test_a_dense_layer_is_that_of_torch():
-    x, weights = _normal(5, 4), Weights(_normal(4, 3), _normal(3))
-    wanted = functional.linear(x, weights.matrix.T, weights.bias)
-    torch.testing.assert_close(Dense(3).value([x], weights), wanted)
-    bare = Dense(3, bias=False).value([x], Weights(weights.matrix, None))
-    torch.testing.assert_close(bare, functional.linear(x, weights.matrix.T))
-
-
 def test_time_turns_and_begins_where_it_should():
     x = torch.arange(12.0, dtype=torch.float64).reshape(4, 3, 1)
     timeline = Timeline(4, torch.tensor([4, 2, 1]))
