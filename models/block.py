@@ -219,8 +219,8 @@ class Blocks:
         return sum(map(float, self._values()))
 
     def _values(self) -> Iterator[Tensor]:
-        for piece in self._pieces():
-            known: dict[int, Any] = {}
+        for values in self._some():
+            piece, known = {x: _double(v) for x, v in values.items()}, dict[int, Any]()
             for edge in self.edges():
                 yield self.edge_value(edge, piece, known)
             yield from self._output_values(piece)
@@ -243,21 +243,11 @@ class Blocks:
         for term in self.network.terms:
             if term.state is not None and term.label in values:
                 assert isinstance(term.loss, OutputLoss)  # it has output states
-                yield self._weighed_output(term.loss, term.label, term.state, values)
-
-    def _weighed_output(
-        self, loss: OutputLoss, label: Label, state: State, values: Values
-    ) -> Tensor:
-        y, z = values[label], values[state]
-        if SAMPLE_WEIGHTS not in values:
-            return loss.output_value(y, z)
-        rows = values[SAMPLE_WEIGHTS] * loss.output_values(y, z)
-        return rows.sum()  # type: ignore[no-any-return]
-
-    def _pieces(self) -> Iterator[Values]:
-        """Yield the values in float64, as `_some` does."""
-        for values in self._some():
-            yield {x: _double(v) for x, v in values.items()}
+                y, z = values[term.label], values[term.state]
+                if SAMPLE_WEIGHTS in values:
+                    yield (values[SAMPLE_WEIGHTS] * term.loss.output_values(y, z)).sum()
+                else:
+                    yield term.loss.output_value(y, z)
 
     def _some(self) -> Iterator[Values]:
         """Yield the values of some samples after others, of all at once where there are steps."""
@@ -402,9 +392,8 @@ class Blocks:
 
     def _link(self, edge: Edge, part: Affine) -> Link:
         """Return an edge as a term of a fit, the rows that count in a row."""
-        target, map_, offset = self.link_target(edge), part.map, part.offset
-        if offset is None:
-            offset = target.new_zeros(edge.argument.units)
+        target, map_ = self.link_target(edge), part.map
+        offset = _offset(part, edge, target)
         mask = self.mask(edge.target, edge.argument)
         weights = row_weights(self.values, target)
         if edge.argument.sequence:
@@ -439,9 +428,7 @@ class Blocks:
         mask = self.mask(edge.target, edge.argument)
         ones = target.new_ones(*target.shape[:2], 1)
         counted = ones if mask is None else mask.unsqueeze(-1).to(target)
-        offset = part.offset
-        if offset is None:
-            offset = target.new_zeros(edge.argument.units)
+        offset = _offset(part, edge, target)
         for mover in movers:
             target, counted = mover.adjoint(target), mover.adjoint(counted)
             offset = offset if offset.ndim == 1 else mover.adjoint(offset)
@@ -584,6 +571,10 @@ def _beside_rows(movers: Sequence[LinearMap], like: Tensor, values: Tensor) -> T
     for mover in movers:
         full = mover.adjoint(full)
     return full
+
+
+def _offset(part: Affine, edge: Edge, like: Tensor) -> Tensor:
+    return like.new_zeros(edge.argument.units) if part.offset is None else part.offset
 
 
 def _at(places: Tensor | None, rows: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any, Protocol
 
@@ -167,7 +167,9 @@ def prepared(
     given = {variable: as_tensor("X", array) for variable, array in arrays.items()}
     values: Values = {}
     first = next(iter(given.values()))
-    dtype = dtype or _float_type(first)
+    if dtype is None:
+        require_float("X", first)
+        dtype = first.dtype
     for variable, tensor in given.items():
         values[variable] = _checked_input(variable, tensor, first, part)
     timeline = _timeline(values, lengths)
@@ -222,11 +224,6 @@ def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, A
             f"{', '.join(x.name for x in variables)}; got {len(arrays)}."
         )
     return dict(zip(variables, arrays, strict=True))
-
-
-def _float_type(tensor: Tensor) -> torch.dtype:
-    require_float("X", tensor)
-    return tensor.dtype
 
 
 def _checked_input(variable: Input, x: Tensor, first: Tensor, part: bool) -> Tensor:
@@ -292,13 +289,13 @@ def _encoded(
             f"{tuple(y.shape)}."
         )
     outputs = term.argument.units if term.state is None else term.state.units
-    encode = encode_part if part else _encode_all
+    encode = partial(encode_part, term.loss) if part else term.loss.encode
     if not term.argument.sequence:
         if y.ndim > 2 and y[0].numel() == outputs:  # pictures, say
             y = y.flatten(1)
         if y.is_floating_point():
             require_finite("y", y)
-        return encode(term.loss, y, outputs), False
+        return encode(y, outputs), False
     assert timeline is not None  # the argument is a sequence
     per_step = y.ndim == 3 or (y.ndim == 2 and not y.is_floating_point())
     if per_step and y.shape[1] != timeline.steps:
@@ -316,14 +313,10 @@ def _encoded(
     rows = y.transpose(0, 1)[counted] if per_step else y[counted.nonzero()[:, 1]]
     if rows.is_floating_point():
         require_finite("y", rows)
-    encoded = encode(term.loss, rows, outputs)
+    encoded = encode(rows, outputs)
     target = encoded.new_zeros(timeline.steps, samples, outputs)
     target[counted] = encoded
     return target, not per_step
-
-
-def _encode_all(loss: Loss, y: Tensor, outputs: int) -> Tensor:
-    return loss.encode(y, outputs)
 
 
 def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:
@@ -545,8 +538,7 @@ class LoaderBatches:
         if self._dtype is None or found.like.dtype is self._dtype:
             return found
         values = {
-            x: v.to(self._dtype) if isinstance(v, torch.Tensor) else v
-            for x, v in found.values.items()
+            x: v.to(self._dtype) if isinstance(v, Tensor) else v for x, v in found.values.items()
         }
         return Data(values, found.last_only)
 

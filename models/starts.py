@@ -208,18 +208,15 @@ def drawn_weights(
         else penalty.project(draw(*p.shape, generator))
         for p, penalty in zip(network.parameters, penalties, strict=True)
     ]
-    if start != AUTO:
-        return [
-            Weights(matrix, torch.zeros(p.shape[1]) if p.bias else None)
-            for matrix, p in zip(matrices, network.parameters, strict=True)
-        ]
-    return [
-        Weights(
-            input_gain(p.shape[0]) * matrix if p in first else matrix,
-            spread_bias(*p.shape, generator) if p.bias else None,
-        )
-        for matrix, p in zip(matrices, network.parameters, strict=True)
-    ]
+    found = []
+    for matrix, p in zip(matrices, network.parameters, strict=True):
+        if start == AUTO and p in first:
+            matrix = input_gain(p.shape[0]) * matrix
+        bias = None
+        if p.bias:  # which alone draws
+            bias = spread_bias(*p.shape, generator) if start == AUTO else torch.zeros(p.shape[1])
+        found.append(Weights(matrix, bias))
+    return found
 
 
 def _recurrent_weights(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,12 +119,15 @@ class FullBatch:
         sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
         if memory:
             _recall(blocks, memory)
-        ahead = _Ahead(blocks, memory.get("ahead")) if self._extrapolates(blocks) else None
+        apart = isinstance(blocks, MultiplierBlocks) or blocks.stored
+        extrapolates = self.extrapolation and not apart
+        ahead = _Ahead(blocks, memory.get("ahead")) if extrapolates else None
 
         while sweep < self.sweeps:
             if not done:
                 worst, objective = 0.0, blocks.objective()
-            todo = self._sweep(blocks)
+            todo = blocks.sweep(self.state_passes)
+            todo += slope_blocks(blocks) if self.learn_activations else []
             for block in todo[done:]:
                 step = _update(block, solvers, sweep, objective)
                 step = replace(step, whole=block is todo[-1])
@@ -148,14 +151,6 @@ class FullBatch:
                 _remember(memory, [sweep, done, worst, objective], blocks, ahead)
                 yield step
         return Ending.BUDGET
-
-    def _extrapolates(self, blocks: Blocks) -> bool:
-        apart = isinstance(blocks, MultiplierBlocks) or blocks.stored
-        return self.extrapolation and not apart
-
-    def _sweep(self, blocks: Blocks) -> list[Block]:
-        learned = slope_blocks(blocks) if self.learn_activations else []
-        return blocks.sweep(self.state_passes) + learned
 
 
 @dataclass
@@ -292,10 +287,6 @@ class _Ahead:
     def step(self, blocks: Blocks, sweep: int) -> Step:
         """Extrapolate where that lowers the objective, and say what it did."""
         objective = blocks.objective()
-        decrease = self._decrease(blocks, objective)
-        return Step(sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation")
-
-    def _decrease(self, blocks: Blocks, objective: float) -> float:
         reached, decrease = blocks.snapshot(), 0.0
         try:
             blocks.extrapolate(self._previous, self._factor)
@@ -305,7 +296,7 @@ class _Ahead:
                 blocks.restore(reached)
         self._previous = reached
         self._factor = min(1.5 * self._factor, _LARGEST_FACTOR) if decrease else self._factor / 2
-        return decrease
+        return Step(sweep, "extrapolation", objective - decrease, decrease, 0.0, 0, "extrapolation")
 
 
 def _worse(one: float, other: float) -> float:
@@ -315,17 +306,15 @@ def _worse(one: float, other: float) -> float:
 
 def largest_residual(blocks: Blocks) -> float:
     """Return the largest relative KKT residual over all blocks at the current point."""
-    return max(_residuals(blocks))
-
-
-def _residuals(blocks: Blocks) -> Iterator[float]:
+    found = []
     for block in blocks.sweep():
         if block.parts is None:
-            yield block.problem().measure(block.value()).residual
+            found.append(block.problem().measure(block.value()).residual)
             continue
         with processes.agreed():
             own = [part.problem().measure(part.value()).residual for part in block.parts()]
-        yield float(processes.largest([max(own, default=0.0)]))
+        found.append(float(processes.largest([max(own, default=0.0)])))
+    return max(found)
 
 
 # Slopes of leaky ReLUs as blocks (Lifted Neural Networks, section 9).

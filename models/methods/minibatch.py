@@ -195,11 +195,9 @@ class _Place:
     def meet(self, batches: Sequence[tuple[int, float]]) -> None:
         """Take the samples and the loss of some batches."""
         for met, loss in batches:
-            self.total, self.seen, self.done = (
-                self.total + met * loss,
-                self.seen + met,
-                self.done + 1,
-            )
+            self.total += met * loss
+            self.seen += met
+            self.done += 1
 
 
 @dataclass
@@ -431,8 +429,12 @@ class BatchSteps:
             if known := list(islice(given, len(metric.tensors))):
                 metric.tensors = known
 
-    def _pulls(self, counts: float) -> list[float]:
-        return [_pull(penalty, counts) for penalty in self._penalties]
+    def _pulls(self, samples: float) -> list[float]:
+        """Return what the gradients of squared norms are, over the weights; 0 for the others."""
+        return [
+            2 * penalty.rho / samples if _is_plain(penalty) else 0.0  # type: ignore[attr-defined]
+            for penalty in self._penalties
+        ]
 
     @property
     def _penalties(self) -> list[Penalty]:
@@ -482,9 +484,7 @@ class BatchSteps:
             return []
         found = []
         for parameter, metric in zip(self.structure.parameters, self._metrics, strict=True):
-            layers = self.structure.layers[
-                parameter
-            ]  # a cell that is called step by step is several
+            layers = self.structure.layers[parameter]  # several of a cell called step by step
             seen = [
                 self._seen(layer, values, samples, _LOOK_ROWS // len(layers)) for layer in layers
             ]
@@ -622,11 +622,6 @@ def _copied(layer: Weights) -> Weights:
     """Return weights of one's own, in rows as the gradients are."""
     matrix = layer.matrix.clone(memory_format=torch.contiguous_format)
     return Weights(matrix, None if layer.bias is None else layer.bias.clone())
-
-
-def _pull(penalty: Penalty, samples: float) -> float:
-    """Return what the gradient of a squared norm is, over the weights; 0 for other penalties."""
-    return 2 * penalty.rho / samples if _is_plain(penalty) else 0.0  # type: ignore[attr-defined]
 
 
 def _is_plain(penalty: Penalty) -> bool:

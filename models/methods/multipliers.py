@@ -111,11 +111,6 @@ class MultiplierBlocks(Blocks):
     def renewal(self, sweep: int) -> Step:
         """Keep the sweep or take it back, estimate the multipliers anew, and say what it did."""
         before, off = self.objective(), max(self.gap(), default=0.0)
-        self._renew()
-        objective = self.objective()
-        return Step(sweep, "renewal", objective, before - objective, off, 0, "renewal")
-
-    def _renew(self) -> None:
         reached, (best, weights) = self.network_objective(), self._best
         if reached <= best:
             self.damping *= _EASED
@@ -125,26 +120,27 @@ class MultiplierBlocks(Blocks):
             self.values.update(zip(self.structure.parameters, weights, strict=True))
             self.pass_forward()
         self._multipliers = self._estimates()
+        objective = self.objective()
+        return Step(sweep, "renewal", objective, before - objective, off, 0, "renewal")
 
     def _estimates(self) -> dict[State, Multiplier]:
         edges = list(self.edges())
-        slopes: dict[Any, Tensor] = {
-            edge.target: edge.lam
-            * (edge.divergence.link_gradient(self._above(edge)) - self.values[edge.target])
-            for edge in edges
-            if not isinstance(edge.target, State)
-        }
+        slopes: dict[Any, Tensor] = {}
+        for edge in edges:
+            if not isinstance(edge.target, State):
+                passed = edge.divergence.link_gradient(value_of(edge.argument, self.values))
+                slopes[edge.target] = edge.lam * (passed - self.values[edge.target])
         found: dict[State, Multiplier] = {}
         for state in reversed(self.structure.states):
             push = self._push(state, edges, slopes)
             u, activation = self.pre_activation(state), self.divergence(state).activation
             passed, tangent = activation.forward(u), activation.slope(u) * push
-            found[state] = self._estimate(state, u, passed, push, tangent)
-            slopes[state] = self.lam(state) * (passed - self.values[state]) + tangent
+            divergence, lam = self.divergence(state), self.lam(state)
+            p, q = -push / lam, divergence.link_gradient(u) - passed - tangent / lam
+            level = divergence.values(passed.double(), u.double()) + _coupling(p, passed, q, u)
+            found[state] = Multiplier(p, q, level)
+            slopes[state] = lam * (passed - self.values[state]) + tangent
         return found
-
-    def _above(self, edge: Edge) -> Tensor:
-        return value_of(edge.argument, self.values)
 
     def _push(self, state: State, edges: list[Edge], slopes: Mapping[Any, Tensor]) -> Tensor:
         """Return the gradient in states of all that stands above."""
@@ -154,14 +150,6 @@ class MultiplierBlocks(Blocks):
                 part = affine_in(edge.argument, state, self.values)
                 total = part.map.add_adjoint(total, slopes[edge.target], 1.0)
         return total
-
-    def _estimate(
-        self, state: State, u: Tensor, passed: Tensor, push: Tensor, tangent: Tensor
-    ) -> Multiplier:
-        divergence, lam = self.divergence(state), self.lam(state)
-        p, q = -push / lam, divergence.link_gradient(u) - passed - tangent / lam
-        level = divergence.values(passed.double(), u.double()) + _coupling(p, passed, q, u)
-        return Multiplier(p, q, level)
 
     def lam(self, state: State) -> float:
         """Return the weight of a divergence, with the damping."""
