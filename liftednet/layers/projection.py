@@ -13,7 +13,7 @@ from torch import Tensor
 from liftednet.constraints import Constraint, Linear
 from liftednet.errors import DataError
 from liftednet.layers.expression import Context, Variable
-from liftednet.layers.layer import Arguments, Layer, Shape
+from liftednet.layers.layer import Arguments, Layer
 from liftednet.samples import Weights
 from liftednet.sets.constraint import refuse_contradictions, require_constraints
 from liftednet.sets.polyhedron import nearest_in_polyhedron, stacked, trained_in_polyhedron
@@ -63,10 +63,6 @@ class Projection(Layer):
             else:
                 above = "" if low is None else f"{low:g} <= "
                 yield f"{above}{text}" + ("" if high is None else f" <= {high:g}")
-
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return the shape of u."""
-        return shapes[0]
 
     def value(self, arguments: Arguments, weights: Weights | None) -> Tensor:
         """Return the nearest points, (samples, outputs), of u and of the ends."""
