@@ -276,13 +276,13 @@ class WeightFit(Fit[Weights]):
 
         The scale is the largest entry of its terms, and not 0.
         """
-        slope = self._sums(stacked)[1]
+        slope = self._sums(stacked, valued=False)[1]
         scale = self.lam * torch.maximum(slope.abs().max(), self.cross.abs().max())
         return self.lam * (slope - self.cross), torch.where(scale > 0, scale, 1.0)
 
-    def _sums(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
-        """Return sum R(u) - <u, V> and X'grad R(u)."""
-        return self._quadratic(stacked) if self.by_gram else self._pass(stacked)
+    def _sums(self, stacked: Tensor, valued: bool = True) -> tuple[Tensor, Tensor]:
+        """Return sum R(u) - <u, V>, of no meaning where not asked for, and X'grad R(u)."""
+        return self._quadratic(stacked) if self.by_gram else self._pass(stacked, valued)
 
     def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:
         """Return how far [W; b] is from stationary, (inputs + 1, units)."""
@@ -300,7 +300,7 @@ class WeightFit(Fit[Weights]):
         value = (stacked * torch.sub(curved, asked, alpha=2)).sum() / 2
         return value + self.constant, curved + (self.cross - asked)
 
-    def _pass(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
+    def _pass(self, stacked: Tensor, valued: bool) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) in one pass over the samples.
 
         Of a quadratic R it is X'(grad R(u) - L C), for `cross` is without L C, too.
@@ -308,7 +308,8 @@ class WeightFit(Fit[Weights]):
         value, slope = stacked.new_zeros(()), torch.zeros_like(stacked)
         for part, chunk, u in self.pre_activations(stacked):
             target = self.targets[part].double()
-            value += self._summed(u, target, part)
+            if valued:  # the logarithms of R take longer than its gradient
+                value += self._summed(u, target, part)
             push = self.divergence.link_gradient(u)
             if self.pulled is not self.targets:
                 push = push - target + self.pulled[part].double()
