@@ -28,7 +28,7 @@ from liftednet.activations import (
 from liftednet.errors import DataError
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense
-from liftednet.layers.expression import TIME, Applied, Input, value_of
+from liftednet.layers.expression import TIME, Applied, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import ends_of
@@ -129,22 +129,16 @@ class Affine(nn.Module):
         return torch.addcmul(self.shift, x - self.center, self.scale)
 
 
-def before(model: Any, variable: Any) -> nn.Module:
-    """Return what standardizes an input, (..., units)."""
+def _scaled(model: Any, variable: Any, *, back: bool = False) -> nn.Module:
+    """Return what standardizes an input, or brings an output back to its targets' units."""
     moments = _moments(model).get(variable)
     if moments is None:
         return nn.Identity()
     moments = moments.to(model.weights[0].matrix)
-    return Affine(moments.center, 1 / moments.scale, torch.zeros_like(moments.scale))
-
-
-def behind(model: Any, term: Any) -> nn.Module:
-    """Return what brings an output to the units of its targets, (..., units)."""
-    moments = _moments(model).get(term.label)
-    if moments is None:
-        return nn.Identity()
-    moments = moments.to(model.weights[0].matrix)
-    return Affine(torch.zeros_like(moments.center), moments.scale, moments.center)
+    zeros = torch.zeros_like(moments.center)
+    if back:
+        return Affine(zeros, moments.scale, moments.center)
+    return Affine(moments.center, 1 / moments.scale, zeros)
 
 
 def refuse_standardized(model: Any) -> None:
@@ -163,14 +157,14 @@ def _moments(model: Any) -> Any:
 
 def _sequential(model: Any, logits: bool) -> nn.Sequential:
     standardized, last = bool(_moments(model)), len(model.weights)
-    parts = [before(model, model.network.inputs[0])] if standardized else []
+    parts = [_scaled(model, model.network.inputs[0])] if standardized else []
     layers = zip(model.weights, model.activations, strict=True)
     for number, (weights, activation) in enumerate(layers, start=1):
         parts.append(linear(weights))
         if not (logits and number == last):
             parts += modules_of(activation, weights)
     if standardized:
-        parts.append(behind(model, model.network.terms[0]))
+        parts.append(_scaled(model, model.network.terms[0].label, back=True))
     return nn.Sequential(*(part for part in parts if type(part) is not nn.Identity))
 
 
@@ -188,14 +182,12 @@ def is_chain(model: Any) -> bool:
         plain
         and not below[0].sequence
         and all(state.bounds is None for state in states)
-        and all(map(_is_dense_on, arguments, below))
+        and all(
+            isinstance(x, Applied) and type(x.layer) is Dense and x.arguments[0] is one
+            for x, one in zip(arguments, below, strict=False)  # the loss may have states
+        )
         and len({argument.weights for argument in arguments}) == len(arguments)
     )
-
-
-def _is_dense_on(argument: Any, below: Any) -> bool:
-    dense = isinstance(argument, Applied) and type(argument.layer) is Dense
-    return dense and argument.arguments[0] is below
 
 
 class LayerWeights(nn.Module):
@@ -239,8 +231,9 @@ class ExportedGraph(nn.Module):
             self.add_module(name, _module_of(uses, layer))
         self._standardized = bool(_moments(model))
         if self._standardized:
-            self.before = nn.ModuleList(before(model, x) for x in structure.network.inputs)
-            self.behind = nn.ModuleList(behind(model, term) for term in structure.network.terms)
+            network = structure.network
+            self.before = nn.ModuleList(_scaled(model, x) for x in network.inputs)
+            self.behind = nn.ModuleList(_scaled(model, x.label, back=True) for x in network.terms)
 
     def forward(self, *inputs: Tensor, lengths: Tensor | None = None) -> Any:
         """Return (samples, outputs), or (samples, steps, outputs), as the model's `forward`.
@@ -253,7 +246,10 @@ class ExportedGraph(nn.Module):
             A tensor, or a tuple of them where there are several losses.
         """
         network = self.structure.network
-        rows = [_rows(variable, x) for variable, x in zip(network.inputs, inputs, strict=True)]
+        rows = [
+            x.flatten(2).transpose(0, 1) if variable.sequence else x.flatten(1)
+            for variable, x in zip(network.inputs, inputs, strict=True)
+        ]
         ends = network.ends(dict(zip(network.inputs, rows, strict=True)))
         if self._standardized:
             rows = [before(x) for before, x in zip(self.before, rows, strict=True)]
@@ -307,7 +303,8 @@ class ExportedRNN(nn.Module):
         """Copy the weights of a fitted model that are not in the recurrence."""
         super().__init__()
         (term,) = model.network.terms
-        self.before, self.behind = before(model, model.network.inputs[0]), behind(model, term)
+        self.before = _scaled(model, model.network.inputs[0])
+        self.behind = _scaled(model, term.label, back=True)
         self.recurrence, self.readout = recurrence, linear(model.readout)
         self.initial = nn.Parameter(torch.stack([cell.initial for cell in model.cells]).detach())
         last = [] if logits else modules_of(term.activation, model.readout)
@@ -374,11 +371,6 @@ def rnn_state(cells: Sequence[Any]) -> dict[str, Tensor]:
     return state
 
 
-def _rows(variable: Input, x: Tensor) -> Tensor:
-    """Return data as (samples, units), or (steps, samples, units)."""
-    return x.flatten(2).transpose(0, 1) if variable.sequence else x.flatten(1)
-
-
 def _timeline(x: Tensor, lengths: Tensor | None) -> Timeline:
     """Return the timeline of (steps, samples, units)."""
     steps, samples = x.shape[:2]
@@ -395,32 +387,18 @@ def _module_of(layers: Sequence[Layer], weights: Weights) -> Any:
     if all(type(layer) is Dense for layer in layers):
         return linear(weights)
     if type(first) is Convolution and all(layer == first for layer in layers):
-        return _convolution(first, weights)
+        sizes = (first.below[0], first.channels, first.window, first.stride, first.padding)
+        kind = {1: nn.Conv1d, 2: nn.Conv2d}[len(first.window)]
+        return _filled(kind, weights, *sizes, first.dilation, first.groups, first.bias)
     return LayerWeights(weights)
 
 
-def _convolution(layer: Convolution, weights: Weights) -> Any:
-    kind: Any = {1: nn.Conv1d, 2: nn.Conv2d}[len(layer.window)]
-    return _filled(
-        kind,
-        weights,
-        layer.below[0],
-        layer.channels,
-        layer.window,
-        stride=layer.stride,
-        padding=layer.padding,
-        dilation=layer.dilation,
-        groups=layer.groups,
-        bias=layer.bias,
-    )
-
-
 @torch.no_grad()
-def _filled(kind: Any, weights: Weights, *sizes: Any, **options: Any) -> Any:
+def _filled(kind: Any, weights: Weights, *options: Any) -> Any:
     """Return a module of torch with weights, whose layouts have outputs first."""
     matrix, bias = weights.matrix, weights.bias
     # Torch's own start would move its random generator.
-    module = nn.utils.skip_init(kind, *sizes, dtype=matrix.dtype, device=matrix.device, **options)
+    module = nn.utils.skip_init(kind, *options, dtype=matrix.dtype, device=matrix.device)
     module.weight.copy_(matrix.T.view_as(module.weight))
     if bias is not None:
         module.bias.copy_(bias)
@@ -445,10 +423,8 @@ def require_model(model: object) -> None:
 
 def linear(weights: Weights) -> nn.Linear:
     """Return the torch.nn.Linear of a dense layer, which keeps W transposed."""
-    module: nn.Linear = _filled(
-        nn.Linear, weights, *weights.matrix.shape, bias=weights.bias is not None
-    )
-    return module
+    shape = weights.matrix.shape
+    return _filled(nn.Linear, weights, *shape, weights.bias is not None)  # type: ignore[no-any-return]
 
 
 def modules_of(activation: Activation, weights: Weights) -> list[nn.Module]:

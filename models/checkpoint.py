@@ -331,10 +331,12 @@ def packed(value: Any, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any
         return _packed_samples(value, tensors, names)
     if not isinstance(value, Tensor):
         return value
-    name = names.setdefault(_place(value), str(len(names)))
+    place = value.data_ptr(), value.dtype, value.shape, value.stride()
+    name = names.setdefault(place, str(len(names)))
     tensors[name] = value
+    offset = value.data_ptr() % _CACHE_LINE // value.element_size()  # in whole entries
     stride = list(value.contiguous().stride() if 0 in value.stride() else value.stride())
-    return {"$tensor": name, "stride": stride, "offset": _offset(value)}
+    return {"$tensor": name, "stride": stride, "offset": offset}
 
 
 def _packed_samples(value: OfSamples, tensors: dict[str, Tensor], names: dict[Any, str]) -> Any:
@@ -350,15 +352,6 @@ def _packed_samples(value: OfSamples, tensors: dict[str, Tensor], names: dict[An
     laid = whole.new_empty([whole.shape[axis] for axis in order], device="meta")
     stride = list(laid.permute([order.index(axis) for axis in range(whole.ndim)]).stride())
     return {"$tensor": name, "stride": stride, "offset": 0, **found}
-
-
-def _place(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _offset(tensor: Tensor) -> int:
-    """Return how many entries after an address of whole cache lines a tensor begins."""
-    return tensor.data_ptr() % _CACHE_LINE // tensor.element_size()
 
 
 def unpacked(

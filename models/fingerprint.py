@@ -17,7 +17,6 @@ from liftednet import processes, solvers
 from liftednet.errors import DataError
 from liftednet.layers import Expression
 from liftednet.layers.expression import TIME, Applied, Input
-from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.network import Network
@@ -156,18 +155,15 @@ def _describe_layers(
     for argument in expression.arguments:
         if isinstance(argument, Expression):
             _describe_layers(argument, names, layers)
+    layer = expression.layer
+    names_of = [x.name for x in fields(layer)] if is_dataclass(layer) else sorted(vars(layer))
     layers.append({
-        "layer": type(expression.layer).__name__,
-        "fields": _described_fields(expression.layer, _fields_of(expression.layer)),
+        "layer": type(layer).__name__,
+        "fields": _described_fields(layer, [x for x in names_of if not x.startswith("_")]),
         "of": [names.get(argument, str(argument)) for argument in expression.arguments],
         "weights": None if expression.weights is None else names[expression.weights],
     })  # fmt: skip
     names[expression] = f"layer {len(layers)}"
-
-
-def _fields_of(layer: Layer) -> list[str]:
-    names = [x.name for x in fields(layer)] if is_dataclass(layer) else sorted(vars(layer))
-    return [name for name in names if not name.startswith("_")]
 
 
 def _described_fields(part: Any, names: Sequence[str]) -> Description:
@@ -218,12 +214,16 @@ def refuse_unlike(model: Any, structure: Structure, method: Method, **given: Any
         **{name: str(getattr(model, name)) for name in names},
         **{name: _kind(value) for name, value in given.items()},
     }
-    first, *others = map(json.loads, processes.texts(json.dumps(about)))
-    for number, other in enumerate(others, start=1):
-        for where, one, found in differences(first, other):
+    told = [json.loads(text) for text in processes.texts(json.dumps(about))]
+    _refuse_unequal("the processes of a fit must be told the same", told)
+
+
+def _refuse_unequal(rule: str, about: Sequence[Description]) -> None:
+    """Raise `DataError` at the first difference of a process from the first."""
+    for number, other in enumerate(about[1:], start=1):
+        for where, one, found in differences(about[0], other):
             raise DataError(
-                f"the processes of a fit must be told the same: {where} is {found} on process "
-                f"{number}, and {one} on process 0."
+                f"{rule}: {where} is {found} on process {number}, and {one} on process 0."
             )
 
 
@@ -244,13 +244,9 @@ def refuse_shares(network: Network, data: Data, part: bool) -> None:
     about = {str(x): _kind_of_rows(v) for x, v in data.values.items()}
     rows = torch.arange(0, len(data), max(1, -(-len(data) // _ROWS)))
     own = {"about": about, "samples": len(data), "some": _checksum_of(data.take(rows))}
-    first, *others = found = list(map(json.loads, processes.texts(json.dumps(own))))
-    for number, other in enumerate(others, start=1):
-        for where, one, another in differences(first["about"], other["about"]):
-            raise DataError(
-                f"the rows of all processes must be of one kind: {where} is {another} on process "
-                f"{number}, and {one} on process 0."
-            )
+    found = [json.loads(text) for text in processes.texts(json.dumps(own))]
+    rule = "the rows of all processes must be of one kind"
+    _refuse_unequal(rule, [one["about"] for one in found])
     if not any(one["samples"] for one in found):
         raise DataError("X is empty on every process: at least one of them needs samples.")
     alike = {(one["samples"], one["some"]) for one in found if one["samples"]}

@@ -40,16 +40,10 @@ Tensors = dict[str, Tensor]
 
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
 _WARM, _ONLINE = "warm.", "parts."
-_OF_THE_FILE = (
-    "activations",
-    "graph",
-    "learned",
-    "last_only",
-    "warm",
-    "parts",
-    "sweeps",  # of older files of LiftedRNN, whose method has them now
-    "tolerance",
-)  # beside what a class takes
+_OF_LIFTED_RNN_BEFORE = ("sweeps", "tolerance")  # of older files, whose method has them now
+_OF_THE_FILE = (  # beside what a class takes
+    "activations", "graph", "learned", "last_only", "warm", "parts", *_OF_LIFTED_RNN_BEFORE,
+)  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -156,12 +150,16 @@ def _pack(model: Lifted) -> Archive:
         **known.completion.packed(network),
     }  # fmt: skip
     described = [describe(state.activation) for state in network.states]
+    divergences = model.structure.divergences
+    activations = [(state, divergences[state].activation) for state in network.states]
     last_only = (term.label in known.last_only for term in network.terms)
     about = {
         **{name: describe(x, known_parts(), constants) for name, x in _arguments_of(model).items()},
         "activations": described,
         "graph": described_network(network),
-        "learned": [describe(activation) for activation in _learned(model)],
+        "learned": [
+            None if own is state.activation else describe(own) for state, own in activations
+        ],
         "last_only": [number for number, last in enumerate(last_only) if last],
     }
     if model.warm_start and known.warm is not None:
@@ -217,15 +215,6 @@ def _pack_weights(weights: Sequence[Weights]) -> Tensors:
         if layer.bias is not None:
             tensors[f"bias.{number}"] = layer.bias
     return tensors
-
-
-def _learned(model: Lifted) -> list[Activation | None]:
-    """Return the activations that are not those that were declared, by state."""
-    found = [model.structure.divergences[state].activation for state in model.network.states]
-    return [
-        None if activation is state.activation else activation
-        for state, activation in zip(model.network.states, found, strict=True)
-    ]
 
 
 def _sampled(state: State) -> Tensor:
@@ -344,28 +333,22 @@ def _require_same_network(archive: Archive, network: Network) -> None:
     about = archive.architecture
     described = zip(network.states, about["activations"], strict=False)
     for number, (state, description) in enumerate(described, start=1):
-        _require_same_activation(number, state, description, archive.tensors)
+        if "declared" in description:
+            saved, found = archive.tensors[f"forward.{number}"], _sampled(state)
+            same = saved.shape == found.shape and torch.allclose(
+                found.to(saved), saved, rtol=1e-5, atol=1e-6
+            )
+        else:
+            same = describe(state.activation) == description
+        if not same:
+            wanted = description.get("declared", description.get("name"))
+            raise DataError(
+                f"the activation of layer {number} was saved as {wanted} with parameters "
+                f"{description.get('parameters', {})}; {state.activation!r} is another map."
+            )
     if archive.older:
         return
     for where, saved, given in differences(about["graph"], described_network(network)):
         raise DataError(
             f"the network is not the one that was saved: {where} is {given}, and was {saved}."
-        )
-
-
-def _require_same_activation(
-    number: int, state: State, description: Description, tensors: Mapping[str, Tensor]
-) -> None:
-    if "declared" in description:
-        saved, found = tensors[f"forward.{number}"], _sampled(state)
-        same = saved.shape == found.shape and torch.allclose(
-            found.to(saved), saved, rtol=1e-5, atol=1e-6
-        )
-    else:
-        same = describe(state.activation) == description
-    if not same:
-        wanted = description.get("declared", description.get("name"))
-        raise DataError(
-            f"the activation of layer {number} was saved as {wanted} with parameters "
-            f"{description.get('parameters', {})}; {state.activation!r} is another map."
         )

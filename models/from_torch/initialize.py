@@ -213,14 +213,13 @@ def _chain(module: nn.Module, run: Run, x: Tensor) -> list[tuple[Parts, list[Cal
         elif len(list(tensors_in([call.args, call.kwargs]))) == 1 or call.name == "prelu":
             above = [call, *above]  # an activation, or a call that leaves values as they are
         else:
-            raise _no_chain(module, call.where)
-    if wanted != id(x) or any(not parts[0].requires_grad for parts, _ in found):
-        raise _no_chain(module, "a frozen layer, or a call that no input reaches")
-    return found[::-1]
-
-
-def _no_chain(module: nn.Module, stands: str) -> DataError:
-    return DataError(
+            stands = call.where
+            break
+    else:
+        if wanted == id(x) and all(parts[0].requires_grad for parts, _ in found):
+            return found[::-1]
+        stands = "a frozen layer, or a call that no input reaches"
+    raise DataError(
         f"a model of dense layers is written into a network that is such a chain, and "
         f"{type(module).__name__} has {stands} in its way."
     )

@@ -174,23 +174,17 @@ def _attended(
 
     def scores(one: Tensor, other: Tensor, *masks: Tensor) -> Tensor:
         found = scale * one @ other.mT
-        if not masks:
-            return found
-        seen: Tensor = _added(masks[0], found)
-        return found + seen
+        for mask in masks:  # finite: `HIDDEN` where a truth value says no
+            yes = mask.dtype is torch.bool
+            none = torch.zeros_like(mask, dtype=found.dtype)
+            found = found + (none.masked_fill(~mask, HIDDEN) if yes else mask.clamp(min=HIDDEN))
+        return found
 
     given = (q, k) if mask is None else (q, k, mask)
     u = reader.torch_map(scores, given, above, "scores")
     share = Seen(reader.state(call, softmax_over(above), u), above)
     mixed = Layout((*q.layout.sizes[:-1], v.layout.sizes[-1]))
     return share, reader.torch_map(torch.matmul, (share, v), mixed, "mixing")
-
-
-def _added(mask: Tensor, like: Tensor) -> Tensor:
-    """Return what is added to scores, finite: `HIDDEN` where a truth value says no."""
-    if mask.dtype is not torch.bool:
-        return mask.clamp(min=HIDDEN)
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(~mask, HIDDEN)
 
 
 @reads("scaled_dot_product_attention")

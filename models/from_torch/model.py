@@ -80,7 +80,12 @@ class LiftedModule(Lifted):
         return [self._reader.pairs[parameter] for parameter in self._reader.network.parameters]
 
     def _own(self) -> list[Weights]:
-        return [_weights(pair.weight, pair.bias) for pair in self._pairs]
+        found: list[Weights] = []
+        for pair in self._pairs:
+            weight = pair.weight.detach().clone()
+            matrix = weight.reshape(len(weight) if weight.ndim else 1, -1).T  # outputs first
+            found.append(Weights(matrix, None if pair.bias is None else pair.bias.detach().clone()))
+        return found
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
         """Draw matrices and kernels; scales, embeddings and single parameters stay as they are.
@@ -307,7 +312,13 @@ class _Loader(DataLoader[Any]):
 
     def __init__(self, inner: DataLoader[Any], batch: Batch | None) -> None:
         self._inner, self._batch = inner, batch
-        self._length, samples = _counted(inner, batch)
+        try:
+            self._length, samples = len(inner), len(inner.dataset)  # type: ignore[arg-type]
+        except TypeError:
+            given = (X for X, _ in self)
+            firsts = (next(iter(X.values())) if isinstance(X, Mapping) else X for X in given)
+            sizes = [len(X[0] if isinstance(X, tuple) else X) for X in firsts]
+            self._length, samples = len(sizes), sum(sizes)
         self.__dict__["dataset"] = range(samples)
         for name in ("batch_sampler", "generator", "sampler"):  # whose order a checkpoint keeps
             self.__dict__[name] = getattr(inner, name, None)
@@ -317,21 +328,6 @@ class _Loader(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         return (pair_of(item, self._batch) for item in self._inner)
-
-
-def _counted(loader: DataLoader[Any], batch: Batch | None) -> tuple[int, int]:
-    """Return the batches and the samples of a pass."""
-    try:
-        return len(loader), len(loader.dataset)  # type: ignore[arg-type]
-    except TypeError:
-        sizes = [len(_first(pair_of(item, batch)[0])) for item in loader]
-        return len(sizes), sum(sizes)
-
-
-def _first(X: Any) -> Any:
-    if isinstance(X, Mapping):
-        return next(iter(X.values()))
-    return X[0] if isinstance(X, tuple) else X
 
 
 def pair_of(item: Any, batch: Batch | None) -> tuple[Any, Any]:
@@ -354,12 +350,6 @@ def _as_floats(x: Any, dtype: torch.dtype, raw: bool) -> Any:
     if not isinstance(found, Tensor):
         return x  # refused with words of its own
     return found.to(dtype) / (255 if found.dtype is torch.uint8 and not raw else 1)
-
-
-def _weights(weight: Tensor, bias: Tensor | None) -> Weights:
-    """Return what a layer takes: torch's layouts have outputs first."""
-    matrix = weight.detach().clone().reshape(len(weight) if weight.ndim else 1, -1).T
-    return Weights(matrix, None if bias is None else bias.detach().clone())
 
 
 @torch.inference_mode(False)

@@ -340,14 +340,6 @@ def test_weights_are_in_the_modules_that_torch_has(name, kinds) -> None:
     assert [type(part) for part in network.children()] == kinds
 
 
-def test_the_kernel_of_a_convolution_is_torchs() -> None:
-    model, x = fitted_graph("image")
-    inner: Any = model.network.states[0].argument
-    convolution = to_torch(model).weights_1
-    wanted = inner.layer.value([x.flatten(1)], model.weights[0])
-    torch.testing.assert_close(convolution(x).flatten(1), wanted)
-
-
 def test_a_chain_without_bias_is_exported_and_written(data) -> None:
     x, y = data
     once = FullBatch(sweeps=1)
