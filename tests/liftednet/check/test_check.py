@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -77,7 +79,7 @@ def test_leaky_relu_of_the_second_form_is_the_other_leaky_relu():
     assert report.passed
 
 
-UNFIT = {
+UNFIT: dict[str, tuple[Any, ...]] = {
     "decreases": (torch.sin, torch.neg, torch.cos),
     "finite": (torch.sqrt, torch.log, torch.atanh),
     "not elementwise": (
