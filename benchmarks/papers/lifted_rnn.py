@@ -22,7 +22,7 @@ from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, Record, best_rate, matching, run_all
 from benchmarks.papers import main
 from benchmarks.papers.networks import PlainRNN
-from liftednet import initialize_, starts
+from liftednet import initialize_
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
 from liftednet.models.methods import with_numbers
@@ -318,7 +318,7 @@ def _seen(row: Row, run: RecurrentRun, number: int) -> int:
 def _start(network: Network, row: Row, run: RecurrentRun, train: tuple[Tensor, Tensor]) -> None:
     if run.method == ADAM_IDENTITY:
         with torch.no_grad():
-            network.recurrence.get_parameter("weight_hh_l0").copy_(starts.identity(row.hidden))
+            network.recurrence.get_parameter("weight_hh_l0").copy_(torch.eye(row.hidden))
     if run.method == ADAM_LIFTED:
         before = RecurrentRun(run.table, run.row, TOGETHER, START_STEPS, 0.0, run.seed)
         model, _ = lifted(replace(row, length=prefixes(row.length)[0]), before, train)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from benchmarks.data import Batch, Sequences
 from benchmarks.papers.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
 from benchmarks.papers.through_time import truncated_backward
-from liftednet import initialize_, starts
+from liftednet import initialize_
 from liftednet.activations import ReLU
 from liftednet.errors import SolverError
 from liftednet.losses import BinaryCrossEntropy
@@ -339,7 +339,7 @@ def _plain_methods(hidden: int, segment: int) -> tuple[Method, ...]:
 
 @torch.no_grad()
 def _start_as_identity(weight: Tensor) -> None:
-    weight.copy_(starts.identity(len(weight)))
+    weight.copy_(torch.eye(len(weight)))
 
 
 @dataclass(frozen=True)
