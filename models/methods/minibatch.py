@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -152,7 +152,7 @@ class Minibatch:
                         moves.reuse(before)
                     if moves.due:
                         place.meet(moves.read())
-                        memory.update(place=list(astuple(place)), moves=moves.memory(), last=last)
+                        memory.update(place=place.packed(), moves=moves.memory(), last=last)
                         yield None
                 place.meet(moves.read())
                 moves.require_finite()  # no loss has seen the last step
@@ -174,7 +174,7 @@ class Minibatch:
             )  # fmt: skip
             place = _Place(place.epoch + 1, before=loss)
             memory.update(
-                place=list(astuple(place)), moves=moves.memory(), last=last,
+                place=place.packed(), moves=moves.memory(), last=last,
                 best=[best.weights, best.value, best.since], batches=batches.memory(),
             )  # fmt: skip
             yield step
@@ -191,6 +191,10 @@ class _Place:
     total: float = 0.0
     seen: int = 0
     before: float = math.nan
+
+    def packed(self) -> list[float]:
+        """Return the numbers that it is made of again; `astuple` would copy them in every step."""
+        return list(vars(self).values())
 
     def meet(self, batches: Sequence[tuple[int, float]]) -> None:
         """Take the samples and the loss of some batches."""
