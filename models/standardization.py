@@ -85,6 +85,7 @@ class Standardization:
 
     moments: Mapping[Input | Label, Moments] = field(default_factory=dict)
     still: Mapping[Input, Tensor] = field(default_factory=dict)
+    _reach: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def of_a_part(self) -> Standardization:
@@ -99,7 +100,7 @@ class Standardization:
         for variable, moments in self.moments.items():
             if variable in values:
                 found = moments.to(values[variable]).of(values[variable])
-                values[variable] = self._stilled(variable, values[variable], found)
+                values[variable] = self._stilled(variable, found)
         for ends in [x for x in values if isinstance(x, Ends)]:
             label: Any = ends.label
             if (known := self.moments.get(label)) is not None:
@@ -112,7 +113,7 @@ class Standardization:
                     values[variable] = values[variable].masked_fill(ended, 0.0)
         return replace(data, values=values)
 
-    def _stilled(self, variable: Input | Label, raw: Tensor, found: Tensor) -> Tensor:
+    def _stilled(self, variable: Input | Label, found: Tensor) -> Tensor:
         """Return standardized values, exact zeros where they are a column's constant.
 
         Their center is rounded, too, and what is left of both is no signal: fits would follow it.
@@ -120,9 +121,12 @@ class Standardization:
         still = self.still.get(variable) if isinstance(variable, Input) else None
         if still is None:
             return found
-        center = self.moments[variable].center.to(raw)
-        constant = (raw - center).abs() <= _rounding(raw) * center.abs()
-        return found.masked_fill(constant & still.to(raw.device), 0.0)
+        key = variable, found.dtype, found.device
+        if key not in self._reach:  # of all batches, since a step on few units is as short as this
+            known = self.moments[variable].to(found)
+            reach = _rounding(found) * known.center.abs() / known.scale
+            self._reach[key] = reach.where(still.to(found.device), -1.0)
+        return found.masked_fill(found.abs() <= self._reach[key], 0.0)
 
     def later(self, data: Data) -> Data:
         """Return the same without a copy: samples are standardized as they are taken."""
