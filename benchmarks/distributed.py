@@ -64,7 +64,6 @@ EQUAL: dict[str, Callable[[], Lifted]] = {
     "joint": _exact(divergence="joint"),
     "tight": _exact(divergence="tight"),
     "tight, extrapolated": _exact(divergence="tight", extrapolation=True),
-    "multipliers": _exact(divergence="multipliers"),
     "minibatches": lambda: LiftedMLP((64, 20, 10), method=Minibatch(3, 50)),
     "minibatches, five layers": lambda: LiftedMLP((64, *[20] * 5, 10), method=Minibatch(3, 50)),
     "Gauss-Newton by products": lambda: LiftedMLP(

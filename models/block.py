@@ -180,19 +180,13 @@ class Blocks:
     def edges(self) -> Iterator[Edge]:
         """Yield what couples states and pinned losses; labels without data leave theirs out."""
         for state in self.structure.states:
-            yield Edge(self.divergence(state), state, state.argument, self.lam(state))
+            yield Edge(
+                self.structure.divergences[state], state, state.argument, self.structure.lam[state]
+            )
         for term in self.network.terms:
             if term.state is None and term.label in self.values:
                 divergence = term.pinned.divergence
                 yield Edge(divergence, term.label, term.argument, term.weight)
-
-    def divergence(self, state: State) -> Divergence:
-        """Return the divergence of states."""
-        return self.structure.divergences[state]
-
-    def lam(self, state: State) -> float:
-        """Return the weight of a divergence."""
-        return self.structure.lam[state]
 
     def pre_activation(self, state: State) -> Tensor:
         """Return U of states, of the shape of their argument."""
@@ -364,7 +358,7 @@ class Blocks:
                 assert isinstance(term.loss, OutputLoss)  # it has output states
                 return OutputFit(
                     term.loss, self.values[term.label], self.structure.held(state),
-                    self.drive(state), self.lam(state),
+                    self.pre_activation(state), self.structure.lam[state],
                 )  # fmt: skip
         above = [
             (edge, affine_in(edge.argument, state, self.values))
@@ -377,22 +371,17 @@ class Blocks:
         if not state.sequence and all(part.map.by_sample for _, part in above):
             links = tuple(self._link(edge, part) for edge, part in above)
             return StateFit(
-                self.divergence(state), self.drive(state), links, self.lam(state), state.bounds
+                self.structure.divergences[state],
+                self.pre_activation(state),
+                links,
+                self.structure.lam[state],
+                state.bounds,
             )
         return self._own_fit(state, None, above)
 
-    def drive(self, state: State) -> Tensor:
-        """Return what states are pulled to by their own divergence, their pre-activations."""
-        return self.pre_activation(state)
-
-    def link_target(self, edge: Edge) -> Tensor:
-        """Return what the pre-activations of an edge are pulled to, its target."""
-        target: Tensor = self.values[edge.target]
-        return target
-
     def _link(self, edge: Edge, part: Affine) -> Link:
         """Return an edge as a term of a fit, the rows that count in a row."""
-        target, map_ = self.link_target(edge), part.map
+        target, map_ = self.values[edge.target], part.map
         offset = _offset(part, edge, target)
         mask = self.mask(edge.target, edge.argument)
         weights = row_weights(self.values, target)
@@ -415,8 +404,8 @@ class Blocks:
         drive = torch.zeros_like(states) if own.offset is None else own.offset.expand_as(states)
         lengths = self.values[TIME].longer(state.early).lengths
         return StatesOverTime(
-            self.divergence(state), drive, recurrent, tuple(x for x in links if x is not None),
-            lengths, self.lam(state),
+            self.structure.divergences[state], drive, recurrent,
+            tuple(x for x in links if x is not None), lengths, self.structure.lam[state],
         )  # fmt: skip
 
     def _time_link(self, edge: Edge, part: Affine) -> TimeLink | None:
@@ -424,7 +413,7 @@ class Blocks:
         weight, *movers = chain(part.map)
         if not isinstance(weight, Times) or not all(_moves_rows(mover) for mover in movers):
             return None
-        target = self.link_target(edge)
+        target: Tensor = self.values[edge.target]
         mask = self.mask(edge.target, edge.argument)
         ones = target.new_ones(*target.shape[:2], 1)
         counted = ones if mask is None else mask.unsqueeze(-1).to(target)
@@ -440,7 +429,7 @@ class Blocks:
         self, state: State, own: Affine | None, above: Sequence[tuple[Edge, Affine]]
     ) -> BlockFit:
         """Return the fit of states whose maps are whatever the layers are."""
-        divergence, lam = self.divergence(state), self.lam(state)
+        divergence, lam = self.structure.divergences[state], self.structure.lam[state]
         states: Tensor = self.values[state]
         counted = self.mask(state, state.argument)
         if state.sequence and counted is None:
@@ -448,7 +437,7 @@ class Blocks:
         block = BoxedStates(self.structure.held(state), lam, tuple(states.shape), counted, states)
         links = tuple(self._link(edge, part) for edge, part in above)
         if own is None:
-            drive = lam * self.drive(state)
+            drive = lam * self.pre_activation(state)
             if counted is not None:
                 drive = drive.where(counted.unsqueeze(-1), 0.0)
             return BlockFit(block, drive, links)
@@ -479,7 +468,7 @@ class Blocks:
             _moves_rows(mover) or (mover.moves and per_unit) for mover in movers
         ):
             return None
-        target = self.link_target(edge)
+        target = self.values[edge.target]
         mask, weights = self.mask(edge.target, edge.argument), row_weights(self.values, target)
         beside = partial(_beside_rows, movers, target)
         places = None if mask is None else (beside(mask.unsqueeze(-1))[:, 0] > 0).nonzero()[:, 0]

@@ -62,7 +62,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         lam: as in `LiftedMLP`, like the following up to `solver`; None leaves it to the model.
         rho: weight of the squared Frobenius norms.
         penalty: in place of rho, any of `liftednet.penalties`.
-        divergence: "tight", "joint" or "multipliers".
+        divergence: "tight" or "joint".
         standardize: whether training sees inputs, and targets of regressions, on a common scale.
         method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
         solver: of every block.

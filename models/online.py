@@ -21,7 +21,6 @@ from .incomplete import WHOLE, refuse_incomplete
 from .methods.minibatch import BatchSteps, Minibatch
 from .preparation import Prepared
 from .run import Memory, Problem, Step, Trace
-from .settings import MULTIPLIERS
 from .standardization import (
     Spreads,
     Standardization,
@@ -136,7 +135,7 @@ class Online(Prepared):
             refuse_incomplete(self.network, "partial_fit")
             structure, method = self.checked()
             method = method if isinstance(method, Minibatch) else Minibatch()
-            method.refuse(structure, self.divergence == MULTIPLIERS)
+            method.refuse(structure)
             known = self._online
             dtype = known.steps.weights[0].matrix.dtype if known else None
             batch = self._data(X, y, lengths, sample_weight, dtype=dtype, part=True)

@@ -31,7 +31,7 @@ from .forward_pass import Moment, Values, refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, largest_residual
 from .run import Ending, Memory, Problem, Trace
-from .settings import MULTIPLIERS, Settings
+from .settings import Settings
 from .standardization import RAW, Standardization
 
 Outputs = Tensor | tuple[Tensor, ...]
@@ -236,17 +236,11 @@ class Predictor(Settings):
             )
         return data
 
-    def _blocks_at(
-        self,
-        structure: Structure,
-        data: Data,
-        weights: Sequence[Weights],
-        kind: type[Blocks] = Blocks,
-    ) -> Blocks:
+    def _blocks_at(self, structure: Structure, data: Data, weights: Sequence[Weights]) -> Blocks:
         """Return the blocks after a forward pass; output states minimize their own fit."""
         values = {**data.values, **dict(zip(structure.parameters, weights, strict=True))}
         values = structure.passed(values)
-        blocks = kind(structure, values, data.last_only, self.proximity)
+        blocks = Blocks(structure, values, data.last_only, self.proximity)
         for term in self.network.terms:
             if term.state is not None and term.label in values:
                 fit = blocks.state_fit(term.state)
@@ -392,8 +386,6 @@ class Predictor(Settings):
         Raises:
             SolverError: the states did not reach their tolerance.
         """
-        if self.divergence == MULTIPLIERS:
-            return self.forward(X, lengths=lengths)  # where they hold the states
         structure, data = self._known.structure, self._unlabeled(X, lengths)
         blocks = _StatesAlone(structure, {**data.values, **self._by_parameter()}, data.last_only)
         for _ in _PREDICTION.take_steps(Problem(blocks, self.solver, self.state_solver)):

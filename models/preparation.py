@@ -26,10 +26,9 @@ from .diagnosis import is_useless, refuse_overflow, warn_of_scales
 from .fingerprint import refuse_shares
 from .methods import Method
 from .methods.gauss_newton import GaussNewton
-from .methods.multipliers import MultiplierBlocks
 from .prediction import Predictor
 from .run import Problem, tracked
-from .settings import MULTIPLIERS, feasible
+from .settings import feasible
 from .shapes import bounded, in_proportion
 from .standardization import RAW, Standardization, has_several_units, standardization_of
 from .starts import (
@@ -152,8 +151,7 @@ class Prepared(Predictor):
         if recurrent and together and self.start == AUTO and before is None:
             return self._best_of_starts(structure, data, standardization, together, progress)
         weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
-        kind = MultiplierBlocks if self.divergence == MULTIPLIERS else Blocks
-        blocks = self._blocks_at(structure, data, weights, kind)
+        blocks = self._blocks_at(structure, data, weights)
         known = None if before is None or together else before.memory(data)
         if known is not None:
             blocks.recall_states(known)

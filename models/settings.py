@@ -35,19 +35,13 @@ from .block import Structure
 from .methods import GaussNewton, Method, Minibatch, method_named
 from .methods.descent import AnySolver, FullBatch
 from .methods.gauss_newton import FIRST_RHO, has_ends, pulled, suits_together
-from .methods.multipliers import refuse_unfit
 from .output import output_obstacle
 from .shapes import monotone_penalties, refuse_unbounded
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
 
 Penalties = Penalty | Sequence[Penalty]
 
-MULTIPLIERS = "multipliers"  # joint divergences, and what holds the states at the forward pass
-COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {
-    "tight": tight,
-    "joint": joint,
-    MULTIPLIERS: joint,
-}
+COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 _RHO, _RECURRENT_RHO = 1.0, 3.0  # where neither rho nor a penalty is given
 _SWEEPS = 50  # of recurrent networks, whose states change slowly
 _EPOCHS = 30  # of recurrent networks, at least
@@ -73,13 +67,12 @@ class Settings:
             of recurrent networks (recurrent, output); None for 1, of recurrent networks 3, times
             the square of the steepest slope that the weights act through where that is below 1
             (1/16 before sigmoids), and where there is a penalty.
-        divergence: "tight" (biconvex, zero at the forward pass), "joint" (jointly convex), or
-            "multipliers" (at rest the states are the forward pass; lam is where damping begins).
+        divergence: "tight" (biconvex, zero at the forward pass), or "joint" (jointly convex).
         penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,
             held by every method at every step.
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
-            with numbers of its own; "auto" for minibatches, but where multipliers or a raw
-            divergence need all samples, and for regressions of some hundreds of samples, which are
+            with numbers of its own; "auto" for minibatches, but where a raw divergence
+            needs all samples, and for regressions of some hundreds of samples, which are
             standardized and not weighted, where no rho is given: for these Gauss-Newton, with rho
             by the evidence. Where weights have signs or places fixed to zero, as where outputs are
             monotone or convex, it is Gauss-Newton with a given rho, too. Of recurrent networks
@@ -168,11 +161,9 @@ class Settings:
             DataError: a number cannot be used.
             DeclarationError: settings do not fit together.
         """
-        structure, multipliers = self._structure(), self.divergence == MULTIPLIERS
-        if multipliers:
-            refuse_unfit(structure)
+        structure = self._structure()
         method = self._method(structure)
-        method.refuse(structure, multipliers)
+        method.refuse(structure)
         curved = self.network.curved() if isinstance(method, FullBatch) else None
         if curved is not None:
             raise DeclarationError(
@@ -291,13 +282,13 @@ class Settings:
         if not auto:
             return method_named(self.method)
         raw = any(isinstance(divergence, Raw) for divergence in structure.divergences.values())
-        if raw or self.divergence == MULTIPLIERS:
+        if raw:
             return FullBatch()
         if not recurrent:
             return Minibatch()
         together = GaussNewton(tolerance=_TOLERANCE)
         try:
-            together.refuse(structure, multipliers=False)
+            together.refuse(structure)
         except DeclarationError:
             return Minibatch(_EPOCHS)
         return together

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -50,7 +51,7 @@ _TYPES = {"float32": torch.float32, "float64": torch.float64}
 def save(model: Any, path: str | Path, notes: Description | None = None) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
 
-    With `warm_start`, the states on its data (and multipliers) go with it: `fit` of the loaded
+    With `warm_start`, the states on its data go with it: `fit` of the loaded
     model on the same data goes on from them. Data are told by a checksum, and are not saved.
 
     Args:
@@ -257,6 +258,13 @@ def _arguments(
     }
     if {**found, **options}.get("penalty") is not None:
         found.pop("rho", None)  # which it takes the place of
+    if found.get("divergence") == "multipliers":
+        warnings.warn(
+            "the file's divergence, 'multipliers', is gone: the model is 'tight' and predicts as "
+            "before; another fit ends elsewhere.",
+            stacklevel=2,
+        )
+        found["divergence"] = "tight"
     if (name := found.get("dtype")) is not None:
         if name not in _TYPES:
             known = ", ".join(_TYPES)

@@ -78,7 +78,7 @@ def _every_command(
 
 
 Images = StrEnum("Images", ["digits", "mnist"])
-Coupling = StrEnum("Coupling", ["tight", "joint", "multipliers"])
+Coupling = StrEnum("Coupling", ["tight", "joint"])
 Method = StrEnum(
     "Method",
     {"auto": "auto", "full": "full", "minibatch": "minibatch", "gauss_newton": "gauss-newton"},
@@ -129,7 +129,7 @@ def train(
         typer.Option(help="A name from liftednet.losses, such as squared-error or quantile:0.9."),
     ] = "CrossEntropy",
     divergence: Annotated[
-        Coupling, typer.Option(help="Zero at the forward pass, jointly convex, or held there.")
+        Coupling, typer.Option(help="Zero at the forward pass, or jointly convex.")
     ] = Coupling.tight,
     lam: Annotated[float | None, typer.Option(help="Weight of the divergences.")] = None,
     rho: Annotated[

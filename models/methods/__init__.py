@@ -1,4 +1,4 @@
-"""The ways through a graph: block descent, minibatches, Gauss-Newton, and multipliers."""
+"""The ways through a graph: block descent, minibatches, and Gauss-Newton."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
 from ..run import Ending, Memory, Problem, Step, Steps
-from .multipliers import MultiplierBlocks
 
 AnySolver = str | Solver[Any, Any, Any]
 
@@ -54,8 +53,7 @@ class FullBatch:
         state_passes: visits of the states in one sweep; several solve the states all at once,
             which is exact where the divergence is joint.
         tolerance: stop when every block's relative KKT residual is below this.
-        extrapolation: whether to go on along the last move where that is lower. With multipliers
-            the objective changes between sweeps, and they have a safeguard of their own.
+        extrapolation: whether to go on along the last move where that is lower.
         learn_activations: whether the slopes of leaky ReLUs are fitted, too.
         store: a folder for states, in files, and for what else has a row for every sample and is
             made in training; None for memory. Fits are then solved some samples at a time, of
@@ -89,7 +87,7 @@ class FullBatch:
         if self.store is not None:  # a name, which files of models can hold
             object.__setattr__(self, "store", str(self.store))
 
-    def refuse(self, structure: Structure, multipliers: bool) -> None:
+    def refuse(self, structure: Structure) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
         if self.learn_activations:
             refuse_fixed_activations(structure)
@@ -99,12 +97,12 @@ class FullBatch:
                     f"{state.activation!r} of layer {number} jumps, and exact fits feel nothing of "
                     'what lies beyond a jump: use method="minibatch", whose steps have a margin.'
                 )
-        kept = multipliers or self.learn_activations or structure.network.steps is not None
+        kept = self.learn_activations or structure.network.steps is not None
         sequences = any(state.sequence for state in structure.states)
         if self.store is not None and (kept or sequences):
             raise DeclarationError(
-                "a store is for networks without steps, multipliers and learned activations, whose "
-                "states can be solved for some samples at a time: store=None keeps all in memory."
+                "a store is for networks without steps and learned activations, whose states "
+                "can be solved for some samples at a time: store=None keeps all in memory."
             )
 
     def take_steps(self, problem: Problem) -> Steps:
@@ -119,8 +117,7 @@ class FullBatch:
         sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
         if memory:
             _recall(blocks, memory)
-        apart = isinstance(blocks, MultiplierBlocks) or blocks.stored
-        extrapolates = self.extrapolation and not apart
+        extrapolates = self.extrapolation and not blocks.stored
         ahead = _Ahead(blocks, memory.get("ahead")) if extrapolates else None
 
         while sweep < self.sweeps:
@@ -134,12 +131,6 @@ class FullBatch:
                 if SAMPLE_WEIGHTS in blocks.values:  # which the fits of states do not know
                     step = replace(step, objective=blocks.objective())
                 objective, worst = step.objective, _worse(worst, step.residual)
-                done += 1
-                _remember(memory, [sweep, done, worst, objective], blocks, ahead)
-                yield step
-            if isinstance(blocks, MultiplierBlocks) and done == len(todo):
-                step = blocks.renewal(sweep)
-                worst = max(worst, step.residual)
                 done += 1
                 _remember(memory, [sweep, done, worst, objective], blocks, ahead)
                 yield step
@@ -356,12 +347,12 @@ def _slope_block(blocks: Blocks, state: State, channel: int) -> Block:
             states, u = states[mask], u[mask]
         width = u.shape[-1] // len(_slopes(blocks, state))
         units = slice(channel * width, (channel + 1) * width)
-        return SlopeFit(states[..., units], u[..., units], blocks.lam(state))
+        return SlopeFit(states[..., units], u[..., units], blocks.structure.lam[state])
 
     def assign(slope: float) -> None:
         slopes = list(_slopes(blocks, state))
         slopes[channel] = slope
-        leaky = isinstance(blocks.divergence(state).activation, LeakyReLU)
+        leaky = isinstance(blocks.structure.divergences[state].activation, LeakyReLU)
         found = LeakyReLU(slope) if leaky else PReLU(slopes)
         divergences = {**blocks.structure.divergences, state: Tight(found)}
         blocks.structure = replace(blocks.structure, divergences=divergences)
@@ -373,7 +364,7 @@ def _slope_block(blocks: Blocks, state: State, channel: int) -> Block:
 
 
 def _slopes(blocks: Blocks, state: State) -> tuple[float, ...]:
-    activation = blocks.divergence(state).activation
+    activation = blocks.structure.divergences[state].activation
     if isinstance(activation, PReLU):
         return activation.slopes
     assert isinstance(activation, LeakyReLU)  # of learnable_states

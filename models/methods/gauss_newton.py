@@ -97,12 +97,12 @@ class GaussNewton:
                 'the evidence needs the determinant of a matrix: form must be "normal" or None.'
             )
 
-    def refuse(self, structure: Structure, multipliers: bool) -> None:
+    def refuse(self, structure: Structure) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
         for state in structure.states:
             divergence = structure.divergences[state]
             vanishes = isinstance(divergence, Tight) or isinstance(divergence.activation, Identity)
-            if multipliers or not vanishes or divergence.smoothness is None:
+            if not vanishes or divergence.smoothness is None:
                 raise DeclarationError(
                     "method 'gauss-newton' starts from forward passes: it needs divergence='tight' "
                     f"and a Lipschitz constant of every activation; got {divergence!r}."
@@ -226,7 +226,7 @@ def suits_together(structure: Structure, samples: float) -> bool:
     if any(x.incomplete or x.sequence for x in network.inputs) or not _by_layers(structure):
         return False
     try:
-        GaussNewton(evidence=True).refuse(structure, multipliers=False)
+        GaussNewton(evidence=True).refuse(structure)
     except DeclarationError:
         return False
     return True

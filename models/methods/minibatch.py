@@ -110,13 +110,8 @@ class Minibatch:
         """Return the epochs, of so many batches each."""
         return self.epochs or max(_EPOCHS, -(-_STEPS // batches))
 
-    def refuse(self, structure: Structure, multipliers: bool) -> None:
+    def refuse(self, structure: Structure) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
-        if multipliers:
-            raise DeclarationError(
-                "on minibatches states begin at the forward pass in every step, and need no "
-                'multipliers: use divergence="tight", or method="full".'
-            )
         for number, state in enumerate(structure.states, start=1):
             if isinstance(structure.divergences[state], Raw):
                 raise DeclarationError(

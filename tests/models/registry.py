@@ -28,7 +28,7 @@ from liftednet.problems import Weights
 
 SAMPLES, STEPS = 12, 4
 LAM, RHO = 0.8, 0.1
-COUPLINGS = ("tight", "joint", "multipliers")
+COUPLINGS = ("tight", "joint")
 METHODS: dict[str, Any] = {
     "full": FullBatch(3, tolerance=1e-4),
     "minibatch": Minibatch(epochs=12, batch_size=4),
@@ -93,21 +93,14 @@ class Graph:
 
 
 # What no graph allows: see `methods`.
-_EVERYWHERE = (
-    ("joint", "gauss-newton", "tight"),
-    ("multipliers", "gauss-newton", "tight"),
-    ("multipliers", "minibatch", "no multipliers"),
-)
-_SEQUENCES = (*_EVERYWHERE[:1], *((("multipliers", m, "sequences")) for m in METHODS))
+_JOINT = (("joint", "gauss-newton", "tight"),)
 _OUTPUT_STATES = (
     ("tight", "gauss-newton", "last pre-activation|SimplexProjection"),
-    ("joint", "gauss-newton", "tight"),
-    *(("multipliers", m, "last pre-activation") for m in METHODS),
+    *_JOINT,
 )
 _BOUNDS = (
     ("tight", "gauss-newton", "bounds"),
     ("joint", "gauss-newton", "tight|bounds"),
-    *(("multipliers", m, "bounds") for m in METHODS),
 )
 
 
@@ -343,26 +336,25 @@ def _turned(rows: Tensor) -> Tensor:
 
 
 GRAPHS = (
-    Graph("chain", _chain, ROWS, LABELS, _chain_above, refused=_EVERYWHERE),
-    Graph("without a bias", _bare, ROWS, TARGETS, _bare_above, refused=_EVERYWHERE),
-    Graph("residual", _residual, ROWS, LABELS, _residual_above, refused=_EVERYWHERE),
+    Graph("chain", _chain, ROWS, LABELS, _chain_above, refused=_JOINT),
+    Graph("without a bias", _bare, ROWS, TARGETS, _bare_above, refused=_JOINT),
+    Graph("residual", _residual, ROWS, LABELS, _residual_above, refused=_JOINT),
     Graph("two to the readout", _two_to_the_readout, ROWS, LABELS, _readout_above,
-          refused=_EVERYWHERE),
+          refused=_JOINT),
     Graph("two losses", _two_losses, ROWS, (LABELS, TARGETS), _two_losses_above,
-          refused=_EVERYWHERE),
+          refused=_JOINT),
     Graph("two inputs", _two_inputs, (ROWS, TARGETS), LABELS, _two_inputs_above,
-          refused=_EVERYWHERE),
-    Graph("tied weights", _tied, ROWS, LABELS, _tied_above, refused=_EVERYWHERE),
-    Graph("images", _images, IMAGES, LABELS, _images_above, refused=_EVERYWHERE),
-    Graph("signals", _signals, SIGNALS, LABELS, _signals_above, refused=_EVERYWHERE),
-    Graph("recurrent", _recurrent, SEQUENCES, STEP_LABELS, _recurrent_above, refused=_SEQUENCES),
+          refused=_JOINT),
+    Graph("tied weights", _tied, ROWS, LABELS, _tied_above, refused=_JOINT),
+    Graph("images", _images, IMAGES, LABELS, _images_above, refused=_JOINT),
+    Graph("signals", _signals, SIGNALS, LABELS, _signals_above, refused=_JOINT),
+    Graph("recurrent", _recurrent, SEQUENCES, STEP_LABELS, _recurrent_above, refused=_JOINT),
     Graph("both directions", Network, SEQUENCES, STEP_LABELS, _both_directions_above, LENGTHS,
-          _SEQUENCES, _both_directions),
-    Graph("gated", _gated, SEQUENCES, STEP_LABELS, _gated_above, refused=_SEQUENCES),
+          _JOINT, _both_directions),
+    Graph("gated", _gated, SEQUENCES, STEP_LABELS, _gated_above, refused=_JOINT),
     Graph("output states", _simplex, ROWS, LABELS, _simplex_above, refused=_OUTPUT_STATES),
     Graph("bounded states", _bounded, ROWS, LABELS, _one_hidden_above, refused=_BOUNDS),
-    Graph("binary labels", _binary, ROWS, CLASSES, _one_hidden_above,
-          refused=(("multipliers", "gauss-newton", "tight"), _EVERYWHERE[2])),
+    Graph("binary labels", _binary, ROWS, CLASSES, _one_hidden_above),
 )  # fmt: skip
 
 PAIRS = tuple((coupling, method) for coupling in COUPLINGS for method in METHODS)

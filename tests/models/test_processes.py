@@ -43,7 +43,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 # Uneven shares, one of them empty; of the labels 0, 1, 2, 0, ... the second of four has one class.
 SHARES = {2: (5, 7), 3: (6, 0, 6), 4: (5, 1, 2, 4)}
 FULL = [
-    ("chain", "tight"), ("chain", "multipliers"), ("without a bias", "joint"), ("images", "joint"),
+    ("chain", "tight"), ("without a bias", "joint"), ("images", "joint"),
     ("recurrent", "joint"), ("output states", "tight"),
 ]  # fmt: skip
 OTHERS = [case for case in SERVED if case[1] == "tight" and case[2] != "full"]

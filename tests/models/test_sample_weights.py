@@ -52,7 +52,6 @@ def convolutional(divergence: str, method: Any) -> Lifted:
     [
         mlp("joint", EXACT),
         mlp("tight", EXACT),
-        mlp("multipliers", EXACT),
         mlp("joint", EXACT, SimplexCrossEntropy()),
         mlp("tight", GaussNewton(4, form="normal")),
         mlp("tight", GaussNewton(4, form="products")),

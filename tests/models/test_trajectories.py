@@ -94,8 +94,6 @@ CASES: dict[str, Fitted] = {
     "mlp joint relu, several passes": _mlp(ReLU(), CrossEntropy(), "joint", state_passes=3),
     "mlp joint tanh": _mlp(Tanh(), SquaredError(), "joint"),
     "mlp joint simplex": _mlp(ReLU(), SimplexCrossEntropy(), "joint"),
-    "mlp multipliers relu": _mlp(ReLU(), CrossEntropy(), "multipliers"),
-    "mlp multipliers tanh": _mlp(Tanh(), SquaredError(), "multipliers"),
     "mlp learned slope": _mlp(LeakyReLU(0.2), CrossEntropy(), "tight", learn_activations=True),
     "rnn joint relu": _rnn(4, ReLU(), "joint"),
     "rnn tight relu": _rnn(4, ReLU(), "tight"),
@@ -116,7 +114,7 @@ CASES: dict[str, Fitted] = {
     "rnn joint, proximity": _rnn(4, ReLU(), "joint", proximity=0.3),
 }  # fmt: skip
 # The prox of curved maps is iterated, to a tolerance that extrapolation carries on.
-ITERATED = {"mlp tight sigmoid": 2e-8, "mlp joint tanh": 2e-8, "mlp multipliers tanh": 2e-8}
+ITERATED = {"mlp tight sigmoid": 2e-8, "mlp joint tanh": 2e-8}
 
 
 def objectives(name: str) -> list[float]:

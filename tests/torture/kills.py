@@ -86,7 +86,6 @@ TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
     "learned slopes": (
         _mlp(LeakyReLU(0.2), method=FullBatch(8, learn_activations=True)), _rows,
     ),
-    "multipliers": (_mlp(Tanh(), divergence="multipliers", method="full", lam=0.1), _rows),
     "minibatches": (
         _mlp(method=Minibatch(20, 10, validation=0.2, patience=8)), _rows,
     ),
