@@ -30,10 +30,10 @@ from liftednet.storage import (
 )
 from liftednet.validation import is_number, require_count
 
-from .fingerprint import checksum, differences
+from .fingerprint import checksum, difference
 from .run import Ending, Memory, OfSamples, Step, Trace
 
-_FORMAT, _VERSION = "liftednet checkpoint", "2"
+_FORMAT, _VERSION = "liftednet checkpoint", "3"
 _CACHE_LINE = 64  # bytes: where torch's memory begins
 Saved = tuple[Description, Mapping[str, Tensor]]
 
@@ -141,7 +141,8 @@ class Keeper:
         first = processes.rank() == 0
         with processes.agreed():
             known = self._saved[0]["identity"] if first and self._saved else self._identity
-            for where, was, given in differences(known, self._identity):
+            if found := difference(known, self._identity):
+                where, was, given = found
                 raise DataError(
                     f"{self._path} is the checkpoint of another training: {where} is {given}, and "
                     f"was {was}. A run that does not resume replaces it."

@@ -30,7 +30,6 @@ from liftednet.activation import Activation
 from liftednet.check import FailedCheckError, check_activation
 from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.export import ExportedGraph, to_torch
-from liftednet.layers.projection import Projection
 from liftednet.models import certify
 from liftednet.models.storage import load
 from liftednet.names import activation_named
@@ -190,10 +189,11 @@ def _lines(archive: storage.Archive) -> list[str]:
     numbers = sum(x.numel() for n, x in tensors.items() if n.startswith(("weight.", "bias.")))
     types = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
     lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
-    if "graph" in about:
-        lines += _network(about)
-    else:  # liftednet 0.1 has not saved it
-        lines += [f"  {name}: {_product(x.shape)}" for name, x in tensors.items()]
+    if (graph := about.get("graph")) and "layers" not in graph:
+        lines += [f"  {name}: {line}" for name, line in graph.items()]
+        lines.append(f"activations: {_said(about['activations'])}")
+    else:  # older files have no lines
+        lines += [f"  {name}: {' x '.join(map(str, x.shape))}" for name, x in tensors.items()]
     how = [f"{name} {_said(about[name])}" for name in _HOW if about.get(name) is not None]
     lines.append(f"training: {', '.join(how)}")
     if notes.trained:
@@ -203,29 +203,6 @@ def _lines(archive: storage.Archive) -> list[str]:
     if notes.labels is not None:
         lines.append(f"labels of {', '.join(notes.target)}: {some(notes.labels)}")
     return lines
-
-
-def _network(about: Any) -> list[str]:
-    """Return a line for every input, layer, state and loss."""
-    graph = about["graph"]
-    sizes = {f"weights {n}": x["shape"] for n, x in enumerate(graph["weights"], start=1)}
-    lines = []
-    for number, given in enumerate(graph["inputs"], start=1):
-        steps = "steps x " if given["sequence"] else ""
-        lines.append(f"  input {number}: {steps}{_product(given['shape'])}")
-    for number, layer in enumerate(graph["layers"], start=1):
-        shape = f", {_product(sizes[layer['weights']])}" if layer["weights"] in sizes else ""
-        lines.append(f"  layer {number}: {layer['layer']} of {', '.join(layer['of'])}{shape}")
-        if layer["layer"] == Projection.__name__:
-            lines += [f"    {limit}" for limit in Projection(**layer["fields"]).lines()]
-    states = zip(graph["states"], about["activations"], strict=True)
-    for number, (state, activation) in enumerate(states, start=1):
-        lines.append(f"  states {number}: {_said(activation)} of {state['of']}")
-    return lines + [f"  loss: {_said(term['loss'])} of {term['of']}" for term in graph["losses"]]
-
-
-def _product(shape: Any) -> str:
-    return " x ".join(map(str, shape))
 
 
 def _said(value: Any) -> str:
