@@ -90,8 +90,8 @@ class Settings:
         spectral_radius: largest absolute eigenvalue of the first recurrent weights.
         solver: "auto", a solver's name, or a solver, for every block.
         state_solver: the same for the states of recurrent layers: "auto" (two Newton steps over all
-            time a sweep), "newton-over-time" (exact), "red-black", "cyclic" (the paper), or such a
-            solver with options of its own.
+            time a sweep), "newton-over-time" (exact), "red-black" (the odd steps, then the
+            even), or such a solver with options of its own.
         proximity: weight of a pull of every weight fit to the previous weights, or None.
         seed: of the initial weights and of the order of batches.
         dtype: torch.float32 or torch.float64; None takes that of X, but float64 for recurrent

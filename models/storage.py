@@ -51,7 +51,7 @@ _OF_THE_FILE = (  # beside what a class takes
     "activations", "graph", "learned", "last_only", "warm", "parts", *_OF_LIFTED_RNN_BEFORE,
 )  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
-_SOLVERS = ("Accelerated", "ClosedForm", "Cyclic", "Dual", "FrankWolfe", "GeneralizedLinear",
+_SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
     "NewtonOverTime", "NewtonStates", "Proximal", "ProximalWeights", "RedBlack", "Ridge",
     "SimplexDual", "TemporalSimplexDescent",
 )  # fmt: skip
@@ -150,7 +150,10 @@ _KINDS: dict[str, type[Lifted]] = {kind.__name__: kind for kind in (LiftedMLP, L
 def _parts() -> Catalogue:
     """Return the classes that files name; solvers are loaded for them."""
     methods = {method.__name__: method for method in METHODS.values()}
-    return {**CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS}}
+    earlier = {"Cyclic": solvers.RedBlack}  # of files of earlier versions
+    return {
+        **CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS}, **earlier,
+    }  # fmt: skip
 
 
 def _names() -> str:
@@ -281,6 +284,8 @@ def _arguments(
             stacklevel=2,
         )
         found["divergence"] = "tight"
+    if found.get("state_solver") == "cyclic":  # of earlier versions
+        found["state_solver"] = "red-black"
     if (name := found.get("dtype")) is not None:
         if name not in _TYPES:
             known = ", ".join(_TYPES)

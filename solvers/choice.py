@@ -64,7 +64,6 @@ _TABLE = (
     _Entry(OutputFit, "simplex-dual", "output", "SimplexDual"),
     _Entry(StatesOverTime, "newton-over-time", "over_time", "NewtonOverTime"),
     _Entry(StatesOverTime, "red-black", "over_time", "RedBlack"),
-    _Entry(StatesOverTime, "cyclic", "over_time", "Cyclic"),
     _Entry(BlockFit, "accelerated", "accelerated", "Accelerated"),
     _Entry(SlopeFit, "slope", "output", "Slope"),
     _Entry(ConstrainedFit, "interior-point", "interior_point", "InteriorPoint"),

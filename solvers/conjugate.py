@@ -14,8 +14,6 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .device_loops import Late
-
 _SEARCHES = 40  # evaluations of phi in one line search; two are the rule
 _FLAT = 0.5  # a line search ends when every slope has fallen to this share
 _REFRESH = 25  # steps after which rounding in u is cleared
@@ -131,7 +129,7 @@ def _search(
     linear = initial - first
     slope = linear + step * curvature + pushed
 
-    low, low_slope, short = torch.zeros_like(initial), initial, Late[None](lag=1)
+    low, low_slope = torch.zeros_like(initial), initial
     high = torch.full_like(initial, torch.inf)
     for _ in range(_SEARCHES):
         following = step - slope * (step - low) / (slope - low_slope)
@@ -144,6 +142,6 @@ def _search(
         step = torch.where(slope.abs() <= 1e-3 * initial.abs(), step, following)
         v = problem.forward(torch.addcmul(at.u, step, change))
         slope = linear + step * curvature + problem.paired((v, change))[0]
-        if not short.some(slope.abs() > _FLAT * initial.abs()):
+        if not bool((slope.abs() > _FLAT * initial.abs()).any()):
             break
     return step, v

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +16,9 @@ from liftednet.problems import Fit, StateFit
 from liftednet.products import product
 from liftednet.solution import Solution
 
-from . import device_loops
 from .base import Solver, default_tolerance, device_chunks, judged
+from .batch import Unfinished
 from .conjugate import Point, advance, moved, starting_point
-from .device_loops import Unfinished, unfinished
 from .state_links import (
     OfLinks,
     columns_above,
@@ -38,84 +36,40 @@ _COARSE = 7e-6  # relative violation that float32 reaches without trouble
 
 
 @dataclass(frozen=True)
-class SharedMap(OfLinks, ABC):
-    """The links' weights as one map A.
+class SharedMap(OfLinks):
+    """The links' weights as one map A, in coordinates where its Gram matrix is diagonal.
 
     Attributes:
-        map: A = [sqrt(scale_k) W_k], (units, r).
+        map: A = [sqrt(scale_k) W_k] turned, (units, r).
         adjoint: A', (r, units), contiguous.
-    """
-
-    map: Tensor
-    adjoint: Tensor
-
-    def to(self, dtype: torch.dtype) -> Self:
-        """Return the map in another precision."""
-        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
-        tensors: dict[str, Any] = {n: x.to(dtype) for n, x in parts if isinstance(x, Tensor)}
-        return replace(self, **tensors)
-
-    @abstractmethod
-    def wanted(self, h: Tensor) -> Tensor:
-        """Return targets of Z A, (samples, r), from those of the links side by side."""
-
-    @abstractmethod
-    def precondition(self, gradient: Tensor) -> Tensor:
-        """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
-
-    @abstractmethod
-    def length(self, gradient: Tensor) -> Tensor:
-        """Return |gradient A'| per sample."""
-
-
-@dataclass(frozen=True)
-class TurnedMap(SharedMap):
-    """The map in coordinates where its Gram matrix is diagonal.
-
-    Attributes:
         turn: the rotation of the stacked columns, (r, r), which A contains.
         spectrum: the diagonal of A'A, (r,).
         lipschitz: L.
     """
 
+    map: Tensor
+    adjoint: Tensor
     turn: Tensor
     spectrum: Tensor
     lipschitz: float
 
+    def to(self, dtype: torch.dtype) -> SharedMap:
+        """Return the map in another precision."""
+        parts = ((part.name, getattr(self, part.name)) for part in fields(self))
+        tensors: dict[str, Any] = {n: x.to(dtype) for n, x in parts if isinstance(x, Tensor)}
+        return replace(self, **tensors)
+
     def wanted(self, h: Tensor) -> Tensor:
-        """Return targets in these coordinates."""
+        """Return targets of Z A, (samples, r), from those of the links side by side."""
         return h @ self.turn.to(h)
 
     def precondition(self, gradient: Tensor) -> Tensor:
-        """Return the gradient, divided entry by entry."""
+        """Return gradient (I + A'A L / 2)^-1, half the Lipschitz constant as a typical slope."""
         return gradient / (1 + self.lipschitz / 2 * self.spectrum)
 
     def length(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample."""
         return (gradient.square() @ self.spectrum).sqrt()
-
-
-@dataclass(frozen=True)
-class PlainMap(SharedMap):
-    """The map as it is, for a GPU, which an eigenvalue solver would have to be waited for.
-
-    Attributes:
-        inverse: (I + A'A L / 2)^-1, (r, r).
-    """
-
-    inverse: Tensor
-
-    def wanted(self, h: Tensor) -> Tensor:
-        """Return the targets."""
-        return h
-
-    def precondition(self, gradient: Tensor) -> Tensor:
-        """Return the product with the inverse."""
-        return gradient @ self.inverse
-
-    def length(self, gradient: Tensor) -> Tensor:
-        """Return |gradient A'| per sample."""
-        return (gradient @ self.adjoint).square().sum(1).sqrt()
 
 
 def shared_map(problem: StateFit) -> SharedMap:
@@ -130,14 +84,9 @@ def shared_map(problem: StateFit) -> SharedMap:
         ],
         1,
     )
-    if device_loops.stays_on_device(stacked):
-        system = lipschitz / 2 * (stacked.T @ stacked)
-        system.diagonal().add_(1)
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(system).L)
-        return PlainMap(weights, scales, stacked, stacked.T.contiguous(), inverse)
     spectrum, turn = torch.linalg.eigh(stacked.T @ stacked)
     turned, spectrum = stacked @ turn, spectrum.clamp(min=0)
-    return TurnedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
+    return SharedMap(weights, scales, turned, turned.T.contiguous(), turn, spectrum, lipschitz)
 
 
 @dataclass(frozen=True)
@@ -217,7 +166,7 @@ class DualRows:
         hessian = self.shared.adjoint @ curved
         hessian.diagonal(dim1=-2, dim2=-1).add_(1)
         direction: Tensor = torch.linalg.solve_ex(hessian, -gradient).result
-        return direction  # without a look at its success, for which a GPU would be waited for
+        return direction
 
     def violation(self, gradient: Tensor) -> Tensor:
         """Return |gradient A'| per sample: it bounds the violation of primal stationarity."""
@@ -250,9 +199,6 @@ class _Place:
 
     def rows(self, keep: Tensor) -> _Place:
         return _Place(self.point.rows(keep), self.earlier[keep])
-
-
-_Batch = Unfinished[DualRows, _Place]
 
 
 @dataclass(frozen=True)
@@ -330,26 +276,25 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
             y = exact.multipliers(start)
             u = exact.pre_activation(y)
             late = exact.violation(exact.gradient(y, u)) > goal
-            if not device_loops.stays_on_device(late) and not bool(late.any()):
+            if not bool(late.any()):
                 return exact.forward(u).to(rows.u), 0
             near, steps = self._led(quick, y.float(), rough)
             y = torch.where(late.unsqueeze(1), near.double(), y)
-        batch, more = self._descend(exact, y.double(), goal)
-        y, u = batch.results()
-        if exact.activation.per_unit and not batch.all_solved:
+        y, u, more = self._descend(exact, y.double(), goal)
+        if exact.activation.per_unit:
             u, last = _finished(exact, y, u, goal)
             more += last
         return exact.forward(u).to(rows.u), steps + more
 
     def _led(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
-        batch, steps = self._descend(rows, y, goal)
-        return batch.results()[0], steps
+        y, _, steps = self._descend(rows, y, goal)
+        return y, steps
 
-    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[_Batch, int]:
-        """Return the batch where violations are within the goal, or no longer fall."""
+    def _descend(self, rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, Tensor, int]:
+        """Return y, u - y A' where violations are within the goal, or no longer fall."""
         begin = starting_point(rows, y)
         place = _Place(begin, torch.full_like(begin.decrease[:, 0], torch.inf))
-        batch, steps = unfinished(rows, place, lambda place: (place.point.y, place.point.u)), 0
+        batch, steps = Unfinished(rows, place, lambda place: (place.point.y, place.point.u)), 0
         while True:
             place = batch.at
             violation = batch.problem.violation(place.point.gradient)
@@ -358,26 +303,15 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
                 going = late & (violation < 0.7 * place.earlier)
                 place.earlier = violation
             if not batch.release(going, late) or steps == self.max_iterations:
-                return batch, steps
+                y, u = batch.results()
+                return y, u, steps
             steps += 1
-            place = batch.at
-            place.point = advance(batch.problem, place.point, steps)
-            place.point.direction = batch.resting(place.point.direction)
+            batch.at.point = advance(batch.problem, batch.at.point, steps)
 
 
 def _finished(rows: DualRows, y: Tensor, u: Tensor, goal: float) -> tuple[Tensor, int]:
     """Return u - y A' with the samples that conjugate gradients left over solved by Newton."""
-    late = rows.violation(rows.gradient(y, u)) > goal
-    if not device_loops.stays_on_device(late):
-        return _resisting(rows, y, u, goal, late.nonzero()[:, 0])
-    found, steps = _resisting(rows, y, u.clone(), goal, torch.arange(len(u), device=u.device))
-    return torch.where(late.unsqueeze(1), found, u), steps
-
-
-def _resisting(
-    rows: DualRows, y: Tensor, u: Tensor, goal: float, late: Tensor
-) -> tuple[Tensor, int]:
-    """Solve some samples by Newton's method, in u, and return it with the most steps taken."""
+    late = (rows.violation(rows.gradient(y, u)) > goal).nonzero()[:, 0]
     most = 0
     for part in device_chunks(len(late), y.shape[1] * max(y.shape[1], u.shape[1]), u.device):
         some = late[part]
@@ -388,12 +322,10 @@ def _resisting(
 
 def _newton(rows: DualRows, y: Tensor, goal: float) -> tuple[Tensor, int]:
     """Return u - y A' after semismooth Newton steps with an exact line search."""
-    at, best, steps, looks = starting_point(rows, y), torch.inf, 0, device_loops.Late[Point]()
+    at, best, steps = starting_point(rows, y), torch.inf, 0
     while steps < _NEWTON_STEPS:
-        worst, then = looks.seen(rows.violation(at.gradient).max() / goal, at)
-        if then is not None and worst <= 1:
-            return then.u, steps
-        if steps % _RESISTANCE == 0 and worst > 0.9 * best:
+        worst = float(rows.violation(at.gradient).max() / goal)
+        if worst <= 1 or (steps % _RESISTANCE == 0 and worst > 0.9 * best):
             break
         best = worst if steps % _RESISTANCE == 0 else best
         steps += 1

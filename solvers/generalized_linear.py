@@ -15,10 +15,8 @@ from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Fit, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
-from . import device_loops
 from .base import Solver, default_tolerance, judged
 from .conjugate import Point, advance, downhill_point
-from .device_loops import Late
 from .newton_weights import LEAST_CURVATURE, dense_newton, is_small, jittered_cholesky
 
 _EARLY = 5  # steps after which the curvature is measured anew: by then it is nearly the last one
@@ -93,22 +91,21 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
     def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:
         """Return where the descent ends, its steps, and whether it is known to be at its goal."""
         stand, steps = _Stand(descent, descent.starting_point(), exact=True), 0
-        looks, best, since, last = Late[_Stand](), torch.inf, 0, 0.0
-        least, on_device = None, device_loops.stays_on_device(stand.at.y)
+        best, since, last = torch.inf, 0, 0.0
         while steps < self.max_iterations:
-            share, then = looks.seen(descent.violation(stand.at.gradient) / goal, stand)
-            last = share if then is not None and then.exact else last
+            share = float(descent.violation(stand.at.gradient) / goal)
             halted = (steps - since) % _HALT == _HALT - 1
-            if _is_newest(then, stand) and (halted or share <= max(1, _DRIFT * last)):
+            if stand.exact:
+                last = share
+                if share <= 1:
+                    return stand, steps, True
+            elif halted or share <= max(1, _DRIFT * last):
                 stand = _Stand(*stand.descent.anchored(stand.at), exact=True)
                 continue
-            if then is not None and then.exact and share <= 1:
-                return then, steps, True
             if share < 0.9 * best:
-                best, since, least = share, steps, then if on_device else None
+                best, since = share, steps
             if steps - since > _PATIENCE:
-                return least or stand, steps, False
-            del then  # whose memory the step can use
+                break
             steps += 1
             stand = stand.moved(steps)
         return stand, steps, False
@@ -134,11 +131,6 @@ class _Stand:
         if steps == _EARLY or steps % _RENEWAL == 0:
             return _Stand(*self.descent.renewed(at), exact=False)
         return _Stand(self.descent, at, exact=False)
-
-
-def _is_newest(then: _Stand | None, stand: _Stand) -> bool:
-    """Say whether what was seen is not exact, and of the anchor that is still the last."""
-    return then is not None and not then.exact and then.descent.anchor is stand.descent.anchor
 
 
 @dataclass(frozen=True)

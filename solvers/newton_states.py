@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +18,8 @@ from liftednet.activations import Softmax
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
-from . import device_loops
 from .base import Solver, default_tolerance, device_chunks, judged
-from .device_loops import Unfinished, unfinished
+from .batch import Unfinished
 from .proximal import Proximal
 from .state_links import columns_above, quadratic, states_refusal, terms
 
@@ -237,56 +235,49 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
         steps = 0
         for part in device_chunks(problem.samples, problem.units, value.device):
             batch, used = self._descend(link_rows(problem, part), value[part], 0.8 * tolerance)
-            finish = partial(_finished, _of(problem, part), value[part].clone(), tolerance)
-            value[part], more = batch.finish(batch.results()[0], finish)
-            steps = max(steps, used + more)
+            (value[part],) = batch.results()
+            left = part.start + batch.unsolved()
+            if len(left):  # at kinks
+                rest = Proximal(tolerance).solve(_of(problem, left), value[left])
+                value[left], used = rest.value, used + rest.iterations
+            steps = max(steps, used)
         return judged(problem, value, steps, started, tolerance, self.name)
 
     def _descend(self, rows: LinkRows, states: Tensor, goal: float) -> tuple[_Batch, int]:
         """Return the batch where samples are solved, or their steps no longer lower |F|."""
         at, steps = rows.state(rows.seen(states)), 0
-        batch = unfinished(rows, at, lambda at: (at.states,), share=1.0)
+        batch = Unfinished(rows, at, lambda at: (at.states,), share=1.0)
         while True:
             late = batch.problem.violation(batch.at) > goal * batch.problem.scale
             if not batch.release(late, late) or steps == self.max_iterations:
                 return batch, steps
             steps += 1
-            batch.at, lower = _advance(batch)
+            batch.at, lower = _advance(batch.problem, batch.at)
             batch.release(lower, ~lower)
 
 
-def _finished(
-    problem: StateFit, states: Tensor, tolerance: float, late: Tensor | slice
-) -> tuple[Tensor, int]:
-    """Return the states of samples that Newton's steps left over, by proximal steps."""
-    solution = Proximal(tolerance).solve(_of(problem, late), states[late])
-    return solution.value, solution.iterations
-
-
-def _of(problem: StateFit, some: Tensor | slice) -> StateFit:
+def _of(problem: StateFit, some: Tensor) -> StateFit:
     """Return the fit of some of the samples."""
     links = tuple(link.rows(some) for link in problem.links)
     return replace(problem, pre_activation=problem.pre_activation[some], links=links)
 
 
-def _advance(batch: _Batch) -> tuple[LinkState, Tensor]:
+def _advance(rows: LinkRows, at: LinkState) -> tuple[LinkState, Tensor]:
     """Return the samples after a step along which F falls, and which of them found one."""
-    rows, at, some = batch.problem, batch.at, device_loops.Late[None](lag=1)
-    direction = _direction(batch)
+    direction = _direction(rows, at)
     length = torch.ones_like(at.gap[:, :1])
     before = at.gap.norm(dim=1, keepdim=True)
     for _ in range(_HALVINGS):
         to = rows.state(at.seen + length * direction)
         falls = to.gap.norm(dim=1, keepdim=True) <= (1 - 1e-4 * length) * before
-        if not some.some(batch.others(falls)):
+        if bool(falls.all()):
             break
         length = torch.where(falls, length, length / 2)
     return to, falls[:, 0]
 
 
-def _direction(batch: _Batch) -> Tensor:
+def _direction(rows: LinkRows, at: LinkState) -> Tensor:
     """Return (I + B J)^-1 F: x from (I + M'B M) x = M'F with J = M M', then F - B M x."""
-    rows, at, some = batch.problem, batch.at, device_loops.Late[None](lag=1)
     curved = rows.curvature(at)
     residual = curved.transposed(at.gap)
     x, towards = torch.zeros_like(residual), residual
@@ -298,7 +289,7 @@ def _direction(batch: _Batch) -> Tensor:
         length = length.where(size > goal, 0.0)  # others may go on
         x, residual = x + length * towards, residual - length * image
         following = residual.square().sum(1, keepdim=True)
-        if not some.some(batch.others(following <= goal)):
+        if bool((following <= goal).all()):
             break
         towards, size = residual + following / size.clamp(min=tiny) * towards, following
     return at.gap - rows.through(at, curved.root(x))

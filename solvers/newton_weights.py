@@ -14,9 +14,7 @@ from liftednet.problems import WeightFit
 from liftednet.problems.states_over_time import curvatures
 from liftednet.samples import row_chunks
 
-from . import device_loops
 from .conjugate import Point, moved
-from .device_loops import Late
 
 if TYPE_CHECKING:
     from .generalized_linear import WeightDescent
@@ -34,14 +32,10 @@ def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point,
     """Return the point after damped Newton steps of a smooth fit, and how many.
 
     Softmax fits that all but interpolate their labels have curvatures of any size, which only the
-    whole Hessian follows: a step then divides the violation by e at least. On a GPU nothing is
-    read back.
+    whole Hessian follows: a step then divides the violation by e at least.
     """
-    steps, looks = 0, Late[Point]()
-    while steps < _NEWTON_STEPS:
-        share, then = looks.seen(descent.violation(at.gradient) / goal, at)
-        if then is not None and share <= 1:
-            return then, steps
+    steps = 0
+    while steps < _NEWTON_STEPS and float(descent.violation(at.gradient)) > goal:
         steps += 1
         descent, at = _stepped(descent, replace(at, direction=_direction(descent, at)))
     return at, steps
@@ -52,14 +46,9 @@ def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
     whole = descent.anchored(replace(at, y=at.y + at.direction))
     before = descent.inner(at.gradient, at.direction).abs()
     after = descent.inner(whole[1].gradient, at.direction).abs()
-    halves = (after <= before / 2).all()
-    on_device = device_loops.stays_on_device(halves)
-    if not on_device and bool(halves):
+    if bool((after <= before / 2).all()):
         return whole
-    searched = moved(descent, replace(at, step=torch.ones_like(at.step)))
-    if on_device:
-        searched.y = torch.where(halves, whole[1].y, searched.y)
-    return descent.anchored(searched)
+    return descent.anchored(moved(descent, replace(at, step=torch.ones_like(at.step))))
 
 
 def _direction(descent: WeightDescent, at: Point) -> Tensor:
@@ -163,28 +152,13 @@ def jittered_cholesky(system: Tensor) -> Tensor:
     """Return the Cholesky factor of a system that rounding may have made singular.
 
     Raises:
-        SolverError: it is far from positive semidefinite; on a GPU the factor is NaN there.
+        SolverError: it is far from positive semidefinite.
     """
-    if device_loops.stays_on_device(system):
-        return _first_factor(system)
     for jitter in _JITTERS:
-        lower, info = _factored(system, jitter)
-        if int(info) == 0:
+        shifted = system.clone()
+        shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
+        factor = torch.linalg.cholesky_ex(shifted)
+        if int(factor.info) == 0:
+            lower: Tensor = factor.L
             return lower
     raise SolverError("the system of a weight fit is not positive definite: scale the inputs.")
-
-
-def _factored(system: Tensor, jitter: float) -> tuple[Tensor, Tensor]:
-    shifted = system.clone()
-    shifted.diagonal().mul_(1 + jitter).add_(torch.finfo(system.dtype).tiny)
-    factor = torch.linalg.cholesky_ex(shifted)
-    return factor.L, factor.info
-
-
-def _first_factor(system: Tensor) -> Tensor:
-    """Return the factor without jitter where it succeeds, else with most, without a look at it."""
-    found = torch.full_like(system, torch.nan)
-    for jitter in (_JITTERS[-1], _JITTERS[0]):
-        lower, info = _factored(system, jitter)
-        found = torch.where(info == 0, lower, found)
-    return found

@@ -15,7 +15,6 @@ from liftednet.problems.slope_fit import LEAST_SLOPE
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, device_chunks, judged
-from .device_loops import Late
 
 _NEWTON_STEPS = 50  # ten suffice
 _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divided out
@@ -163,13 +162,12 @@ class _Columns:
 
     def newton(self, nu: Tensor, lower: Tensor, end: float) -> tuple[Tensor, Tensor, int]:
         """Return nu, its states over their sum, and the steps to where the sums are all but 1."""
-        steps, looks = 0, Late[None]()
+        steps = 0
         while True:
             steps += 1
             total = self.states_of(nu).sum(0)
             excess = total - 1
-            worst, _ = looks.seen(excess.abs().max(), None)
-            if steps == _NEWTON_STEPS or worst <= end:
+            if steps == _NEWTON_STEPS or float(excess.abs().max()) <= end:
                 return nu, self.states.div_(total), steps
             slope = torch.div(self.states, self.root, out=self.shifted).sum(0)
             least = torch.finfo(slope.dtype).tiny

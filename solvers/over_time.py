@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,13 +11,11 @@ import torch
 from torch import Tensor
 
 from liftednet.problems import Fit
-from liftednet.problems.states_over_time import Linearized, StatesOverTime, System, best_start
+from liftednet.problems.states_over_time import Linearized, StatesOverTime, best_start
 from liftednet.solution import Solution
 
-from . import device_loops
 from .base import Solver, default_tolerance, judged
 from .choice import choose
-from .kernels.device import eliminated, serves
 
 _CHUNK_BYTES = 2**28  # of factors at a time
 _CHUNK_BYTES_ON_GPU = 2**32
@@ -88,8 +85,6 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         self, problem: StatesOverTime, states: Tensor, tolerance: float
     ) -> tuple[Tensor, int]:
         """Return the states of some samples, dropping each sample when it is done."""
-        if device_loops.stays_on_device(states):
-            return self._newton_of_all(problem, states, tolerance)
         left = torch.arange(states.shape[1], device=states.device)
         open_problem, steps = problem, 0
         for steps in range(self.max_iterations + 1):
@@ -104,19 +99,6 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
             states[:, left] = point.improved(going[going])
         return states, steps
 
-    def _newton_of_all(
-        self, problem: StatesOverTime, states: Tensor, tolerance: float
-    ) -> tuple[Tensor, int]:
-        """Return the states of some samples, on a GPU, where a sample that is done rests."""
-        looks = device_loops.Late[None]()
-        for step in range(self.max_iterations):
-            point = Point(problem, states)
-            going = point.residual > 0.5 * tolerance * point.scale
-            if not looks.some(going):
-                return states, step
-            states = torch.where(going[:, None], point.improved(going), states)
-        return states, self.max_iterations
-
 
 class Point(Linearized):
     """Where a Newton step begins, and where it leads."""
@@ -127,53 +109,57 @@ class Point(Linearized):
         Args:
             going: the samples to move, (samples,) booleans; others may come to anything.
         """
-        step = self.step(DeviceSystem)
+        step = self.step()
         before = self.objectives
         slack = 1e-13 * (1 + before.abs())
-        best, todo, some = self.proximal.clone(), going, device_loops.Late[None](lag=1)
+        best, todo = self.proximal.clone(), going
         for _ in range(_HALVINGS):
             trial = self.problem.divergence.activation.project(self.states + step)
             trial = torch.where(self.valid, trial, 0.0)
             better = todo & (self.problem.values(trial) <= before + slack)
             best = torch.where(better[:, None], trial, best)
             todo = todo & ~better
-            if not some.some(todo):
+            if not bool(todo.any()):
                 break
             step = step / 2
         return best
-
-
-class DeviceSystem(System):
-    """The system of a Newton step, eliminated in one launch where a kernel serves."""
-
-    def solve(self, right: Tensor) -> Tensor:
-        """Return the solution, (steps, samples, units); right is zero where states are held."""
-        if not serves(right):
-            return super().solve(right)
-        blocks = self.blocks(slice(0, self.problem.steps))
-        return eliminated(blocks, self.coupling, self.free, right)
 
 
 Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each
 
 
 @dataclass(frozen=True)
-class Sweeps(Solver[StatesOverTime, Tensor, None]):
-    """Solves the steps in groups, each a `StateFit` with its neighbors in time fixed.
+class RedBlack(Solver[StatesOverTime, Tensor, None]):
+    """Solves all odd steps at once, then all even steps at once, each with its neighbors fixed.
+
+    The steps of one group are a `StateFit`.
 
     Attributes:
         tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
         max_iterations: passes over all steps.
         step_solver: "auto", a solver's name or a solver, for the steps.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import StatesOverTime
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.divergences import joint
+        >>> from liftednet.solvers import RedBlack, solve
+        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
+        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
+        >>> solve(fit, RedBlack()).value.flatten()
+        tensor([1.0000, 1.5000])
     """
 
     tolerance: float | None = None
     max_iterations: int = 1_000
     step_solver: str | Solver[Any, Any, Any] = "auto"
+    name: str = field(default="red-black", init=False)
 
-    @abstractmethod
     def colors(self, steps: int) -> Iterator[Tensor]:
         """Yield the numbers of the steps that are solved together, (group,) int64."""
+        yield torch.arange(1, steps, 2)
+        yield torch.arange(0, steps, 2)
 
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Ask for states over time."""
@@ -214,52 +200,3 @@ class Sweeps(Solver[StatesOverTime, Tensor, None]):
         cache = solver.prepare(fit, cache)
         states[group] = solver.solve(fit, states[group], cache).value
         return cache
-
-
-@dataclass(frozen=True)
-class Cyclic(Sweeps):
-    """Solves one step after another, from first to last.
-
-    Lifted Recurrent Neural Networks, section 5.2.
-
-    Example:
-        >>> import torch
-        >>> from liftednet import StatesOverTime
-        >>> from liftednet.activations import ReLU
-        >>> from liftednet.divergences import joint
-        >>> from liftednet.solvers import Cyclic, solve
-        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
-        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
-        >>> solve(fit, Cyclic()).value.flatten()
-        tensor([1.0000, 1.5000])
-    """
-
-    name: str = field(default="cyclic", init=False)
-
-    def colors(self, steps: int) -> Iterator[Tensor]:
-        """Yield each step alone."""
-        yield from torch.arange(steps).split(1)
-
-
-@dataclass(frozen=True)
-class RedBlack(Sweeps):
-    """Solves all odd steps at once, then all even steps at once.
-
-    Example:
-        >>> import torch
-        >>> from liftednet import StatesOverTime
-        >>> from liftednet.activations import ReLU
-        >>> from liftednet.divergences import joint
-        >>> from liftednet.solvers import RedBlack, solve
-        >>> drive, recurrent = torch.ones(2, 1, 1), torch.full((1, 1), 0.5)
-        >>> fit = StatesOverTime(joint(ReLU()), drive, recurrent, (), torch.tensor([2]))
-        >>> solve(fit, RedBlack()).value.flatten()
-        tensor([1.0000, 1.5000])
-    """
-
-    name: str = field(default="red-black", init=False)
-
-    def colors(self, steps: int) -> Iterator[Tensor]:
-        """Yield the odd steps, then the even ones."""
-        yield torch.arange(1, steps, 2)
-        yield torch.arange(0, steps, 2)

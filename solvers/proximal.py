@@ -17,8 +17,8 @@ from liftednet.samples import largest_eigenvalue
 from liftednet.solution import Solution
 
 from .base import Solver, default_tolerance, device_chunks, judged
-from .device_loops import Unfinished, largest, unfinished
-from .state_links import OfLinks, curvature_of, kept, quadratic
+from .batch import Unfinished
+from .state_links import OfLinks, curvature_of, kept, largest, quadratic
 
 _PATIENCE = 200  # steps in which a sample's movement must fall
 _COARSE = 1e-6  # relative movement that float32 reaches without trouble
@@ -105,7 +105,7 @@ class PrimalRows:
         terms = [self.lam * reach(self.activation, self.pull / self.lam)]
         for link in self.links:
             terms.append(link.lam * link.map.adjoint(link.target))
-        return largest(terms, self.lam)
+        return float(largest(terms, self.lam))
 
 
 def primal_rows(
@@ -228,7 +228,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
         """Return the states where their movement is within the tolerance, or no longer falls."""
         one, steps = start.new_ones(len(start), 1), 0
         begin = Walk(start, start, one, torch.inf * one, torch.inf * one)
-        batch = unfinished(rows, begin, lambda at: (at.states,))
+        batch = Unfinished(rows, begin, lambda at: (at.states,))
         goal = tolerance * rows.scale(start)
         while steps < self.max_iterations:
             steps += 1

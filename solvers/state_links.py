@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +11,6 @@ from torch import Tensor
 from liftednet.divergences import Raw
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.problems.state_fit import reach
-
-from .device_loops import largest
 
 
 def states_refusal(problem: Fit[object], lipschitz: bool = True) -> str | None:
@@ -85,7 +83,16 @@ def kept(problem: StateFit) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
 
 def largest_term(problem: StateFit, part: slice) -> float:
     """Return the largest entry of the `terms` for these samples, and 1."""
-    return largest(terms(problem, part), 1.0)
+    return float(largest(terms(problem, part), 1.0))
+
+
+def largest(terms: Iterable[Tensor], floor: float) -> Tensor:
+    """Return the largest absolute value of an entry, at least a floor, as a float64 scalar.
+
+    One term is held at a time, and the scalar stays where the terms are.
+    """
+    sizes = map(torch.Tensor.max, map(torch.abs, terms))
+    return torch.stack([size.double() for size in sizes]).max().clamp(min=floor)
 
 
 def terms(problem: StateFit, part: slice) -> Iterator[Tensor]:

@@ -33,7 +33,6 @@ from liftednet.solvers.kernels.states import (
     TileLink,
     state_blocks,
 )
-from liftednet.solvers.kernels.tridiagonal import eliminate
 
 _SHARED = 232_448  # bytes that a block may have on an H100 or H200
 
@@ -103,12 +102,6 @@ def _kernels() -> Iterator[Compiled]:
         (20, (20, 5), tanh, (tight(tanh), softmax)),
     ):
         yield _state_kernel(units, widths, activation, links)
-    for units, warps in ((16, 2), (64, 8)):
-        y, flags = x.double(), x.char()
-        kernel = eliminate.warmup(
-            y, y, flags, y, y, 9, 9, units, UNITS=units, num_warps=warps, grid=(1,)
-        )
-        yield _compiled(f"block-tridiagonal, {units} units", kernel)
 
 
 def _state_kernel(

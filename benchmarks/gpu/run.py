@@ -17,7 +17,6 @@ from benchmarks.gpu.race import GOAL, finishes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.speed import block_speeds, output_speeds, state_speeds
 from benchmarks.gpu.sweeps import sweep_speeds
-from benchmarks.gpu.time_checks import time_checks
 from benchmarks.gpu.timing import UNKNOWN, Ceilings, Scale, ceilings
 from benchmarks.gpu.training_data import images
 
@@ -30,7 +29,6 @@ def run(device: torch.device, folder: Path) -> int:
     report = Report(_heading(scale))
     print(report.heading)
     checks = report.add("Correctness", runner.rows(check_jobs(scale)), folder)
-    checks += report.add("Over time", runner.rows(time_checks(scale)), folder)
     wrong = [one for one in checks if not one.passed]
     print(f"\n{len(checks) - len(wrong)} of {len(checks)} checks passed.")
     top = runner.value("ceilings", partial(ceilings, scale), UNKNOWN)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from liftednet import initialize_
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
 from liftednet.models.methods import with_numbers
-from liftednet.solvers.over_time import Cyclic, NewtonOverTime
+from liftednet.solvers.over_time import NewtonOverTime, RedBlack
 
 TRAIN, TEST, CLASSES = 200, 1000, 10  # as printed
 VALIDATION = 500
@@ -235,6 +235,14 @@ def lifted_stages(row: Row, run: RecurrentRun) -> list[tuple[int, int]]:
         return [(row.length, run.passes)]
     first, *longer = prefixes(row.length)
     return [(first, run.passes), *((steps, LATER_STEPS) for steps in longer)]
+
+
+class Cyclic(RedBlack):
+    """Solves one step after another, from first to last, as section 5.2 has it."""
+
+    def colors(self, steps: int) -> Iterator[Tensor]:
+        """Yield each step alone."""
+        yield from torch.arange(steps).split(1)
 
 
 def prefixes(length: int) -> list[int]:

@@ -454,26 +454,26 @@ class Linearized:
             total = total + carried.square().sum(-1)
         return total * curvature / (2 * problem.lam)
 
-    def step(self, kind: type[System]) -> Tensor:
+    def step(self) -> Tensor:
         """Return the Newton step, (steps, samples, units)."""
-        free, system, right = self._system(kind)
+        free, system, right = self._system()
         held = torch.where(free, 0.0, self.moved)
         right = torch.where(free, right - system.coupled(held), 0.0)
         return torch.where(free, system.solve(right), held)
 
     def _promise(self) -> Tensor:
         """Return by how much a Newton step lowers its model of the objective, (samples,)."""
-        free, system, right = self._system(System)
+        free, system, right = self._system()
         right = torch.where(free, right + self.rounded - self.violation, 0.0)
         return (right * system.solve(right)).sum((0, 2)) / 2
 
-    def _system(self, kind: type[System]) -> tuple[Tensor, System, Tensor]:
+    def _system(self) -> tuple[Tensor, System, Tensor]:
         """Return which states are free, the system, and its right-hand side where they are."""
         lam = self.problem.lam
         free = (self.slope > _RIGID) & self.valid
         rise = self.slope.clamp(min=_RIGID)
         curvature = torch.where(free, lam / rise, 1.0)
-        system = kind(self.problem, self.states, self.slope, free, curvature)
+        system = System(self.problem, self.states, self.slope, free, curvature)
         return free, system, (self.inertia + lam / rise) * self.moved
 
 

@@ -21,7 +21,6 @@ from liftednet.layers.time import Timeline
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers.cuda_graphs import Captured, Graphs, graphs_for
-from liftednet.solvers.device_loops import stays_on_device
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
 from liftednet.validation import is_number, require_count, require_positive
 
@@ -451,7 +450,7 @@ class BatchSteps:
     @property
     def due(self) -> bool:
         """Whether losses are to be read, at every step but where a device would be waited for."""
-        return len(self._unread) >= (_UNREAD if stays_on_device(self._unread[-1][-1]) else 1)
+        return len(self._unread) >= (_UNREAD if self._unread[-1][-1].is_cuda else 1)
 
     def read(self) -> list[tuple[int, float]]:
         """Return samples and loss of the batches since the last reading.

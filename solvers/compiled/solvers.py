@@ -22,7 +22,7 @@ from liftednet.solution import Solution, Status
 
 from ..base import Solver, default_tolerance, device_chunks, judged
 from ..choice import solved_by
-from ..dual import Dual, SharedMap, TurnedMap
+from ..dual import Dual, SharedMap
 from ..output import SimplexDual, settled
 from ..state_links import OfLinks, columns_above, curvature_of, kept, states_refusal
 from .loops import (
@@ -207,7 +207,6 @@ class CompiledNewton(_OnRamps[SharedMap]):
 
         started = time.perf_counter()
         shared, line = self.prepare(problem, cache), ramp(problem.divergence.activation)
-        assert isinstance(shared, TurnedMap)  # on a CPU
         assert line is not None  # asked for by obstacle
         map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)

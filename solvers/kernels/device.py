@@ -20,8 +20,6 @@ from liftednet.samples import row_chunks
 from ..base import Solver
 from ..choice import solved_by
 
-_MOST_UNITS = 64  # of a system over time
-_WARPS = {16: 2, 32: 4, 64: 8}
 _LEAST = 1 << 16  # entries below which torch serves; not measured yet
 _PRECISIONS = torch.float32, torch.float64
 _CLOSE = 1e-3  # of states of size 1, at a residual of 1e-5
@@ -150,39 +148,3 @@ def require_room(
 def padded_width(columns: int) -> int:
     """Return a number of columns, rounded up to a power of two, at least 16."""
     return max(16, 1 << (columns - 1).bit_length())
-
-
-def serves(right: Tensor) -> bool:
-    """Say whether the kernel is the one to take a system: on a GPU, with at most 64 units."""
-    return right.is_cuda and right.shape[2] <= _MOST_UNITS and has_triton()
-
-
-def eliminated(blocks: Tensor, between: Tensor, free: Tensor, right: Tensor) -> Tensor:
-    """Return the solution of a block-tridiagonal system for every sample, in one launch.
-
-    Args:
-        blocks: the diagonal blocks, (steps, samples, units, units), float64, overwritten.
-        between: the blocks below the diagonal before units that are held are cut out of them,
-            (units, units).
-        free: (steps, samples, units) booleans.
-        right: (steps, samples, units), zero where units are held.
-    """
-    from .tridiagonal import eliminate
-
-    steps, samples, units = right.shape
-    value = torch.empty_like(right, memory_format=torch.contiguous_format)
-    width = padded_width(units)
-    with on_device(right):
-        eliminate[(samples,)](
-            blocks.contiguous(),
-            between.contiguous(),
-            free.char().contiguous(),
-            right.contiguous(),
-            value,
-            steps,
-            samples,
-            units,
-            UNITS=width,
-            num_warps=_WARPS[width],
-        )
-    return value

@@ -18,9 +18,8 @@ from liftednet.divergences import Divergence, joint
 from liftednet.problems import Fit, Link, StateFit
 from liftednet.solution import Solution
 
-from .. import device_loops
 from ..base import default_tolerance, judged
-from ..state_links import states_refusal, terms
+from ..state_links import largest, states_refusal, terms
 from .device import Kernel, on_device, padded_width, programs, refusal, require_room
 from .elementwise import DeviceMap, link_map, proximal_map
 
@@ -361,7 +360,7 @@ class FusedStates(Kernel[StateFit]):
         if start is None:
             start = problem.divergence.activation.forward(problem.pre_activation)
         value = start.clone(memory_format=torch.contiguous_format)
-        scale = problem.lam * device_loops.largest_on(terms(problem, slice(None)), 1.0)
+        scale = problem.lam * largest(terms(problem, slice(None)), 1.0)
         goal = _SHARE * tolerance * scale
         return value, launch.run(value, goal, self.max_iterations)
 

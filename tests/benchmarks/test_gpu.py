@@ -23,7 +23,6 @@ from benchmarks.gpu.race import finishes
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.speed import output_speeds
 from benchmarks.gpu.sweeps import sweep_speeds
-from benchmarks.gpu.time_checks import time_checks
 from benchmarks.gpu.timing import Ceilings, Scale
 from benchmarks.gpu.training_data import images
 from liftednet import activations
@@ -70,7 +69,6 @@ def test_its_checks_pass_under_the_interpreter() -> None:
         assert check(case).passed
     assert gram_check(TOY).passed
     assert recorded_check(TOY).passed
-    assert all(job.work().passed for job in time_checks(TOY))
 
 
 def test_its_trainings_run_under_the_interpreter() -> None:
@@ -153,9 +151,8 @@ def test_it_ends_with_a_record_whatever_fails(
     def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
 
-    few = islice(check_jobs(TOY), 1)
-    monkeypatch.setattr(run_module, "check_jobs", lambda scale: few)
-    monkeypatch.setattr(run_module, "time_checks", lambda scale: iter([Job("time", broken)]))
+    few = [*islice(check_jobs(TOY), 1), Job("time", broken)]
+    monkeypatch.setattr(run_module, "check_jobs", lambda scale: iter(few))
     monkeypatch.setattr(run_module, "ceilings", broken)
     monkeypatch.setattr(run_module, "images", broken)
     monkeypatch.setattr("benchmarks.gpu.speed.simplex_fit", broken)

@@ -22,7 +22,7 @@ from liftednet.models.data import prepared
 from liftednet.models.methods.minibatch import BatchSteps
 from liftednet.problems import StatesOverTime
 from liftednet.solvers import solve
-from liftednet.solvers.over_time import Cyclic, RedBlack
+from liftednet.solvers.over_time import RedBlack
 from tests.models.networks import gradients
 
 PAPER: dict[str, Any] = {"divergence": "joint", "rho": 0.1}
@@ -34,7 +34,6 @@ KINDS: list[dict[str, Any]] = [
     {"activation": activations.Sigmoid()},
     {"hidden_size": (4, 3), "bidirectional": True, "learn_initial_state": True},
     {"state_solver": RedBlack(1e-4, 10), "learn_initial_state": True},
-    {"state_solver": Cyclic(1e-4, 10)},
     {"proximity": 1.0, "hidden_size": (3, 4)},
 ]
 

@@ -19,7 +19,7 @@ from liftednet.losses import CrossEntropy, SimplexCrossEntropy
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solution import Status
-from liftednet.solvers import solve
+from liftednet.solvers import Dual, GeneralizedLinear, NewtonStates, Proximal, solve
 
 RELU, SQUARED = joint(activations.ReLU()), joint(activations.Identity())
 SIZES = st.sampled_from([1, 2, 5, 9])
@@ -207,3 +207,69 @@ def test_a_design_of_condition_number_4e6_keeps_its_digits() -> None:
     problem = WeightFit(SQUARED, Design(x, bias=False), x @ wanted, SquaredFrobenius(1e-14))
     found = solve(problem).value.matrix
     assert torch.allclose(x @ found, x @ wanted, atol=1e-8)
+
+
+def weights_that_resist() -> WeightFit:
+    """Return a fit that all but interpolates its labels, which Newton's steps finish."""
+    labels = torch.eye(3, dtype=torch.float64)[torch.arange(24) % 3]
+    return WeightFit(
+        CrossEntropy().divergence, Design(draw(1, 24, 20)), labels, SquaredFrobenius(1e-7)
+    )
+
+
+def weights_to_sample(samples: int = 500) -> WeightFit:
+    """Return a fit with more samples than the preconditioner is made of."""
+    labels = torch.eye(3, dtype=torch.float64)[torch.arange(samples) % 3]
+    return WeightFit(
+        CrossEntropy().divergence, Design(draw(0, samples, 5)), labels, SquaredFrobenius(0.1)
+    )
+
+
+def states_of_all_kinds() -> StateFit:
+    """Return a fit whose samples are solved after a few steps, or after many, or by proximal ones.
+
+    The pre-activations are of any size, and the layer above has kinks.
+    """
+    size = torch.logspace(-3, 3, 300, dtype=torch.float64).unsqueeze(1)
+    target, above = draw(6, 300, 6).clamp(min=0), tight(activations.ReLU())
+    link = Link(above, draw(4, 12, 6), draw(5, 6), target, 5.0)
+    return StateFit(tight(activations.Tanh()), size * draw(7, 300, 12), (link,), 0.5)
+
+
+def states_that_resist() -> StateFit:
+    """Return a fit with quadratic links so ill-conditioned that Newton's steps finish it."""
+    weight = draw(8, 9, 6) * torch.logspace(0, 2, 6, dtype=torch.float64)
+    link = Link(RELU, weight, draw(9, 6), draw(10, 30, 6).clamp(min=0), 10.0)
+    return StateFit(tight(activations.Sigmoid()), 3 * draw(11, 30, 9), (link,), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("solver", "build"),
+    [
+        (GeneralizedLinear(), weights_to_sample),
+        (GeneralizedLinear(), weights_that_resist),
+        (NewtonStates(), states_of_all_kinds),
+        (NewtonStates(max_iterations=3), states_of_all_kinds),
+        (Proximal(), states_of_all_kinds),
+        (Dual(), states_that_resist),
+        (Dual(max_iterations=5), states_that_resist),
+    ],
+)
+def test_fits_that_take_every_turn_are_solved(solver: Any, build: Any) -> None:
+    assert solver.solve(build()).status is Status.SOLVED
+
+
+def test_a_limit_of_steps_is_told() -> None:
+    found = GeneralizedLinear(max_iterations=3).solve(weights_to_sample(50))
+    assert (found.status, found.iterations) == (Status.ITERATION_LIMIT, 3)
+    with pytest.raises(Exception, match="max_iterations"):
+        found.require_solved()
+
+
+@pytest.mark.parametrize("solver", [Dual(), Proximal()])
+def test_what_links_share_serves_until_they_change(solver: Any) -> None:
+    problem = states_that_resist()
+    shared = solver.prepare(problem)
+    assert solver.prepare(problem, shared) is shared
+    problem.links[0].weight.mul_(0.9)
+    assert solver.prepare(problem, shared) is not shared

@@ -1,4 +1,4 @@
-"""What the tests of kernels share: memory that no kernel has written is NaN, and a GPU feigned."""
+"""What the tests of kernels share: memory that no kernel has written is NaN."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from torch import Tensor
-
-from liftednet.solvers import device_loops
 
 collect_ignore_glob = [] if find_spec("triton") else ["test_*.py"]  # it is there on Linux alone
 
@@ -21,9 +18,3 @@ def poisoned() -> Iterator[None]:
     assert bool(torch.empty(3).isnan().all())
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take every tensor for one on a GPU."""
-    monkeypatch.setattr(device_loops, "stays_on_device", lambda value: isinstance(value, Tensor))
