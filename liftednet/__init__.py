@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from liftednet.errors import FitWarning as FitWarning
     from liftednet.errors import LiftedError as LiftedError
     from liftednet.errors import NotFittedError as NotFittedError
-    from liftednet.errors import OutOfMemoryError as OutOfMemoryError
     from liftednet.errors import ProcessError as ProcessError
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import to_torch as to_torch
@@ -75,8 +74,8 @@ _ROOMS = (
 _NAMES = {
     "activation": "Activation",
     "check": "check_activation",
-    "errors": "DataError DeclarationError FitWarning LiftedError NotFittedError OutOfMemoryError "
-    "ProcessError SolverError",
+    "errors": "DataError DeclarationError FitWarning LiftedError NotFittedError ProcessError "
+    "SolverError",
     "export": "to_torch",
     "layers": "check_layer",
     "models.certify": "certify",

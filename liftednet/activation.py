@@ -19,7 +19,6 @@ from liftednet.errors import DeclarationError
 from liftednet.evaluation import evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.piecewise import Graph, broken_line, piecewise_quadratic
-from liftednet.potential import ScalarPotential, StatedPotential
 from liftednet.scalar_map import Map, ScalarMap, autograd_slope, refuse_bad_map
 from liftednet.validation import name_of, require_positive
 
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
-    RawDivergence = Callable[[Expression, Expression], Expression]
-    RawDomain = Callable[[Expression], list[Constraint]]
+    Stated = Callable[[Expression], Expression]
+    Domain = Callable[[Expression], list[Constraint]]
 
 __all__ = [
     "Activation",
@@ -104,7 +103,6 @@ class Activation:
         potential: Map,
         lower: float = -math.inf,
         upper: float = math.inf,
-        expression: Callable[[Expression], Expression] | None = None,
         lipschitz: float | None = None,
     ) -> Activation:
         """Declare a unit-by-unit activation by its convex potential Phi alone.
@@ -116,7 +114,6 @@ class Activation:
             potential: Phi, an elementwise torch function that is finite between lower and upper.
             lower: the lower end of its domain, or -inf.
             upper: the upper end, or inf.
-            expression: Phi in CVXPY, summed over the entries of v; derived where it is not given.
             lipschitz: a Lipschitz constant of phi; found on a grid where it is not given.
 
         Raises:
@@ -133,12 +130,14 @@ class Activation:
             >>> entropy.forward(torch.tensor([[0.0, 2.0]], dtype=torch.float64))
             tensor([[0.5000, 0.8808]], dtype=torch.float64)
         """
-        return PotentialActivation(potential, lower, upper, expression, lipschitz)
+        from liftednet.potential import PotentialActivation
+
+        return PotentialActivation(potential, lower, upper, lipschitz)
 
     @staticmethod
     def from_expression(
-        expression: Callable[[Expression], Expression],
-        domain: RawDomain | None = None,
+        expression: Stated,
+        domain: Domain | None = None,
         lipschitz: float | None = None,
     ) -> Activation:
         """Declare an activation, coupled or not, by a CVXPY expression of its potential alone.
@@ -168,34 +167,9 @@ class Activation:
             >>> ball.forward(torch.tensor([[3.0, 4.0]])).round(decimals=4)
             tensor([[0.6000, 0.8000]])
         """
+        from liftednet.potential import StatedActivation
+
         return StatedActivation(expression, domain, lipschitz)
-
-    @staticmethod
-    def from_divergence(
-        divergence: RawDivergence, forward: Map, domain: RawDomain | None = None, block: int = 1
-    ) -> Activation:
-        """Declare an activation by a raw divergence D(v, u), a CVXPY expression.
-
-        phi(u) = argmin_v D(v, u); solved by the reference solver.
-
-        Args:
-            divergence: takes v (samples, units) and u (samples, block * units), returns a scalar
-                expression that is convex in v for a given u and in u for a given v.
-            forward: phi in torch, (samples, block * units) to (samples, units).
-            domain: constraints on v, if any.
-            block: how many pre-activations make one unit (as in max-pooling).
-
-        Example:
-            >>> import cvxpy as cp
-            >>> import torch
-            >>> from liftednet import Activation
-            >>> relu = Activation.from_divergence(
-            ...     lambda v, u: cp.sum_squares(v - u) / 2, torch.relu, lambda v: [v >= 0]
-            ... )
-            >>> relu.forward(torch.tensor([[-1.0, 2.0]]))
-            tensor([[0., 2.]])
-        """
-        return DeclaredDivergence(divergence, forward, domain, block)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return phi(u); u and the result are (samples, units)."""
@@ -445,61 +419,6 @@ class FunctionActivation(Activation):
         return f"from_function({name_of(self.function)})"
 
 
-class PotentialActivation(ScalarPotential, Activation):
-    """An activation that is declared by its potential in torch on a domain [lower, upper]."""
-
-    def __init__(
-        self,
-        potential: Map,
-        lower: float = -math.inf,
-        upper: float = math.inf,
-        expression: Callable[[Expression], Expression] | None = None,
-        lipschitz: float | None = None,
-    ) -> None:
-        """Check on a grid that Phi is elementwise, finite, convex, and grows fast enough."""
-        super().__init__(potential, lower, upper)
-        self._expression = expression
-        if lipschitz is not None:
-            self.lipschitz = require_positive("lipschitz", lipschitz)
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The ends of the domain."""
-        return self.lower, self.upper
-
-    def potential(self, v: Expression) -> Expression:
-        """Return Phi(v) in CVXPY: the declared expression, else a derived piecewise quadratic."""
-        return super().potential(v) if self._expression is None else self._expression(v)
-
-    def declares(self, method: str) -> bool:
-        """Say whether it is declared: `potential` in CVXPY only where an expression was given."""
-        if method == "potential":
-            return self._expression is not None
-        return super().declares(method)
-
-
-class StatedActivation(StatedPotential, Activation):
-    """An activation that is declared by a CVXPY expression of Phi; units may be coupled."""
-
-    per_unit = False
-    accuracy = 1e-5
-
-    def __init__(
-        self,
-        expression: Callable[[Expression], Expression],
-        domain: RawDomain | None = None,
-        lipschitz: float | None = None,
-    ) -> None:
-        """Keep what was declared, which CVXPY sees when it is used."""
-        super().__init__(expression, domain)
-        self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - Phi(v) at v = phi(u) per sample, (samples,); its gradient is v."""
-        v = self.argmax(u.detach())
-        return (u * v).sum(-1) - self.potential_value(v)
-
-
 class DivergenceActivation(Activation):
     """An activation given by a raw divergence, phi(u) = argmin_v D(v, u).
 
@@ -534,35 +453,6 @@ class DivergenceActivation(Activation):
     def project(self, v: Tensor) -> Tensor:
         """Return v: the domain of a raw divergence is known to CVXPY alone."""
         return v
-
-
-class DeclaredDivergence(DivergenceActivation):
-    """A raw divergence that was declared by functions."""
-
-    def __init__(
-        self, divergence: RawDivergence, forward: Map, domain: RawDomain | None, block: int
-    ) -> None:
-        """Keep what was declared."""
-        self.function = forward
-        self.block = block
-        self._divergence = divergence
-        self._domain = domain
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return the declared map of u."""
-        return self.function(u)
-
-    def divergence(self, v: Expression, u: Expression) -> Expression:
-        """Return the declared D(v, u)."""
-        return self._divergence(v, u)
-
-    def domain(self, v: Expression) -> list[Constraint]:
-        """Return the declared constraints on v."""
-        return [] if self._domain is None else self._domain(v)
-
-    def pre_units(self, units: int) -> int:
-        """Return block * units."""
-        return self.block * units
 
 
 def require_torch(activation: Activation, units: int) -> None:

@@ -17,11 +17,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.func import grad
 
+from liftednet.activation import Activation
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.evaluation import solve_precisely, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.scalar_map import Map, increasing_root, refuse_unfit_function
-from liftednet.validation import is_number, name_of
+from liftednet.validation import is_number, name_of, require_positive
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -33,11 +34,9 @@ _FLATTEST = 1e-6  # a curvature below this counts as none
 _GRID = 20_001
 _STEP = 1e-4  # of a difference quotient of CVXPY's solutions, per 1 + |u|
 
-Stated = Callable[["Expression"], "Expression"]
 
-
-class ScalarPotential:
-    """A convex Phi in torch on a domain [lower, upper], of every unit by itself.
+class PotentialActivation(Activation):
+    """Declared by a convex Phi in torch on a domain [lower, upper], of every unit by itself.
 
     Phi' and Phi'' come from autograd; phi(u) is the root of Phi'(v) = u between the ends of the
     domain, by Newton steps in a bracket, in float64. Its derivative is 1 / Phi''(phi(u)), and 0 at
@@ -49,12 +48,16 @@ class ScalarPotential:
         potential: Map,
         lower: float = -math.inf,
         upper: float = math.inf,
+        lipschitz: float | None = None,
     ) -> None:
         """Check on a grid that Phi is elementwise, finite, convex, and grows fast enough."""
         numbers = all(is_number(end) for end in (lower, upper))
         if not numbers or not lower < upper:
             raise DataError(f"a domain needs lower < upper, got {lower!r} and {upper!r}.")
         self.function, self.lower, self.upper = potential, float(lower), float(upper)
+        self.ends = self.lower, self.upper
+        if lipschitz is not None:
+            self.lipschitz = require_positive("lipschitz", lipschitz)
         refuse_unfit_function(potential, self._looked_at()[None], "a potential")
         self._refuse_bad_potential()
 
@@ -88,8 +91,11 @@ class ScalarPotential:
             )
 
     def forward(self, u: Tensor) -> Tensor:
-        """Return phi(u), (samples, units), at most 1e300."""
-        found: Tensor = _Argmax.apply(u, self)[0]  # type: ignore[no-untyped-call]
+        """Return phi(u) in u's type: its Taylor polynomial at u itself, for two derivatives."""
+        at = u.detach()
+        v, rate, curl = _Argmax.apply(at, self)  # type: ignore[no-untyped-call]
+        step = (u - at).nan_to_num(0.0)  # 0, with the derivative 1
+        found: Tensor = v + step * (rate + curl / 2 * step)
         return found
 
     def slope(self, u: Tensor) -> Tensor:
@@ -204,13 +210,13 @@ class ScalarPotential:
 
 
 class _Argmax(torch.autograd.Function):
-    """phi(u) of a potential, with its derivatives by the optimality condition Phi'(v) = u.
+    """phi(u) of a potential with phi'(u) and phi''(u), by the optimality condition Phi'(v) = u.
 
     Under torch.func, too: the search for v sees plain tensors, however u is transformed.
     """
 
     @staticmethod
-    def forward(u: Tensor, phi: ScalarPotential) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(u: Tensor, phi: PotentialActivation) -> tuple[Tensor, Tensor, Tensor]:
         """Return v = phi(u), phi'(u) and phi''(u)."""
         exact = u.detach().double()
         one = torch.ones_like(exact)
@@ -220,65 +226,35 @@ class _Argmax(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep the derivatives."""
-        (u, _), (_, rate, curl) = inputs, output
-        ctx.mark_non_differentiable(rate, curl)
-        ctx.save_for_backward(u, rate, curl)
-        ctx.save_for_forward(u, rate, curl)
+        """Say that they are constants."""
+        ctx.mark_non_differentiable(*output)
 
     @staticmethod
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient times phi'(u)."""
-        u, rate, curl = ctx.saved_tensors
-        return pushes[0] * _Rate.apply(u, rate, curl), None  # type: ignore[no-untyped-call]
-
-    @staticmethod
-    def jvp(ctx: Any, *moves: Any) -> Any:
-        """Return phi'(u) du."""
-        _, rate, _ = ctx.saved_tensors
-        return rate * moves[0], torch.zeros_like(rate), torch.zeros_like(rate)
-
-    @staticmethod
-    def vmap(info: Any, axes: Any, u: Tensor, phi: ScalarPotential) -> Any:
+    def vmap(info: Any, axes: Any, u: Tensor, phi: PotentialActivation) -> Any:
         """Map entries of more axes: each stands alone."""
-        return _Argmax.apply(u.movedim(axes[0], 0), phi), 0  # type: ignore[no-untyped-call]
+        return _Argmax.apply(u.movedim(axes[0], 0), phi), (0, 0, 0)  # type: ignore[no-untyped-call]
 
 
-class _Rate(torch.autograd.Function):
-    """phi'(u), whose derivative is phi''(u)."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(u: Tensor, rate: Tensor, curl: Tensor) -> Tensor:
-        """Return phi'(u)."""
-        return rate.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep phi''(u)."""
-        ctx.save_for_backward(inputs[2])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *pushes: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient times phi''(u)."""
-        return pushes[0] * ctx.saved_tensors[0], None, None
-
-
-class StatedPotential:
-    """Phi in CVXPY; units may be coupled.
+class StatedActivation(Activation):
+    """Declared by Phi in CVXPY; units may be coupled.
 
     phi(u) and prox are solved by CVXPY, all samples in one problem that is compiled once for each
     number of samples. phi is the gradient of Phi*, so that its Jacobian J is symmetric, and J'g is
     the difference quotient of phi in the direction g, good to about 1e-5.
     """
 
+    per_unit = False
+    accuracy = 1e-5
+
     def __init__(
-        self, expression: Stated, domain: Callable[[Expression], list[Constraint]] | None
+        self,
+        expression: Callable[[Expression], Expression],
+        domain: Callable[[Expression], list[Constraint]] | None = None,
+        lipschitz: float | None = None,
     ) -> None:
         """Keep what was declared, which CVXPY sees when it is used."""
         self._expression, self._domain = expression, domain
+        self.lipschitz = None if lipschitz is None else require_positive("lipschitz", lipschitz)
         self._solved = lru_cache(maxsize=16)(self._statement)
 
     def forward(self, u: Tensor) -> Tensor:
@@ -316,6 +292,11 @@ class StatedPotential:
     def argmax(self, u: Tensor) -> Tensor:
         """Return phi(u) without a derivative, (samples, units)."""
         return self._minimizer(u, 1.0, 0.0)
+
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return <u, v> - Phi(v) at v = phi(u) per sample, (samples,); its gradient is v."""
+        v = self.argmax(u.detach())
+        return (u * v).sum(-1) - self.potential_value(v)
 
     def __repr__(self) -> str:
         """Name the door and the expression."""
@@ -363,7 +344,7 @@ class _StatedArgmax(torch.autograd.Function):
     """phi(u) of a potential in CVXPY; its derivative is a difference quotient of two solves."""
 
     @staticmethod
-    def forward(ctx: Any, u: Tensor, phi: StatedPotential) -> Tensor:
+    def forward(ctx: Any, u: Tensor, phi: StatedActivation) -> Tensor:
         """Return phi(u)."""
         ctx.phi = phi
         ctx.save_for_backward(u)

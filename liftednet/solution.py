@@ -26,10 +26,10 @@ class Status(Enum):
     Example:
         >>> from liftednet import Status
         >>> Status.SOLVED.value
-        'the KKT residual, or a proven bound of what it costs, is within the tolerance'
+        'the KKT residual is within the tolerance'
     """
 
-    SOLVED = "the KKT residual, or a proven bound of what it costs, is within the tolerance"
+    SOLVED = "the KKT residual is within the tolerance"
     ITERATION_LIMIT = (
         "the iteration limit came before the tolerance was reached: raise max_iterations, "
         "loosen the tolerance, or use float64"
@@ -57,8 +57,6 @@ class Solution(Generic[Value]):
         unfinished: how the solve ended where the residual is larger.
         seconds: wall time of the solve, without `prepare`.
         solver: name of the solver that was used.
-        cost: a proven bound of how far the objective is above the least one, relative to its size;
-            NaN where nobody looked for one. Of the reference solver, where the residual is large.
         duals: of the constraints on scores or states, for each in its shape, float64: the rate at
             which the objective falls where a limit is moved; see `ConstrainedFit`.
 
@@ -82,13 +80,11 @@ class Solution(Generic[Value]):
     seconds: float
     solver: str
     duals: tuple[Tensor, ...] = ()
-    cost: float = math.nan
 
     @property
     def status(self) -> Status:
         """How the solve ended."""
-        solved = self.residual <= self.tolerance or self.cost <= self.tolerance  # NaN is neither
-        return Status.SOLVED if solved else self.unfinished
+        return Status.SOLVED if self.residual <= self.tolerance else self.unfinished
 
     def __repr__(self) -> str:
         """Return how the solve ended and its figures, without the value."""

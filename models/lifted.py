@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
-from liftednet.errors import DataError, SolverError, telling_of_memory
+from liftednet.errors import DataError, SolverError
 from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
@@ -89,7 +89,6 @@ class Lifted(Online):
         True
     """
 
-    @telling_of_memory
     def fit(
         self,
         X: Arrays | DataLoader[Any],

@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 from liftednet import processes
-from liftednet.errors import DeclarationError, SolverError, telling_of_memory
+from liftednet.errors import DeclarationError, SolverError
 from liftednet.network import Network
 from liftednet.samples import Spread
 
@@ -100,7 +100,6 @@ class Online(Prepared):
 
     _online: OnlineState | None = None
 
-    @telling_of_memory
     def partial_fit(
         self,
         X: Arrays,

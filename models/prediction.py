@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liftednet import errors, processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError, DeclarationError, telling_of_memory
+from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import TIME, Expression, Input, value_of
 from liftednet.layers.time import Turn
 from liftednet.network import Label, Term
@@ -249,7 +249,6 @@ class Predictor(Settings):
                         blocks.values[term.state] = solve(fit, self.solver).value
         return blocks
 
-    @telling_of_memory
     def forward(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the feedforward rule, (samples, outputs), or (samples, steps, ...).
 
@@ -262,7 +261,6 @@ class Predictor(Settings):
         """
         return self._passed(X, lengths)
 
-    @telling_of_memory
     def scores(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the last pre-activations by the feedforward rule, as `forward` returns outputs.
 
@@ -376,7 +374,6 @@ class Predictor(Settings):
         found = _streamed(structure, weights, steps, self._known.standardization)
         return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
 
-    @telling_of_memory
     def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the lifted rule, (samples, outputs).
 

@@ -16,7 +16,7 @@ from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.divergences import Divergence, Raw, joint, tight
-from liftednet.errors import DataError, DeclarationError, telling_of_memory
+from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Parameter
 from liftednet.network import Network, ends_of, parameters_of
@@ -153,7 +153,6 @@ class Settings:
         self.network.check()
         self.checked()
 
-    @telling_of_memory
     def checked(self) -> tuple[Structure, Method]:
         """Return the training problem and the method that the settings ask for.
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 from liftednet import processes
-from liftednet.errors import DeclarationError, SolverError, telling_of_memory
+from liftednet.errors import DeclarationError, SolverError
 from liftednet.problems import (
     BlockFit,
     ConstrainedFit,
@@ -165,7 +165,6 @@ def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
     return chosen
 
 
-@telling_of_memory
 def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None) -> Solution[Any]:
     """Solve one subproblem and return its solution, certified by the problem itself.
 

@@ -56,8 +56,7 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         options: passed to that solver; None asks for high precision.
         tolerance: the KKT residual that counts as solved; None for 1e-6 in float64, which not every
             backend reaches, and 1e-5 in float32. What it may cost in the objective grows with its
-            square times the condition number. Where the residual is larger, as beside the ends of
-            steep potentials, a proven bound of what that costs the objective counts, too.
+            square times the condition number.
 
     Example:
         >>> import torch
@@ -196,9 +195,6 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         tolerance, unfinished = self._goal(problem), Status.STALLED
         if failure is not None:
             tolerance, unfinished = -np.inf, Status.FAILED
-        cost = np.nan
-        if residual > tolerance >= 0 and np.isfinite(objective):
-            cost = problem.cost(value) / abs(objective) if objective else np.nan
         solution = Solution(
             value,
             objective,
@@ -209,7 +205,6 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
             seconds,
             self.name,
             duals,
-            cost,
         )
         if failure is not None:
             raise SolverError(f"the reference solver failed: {failure}.", solution)

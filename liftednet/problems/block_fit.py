@@ -222,13 +222,6 @@ class BlockFit(Fit[Any]):
         bound = total(problem._bound(violation + rounding(sizes)))
         return Measure(objective, max(residual, bound / (self.own.lam + abs(objective))))
 
-    def cost(self, value: Any) -> float:
-        """Return a bound of how far the objective is above the least one, in float64."""
-        if self.own is not None or self.smoothness is None:  # a link to itself is not convex alone
-            return math.nan
-        problem, v = self.double(), self.block.packed(value).double()
-        return self.block.cost(v, torch.stack(problem.terms(v)).sum(0))
-
     def _cost(self, violation: Tensor, objective: float) -> float:
         """Return |g|^2 / (2 modulus) of a subgradient g, relative to the objective's size."""
         modulus = self.block.modulus

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
     from cvxpy.expressions.expression import Expression
 
-    from liftednet.problems.priors import Prior
 
 _SLACK = {torch.float64: 1e-9, torch.float32: 1e-5}  # rounding of a target, per entry
 _EPSILON = torch.finfo(torch.float64).eps
@@ -321,7 +319,7 @@ class Fit(ABC, Generic[Value]):
     if TYPE_CHECKING:
 
         @property
-        def block(self) -> Prior:
+        def block(self) -> Any:
             """What it has of its own: g, its domain, and how a value becomes a tensor."""
 
     def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
@@ -363,15 +361,6 @@ class Fit(ABC, Generic[Value]):
     @abstractmethod
     def measure(self, value: Value) -> Measure:
         """Return the objective and the relative KKT residual at a value, in float64."""
-
-    def cost(self, value: Value) -> float:
-        """Return a bound of how far the objective at a value is above the least one, in float64.
-
-        NaN where none is known. It is proven, so that a residual need not be small, too: that of a
-        potential whose slope is steep beside its domain's ends may be far larger than what it
-        costs.
-        """
-        return math.nan
 
     def read_duals(self, formulation: Formulation) -> tuple[Tensor, ...]:
         """Return the duals of a solved formulation, of the constraints that it is held by."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +23,7 @@ from liftednet.problems.fit import (
     measured,
     parameter,
 )
-from liftednet.problems.priors import BoxedStates, in_float64, states_cost
+from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -154,18 +153,3 @@ class OutputFit(Fit[Tensor]):
         if unknown:
             violation = torch.full_like(violation, torch.nan)
         return measured(objective, violation, largest)
-
-    def cost(self, value: Tensor) -> float:
-        """Return a bound of what is above the least objective at Z, see `states_cost`."""
-        if self.loss.stated_only:
-            return math.nan
-        total = 0.0
-        for part in row_chunks(len(value), value.shape[1]):
-            z = in_float64(self.divergence.activation, value[part])
-            y = self.target[part].double()
-            with torch.enable_grad():
-                at = z.detach().requires_grad_()
-                (slope,) = torch.autograd.grad(self.loss.output_value(y, at), at)
-            gradient = slope - self.lam * self.pre_activation[part].double()
-            total += states_cost(self.divergence, self.lam, z, gradient)
-        return total

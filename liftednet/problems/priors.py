@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,64 +19,9 @@ from liftednet.samples import Weights
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
-_ROUNDING = 1e-14  # of the terms of a cost, in float64
-
-
-class Prior(ABC):
-    """What a block has of its own: g(v), its domain, and how a value becomes a tensor."""
-
-    @abstractmethod
-    def like(self) -> Tensor:
-        """Return a tensor of the shape, type and device of v."""
-
-    @abstractmethod
-    def packed(self, value: Any) -> Tensor:
-        """Return a value as v."""
-
-    @abstractmethod
-    def unpacked(self, v: Tensor) -> Any:
-        """Return v as a value, in the block's type."""
-
-    @abstractmethod
-    def value(self, v: Tensor) -> Tensor:
-        """Return g(v), a scalar."""
-
-    @abstractmethod
-    def prox(self, v: Tensor, t: float) -> Tensor:
-        """Return argmin over w of t g(w) + |w - v|^2 / 2."""
-
-    @property
-    def modulus(self) -> float:
-        """How strongly convex g is: g less modulus |v|^2 / 2 is convex."""
-        return 0.0
-
-    @abstractmethod
-    def obstacle(self) -> str | None:
-        """Return why there is no prox, or None."""
-
-    def cost(self, v: Tensor, gradient: Tensor) -> float:
-        """Return how far g(v) + <gradient, v> is above its least value; NaN where none knows."""
-        return math.nan
-
-    @abstractmethod
-    def stated(self, v: Expression) -> Statement:
-        """Return g(v) and its domain in CVXPY, for v of two axes."""
-
-    @abstractmethod
-    def unknown(self) -> tuple[Expression, dict[str, cp.Variable]]:
-        """Return v in CVXPY, of two axes, and its variables by name."""
-
-    @abstractmethod
-    def read(self, formulation: Formulation) -> Tensor:
-        """Return v of a solved formulation, inside its domain, float64."""
-
-    @abstractmethod
-    def signature(self) -> Hashable:
-        """Return what two must share to share one formulation."""
-
 
 @dataclass(frozen=True, eq=False)
-class BoxedStates(Prior):
+class BoxedStates:
     """lam Phi of the states that count; the others are 0.
 
     Attributes:
@@ -126,11 +69,6 @@ class BoxedStates(Prior):
         lipschitz = self.divergence.activation.lipschitz
         return self.lam / lipschitz if lipschitz else 0.0
 
-    def cost(self, v: Tensor, gradient: Tensor) -> float:
-        """Return the bound over the states that count, see `states_cost`."""
-        rows = (v, gradient) if self.counted is None else (v[self.counted], gradient[self.counted])
-        return states_cost(self.divergence, self.lam, *(x.flatten(0, -2) for x in rows))
-
     def obstacle(self) -> str | None:
         """Ask for a prox."""
         activation = self.divergence.activation
@@ -167,7 +105,7 @@ class BoxedStates(Prior):
 
 
 @dataclass(frozen=True, eq=False)
-class PenalizedWeights(Prior):
+class PenalizedWeights:
     """pi(W) of weights [W; b].
 
     Attributes:
@@ -202,6 +140,11 @@ class PenalizedWeights(Prior):
         matrix = self.penalty.prox(self._matrix(v), t)
         return torch.cat([matrix, v[len(matrix) :]])
 
+    @property
+    def modulus(self) -> float:
+        """0: b is free."""
+        return 0.0
+
     def obstacle(self) -> str | None:
         """Ask for a prox."""
         return None if self.penalty.proximable else f"it needs `prox` of {self.penalty!r}"
@@ -231,6 +174,9 @@ class PenalizedWeights(Prior):
         return PenalizedWeights, tuple(self.weights.matrix.shape), bias, self.penalty
 
 
+Prior = BoxedStates | PenalizedWeights
+
+
 def in_float64(activation: Activation, states: Tensor) -> Tensor:
     """Return states in float64, at an end of the domain where they are it as their type has it."""
     z = states.double()
@@ -238,29 +184,3 @@ def in_float64(activation: Activation, states: Tensor) -> Tensor:
         return z
     inside = activation.project(z)
     return torch.where(inside.to(states.dtype) == states, inside, z)
-
-
-def states_cost(divergence: Divergence, lam: float, states: Tensor, gradient: Tensor) -> float:
-    """Return lam [Phi(Z) + Phi*(-G / lam) + <Z, G> / lam], a bound of F(Z) - min F.
-
-    Of F = lam Phi + f with f convex and G its gradient at Z: what is above the least of lam Phi
-    plus the tangent of f, which f is above (Jaggi, Revisiting Frank-Wolfe, 2013, for a domain as
-    Phi). NaN where the map takes several pre-activations for a state, or has no potential.
-
-    Args:
-        divergence: gives Phi.
-        lam: its weight.
-        states: Z, (samples, units), float64.
-        gradient: G, likewise.
-    """
-    activation = divergence.activation
-    if isinstance(divergence, Raw) or activation.pre_units(1) > 1:
-        return math.nan
-    pull = -gradient / lam
-    least = activation.forward(pull)
-    parts = torch.stack([
-        activation.potential_value(states), -activation.potential_value(least),
-        (pull * (least - states)).sum(-1),
-    ])  # fmt: skip
-    rounding = _ROUNDING * (parts.abs().sum() + (pull * least).abs().sum())
-    return lam * float(parts.sum().clamp(min=0) + rounding)

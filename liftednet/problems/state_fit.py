@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -25,7 +24,7 @@ from liftednet.problems.fit import (
     measured,
     parameter,
 )
-from liftednet.problems.priors import BoxedStates, in_float64, states_cost
+from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
 from liftednet.validation import (
     require_finite,
@@ -170,17 +169,6 @@ class StateFit(Fit[Tensor]):
         if self.smoothness is None:
             violation = torch.full_like(violation, torch.nan)
         return measured(objective, violation, scale)
-
-    def cost(self, value: Tensor) -> float:
-        """Return a bound of what is above the least objective at Z, see `states_cost`."""
-        total = 0.0
-        for part in row_chunks(self.samples, self.units):
-            z = in_float64(self.divergence.activation, value[part])
-            _, gradient, _ = self.rows(part)._terms(z)
-            if gradient is None:
-                return math.nan
-            total += states_cost(self.divergence, self.lam, z, gradient)
-        return total
 
     def rows(self, part: slice | Tensor) -> StateFit:
         """Return the fit of some of the samples, in float64."""

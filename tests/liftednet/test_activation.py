@@ -24,6 +24,7 @@ from liftednet import (
     save,
     to_torch,
 )
+from liftednet.activation import DivergenceActivation
 from liftednet.divergences import joint, tight
 from liftednet.models import LiftedMLP
 from liftednet.models.methods import FullBatch, GaussNewton, Minibatch
@@ -116,14 +117,22 @@ def test_a_joint_divergence_needs_a_lipschitz_constant(activation):
         joint(activation)
 
 
+class Distance(DivergenceActivation):
+    """The ReLU by a raw divergence."""
+
+    def forward(self, u):
+        return u.clamp(min=0)
+
+    def domain(self, v):
+        return [v >= 0]
+
+    def divergence(self, v, u):
+        return cp.sum_squares(v - u) / 2
+
+
 def test_a_raw_divergence_is_solved_by_the_reference(generator):
-    pooled = Activation.from_divergence(
-        lambda v, u: cp.sum_squares(v - u) / 2,
-        lambda u: u.clamp(min=0),
-        domain=lambda v: [v >= 0],
-    )
-    assert check_activation(pooled).passed
-    weights, states = problems(pooled, tight, generator)
+    assert check_activation(Distance()).passed
+    weights, states = problems(Distance(), tight, generator)
     generator.manual_seed(0)
     right, _ = problems(activations.ReLU(), joint, generator)
     found = solve(weights)

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 
 from liftednet import Activation, activations
+from liftednet.activation import DivergenceActivation
 from liftednet.activations import (
     Clipped,
     Identity,
     LeakyReLU,
+    LeakyReLUHalfSpace,
     ReLU,
     Sigmoid,
     Softmax,
@@ -92,27 +94,17 @@ def off_for(base: type[Activation], small: bool, wrong: Callable[..., Any]) -> D
 def raw_identity(reach: float, single: float = 1.0) -> Activation:
     """|v - u|^2 / 2 with a forward map that ends, or is off in float32."""
 
-    def forward(u):
+    def forward(_: Any, u: torch.Tensor) -> torch.Tensor:
         return u.clamp(-reach, reach) * (single if u.dtype is torch.float32 else 1)
 
-    return Activation.from_divergence(lambda v, u: cp.sum_squares(v - u) / 2, forward)
+    distance = {"forward": forward, "divergence": lambda _, v, u: cp.sum_squares(v - u) / 2}
+    return off(DivergenceActivation, **distance)()
 
 
 def pooling(weight: float) -> Activation:
-    def divergence(v, u):
-        repeat = np.kron(np.eye(v.shape[1]), np.ones((1, 2)))
-        return weight * cp.sum(v) + cp.sum(cp.pos(u - v @ repeat))
-
-    return Activation.from_divergence(
-        divergence, lambda u: u.unflatten(-1, (-1, 2)).amax(-1), block=2
-    )
-
-
-def leaky_half_space(forward: Callable[[torch.Tensor], torch.Tensor]) -> Activation:
-    def divergence(v, u):
-        return cp.sum_squares(v - u) / 2 + cp.transforms.indicator([v >= 2 * u])
-
-    return Activation.from_divergence(divergence, forward)
+    found = activations.MaxPooling(2)
+    found.weight = weight
+    return found
 
 
 FINITE, SEPARATE, MONOTONE = "forward: finite", "forward: separate", "forward: monotone"
@@ -127,7 +119,7 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     "arctanh, bounded": (BoundedArctanh, ARGMIN),
     "max-pooling of weight 1": (lambda: pooling(1.0), UNIQUE),
     "leaky ReLU of the other form": (
-        lambda: leaky_half_space(lambda u: torch.maximum(u, u / 2)), ARGMIN,
+        off(LeakyReLUHalfSpace, forward=lambda _, u: torch.maximum(u, u / 2)), ARGMIN,
     ),
     "sine, with the printed Phi": (PaperSine, CONVEX),
     "sine, alone": (off(Activation, forward=lambda _, u: u.sin()), MONOTONE),
