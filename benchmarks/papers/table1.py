@@ -22,13 +22,9 @@ from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, Record, matching, run_all, shuffled, tuned
 from benchmarks.papers import main
+from liftednet.activation import Activation
 from liftednet.activations import ReLU, Softmax
-from liftednet.command.demo_starts import (
-    Layers,
-    Samples,
-    accuracy,
-    epochs_of,
-)
+from liftednet.command.demo import accuracy, epochs_of
 from liftednet.data import Classification, mnist, split
 from liftednet.export import to_torch
 from liftednet.losses import CrossEntropy
@@ -124,6 +120,14 @@ def loaded(samples: int, test_samples: int, held_out: bool) -> Classification:
 def sizes_of(data: Classification, architecture: str) -> tuple[int, ...]:
     """Return the units of inputs, hidden layers and outputs."""
     return (data.x_train.shape[1], *map(int, architecture.split("-")), data.classes)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A feedforward network as `to_torch` takes it."""
+
+    weights: Sequence[Weights]
+    activations: Sequence[Activation]
 
 
 def network_from(weights: Weighted) -> nn.Sequential:
@@ -229,9 +233,8 @@ def train_by_sgd(
     """
     steps = torch.optim.SGD(network.parameters(), rate, weight_decay=2 * PAPER_RHO)
     loss = nn.CrossEntropyLoss(reduction="sum")
-    samples, test = Samples(data.x_train, data.y_train), Samples(data.x_test, data.y_test)
-    passes = itertools.islice(epochs_of(network, samples, steps, loss, BATCH, seed), epochs)
-    return [accuracy(network, test), *(accuracy(network, test) for _ in passes)]
+    passes = itertools.islice(epochs_of(network, data, steps, loss, BATCH, seed), epochs)
+    return [accuracy(network, data), *(accuracy(network, data) for _ in passes)]
 
 
 def paper_table(folder: Path, extent: Extent) -> Table:

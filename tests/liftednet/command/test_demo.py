@@ -3,84 +3,66 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
-from liftednet.activations import ReLU
 from liftednet.command.demo import (
-    Plan,
-    Setting,
-    all_curves,
+    FITTED_OUTPUT,
+    KAIMING,
+    LIFTED,
+    PLANS,
+    Curve,
+    accuracy,
+    compare,
     draw_curves,
+    fit_output,
+    kaiming,
     run_demo,
     sentence,
     table,
 )
-from liftednet.command.demo_starts import (
-    FITTED_OUTPUT,
-    LIFTED,
-    Curve,
-    Samples,
-    Schedule,
-    Task,
-    accuracy,
-    compare,
-    drawn,
-    drawn_starts,
-    fitted_output,
-)
-from liftednet.models import FullBatch, Minibatch
+from liftednet.data import Classification
+
+TOY = replace(PLANS["digits"], hidden=8, passes=1, epochs=1, batch=10)
 
 
 @pytest.fixture(scope="module")
-def task() -> Task:
+def data() -> Classification:
     """Three clouds of points around the corners of a triangle."""
     generator = torch.Generator().manual_seed(0)
     y = torch.arange(90) % 3
     x = 3 * torch.eye(3)[y] + torch.randn(90, 3, generator=generator)
-    parts = [Samples(x[rows], y[rows]) for rows in torch.arange(90).split(30)]
-    return Task((3, 8, 3), ReLU(), *parts)
+    return Classification(x[:60], y[:60], x[60:], y[60:], 3)
 
 
-def matrix(network: nn.Sequential, layer: int) -> torch.Tensor:
-    linear = network[2 * layer]
-    assert isinstance(linear, nn.Linear)
-    return linear.weight
-
-
-def test_every_start_draws_another_network_for_another_seed(task) -> None:
-    for start in [*drawn_starts().values(), fitted_output(0.1)]:
-        one, same, other = (matrix(start(task, seed), 0) for seed in (0, 0, 1))
-        assert torch.equal(one, same)
-        assert not torch.equal(one, other)
-
-
-def test_the_control_keeps_the_hidden_layer_and_fits_the_output(task) -> None:
-    start, control = drawn("kaiming")(task, 0), fitted_output(0.1)(task, 0)
-    assert torch.equal(matrix(start, 0), matrix(control, 0))
-    logits = control(task.train.x)
-    loss = torch.nn.functional.cross_entropy(logits, task.train.y, reduction="sum")
-    loss = loss + 0.1 * matrix(control, 1).square().sum()
+def test_the_control_keeps_the_hidden_layer_and_fits_the_output(data) -> None:
+    start, other = kaiming(data, TOY, 0), kaiming(data, TOY, 1)
+    control = fit_output(kaiming(data, TOY, 0), data, 0.1)
+    assert torch.equal(start[0].weight, control[0].weight)
+    assert not torch.equal(start[0].weight, other[0].weight)
+    loss = torch.nn.functional.cross_entropy(
+        control(data.x_train), data.y_train, reduction="sum"
+    ) + 0.1 * control[2].weight.square().sum()  # fmt: skip
     gradients = torch.autograd.grad(loss, list(control[2].parameters()))
     assert max(float(gradient.abs().max()) for gradient in gradients) < 1e-2
-    assert accuracy(control, task.train) > accuracy(start, task.train)
+    assert accuracy(control, data) > accuracy(start, data)
 
 
-def test_every_start_is_trained_with_every_seed_and_rate(task) -> None:
-    starts = {"a": drawn("kaiming"), "b": drawn("xavier")}
-    curves = list(compare(task, starts, range(2), Schedule((1e-2, 1e-3), epochs=2, batch=10)))
-    assert len({(curve.start, curve.rate, curve.seed) for curve in curves}) == 8
-    by_rate = [curve for curve in curves if (curve.start, curve.seed) == ("a", 0)]
-    assert len({curve.accuracy[0] for curve in by_rate}) == 1
-    assert {len(curve.accuracy) for curve in curves} == {3}
+def test_every_start_is_trained_with_every_seed(data) -> None:
+    curves = list(compare(data, TOY, range(2)))
+    assert len({(curve.start, curve.seed) for curve in curves}) == len(curves) == 6
+    (control,) = (x for x in curves if (x.start, x.seed) == (FITTED_OUTPUT, 1))
+    untrained = fit_output(kaiming(data, TOY, 1), data, TOY.output_rho)
+    assert control.accuracy[0] == accuracy(untrained, data)
+    assert {len(curve.accuracy) for curve in curves} == {2}
 
 
 def curves_with(ours: list[float], others: list[float]) -> list[Curve]:
     return [
-        Curve(start, 0.01, seed, (0.1, value, value), 0.5, 0.1)
-        for start, values in ((LIFTED, ours), ("Kaiming", others), ("bad", [0.2, 0.3, 0.1]))
+        Curve(start, seed, (0.1, value, value), 0.5)
+        for start, values in ((LIFTED, ours), (KAIMING, others), (FITTED_OUTPUT, [0.2, 0.3, 0.1]))
         for seed, value in enumerate(values)
     ]
 
@@ -88,55 +70,33 @@ def curves_with(ours: list[float], others: list[float]) -> list[Curve]:
 @pytest.mark.parametrize(
     ("ours", "others", "verdict"),
     [
-        ([0.90, 0.91, 0.92], [0.80, 0.81, 0.83], "ahead of Kaiming (0.910 against 0.813)"),
-        ([0.80, 0.81, 0.83], [0.90, 0.91, 0.92], "behind Kaiming (0.813 against 0.910)"),
-        ([0.80, 0.90, 0.85], [0.90, 0.80, 0.84], "level with Kaiming (0.850 against 0.847)"),
+        ([0.90, 0.91, 0.92], [0.80, 0.81, 0.83], "ahead of Kaiming after {} (0.910 against 0.813)"),
+        ([0.80, 0.81, 0.83], [0.90, 0.91, 0.92], "behind Kaiming after {} (0.813 against 0.910)"),
+        ([0.8, 0.9, 0.85], [0.9, 0.8, 0.84], "level with Kaiming after {} (0.850 against 0.847)"),
     ],
 )
 def test_the_sentence_follows_the_figures(ours, others, verdict) -> None:
-    said = sentence(curves_with(ours, others))
-    assert f"{verdict} after 1 epoch and {verdict} after 2 epochs" in said
+    one, two = (verdict.format(f"{epoch} of Adam's epochs") for epoch in (1, 2))
+    assert sentence(curves_with(ours, others)) == f"The lifted start is {one} and {two}."
 
 
 def test_the_table_has_mean_and_deviation() -> None:
     shown = table(curves_with([0.90, 0.91, 0.92], [0.80, 0.81, 0.82]))
     cells = [list(column.cells) for column in shown.columns]
-    assert cells[0] == [LIFTED, "Kaiming", "bad"]
-    assert cells[1][0] == "0.50 s"
-    assert cells[3][0] == "0.910 ± 0.010"
-
-
-@pytest.mark.parametrize(("whole", "rest"), [(2, 3), (1, 1)])
-def test_an_interrupt_keeps_the_seeds_that_are_finished(whole, rest, task, monkeypatch) -> None:
-    made = curves_with([0.9] * 3, [0.8] * 3)
-    made.sort(key=lambda curve: curve.seed)
-
-    def stopped(*_):
-        yield from made[: 3 * whole + rest - 1]
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("liftednet.command.demo.compare", stopped)
-    starts = dict.fromkeys("abc", drawn("kaiming"))
-    if whole < 2:
-        with pytest.raises(KeyboardInterrupt):
-            all_curves(task, starts, range(3), Schedule((0.01,)))
-    else:
-        assert all_curves(task, starts, range(3), Schedule((0.01,))) == made[: 3 * whole]
+    assert cells[0] == [LIFTED, KAIMING, FITTED_OUTPUT]
+    assert (cells[1][0], cells[3][0]) == ("0.50 s", "0.910 ± 0.010")
 
 
 def test_without_matplotlib_the_demo_goes_on(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    said = draw_curves(curves_with([0.9], [0.8]), tmp_path / "picture.png", "digits")
+    said = draw_curves(curves_with([0.9], [0.8]), tmp_path / "picture.png")
     assert "pip install 'liftednet[plots]'" in said
     assert not (tmp_path / "picture.png").exists()
 
 
 def test_the_whole_demo_at_toy_size(tmp_path, capsys) -> None:
-    settings = (Setting(0.1, 0.1, FullBatch(sweeps=1)), Setting(1.0, 0.1, Minibatch(epochs=1)))
-    plan = Plan(8, settings, (0.1, 1.0), Schedule((1e-2, 1e-3), epochs=1, batch=200))
-    run_demo("digits", 2, tmp_path, plan)
+    run_demo("digits", 2, tmp_path, replace(TOY, batch=200))
     said = capsys.readouterr().out
-    for part in ("SquarePlus(): the declaration holds", "by the lifted rule", FITTED_OUTPUT):
+    for part in ("SquarePlus(): the declaration holds", FITTED_OUTPUT, "The lifted start is"):
         assert part in said
-    assert "The lifted start against the best other start" in said
     assert (tmp_path / "demo-digits.png").stat().st_size > 10_000
