@@ -18,7 +18,6 @@ from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.join import Scaled, Sum
 from liftednet.layers.layer import Layer
-from liftednet.layers.modules import Mapped
 from liftednet.layers.projection import Projection
 from liftednet.losses import SquaredError
 from liftednet.network import State
@@ -389,8 +388,7 @@ class _Walk:
     def _unit(self, expression: Expression) -> tuple[Expression, tuple[float, float]] | None:
         """Return u and the ends of phi' of an expression phi(u), unit by unit; None of any other.
 
-        It is a state, or z + k u of a state z = phi(u), as a map that is not monotone is lifted, or
-        any map of torch whose slopes are known.
+        It is a state, or z + k u of a state z = phi(u), as a map that is not monotone is lifted.
         """
         if isinstance(expression, State):
             slopes = _slopes(self.structure.divergences[expression].activation)
@@ -400,8 +398,6 @@ class _Walk:
         if not isinstance(expression, Applied):
             return None
         layer, below = expression.layer, expression.arguments[0]
-        if isinstance(layer, Mapped) and layer.slopes and layer.below == (layer.above,):
-            return below, layer.slopes
         if isinstance(layer, Sum) and len(expression.arguments) == 2 and isinstance(below, State):
             factor, other = 1.0, expression.arguments[1]
             while isinstance(other, Applied) and isinstance(other.layer, Scaled):

@@ -530,9 +530,7 @@ class LoaderBatches:
         return list({id(x): x for x in found if isinstance(x, torch.Generator)}.values())
 
     def _prepared(self, pair: object) -> Data:
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise DataError(f"a DataLoader must yield pairs (X, y), got {type(pair).__name__}.")
-        found = self._prepare(*pair)
+        found = self._prepare(*pair_of(pair))
         if not len(found):
             raise DataError("a batch of the DataLoader is empty.")
         if self._dtype is None or found.like.dtype is self._dtype:
@@ -541,6 +539,20 @@ class LoaderBatches:
             x: v.to(self._dtype) if isinstance(v, Tensor) else v for x, v in found.values.items()
         }
         return Data(values, found.last_only)
+
+
+def pair_of(item: object) -> Sequence[Any]:
+    """Return the (X, y) that a DataLoader has yielded.
+
+    Raises:
+        DataError: it is something else.
+    """
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        raise DataError(
+            f"a DataLoader must yield pairs (X, y), got {type(item).__name__}: make them of its "
+            "items by collate_fn=."
+        )
+    return item
 
 
 def _lengths(loader: DataLoader[Any]) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, Record, best_rate, matching, run_all
 from benchmarks.papers import main
 from benchmarks.papers.networks import PlainRNN
-from liftednet import initialize_
+from liftednet import to_torch
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
 from liftednet.models.methods import with_numbers
@@ -330,7 +330,9 @@ def _start(network: Network, row: Row, run: RecurrentRun, train: tuple[Tensor, T
     if run.method == ADAM_LIFTED:
         before = RecurrentRun(run.table, run.row, TOGETHER, START_STEPS, 0.0, run.seed)
         model, _ = lifted(replace(row, length=prefixes(row.length)[0]), before, train)
-        initialize_(network, model)
+        started = to_torch(model, logits=True)
+        network.recurrence.load_state_dict(started.recurrence.state_dict())
+        network.readout.load_state_dict(started.readout.state_dict())
 
 
 def _optimizer(network: Network, run: RecurrentRun) -> torch.optim.Optimizer:

@@ -74,8 +74,6 @@ class Mapped(Layer):
         name: what it is called where it is shown.
         linear: whether f is affine in all arguments together.
         affine: whether f is affine in each argument: what is not is for minibatches alone.
-        slopes: ends of the derivative of each unit of u in the same unit of x, where f acts unit by
-            unit and they are known.
     """
 
     function: Callable[..., Any] = field(repr=False)
@@ -84,7 +82,6 @@ class Mapped(Layer):
     name: str
     linear: bool = True
     affine: bool = True
-    slopes: tuple[float, float] | None = None
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return the shape of a sample of u."""

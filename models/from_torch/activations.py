@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 from torch import Tensor
-from torch.nn import functional
 
 from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
@@ -48,11 +45,6 @@ def _of_exponential(call: Call) -> Slopes:
     return min(0.0, alpha), max(1.0, alpha)  # alpha exp(u) below 0, 1 above
 
 
-def _of_random_slope(call: Call) -> Slopes:
-    middle = (call.get(1, "lower", 1 / 8) + call.get(2, "upper", 1 / 3)) / 2  # in eval
-    return min(middle, 1.0), max(middle, 1.0)
-
-
 def _of_softplus(call: Call) -> Slopes | None:
     beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
     return (0.0, 1.0) if beta > 0 and threshold >= _SMOOTH else None  # it jumps at a lower one
@@ -70,7 +62,6 @@ _SLOPES: dict[str, Callable[[Call], Slopes | None]] = {
     "mish": lambda _: (-0.1125261224, 1.0884981613),
     "elu": _of_exponential,
     "celu": lambda call: (0.0, 1.0) if call.get(1, "alpha", 1.0) > 0 else None,
-    "rrelu": _of_random_slope,
     "selu": lambda _: (0.0, _SELU),
     "softplus": _of_softplus,
     "softsign": lambda _: (0.0, 1.0),
@@ -132,7 +123,8 @@ _ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
     "softplus": _softplus,
     "atan": lambda _: Arctan(),
     **dict.fromkeys(
-        ("celu", "selu", "softsign", "log_sigmoid", "hardsigmoid", "softshrink", "rrelu"), _declared
+        ("celu", "selu", "softsign", "log_sigmoid", "hardsigmoid", "softshrink", "tanhshrink"),
+        _declared,
     ),
 }
 
@@ -178,12 +170,8 @@ def _log_softmax(reader: Reader, call: Call) -> Seen:
 
 
 # phi(u) + c u is nondecreasing from the steepest descent of phi on, so that the layer above sees
-# z - c u. The steepest descents are -0.12890, -0.12899 (by tanh), -0.09984 and -0.11253.
-_DESCENTS: dict[str, tuple[Callable[..., Tensor], float]] = {
-    "gelu": (functional.gelu, 0.13),
-    "silu": (functional.silu, 0.1),
-    "mish": (functional.mish, 0.113),
-}
+# z - c u. The steepest descents are -0.12890, -0.12899 (by tanh), -0.09984, -0.11253 and -0.5.
+_DESCENTS = {"gelu": 0.13, "silu": 0.1, "mish": 0.113, "hardswish": 0.5}
 
 
 @reads(*_DESCENTS)
@@ -191,26 +179,16 @@ def _split(reader: Reader, call: Call) -> Seen | None:
     x = reader.rows(call.get(0, "input"))
     if x is None:
         return None
-    phi, slope = _DESCENTS[call.name]
-    if "approximate" in call.kwargs:
-        phi = partial(phi, approximate=call.kwargs["approximate"])
+    slope = _DESCENTS[call.name]
 
-    def risen(u: Tensor) -> Tensor:
-        return phi(u) + slope * u
+    def risen(u: Tensor) -> Any:
+        return call.again(u) + slope * u
 
     risen.__name__ = f"{call.name}(u) + {slope} u"
     known = slopes_of(call)
     slopes = None if known is None else (known[0] + slope, known[1] + slope)
     z = reader.state(call, FunctionActivation(risen, slopes=slopes), x.expression)
     return Seen(z - slope * x.expression, x.layout)
-
-
-@reads("hardswish", "tanhshrink")
-def _sloped(reader: Reader, call: Call) -> Seen:
-    found: Any
-    (found,) = reader.curved(call)
-    layer = replace(found.expression.layer, slopes=slopes_of(call))
-    return Seen(replace(found.expression, layer=layer), found.layout)
 
 
 @reads("prelu")

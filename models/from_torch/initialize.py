@@ -15,20 +15,15 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.errors import DataError
-from liftednet.export import (
-    RNN_NONLINEARITIES,
-    is_chain,
-    refuse_standardized,
-    require_model,
-    rnn_state,
-)
+from liftednet.export import is_chain, refuse_standardized, require_model
 from liftednet.losses import Loss
 from liftednet.samples import Weights
 
+from ..data import pair_of
 from ..methods import Minibatch
 from ..output import output_obstacle
 from ..starts import AUTO
-from .model import RATE, Batch, lift, pair_of
+from .model import RATE, lift
 from .tracing import Call, Run, tensors_in, trace
 
 _RATE, _DAMPING = 0.8, 3.0  # of the seven networks of benchmarks/torch_tasks.py, on held-out data
@@ -41,7 +36,6 @@ def initialize_(
     *,
     loss: Loss | None = None,
     epochs: int = 1,
-    batch: Batch | None = None,
     progress: bool = False,
     **settings: Any,
 ) -> nn.Module:
@@ -54,20 +48,14 @@ def initialize_(
     a loss with states of its own, such as Huber, and where the network does not end with one
     Linear, alone with its weights: with a convolution, or two whose outputs are added. Or a fitted
     chain of dense layers, such as a `LiftedMLP`, is written into its Linear layers in the order in
-    which it runs them, a `LiftedRNN` into the one torch.nn.RNN and the one Linear that it has; of
-    torch's two biases the second is zero, and an initial state that was learned is for the user to
-    pass as h_0, from `model.cells`. Where anything fails, or is interrupted, nothing has been
-    written.
+    which it runs them. Where anything fails, or is interrupted, nothing has been written.
 
     Args:
         module: the network.
-        X: what the network takes, on any scale; a DataLoader; or a fitted model. Bytes (uint8) are
-            divided by 255: give the network X / 255 afterwards, too, unless it takes bytes itself
-            (x.float() in its forward).
+        X: what the network takes, on any scale; a DataLoader of pairs (X, y); or a fitted model.
         y: as the loss takes it; None for a DataLoader or a model.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`.
         epochs: passes over the data.
-        batch: makes (X, y) of what a DataLoader yields.
         progress: whether to show a progress bar.
         settings: of `lift`, such as lam; `method` in place of `epochs`, start=None for one that
             begins with the weights that are there, refit_output=False for a last layer as trained,
@@ -78,8 +66,8 @@ def initialize_(
 
     Raises:
         DataError: the network or the data cannot be used; of a model the first layer that does not
-            fit, with both shapes, a network that is no chain, or a tie that would be lost. Another
-            activation than the model's is a `FitWarning`, and in a torch.nn.RNN an error.
+            fit, with both shapes, or a network that is no chain. Another activation than the
+            model's is a `FitWarning`.
         NotFittedError: the model has no weights yet.
         SolverError: the loss or the weights are not finite.
 
@@ -102,10 +90,10 @@ def initialize_(
     if loss is None:
         raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
     settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
-    lifted = lift(module, _example(X, batch), loss=loss, show=False, **settings)
+    lifted = lift(module, _example(X), loss=loss, show=False, **settings)
     if "refit_output" not in settings and not isinstance(X, DataLoader):
         lifted.refit_output = output_obstacle(lifted.network) is None
-    lifted.fit(X, y, batch=batch, progress=progress)
+    lifted.fit(X, y, progress=progress)
     if lifted.interrupted:
         raise KeyboardInterrupt("training was interrupted: the network is as it was.")
     return lifted.write_()
@@ -120,9 +108,9 @@ def _method(epochs: int, settings: Mapping[str, Any]) -> Minibatch:
     return Minibatch(epochs=epochs, rate=_RATE, damping=_DAMPING)
 
 
-def _example(X: Any, batch: Batch | None) -> Any:
+def _example(X: Any) -> Any:
     if isinstance(X, DataLoader):
-        X, _ = pair_of(next(iter(X), None), batch)
+        X, _ = pair_of(next(iter(X), None))
     if not isinstance(X, Tensor | np.ndarray | tuple | list):
         return X  # refused with words of its own
     return tuple(x[:2] for x in X) if isinstance(X, tuple | list) else X[:2]
@@ -132,67 +120,32 @@ def _example(X: Any, batch: Batch | None) -> Any:
 def _written(module: nn.Module, model: Any) -> nn.Module:
     """Write a model's weights into the layers of a network that has the same."""
     require_model(model)
-    if not (hasattr(model, "cells") or is_chain(model)):
+    if not is_chain(model):
         raise DataError(
             "initialize_ writes dense layers that follow one another, and this "
             f"{type(model).__name__} is another graph: to_torch makes a module of it."
         )
     refuse_standardized(model)
-    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if hasattr(model, "cells"):
-        _write_recurrent(module, linears, model)
-    else:
-        _write_chain(module, linears, model)
-    return module
-
-
-def _write_recurrent(module: nn.Module, linears: Sequence[nn.Linear], model: Any) -> None:
-    recurrent = [part for part in module.modules() if isinstance(part, nn.RNNBase)]
-    if len(recurrent) != 1 or len(linears) != 1 or not isinstance(recurrent[0], nn.RNN):
-        kinds = ", ".join(type(part).__name__ for part in (*recurrent, *linears)) or "none of both"
-        raise DataError(
-            "a recurrent model is written into a network of one torch.nn.RNN and one "
-            f"torch.nn.Linear, and {type(module).__name__} has {kinds}."
-        )
-    if recurrent[0].nonlinearity != RNN_NONLINEARITIES.get(type(model.activation)):
-        raise DataError(
-            f"the torch RNN has the nonlinearity {recurrent[0].nonlinearity!r} and the model "
-            f"{model.activation!r}."
-        )
-    readout = {"readout weight": model.readout.matrix.T, "readout bias": model.readout.bias}
-    wanted = {**rnn_state(model.cells), **readout}
-    own = {"readout weight": linears[0].weight, "readout bias": linears[0].bias}
-    found: dict[str, Any] = {**dict(recurrent[0].named_parameters()), **own}
-    for name in sorted({*wanted, *found}):
-        shapes = [
-            None if part.get(name) is None else tuple(part[name].shape) for part in (found, wanted)
-        ]
-        if shapes[0] != shapes[1]:
-            raise DataError(f"{name} has shape {shapes[0]} in torch and {shapes[1]} in the model.")
-    for name, value in wanted.items():
-        found[name].copy_(value)
-
-
-def _write_chain(module: nn.Module, linears: Sequence[nn.Linear], model: Any) -> None:
     given = model.weights
     names = {id(x): name.rpartition(".")[0] for name, x in module.named_parameters()}
+    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if any(is_lazy(part.weight) for part in linears):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
     x = next(module.parameters(), given[0].matrix).new_zeros(2, len(given[0].matrix))
     try:
-        run = trace(module, (x,), {})
+        run = trace(module, (x,))
     except DataError:  # that names a module of the network: both shapes of weights tell more
         _require_fits([(x.weight, x.bias) for x in linears], given, names)
         raise
     found = _chain(module, run, x)
     _require_fits([parts for parts, _ in found], given, names)
-    _refuse_lost_ties([parts for parts, _ in found], given, names)
     for number, (_, above) in enumerate(found[:-1], start=1):
         _warn_of_another(number, model.activations[number - 1], above, given[number - 1].matrix)
     for (parts, _), layer in zip(found, given, strict=True):
         for target, value in zip(parts, (layer.matrix.T, layer.bias), strict=True):
             if target is not None and value is not None:
                 target.copy_(value)
+    return module
 
 
 Parts = tuple[Any, Any]  # weight and bias of torch
@@ -216,26 +169,15 @@ def _chain(module: nn.Module, run: Run, x: Tensor) -> list[tuple[Parts, list[Cal
             stands = call.where
             break
     else:
-        if wanted == id(x) and all(parts[0].requires_grad for parts, _ in found):
+        weights = [parts[0] for parts, _ in found]
+        tied = len({id(weight) for weight in weights}) < len(weights)
+        if wanted == id(x) and not tied and all(weight.requires_grad for weight in weights):
             return found[::-1]
-        stands = "a frozen layer, or a call that no input reaches"
+        stands = "a frozen layer, one that runs twice, or a call that no input reaches"
     raise DataError(
         f"a model of dense layers is written into a network that is such a chain, and "
         f"{type(module).__name__} has {stands} in its way."
     )
-
-
-def _refuse_lost_ties(
-    found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]
-) -> None:
-    taken: dict[int, Weights] = {}
-    for number, ((weight, _), layer) in enumerate(zip(found, given, strict=True), start=1):
-        known = taken.setdefault(id(weight), layer)
-        if not known.stacked().equal(layer.stacked()):
-            raise DataError(
-                f"the weight of layer {number}, {names[id(weight)]!r}, is tied to a layer before "
-                "it, and the model has others there: the tie would be lost."
-            )
 
 
 def _warn_of_another(

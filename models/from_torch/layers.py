@@ -74,42 +74,14 @@ def _embedding(reader: Reader, call: Call) -> Any:
         padding = None
     found = None
     if x is not None and not special:
-        found = _table(reader, x, table, padding)
+        sizes = tuple(table.shape)
+        found = reader.weighted(lambda _: Embedding(sizes, padding), x.expression, table, None)
     if x is None:  # places, the same for every sample
         reader.by_position.add(id(table))
     if found is None:
         return reader.affine(call)
     reader.tell(call, LAYER, f"embedding {tuple(table.shape)}")
-    return Seen(found, reader.layout(call))
-
-
-def _table(reader: Reader, x: Seen, table: Any, padding: int | None = None) -> Expression | None:
-    sizes = tuple(table.shape)
-    found = reader.weighted(lambda _: Embedding(sizes, padding), x.expression, table, None)
-    return None if found is None else found[0]
-
-
-@reads("embedding_bag")
-def _embedding_bag(reader: Reader, call: Call) -> Any:
-    """The sum, mean or maximum of rows of a table, which are a layer of their own."""
-    numbers, table = call.first("input", "weight")
-    mode, x = call.get(6, "mode", "mean"), reader.rows(numbers)
-    special = ("offsets", "max_norm", "scale_grad_by_freq", "per_sample_weights", "padding_idx")
-    found, affine = None, mode != "max"
-    if x is not None and not any(call.kwargs.get(name) not in (None, False) for name in special):
-        found = _table(reader, x, table)
-    if x is None or found is None:
-        return reader.affine(call) if affine else reader.curved(call)
-    rows = Seen(found, Layout((1, *x.layout.shape, table.shape[1])))
-    above = reader.layout(call)
-    reader.tell(call, LAYER if affine else CURVED, f"embedding {tuple(table.shape)}, their {mode}")
-
-    def joined(u: Tensor) -> Tensor:
-        found: Tensor = getattr(u, mode if affine else "amax")(1)
-        return found
-
-    taken = reader.torch_map(joined, (rows,), above, call.name, linear=affine, affine=affine)
-    return Seen(taken, above)
+    return Seen(found[0], reader.layout(call))
 
 
 # Normalization.

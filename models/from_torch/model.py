@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parameter import is_lazy
-from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.activations.simplex import Grouped
@@ -40,7 +39,7 @@ from ..output import with_constants
 from ..run import Report, Step
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
-from .reader import CURVED, PASSED, UNKNOWN, Line, Pair, Reader, Seen
+from .reader import CURVED, PASSED, Line, Pair, Reader, Seen
 from .tracing import trace
 
 _RHO = 1e-3  # where neither rho nor a penalty is given
@@ -48,8 +47,6 @@ RATE = 0.1  # of minibatches; measured with LeNet-5 on MNIST, and an LSTM on HAR
 _DRAWN = (Dense, DenseAtPositions, Convolution)
 _USUAL = 0.1, 1.0  # root mean squares of data for which matrices are drawn as they are
 LAM = 1e3  # LeNet-5, 20,000 digits, two passes: .9824, at lam 10 .974
-
-Batch = Callable[[Any], tuple[Any, Any]]
 
 _TOLERANCES = {torch.float32: 1e-4, torch.float64: 1e-9}  # of a reading, in the largest output
 
@@ -61,12 +58,9 @@ class LiftedModule(Lifted):
         module: the torch network, which only `write_` changes.
     """
 
-    def __init__(
-        self, module: nn.Module, reader: Reader, *, takes_bytes: bool = False, **settings: Any
-    ) -> None:
-        """Take a network, what was read of it, and whether it takes bytes as they are."""
+    def __init__(self, module: nn.Module, reader: Reader, **settings: Any) -> None:
+        """Take a network, and what was read of it."""
         self.module, self._reader = module, reader
-        self._takes_bytes = takes_bytes
         if settings.get("start") is None:
             settings["start"] = self._own()
         super().__init__(reader.network, **settings)
@@ -154,7 +148,6 @@ class LiftedModule(Lifted):
         X: Any,
         y: Any = None,
         *,
-        batch: Batch | None = None,
         on_step: Report | None = None,
         **options: Any,
     ) -> Self:
@@ -162,10 +155,8 @@ class LiftedModule(Lifted):
 
         Args:
             X: as the network takes it, a tuple where it takes several: (samples, ...), of any type
-                of numbers; or a torch DataLoader. Bytes (uint8) are divided by 255, and the network
-                written back is one for X / 255, unless it takes bytes itself (x.float() in it).
+                of numbers, bytes from 0 to 255; or a torch DataLoader of pairs (X, y).
             y: as the loss takes it.
-            batch: makes (X, y) of what the DataLoader yields, such as a dictionary.
             on_step: told after every step of the method.
             **options: sample_weight, progress, checkpoint, resume and constraints, as in
                 `Lifted.fit`; without lengths every sequence has the steps of the example.
@@ -174,10 +165,6 @@ class LiftedModule(Lifted):
             DataError: X or y cannot be used; nothing has changed.
             SolverError: as in `Lifted.fit`.
         """
-        if isinstance(X, DataLoader):
-            X = _Loader(X, batch)
-        elif batch is not None:
-            raise DataError("batch= is for a DataLoader.")
         last = self._running()
 
         def told(step: Step) -> None:
@@ -204,7 +191,7 @@ class LiftedModule(Lifted):
 
     def _floats(self, X: Any) -> Any:
         """Return X in the network's type."""
-        change = partial(_as_floats, dtype=self.dtype or torch.float32, raw=self._takes_bytes)
+        change = partial(_as_floats, dtype=self.dtype or torch.float32)
         if isinstance(X, Mapping):
             return {name: change(x) for name, x in X.items()}
         if isinstance(X, tuple | list):
@@ -267,21 +254,11 @@ class LiftedModule(Lifted):
         """What became of each call."""
         return self._reader.lines
 
-    @property
-    def share_read(self) -> float:
-        """Share of the innermost modules that ran of which every call was read."""
-        modules = self._reader.modules
-        left = {line.place for line in self._reader.lines if line.kind == UNKNOWN}
-        return 1 - len(left & set(modules)) / max(1, len(modules))
-
     def summary(self) -> str:
         """Return a table of what became of each call, and of what stands still and why."""
-        curved = {line.place for line in self.lines if line.kind == CURVED}
-        through = len(curved & set(self._reader.modules))
-        lines = [
-            f"{type(self.module).__name__}: {self.share_read:.0%} of {len(self._reader.modules)} "
-            f"modules read, {through} of them linearized"
-        ]
+        curved = sum(line.kind == CURVED for line in self.lines)
+        name = type(self.module).__name__
+        lines = [f"{name}: {len(self.lines)} calls read, {curved} of them linearized"]
         rows = [("module", "call", "", "became")]
         rows += [(x.place, x.call, x.kind, f"{x.text}  ({x.where})") for x in self._reader.lines]
         widths = [max(len(row[n]) for row in rows) for n in range(3)]
@@ -307,49 +284,9 @@ class LiftedModule(Lifted):
             yield f"dropout is off in lifted training: {names}"
 
 
-class _Loader(DataLoader[Any]):
-    """A DataLoader whose items are made pairs (X, y); one without a length is counted once."""
-
-    def __init__(self, inner: DataLoader[Any], batch: Batch | None) -> None:
-        self._inner, self._batch = inner, batch
-        try:
-            self._length, samples = len(inner), len(inner.dataset)  # type: ignore[arg-type]
-        except TypeError:
-            given = (X for X, _ in self)
-            firsts = (next(iter(X.values())) if isinstance(X, Mapping) else X for X in given)
-            sizes = [len(X[0] if isinstance(X, tuple) else X) for X in firsts]
-            self._length, samples = len(sizes), sum(sizes)
-        self.__dict__["dataset"] = range(samples)
-        for name in ("batch_sampler", "generator", "sampler"):  # whose order a checkpoint keeps
-            self.__dict__[name] = getattr(inner, name, None)
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Any:
-        return (pair_of(item, self._batch) for item in self._inner)
-
-
-def pair_of(item: Any, batch: Batch | None) -> tuple[Any, Any]:
-    """Return the (X, y) that a DataLoader has yielded.
-
-    Raises:
-        DataError: it is something else, and there is no function that makes a pair of it.
-    """
-    item = item if batch is None else batch(item)
-    if not isinstance(item, tuple | list) or len(item) != 2:
-        raise DataError(
-            f"a DataLoader must yield pairs (X, y), got {type(item).__name__}: give batch=, a "
-            "function that makes (X, y) of it."
-        )
-    return item[0], item[1]
-
-
-def _as_floats(x: Any, dtype: torch.dtype, raw: bool) -> Any:
+def _as_floats(x: Any, dtype: torch.dtype) -> Any:
     found = torch.from_numpy(x) if isinstance(x, np.ndarray) else x
-    if not isinstance(found, Tensor):
-        return x  # refused with words of its own
-    return found.to(dtype) / (255 if found.dtype is torch.uint8 and not raw else 1)
+    return found.to(dtype) if isinstance(found, Tensor) else x  # refused with words of its own
 
 
 @torch.inference_mode(False)
@@ -365,9 +302,8 @@ def lift(
         network: any torch.nn.Module that returns one tensor, with parameters of one type and
             device; it only changes by `write_`. Dropout is off; batch normalization that is in
             train mode takes the statistics of batches, one in eval mode those that are given.
-        example: some samples of what the network takes, such as X[:2]; a tuple of several. Bytes
-            (uint8) are divided by 255 here and in `fit`, see there. An `if` on their values stays
-            as it is for them, with a warning.
+        example: some samples of what the network takes, such as X[:2]; a tuple of several. An `if`
+            on their values stays as it is for them, with a warning.
         loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; a
             last softmax or log_softmax is left to that loss, other probabilities are refused. Of
             an output (samples, steps, units) of a Linear for each step, whose y is (samples, steps)
@@ -399,8 +335,6 @@ def lift(
     like = _require_network(network)
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
     given = tuple(_as_samples(x, like) for x in given)
-    takes_bytes = _takes_bytes(network, given)
-    given = tuple(_as_example(x, like, takes_bytes) for x in given)
     reader = Reader()
     output = reader.read(network, given)
     term = _declare_loss(reader, output, loss)
@@ -409,7 +343,7 @@ def lift(
         "lam": LAM, "standardize": None,
     }  # fmt: skip
     settings = {**own, **settings}
-    model = LiftedModule(network, reader, takes_bytes=takes_bytes, **settings)
+    model = LiftedModule(network, reader, **settings)
     longer = tuple(torch.cat([x, x[:1]]) for x in given)
     for one in (given, longer):
         _require_equal(model, term, loss, one)
@@ -460,24 +394,9 @@ def _as_samples(x: Any, like: Tensor) -> Tensor:
         raise DataError(
             f"the example must hold samples, such as X[:2]; got shape {tuple(found.shape)}."
         )
-    found = found.to(like.device)
+    whole = not found.is_floating_point() and found.dtype is not torch.uint8  # places in a table
+    found = found.to(like.device, found.dtype if whole else like.dtype)
     return torch.cat([found, found]) if len(found) == 1 else found.clone()
-
-
-def _takes_bytes(network: nn.Module, example: tuple[Tensor, ...]) -> bool:
-    """Say whether a network makes floats of bytes itself, on a scale of its own."""
-    if all(x.dtype is not torch.uint8 for x in example):
-        return False
-    try:
-        trace(network, example, {})
-    except DataError:
-        return False
-    return True
-
-
-def _as_example(x: Tensor, like: Tensor, raw: bool) -> Tensor:
-    numbers = x.dtype is not torch.uint8 and not x.is_floating_point()
-    return x if numbers else _as_floats(x, like.dtype, raw)
 
 
 def _declare_loss(reader: Reader, output: Seen, loss: Loss) -> Expression:
@@ -562,7 +481,7 @@ def _require_equal(
                 f"a call keeps the number of samples of the example ({error}); the calls are "
                 f"{', '.join(line.call for line in model.lines)}."
             ) from error
-        wanted = trace(model.module, example, {}).output
+        wanted = trace(model.module, example).output
         _refuse_probabilities(loss, reader, wanted)
         state = model.network.terms[0].activation
         if term.sequence:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from liftednet.layers import apply
-from liftednet.layers.convolution import AveragePooling
 from liftednet.layers.join import Concatenation, Product, Scaled, Sum
 from liftednet.validation import is_number
 
-from .reader import HIDDEN, PASSED, Reader, Seen, each, reads
+from .reader import HIDDEN, PASSED, Reader, Seen, reads
 from .tracing import Call
 
 
@@ -76,29 +75,15 @@ def _concatenation(reader: Reader, call: Call) -> Any:
     return Seen(apply(Concatenation(), *(x.expression for x in given)), reader.layout(call))
 
 
-@reads("avg_pool1d", "avg_pool2d")
-def _average_pooling(reader: Reader, call: Call) -> Any:
-    axes = int(call.name[-2])
-    tensor, window, stride, padding = call.first("input", "kernel_size", "stride", "padding")
-    x, above = reader.rows(tensor), reader.layout(call)
-    if x is None or not x.plain(axes + 1) or any(each(padding or 0, axes)):
-        return reader.affine(call)
-    layer = AveragePooling(x.layout.shape, each(window, axes), each(stride or window, axes))
-    if layer.shape() != above.shape:  # by ceil_mode or another divisor
-        return reader.affine(call)
-    reader.tell(call, PASSED, "average pooling")
-    return Seen(apply(layer, x.expression), above)
-
-
 _SIZED = ("view", "reshape", "view_as", "reshape_as", "expand", "expand_as", "broadcast_to")
 
 
 @reads(
     *_SIZED, "flatten", "unflatten", "permute", "transpose", "t", "movedim", "moveaxis",
     "swapaxes", "swapdims", "unsqueeze", "squeeze", "contiguous", "clone", "to", "float",
-    "double", "type", "type_as", "dropout", "dropout1d", "dropout2d", "dropout3d",
-    "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "split", "chunk", "unbind",
-    "ravel", "tensor_split", "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
+    "double", "type", "type_as", "dropout", "dropout1d", "dropout2d", "alpha_dropout",
+    "feature_dropout", "feature_alpha_dropout", "split", "chunk", "unbind", "ravel",
+    "tensor_split", "getitem", "select", "narrow", "flip", "roll", "mT", "mH", "T",
 )  # fmt: skip
 def _moved(reader: Reader, call: Call) -> Any:
     """A call that moves entries alone: no layer at all where rows stay as they are."""
@@ -131,12 +116,10 @@ def _moved(reader: Reader, call: Call) -> Any:
 
 
 reads(
-    "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d", "channel_shuffle", "interpolate", "upsample", "pixel_shuffle",
-    "pixel_unshuffle", "fold", "unfold", "stack", "repeat", "repeat_interleave",
-    "broadcast_tensors", "index_select", "gather", "cumsum",
-    "tril", "triu", "hstack", "vstack", "avg_pool3d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "get", "diff",
+    "mean", "sum", "neg", "pad", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "avg_pool1d",
+    "avg_pool2d", "interpolate", "upsample", "pixel_shuffle", "pixel_unshuffle", "fold", "unfold",
+    "stack", "repeat", "repeat_interleave", "broadcast_tensors", "cumsum", "tril", "triu",
+    "hstack", "vstack", "conv_transpose1d", "conv_transpose2d", "get", "diff",
 )(Reader.affine)  # fmt: skip
 
 
@@ -153,21 +136,6 @@ def _masked_fill(reader: Reader, call: Call) -> Any:
         return u.masked_fill(hidden.bool(), filled)
 
     return Seen(reader.torch_map(masked, (tensor, mask), above, call.name, linear=True), above)
-
-
-# What is known to be curved, and passed through for the method to differentiate.
-reads(
-    "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-    "adaptive_max_pool3d", "lp_pool3d", "fractional_max_pool2d", "pairwise_distance", "hardshrink",
-    "max_pool1d_with_indices", "max_pool2d_with_indices", "boolean_dispatch", "fn",
-    "lp_pool1d", "lp_pool2d", "normalize", "instance_norm", "local_response_norm",
-    "max", "min", "amax", "amin", "logsumexp", "var", "std", "var_mean", "norm", "pow", "rpow",
-    "square", "exp", "log", "sqrt", "rsqrt", "abs", "sin", "cos", "where", "eq", "ne", "gt", "lt",
-    "ge", "le", "argmax", "long", "bool", "one_hot", "reciprocal", "cosine_similarity", "sign",
-    "glu", "weight_norm", "threshold", "softmin", "detach", "lerp",
-    "addmm", "maximum", "minimum", "erf", "log1p", "expm1", "prod", "topk", "sort", "nan_to_num",
-    "logical_not", "logical_and", "logical_or", "invert", "and", "or",
-)(Reader.curved)  # fmt: skip
 
 
 @reads("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")

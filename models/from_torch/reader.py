@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,32 +25,27 @@ from liftednet.network import Network
 from .tracing import TAKEN, Call, replaced, tensors_in, trace
 
 Row = Callable[["Reader", Call], Any]
-ROWS: dict[str | type[nn.Module], Row] = {}
+ROWS: dict[str, Row] = {}
 
-LAYER, STATES, PASSED, CURVED, UNKNOWN = (
-    "layer", "states", "passed through", "linearized", "unknown, linearized",
-)  # fmt: skip
+LAYER, STATES, PASSED, CURVED = "layer", "states", "passed through", "linearized"
 HIDDEN = -1e30  # a score whose softmax is 0
-_FACTORS = (  # whose second argument multiplies the first
-    "linear", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d",
-    "conv_transpose3d",
-)  # fmt: skip
+# Whose second argument multiplies the first:
+_FACTORS = ("linear", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d")
 
 
-def reads(*keys: str | type[nn.Module]) -> Callable[[Row], Row]:
+def reads(*names: str) -> Callable[[Row], Row]:
     """Register how calls are read: a row of the table.
 
     The row is given the reader and the call, and returns a `Seen` for each tensor of the result in
-    the same nesting, or None where the call is to be passed through as it is and linearized.
+    the same nesting, or None where the call is to be passed through as it is and linearized, as
+    every call is that has no row.
 
     Args:
-        keys: names of torch functions without underscores at their ends, such as "relu", or classes
-            of modules, which are then read as a whole.
+        names: of torch functions without underscores at their ends, such as "relu".
     """
 
     def register(row: Row) -> Row:
-        for key in keys:
-            ROWS[key] = row
+        ROWS.update(dict.fromkeys(names, row))
         return row
 
     return register
@@ -121,7 +116,6 @@ class Reader:
         pairs: the parameters of torch, by those of the graph.
         statistics: of batch normalization in the network, and their copies in the graph.
         lines: what became of each call.
-        modules: paths of the innermost modules that ran.
         samples: of the example.
         activated: whether the network ends with the activation that the loss has inside.
         log_softmax: the last one over the classes, and what it takes.
@@ -132,7 +126,6 @@ class Reader:
     pairs: dict[Parameter, Pair] = field(default_factory=dict)
     statistics: list[tuple[RunningStatistics, RunningStatistics]] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
-    modules: list[str] = field(default_factory=list)
     samples: int = 0
     activated: bool = False
     log_softmax: tuple[Expression, Expression] | None = None
@@ -149,9 +142,8 @@ class Reader:
             DataError: the network returns no single tensor with one entry for each sample, mixes
                 samples, or assigns in place to a part of a tensor.
         """
-        whole = {key: row for key, row in ROWS.items() if isinstance(key, type)}
         longer = tuple(torch.cat([x, x[:1]]) for x in example)
-        run, other = trace(network, example, whole), trace(network, longer, whole)
+        run, other = trace(network, example), trace(network, longer)
         _refuse_packed(run.calls)
         for call, again in zip_longest(run.calls, other.calls):
             if call is None or again is None or call.name != again.name:
@@ -161,7 +153,7 @@ class Reader:
                     f"{stands}. A network is lifted whose calls are the same for any samples: "
                     "write torch.where(condition, a, b) for an if on values."
                 )
-        self.modules, self.samples = run.modules, len(example[0])
+        self.samples = len(example[0])
         for x, y in zip(example, longer, strict=True):
             layout = self._layout(x, y, "the example")
             self._seen[id(x)] = Seen(self.network.input(*layout.shape), layout)
@@ -207,7 +199,7 @@ class Reader:
         if call.name in ("setitem", "index_put") and self.sees(call):
             raise DataError(
                 f"{call.where} assigns to a part of a tensor in place: build it by torch.cat or "
-                "torch.where, or register a row for its module."
+                "torch.where."
             )
         pairs = zip(tensors_in(call.result), tensors_in(again.result), strict=True)
         layouts = [self._layout(a, b, call.where) for a, b in pairs]
@@ -217,11 +209,8 @@ class Reader:
                 if layout.axis is not None:  # made for so many samples, and the same for each
                     self._seen[id(tensor)] = self.constant(tensor, layout)
             return
-        row = ROWS.get(cast(Any, type(call.function))) or ROWS.get(call.name)
-        found = None if row is None else row(self, call)
-        if found is None:
-            found = self.mapped(call, affine=False)
-            self.tell(call, UNKNOWN if row is None else CURVED, "as it is")
+        row = ROWS.get(call.name)
+        found = (None if row is None else row(self, call)) or self.curved(call)
         for tensor, seen in zip(tensors_in(call.result), _flat(found), strict=True):
             self._seen[id(tensor)] = seen
         self._calls.append((call, again, _flat(found)))
@@ -458,14 +447,9 @@ class Reader:
         """Return a call as it is, a layer for each tensor that it returns."""
         tensors = list({id(x): x for x in tensors_in([call.args, call.kwargs])}.values())
         options = {k: v for k, v in call.kwargs.items() if k != "inplace"}
-        if isinstance(call.function, nn.Module) and any(True for _ in call.function.parameters()):
-            self.tell(call, UNKNOWN, "its parameters stand still")
-
-        name = getattr(call.function, "__name__", "")
-        in_place = name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
         def function(number: int, *given: Tensor) -> Tensor:
-            by = {id(x): _as(x, y, in_place) for x, y in zip(tensors, given, strict=True)}
+            by = {id(x): _as(x, y, call.in_place) for x, y in zip(tensors, given, strict=True)}
             args = replaced(call.args, lambda x: by[id(x)])
             result = call.function(*args, **replaced(options, lambda x: by[id(x)]))
             made = list(tensors_in(result))[number]

@@ -2,8 +2,8 @@
 
 Three ways were tried on a convolutional network, a block of a transformer, an LSTM and a network
 with an autograd function of its own. torch.fx stops where Python looks at a size (`if steps >
-longest`). torch.export takes two seconds for the first network, sees the operators below the calls
-(so that a user's module cannot have a row of its own), and replaces an autograd function by its
+longest`). torch.export takes two seconds for the first network, sees the operators below the calls,
+and replaces an autograd function by its
 forward pass, its backward pass lost. Recording the calls of one run (torch.overrides) took all
 four in milliseconds, with the network's own Parameter objects as arguments, so that ties and frozen
 weights show by identity, and with the line of each call. What depends on values by Python's `if`
@@ -13,7 +13,7 @@ stays as the example has it, in all three.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,10 +32,10 @@ _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent))  # of n
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a torch function, or of a module that is read as a whole.
+    """One call of a torch function.
 
     Attributes:
-        name: of the function without underscores at its ends, or the class of the module.
+        name: of the function without underscores at its ends.
         function: what was called.
         args: positional arguments.
         kwargs: arguments by name.
@@ -67,7 +67,13 @@ class Call:
     def again(self, x: Any) -> Any:
         """Return what the function makes of something else than its first argument."""
         options = {k: v for k, v in self.kwargs.items() if k not in ("inplace", "input")}
-        return self.function(x, *self.args[1:], **options)
+        return self.function(x.clone() if self.in_place else x, *self.args[1:], **options)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the function changes its first argument, as `relu_` and `+=` do."""
+        name = getattr(self.function, "__name__", "")
+        return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
     @property
     def place(self) -> str:
@@ -87,24 +93,19 @@ class Run:
     Attributes:
         calls: in order.
         output: of the network.
-        modules: paths of the innermost modules that ran.
     """
 
     calls: list[Call]
     output: Any
-    modules: list[str]
 
 
 class _Tracer(TorchFunctionMode):
     """Keeps the calls of torch functions, and where they stand: in modules, the innermost last."""
 
-    def __init__(self, whole: Mapping[type[nn.Module], Any]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []
-        self.ran: dict[str, None] = {}
-        self._whole = whole
         self.stack: list[tuple[str, nn.Module]] = []
-        self._hidden = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -114,53 +115,37 @@ class _Tracer(TorchFunctionMode):
     def keep(self, name: str, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Keep a call whose result has tensors, or tells Python of values."""
         kept = name == "__setitem__" or name.strip("_") in TAKEN
-        if self._hidden or not self.stack:
-            return
         versions = tuple(x._version for x in tensors_in(result))
-        if kept or versions:
+        if self.stack and (kept or versions):
             given, stack = (tuple(args), dict(kwargs)), tuple(self.stack)
             self.calls.append(
                 Call(name.strip("_"), function, *given, result, stack, _line(), versions)
             )
 
-    def enter(self, path: str, module: nn.Module) -> None:
-        """Begin a module."""
-        self.stack.append((path, module))
-        self._hidden += type(module) in self._whole
-        if not any(True for _ in module.children()) or type(module) in self._whole:
-            self.ran[path] = None
-
-    def leave(self, module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
-        """End a module, which is a call itself where it is read as a whole."""
-        if type(module) in self._whole:
-            self._hidden -= 1
-            self.keep(type(module).__name__, module, args, kwargs, result)
-        self.stack.pop()
-
 
 @torch.no_grad()
-def trace(
-    network: nn.Module, example: tuple[Any, ...], whole: Mapping[type[nn.Module], Any]
-) -> Run:
+def trace(network: nn.Module, example: tuple[Any, ...]) -> Run:
     """Return the calls of a network that runs on an example, in eval mode.
 
     Args:
         network: whose modes are what they were afterwards.
         example: its arguments.
-        whole: classes of modules that are one call.
 
     Raises:
         DataError: the network cannot run on the example, and which of its modules cannot.
     """
-    tracer = _Tracer(whole)
+    tracer = _Tracer()
+
+    def leave(*_: Any) -> None:
+        tracer.stack.pop()
+
     with _evaluated(network), ExitStack() as hooks:
         for path, module in network.named_modules():
-            hooks.callback(
-                module.register_forward_pre_hook(
-                    lambda m, _, path=path: tracer.enter(path, m)
-                ).remove
+            enter = module.register_forward_pre_hook(
+                lambda module, _, path=path: tracer.stack.append((path, module))
             )
-            hooks.callback(module.register_forward_hook(tracer.leave, with_kwargs=True).remove)
+            hooks.callback(enter.remove)
+            hooks.callback(module.register_forward_hook(leave).remove)
         hooks.enter_context(_own_functions(tracer))
         try:
             with tracer:
@@ -168,7 +153,7 @@ def trace(
                 output = getattr(network, "_orig_mod", network)(*example)
         except Exception as error:  # whatever a network of the user's says
             raise _cannot_run(tracer, network, example, error) from error
-    return Run(tracer.calls, output, list(tracer.ran))
+    return Run(tracer.calls, output)
 
 
 def _cannot_run(

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from benchmarks.data import Batch, Sequences
 from benchmarks.papers.networks import BatchNormRNN, IndRNN, PlainRNN, SequenceModel
 from benchmarks.papers.through_time import truncated_backward
-from liftednet import initialize_
+from liftednet import to_torch
 from liftednet.activations import ReLU
 from liftednet.errors import SolverError
 from liftednet.losses import BinaryCrossEntropy
@@ -287,7 +287,9 @@ def lifted_start(model: SequenceModel, x: Tensor, y: Tensor, seed: int) -> None:
         method=Minibatch(1, LIFTED_BATCH, rate=0.1, damping=1.0),
         seed=seed,
     ).fit(x[some].double(), y[some, None].double())
-    initialize_(model, lifted)
+    started = to_torch(lifted, logits=True)
+    recurrence.load_state_dict(started.recurrence.state_dict())
+    model.readout.load_state_dict(started.readout.state_dict())
 
 
 def table_methods(
