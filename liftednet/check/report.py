@@ -179,12 +179,6 @@ class Subject:
         """The states phi(u) at near and far pre-activations."""
         return self.activation.forward(self.wide_u).detach()
 
-    @cached_property
-    def wide_other(self) -> Tensor:
-        """States that belong to other pre-activations, near and far."""
-        order = torch.randperm(len(self.wide_u), generator=self.generator)
-        return self.wide_v[order]
-
     def normal(self, *shape: int) -> Tensor:
         """Return standard normal numbers in float64."""
         return torch.randn(*shape, dtype=torch.float64, generator=self.generator)

@@ -109,7 +109,7 @@ def pooling(weight: float) -> Activation:
 
 FINITE, SEPARATE, MONOTONE = "forward: finite", "forward: separate", "forward: monotone"
 CONVEX, UNIQUE, ARGMIN = "potential: convex in v", "argmin: unique", "argmin: equals forward"
-FAR, PROX, SAFE = f"{ARGMIN}, far", "prox: v = phi((w - v) / t)", "prox: finite, nonexpansive"
+PROX = "prox: v = phi((w - v) / t)"
 POTENTIAL, CONJUGATE = "potential: one value", "conjugate: one value"
 OUTSIDE, PROJECT = "potential_value: infinite outside", "project: nearest in the domain"
 SINGLE, EXCESS = "float32: as in float64", "excess: potential less its square"
@@ -174,7 +174,7 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     ),
     "conjugate value beyond 50": (
         off(Softplus, conjugate_value=lambda a, u: Softplus.conjugate_value(a, u.clamp(max=50))),
-        "tight divergence: D >= 0",
+        "tight divergence: D = 0",
     ),
     "potential value beyond 50": (
         off(ReLU, potential_value=lambda a, v: ReLU.potential_value(a, v.clamp(max=50))),
@@ -185,9 +185,9 @@ REFUSED: dict[str, tuple[Declare, str]] = {
             ReLU.potential_value(a, torch.where(v < -50, 0, v))), OUTSIDE,
     ),
     "forward beyond 30, coupled": (
-        off(Activation, **SQUARES, forward=lambda _, u: u.clamp(-30, 30)), FAR,
+        off(Activation, **SQUARES, forward=lambda _, u: u.clamp(-30, 30)), ARGMIN,
     ),
-    "forward beyond 30, raw": (lambda: raw_identity(30.0), FAR),
+    "forward beyond 30, raw": (lambda: raw_identity(30.0), ARGMIN),
     "prox to 30": (off(ReLU, prox=lambda a, w, t: ReLU.prox(a, w, t).clamp(max=30)), PROX),
     "prox of small steps": (
         off_for(Sigmoid, True, lambda _, w, t: w.clamp(0, 1) * 0.9), PROX,
@@ -199,7 +199,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
         off_for(Softmax, False, lambda a, w, t: Softmax.prox(a, w, t / 1e6)), PROX,
     ),
     "project to 20": (off(ReLU, project=lambda _, v: v.clamp(0, 20)), OUTSIDE),
-    "expansive prox in float32": (in_single(ReLU, "prox", 1.05), SAFE),
     "5 % off in float32": (in_single(Tanh, "forward", 1.05), SINGLE),
     "5 % off in float32, coupled": (in_single(Softmax, "forward", 1.05), SINGLE),
     "5 % off in float32, raw": (lambda: raw_identity(1e9, 1.05), SINGLE),
