@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NoReturn
 import torch
 from torch import Tensor
 
-from liftednet import quicker
 from liftednet.errors import DeclarationError
 from liftednet.evaluation import evaluate, nearest, stating
 from liftednet.lazy import cvxpy as cp
@@ -245,8 +244,7 @@ class Activation:
         """
         if not self.per_unit:
             self._missing("prox", "the proximal solver")
-        found: Tensor | None = quicker.prox(self, w, t)
-        return self.scalar_map.prox(w, t) if found is None else found
+        return self.scalar_map.prox(w, t)
 
     def potential_value(self, v: Tensor) -> Tensor:
         """Return Phi(v) per sample, (samples,), in torch; infinite outside the domain.

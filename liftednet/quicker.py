@@ -9,15 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 measures: dict[type, Callable[[Any, Any], Any]] = {}  # by kind of fit: of a fit and a value
-proxes: list[Callable[[Any, Any, Any], Any]] = []  # of an activation, w and t
 
 
 def measure(problem: Any, value: Any) -> Any:
     """Return the `Measure` of a value, or None."""
     found = measures.get(type(problem))
     return None if found is None else found(problem, value)
-
-
-def prox(activation: Any, w: Any, t: Any) -> Any:
-    """Return the prox of an activation, or None."""
-    return proxes[0](activation, w, t) if proxes else None

@@ -44,7 +44,7 @@ class Step:
         >>> model = LiftedMLP((64, 5, 10), method=FullBatch(sweeps=1))
         >>> step = model.fit(digits.x_test, digits.y_test).trace.steps[0]
         >>> step.block, step.solver, step.decrease > 0
-        ('states 1', 'compiled-small', True)
+        ('states 1', 'newton', True)
     """
 
     number: int

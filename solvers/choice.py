@@ -48,7 +48,6 @@ class _Entry(NamedTuple):
 # From the most to the least preferred among those for one kind; below them all "reference".
 _TABLE = (
     _Entry(StateFit, "fused-states", "kernels.states", "FusedStates"),
-    _Entry(StateFit, "compiled-small", "compiled.solvers", "CompiledSmall"),
     _Entry(StateFit, "compiled-newton", "compiled.solvers", "CompiledNewton"),
     _Entry(StateFit, "compiled-descent", "compiled.solvers", "CompiledDescent"),
     _Entry(StateFit, "dual", "dual", "Dual"),

@@ -31,12 +31,11 @@ from liftednet.activations.piecewise_linear import (
     PReLU,
     ReLU,
 )
-from liftednet.activations.simplex import Softmax
-from liftednet.divergences import Divergence, Joint, Tight
+from liftednet.divergences import Joint
 from liftednet.problems import StateFit
 
 _ENTRIES = 1 << 17  # of a part that is worth a thread
-RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU, SOFTMAX = range(8)  # the last of rows
+RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU = range(7)
 _CURVED: dict[type[Activation], int] = {
     smooth.Sigmoid: SIGMOID,
     smooth.Tanh: TANH,
@@ -166,33 +165,16 @@ def ramp_refusal(problem: StateFit) -> str | None:
     return refusal(problem.pre_activation)
 
 
-def own_map(divergence: Divergence) -> LoopMap | None:
-    """Return phi as compiled loops know it, or None where they do not know Phi."""
-    return loop_map(divergence.activation) if isinstance(divergence, Joint | Tight) else None
-
-
-def link_map(divergence: Divergence) -> LoopMap | None:
-    """Return the map whose Phi* a link has, any for a quadratic one, or None."""
-    if isinstance(divergence, Joint):
-        return LoopMap(RAMP)
-    if not isinstance(divergence, Tight):
-        return None
-    if type(divergence.activation) is Softmax:
-        return LoopMap(SOFTMAX)
-    return loop_map(divergence.activation)
-
-
 class LinkRows(NamedTuple):
-    """A link lam [R(a) - <a, t>] with a = Z W + C.
+    """A link lam [R(a) - <a, t>] with a = Z W + C and R quadratic.
 
     Attributes:
         weight: W, (units, next units).
         offset: C, (1 or samples, next units).
         target: t, (samples, next units).
-        slope: c of a quadratic R(a) = <c, a> + L |a|^2 / 2, (next units, 1).
+        slope: c of R(a) = <c, a> + L |a|^2 / 2, (next units, 1).
         lam: its weight.
-        smooth: L of a quadratic R, and 0 for R = Phi*.
-        above: the map that Phi* belongs to.
+        smooth: L of R.
     """
 
     weight: Any
@@ -201,22 +183,19 @@ class LinkRows(NamedTuple):
     slope: Any
     lam: float
     smooth: float
-    above: LoopMap
 
 
 def link_rows(problem: StateFit) -> tuple[LinkRows, ...]:
-    """Return the links of a fit as compiled loops take them, which know their maps."""
+    """Return the quadratic links of a fit as compiled loops take them."""
     found = []
     for link in problem.links:
-        columns, above = link.weight.shape[1], link_map(link.divergence)
-        assert above is not None  # asked for by obstacle
-        slope, smooth = np.zeros((columns, 1)), 0.0
-        if isinstance(link.divergence, Joint):
-            slope = array(link.divergence.activation.offset(columns)).reshape(-1, 1)
-            smooth = float(link.divergence.smoothness)
+        columns = link.weight.shape[1]
+        assert isinstance(link.divergence, Joint)  # the quadratic divergence
+        slope = array(link.divergence.activation.offset(columns)).reshape(-1, 1)
+        smooth = float(link.divergence.smoothness)
         offset = array(link.offset).reshape(-1, columns)
         parts = array(link.weight), offset, array(link.target), slope
-        found.append(LinkRows(*parts, float(link.lam), smooth, above))
+        found.append(LinkRows(*parts, float(link.lam), smooth))
     return tuple(found)
 
 

@@ -1,4 +1,4 @@
-"""What the language measures, and a prox that it looks for, by compiled loops where these serve.
+"""What the language measures, by compiled loops where these serve.
 
 They are none of a solver's own loops: it does not judge itself by them.
 """
@@ -8,30 +8,24 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from liftednet import quicker
-from liftednet.activation import Activation
 from liftednet.activations.simplex import SLACK
 from liftednet.losses import SimplexCrossEntropy
 from liftednet.problems import Measure, OutputFit, StateFit
 from liftednet.problems.fit import measured
 
 from .loops import (
-    RAMP,
-    Array,
     array,
     in_threads,
     link_rows,
-    loop_map,
     ramp,
     ramp_refusal,
     refusal,
     rows_of,
 )
 
-_FEW = 4_000  # entries up to which torch takes longer to be called than to compute
 Judged = tuple[float, float, float]
 
 
@@ -75,30 +69,7 @@ def measured_outputs(problem: OutputFit, value: Tensor) -> Measure | None:
     return measured(sum(objectives), max(violations), max(1.0, *largest))
 
 
-def prox(activation: Activation, w: Tensor, t: float | Tensor) -> Tensor | None:
-    """Return the prox of few entries of a curved map of the catalogue, or None for any other.
-
-    Args:
-        activation: of the catalogue, else there is none.
-        w: (..., units).
-        t: positive; a number, or one for every row of w.
-    """
-    one = loop_map(activation)
-    if one is None or one.kind == RAMP or w.numel() > _FEW or refusal(w) is not None:
-        return None
-    from .maps import prox_rows
-
-    given: Array = w.detach().double().reshape(-1, w.shape[-1]).contiguous().numpy()
-    weights = t.detach().double().numpy().ravel() if isinstance(t, Tensor) else np.array([t])
-    if len(weights) not in (1, len(given)):
-        return None
-    v = np.empty_like(given)
-    prox_rows(one, given, weights, torch.finfo(w.dtype).eps ** 0.5, v)
-    return torch.from_numpy(v).to(w.dtype).view(w.shape)
-
-
 def bring() -> None:
     """Have the language look here first."""
     quicker.measures[StateFit] = measured_states
     quicker.measures[OutputFit] = measured_outputs
-    quicker.proxes.append(prox)

@@ -27,23 +27,15 @@ from ..output import SimplexDual, settled
 from ..state_links import OfLinks, columns_above, curvature_of, kept, states_refusal
 from .loops import (
     Array,
-    LinkRows,
     array,
     in_threads,
-    link_map,
     link_rows,
-    own_map,
     ramp,
     ramp_refusal,
     refusal,
     rows_of,
 )
 
-_IN_TORCH = "newton", "dual", "proximal"  # which finish state fits
-# of CompiledSmall
-_WORK = 5_000_000  # operations of a step, up to which calls of torch take longer, measured
-_EACH = 5_000  # of a sample, whatever its size
-_FEW = 8  # samples, up to which it is faster than loops that know ramps alone
 # of CompiledNewton
 _MOST = 32  # columns of all links, whose products are as many as half their square
 # of CompiledDescent
@@ -56,93 +48,6 @@ _PATIENCE = 3.0  # times that, once it has begun
 _SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
 
 Cache = TypeVar("Cache")
-
-
-@dataclass(frozen=True)
-class CompiledSmall(Solver[StateFit, Tensor, None]):
-    """Solves a small state fit by the Newton steps of `NewtonStates`, one sample after another.
-
-    With dense systems, below joint and tight links alike, for the maps of the catalogue. What the
-    steps leave over, at kinks, is finished in torch.
-
-    Attributes:
-        tolerance: relative KKT residual to reach; None for 1e-8 in float64, 1e-5 in float32.
-
-    Example:
-        >>> import torch
-        >>> from liftednet import Link, StateFit
-        >>> from liftednet.activations import Tanh
-        >>> from liftednet.divergences import tight
-        >>> from liftednet.solvers import CompiledSmall
-        >>> link = Link(tight(Tanh()), torch.eye(1), torch.zeros(1), torch.tensor([[0.5]]))
-        >>> CompiledSmall().solve(StateFit(tight(Tanh()), torch.tensor([[1.0]]), (link,))).value
-        tensor([[0.7108]])
-    """
-
-    tolerance: float | None = None
-    name: str = field(default="compiled-small", init=False)
-
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit of the catalogue's maps below matrices, a CPU, and Numba."""
-        refused = states_refusal(problem, lipschitz=False)
-        if refused is not None or not isinstance(problem, StateFit):
-            return refused
-        if own_map(problem.divergence) is None:
-            return f"it does not know the map of {problem.divergence!r}"
-        for link in problem.links:
-            if link_map(link.divergence) is None:
-                return f"it does not know the map of {link.divergence!r}"
-        return refusal(problem.pre_activation)
-
-    def suits(self, problem: StateFit) -> bool:
-        """Say whether it is so small that calls of torch would take longer."""
-        columns = columns_above(problem)
-        work = problem.samples * (columns**2 * (problem.units + columns) + _EACH)
-        return work <= _WORK and (problem.samples <= _FEW or ramp_refusal(problem) is not None)
-
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
-        """Return the minimizer to the tolerance."""
-        from .dense_rows import newton_each
-
-        started = time.perf_counter()
-        own = own_map(problem.divergence)
-        assert own is not None  # asked for by obstacle
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
-        if start is None:
-            start = problem.divergence.activation.forward(problem.pre_activation)
-        u, links = array(problem.pre_activation), link_rows(problem)
-        z = start.detach().numpy().astype(float)
-        above = _beside(links, problem.lam)
-        try:
-            steps, solved = newton_each(u.astype(float), *above, own, 0.8 * tolerance, z)
-        except np.linalg.LinAlgError:  # numbers overflow
-            steps, solved = 0, False
-        value = torch.from_numpy(z).to(problem.pre_activation.dtype)
-        if solved:
-            solution = judged(problem, value, steps, started, tolerance, self.name)
-            if solution.status is Status.SOLVED:
-                return solution
-        solution = solved_by(problem, _IN_TORCH, start, self.tolerance)
-        return replace(solution, seconds=time.perf_counter() - started)
-
-
-def _beside(links: tuple[LinkRows, ...], lam: float) -> tuple[Array, ...]:
-    """Return weights, offsets, targets, the table and the slopes of links side by side, float64."""
-    offsets = [link.offset for link in links]
-    rows = max(map(len, offsets))
-    offsets = [x if len(x) == rows else x.repeat(rows, 0) for x in offsets]
-    table = np.array(
-        [(link.weight.shape[1], link.lam / lam, link.smooth, *link.above) for link in links]
-    )
-    return (
-        np.concatenate([link.weight for link in links], 1, dtype=float),
-        np.concatenate(offsets, 1, dtype=float),
-        np.concatenate([link.target for link in links], 1, dtype=float),
-        table,
-        np.concatenate([link.slope for link in links], dtype=float)[:, 0],
-    )
 
 
 @dataclass(frozen=True)

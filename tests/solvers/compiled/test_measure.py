@@ -1,4 +1,4 @@
-"""What compiled loops bring to the language: measures are those of torch, and the prox a root."""
+"""What compiled loops bring to the language: measures are those of torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numba
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from liftednet import activations, quicker
@@ -148,42 +147,9 @@ def test_maps_are_those_of_torch(activation: Activation) -> None:
     ends = torch.tensor([-900.0, -40.0, -1e-9, 1e-9, 1e-5, 40.0, 900.0], dtype=torch.float64)
     points = torch.cat([torch.linspace(-8, 8, 161, dtype=torch.float64), ends]).unsqueeze(1)
     known = loops.loop_map(activation)
-    for function, expected in (
-        (maps.forward, activation.forward(points)),
-        (maps.slope, activation.slope(points)),
-    ):
-        found = np.array([function(known, float(x)) for x in points[:, 0]])
-        assert found == pytest.approx(expected[:, 0].numpy(), rel=1e-12, abs=1e-8)
-
-
-@pytest.mark.parametrize("activation", KNOWN, ids=repr)
-@pytest.mark.parametrize("t", [1e-6, 0.3, 50.0])
-def test_the_prox_is_the_root_that_scipy_finds(activation: Activation, t: float) -> None:
-    known, inner = loops.loop_map(activation), getattr(activation, "inner", activation)
-    assert known is not None
-
-    def gap(x: float, w: float) -> float:
-        phi = inner.forward(torch.tensor([[x]], dtype=torch.float64))
-        return float(phi) + t * x - w
-
-    for w in (-30.0, -0.7, 1e-3, 0.4, 1.3, 20.0):
-        reach = (abs(w) + 2) / t
-        root = brentq(gap, -reach, reach, args=(w,), xtol=1e-15 * max(1.0, reach), rtol=1e-14)
-        expected = min(max(w - t * root, known.low), known.high)
-        assert maps.prox(known, w, t, 1.5e-8) == pytest.approx(expected, rel=1e-7, abs=1e-9)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_prox_of_few_entries_is_that_of_many(dtype: torch.dtype) -> None:
-    w, t = normal(0, 60, 100).to(dtype), normal(1, 60, 1).abs().to(dtype) + 0.1
-    for activation in (activations.Sigmoid(), activations.Softplus()):
-        for weight in (0.4, t):
-            some = weight if isinstance(weight, float) else weight[:4]
-            assert measure.prox(activation, w, weight) is None
-            assert measure.prox(activation, w[:4], some) is not None
-            whole, part = activation.prox(w, weight), activation.prox(w[:4], some)
-            assert part.dtype is dtype
-            assert torch.allclose(part, whole[:4], rtol=40 * torch.finfo(dtype).eps, atol=1e-15)
+    expected = torch.cat([activation.forward(points), activation.slope(points)], 1).numpy()
+    found = np.array([maps.passed(known, float(x)) for x in points[:, 0]])
+    assert found == pytest.approx(expected, rel=1e-12, abs=1e-8)
 
 
 def test_maps_that_loops_do_not_know_are_left_to_torch() -> None:
@@ -191,14 +157,8 @@ def test_maps_that_loops_do_not_know_are_left_to_torch() -> None:
         def forward(self, u: Tensor) -> Tensor:
             return 2 * super().forward(u)
 
-        def slope(self, u: Tensor) -> Tensor:
-            return 2 * super().slope(u)
-
-    w = torch.ones(1, 2, dtype=torch.float64)
     for activation in (Doubled(), activations.Sign(), activations.PReLU([0.1, 0.2])):
-        assert loops.loop_map(activation) is None and measure.prox(activation, w, 1.0) is None
-    v = Doubled().prox(w, 0.5)
-    assert torch.allclose(Doubled().forward((w - v) / 0.5), v)
+        assert loops.loop_map(activation) is None
 
 
 def test_without_numba_or_a_place_for_its_code_torch_serves(

@@ -11,15 +11,14 @@ from scipy.optimize import nnls
 from torch import Tensor
 
 from liftednet import activations
-from liftednet.activation import Activation
 from liftednet.activations.piecewise_linear import Bounded
-from liftednet.divergences import joint, tight
+from liftednet.divergences import joint
 from liftednet.problems import Link, StateFit
 from liftednet.solvers import choose, solve
-from liftednet.solvers.compiled import dense_rows, loops, solvers
+from liftednet.solvers.compiled import loops, solvers
 from liftednet.solvers.compiled.loops import ramp
 from liftednet.solvers.compiled.solvers import CompiledDescent, CompiledNewton, CompiledSimplex
-from tests.solvers.compiled.test_measure import KNOWN, RAMPS, normal, outputs
+from tests.solvers.compiled.test_measure import RAMPS, outputs
 from tests.solvers.compiled.test_measure import states as fit
 
 
@@ -143,19 +142,3 @@ def test_threads_take_parts_of_the_samples(monkeypatch: pytest.MonkeyPatch) -> N
         assert together.solver == before.solver
         assert torch.allclose(together.value, before.value, rtol=0, atol=1e-6)
         assert together.objective == pytest.approx(before.objective, rel=1e-12)
-
-
-@pytest.mark.parametrize("kind", [joint, tight])
-@pytest.mark.parametrize("activation", KNOWN[1:11], ids=repr)
-def test_what_newton_leaves_of_small_fits_is_finished(
-    activation: Activation, kind: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    target = activation.forward(normal(1, 2, 3))
-    link = Link(kind(activation), normal(3, 4, 3), normal(2, 3), target, 0.6)
-    problem = StateFit(kind(activation), 2 * normal(4, 2, 4), (link,), 0.7)
-    expected = solve(problem)
-    assert choose(problem).name == expected.solver == "compiled-small"
-    monkeypatch.setattr(dense_rows, "newton_each", lambda *_: (1, False))
-    found = solve(problem)
-    assert found.solver != "compiled-small" and found.residual <= found.tolerance
-    assert found.objective == pytest.approx(expected.objective, rel=1e-9)
