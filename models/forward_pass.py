@@ -24,7 +24,7 @@ from liftednet.layers.expression import (
     affine_in,
     value_of,
 )
-from liftednet.layers.time import Delay, Early, First, Late, delayed
+from liftednet.layers.time import Delay, Early, Late, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import Cell, State
 from liftednet.samples import Weights
@@ -154,7 +154,6 @@ class Moment:
         like: Tensor,
         given: Callable[[Expression], Tensor | None],
         previous: Moment | None,
-        early: bool = False,
     ) -> None:
         """Begin without values.
 
@@ -163,23 +162,18 @@ class Moment:
             like: (samples, any) of the type of the values.
             given: returns what is known of an expression at this step, else None.
             previous: the step before; None for none.
-            early: whether this is the step before all.
         """
         self._weights, self._like, self._given = weights, like, given
-        self._previous, self._early = previous, early
+        self._previous = previous
         self._known: dict[int, Tensor] = {}
 
-    def pass_forward(
-        self, states: Sequence[State], activate: Activate, outputs: Sequence[Expression] = ()
-    ) -> list[Tensor]:
-        """Return states at this step, with outputs and what is delayed, and forget the last."""
+    def pass_forward(self, states: Sequence[State], activate: Activate) -> list[Tensor]:
+        """Return states at this step, with what is delayed, and forget the last."""
         for state in states:
             self._known[id(state)] = activate(state, self.value(state.argument))
-        for argument in (*(state.argument for state in states), *outputs):
-            for expression in delayed_in(argument):
+        for state in states:
+            for expression in delayed_in(state.argument):
                 self.value(expression)
-        for output in outputs:
-            self.value(output)
         self._previous = None
         return [self._known[id(state)] for state in states]
 
@@ -195,11 +189,7 @@ class Moment:
 
     def _applied(self, expression: Applied) -> Tensor:
         inside, samples = expression.arguments[0], self._like.shape[0]
-        if isinstance(expression.layer, First):
-            return self._like.new_full((samples, 1), float(self._early))
         if isinstance(expression.layer, Early | Late):
-            if isinstance(expression.layer, Early) and self._early:
-                return self._like.new_zeros(samples, inside.units)
             return self.value(inside)
         if isinstance(expression.layer, Delay):
             if self._previous is None:

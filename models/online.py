@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
@@ -12,7 +12,6 @@ import torch
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.network import Network
-from liftednet.samples import Spread
 
 from .block import Structure
 from .data import ArrayLike, Arrays, Data, Lengths
@@ -20,14 +19,12 @@ from .diagnosis import warn_of_outliers
 from .incomplete import WHOLE, refuse_incomplete
 from .methods.minibatch import BatchSteps, Minibatch
 from .preparation import Prepared
-from .run import Memory, Problem, Step, Trace
+from .run import Problem, Step, Trace
 from .standardization import (
     Spreads,
     Standardization,
-    named,
     spreads_of,
     standardization_by,
-    unpacked_standardization,
     with_more,
 )
 
@@ -78,22 +75,6 @@ class OnlineState:
             raise
         return loss
 
-    def memory(self, network: Network) -> Memory:
-        """Return all of it as numbers, tensors and weights."""
-        known = self.spreads or {}
-        spreads = {name: astuple(known[each]) for name, each in named(network) if each in known}
-        scales = self.standardization.packed(network)
-        return {"steps": self.steps.memory(), "scales": scales, "spreads": spreads}
-
-
-def recalled_state(memory: Memory, network: Network, steps: BatchSteps) -> OnlineState:
-    """Return what `OnlineState.memory` has returned, with steps that recall theirs."""
-    steps.recall(memory["steps"])
-    known = memory["spreads"]
-    spreads = {each: Spread(*known[name]) for name, each in named(network) if name in known}
-    standardization = unpacked_standardization(memory["scales"], network)
-    return OnlineState(steps, standardization, spreads or None)
-
 
 class Online(Prepared):
     """Settings that can learn from one batch after another."""
@@ -112,8 +93,8 @@ class Online(Prepared):
 
         The first call starts from the weights that are there, and brings inputs, and targets of
         regressions, to a common scale; where it draws the weights, this scale follows the samples
-        until a thousand have been seen. `fit` forgets the running statistics of the steps before;
-        `save` keeps them.
+        until a thousand have been seen. `fit` and `save` forget the running statistics of the
+        steps before.
 
         Args:
             X: as in `fit`.
@@ -157,7 +138,7 @@ class Online(Prepared):
         return self
 
     def _first_online(self, structure: Structure, method: Minibatch, batch: Data) -> OnlineState:
-        """Return what the first of several batches begins with, or that after the last is loaded.
+        """Return what the first of several batches begins with.
 
         Scales follow the samples where the weights are drawn for them: other weights belong to
         those of the first batch.
@@ -168,10 +149,6 @@ class Online(Prepared):
                 "fit(X, y)."
             )
         generator = self._generator()
-        loaded = None if self._fit is None else self._fit.online
-        if loaded is not None:
-            steps = BatchSteps(structure, self._known.weights, method, generator)
-            return recalled_state(loaded, self.network, steps).seeing(self.network, batch)
         standardization = self._standardization(batch, goes_on=True).of_a_part
         begun = standardization.of(batch)
         weights = self._weights_to_begin_with(structure, begun, standardization, goes_on=True)

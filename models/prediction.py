@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,21 +13,17 @@ from torch import Tensor
 
 from liftednet import errors, processes
 from liftednet.activation import Activation
-from liftednet.errors import DataError, DeclarationError
-from liftednet.layers.expression import TIME, Expression, Input, value_of
-from liftednet.layers.time import Turn
+from liftednet.errors import DataError
+from liftednet.layers.expression import TIME, value_of
 from liftednet.network import Label, Term
 from liftednet.problems import Fit
 from liftednet.samples import Weights
 from liftednet.solvers import solve
-from liftednet.storage import Description
-from liftednet.validation import as_tensor, require_finite
 
 from .block import Blocks, Structure
 from .constraints import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
-from .fingerprint import described_data
-from .forward_pass import Moment, Values, refuse_overflow
+from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, largest_residual
 from .run import Ending, Memory, Problem, Trace
@@ -52,12 +48,10 @@ class Fitted:
         blocks: weights and states on the data, made when they are asked for.
         trace: the history, or None.
         last_only: the labels of sequences that have one answer, at the last step.
-        loaded: of a model that was loaded, its data as JSON and the memory of its blocks.
         distributed: whether several processes have the data, of which this one has a part.
         completion: the priors of inputs that are not seen as they are.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
-        online: of a model that was loaded, the memory of `partial_fit`.
     """
 
     structure: Structure
@@ -66,10 +60,8 @@ class Fitted:
     blocks: Blocks | None = None
     trace: Trace | None = None
     last_only: frozenset[Label] = frozenset()
-    loaded: tuple[Description, Memory] | None = None
     standardization: Standardization = RAW
     report: ConstraintReport | None = None
-    online: Memory | None = None
     distributed: bool = False
     completion: Completion = WHOLE
 
@@ -79,18 +71,8 @@ class Fitted:
         penalties = self.structure.penalties
         return self.standardization.folded(self.structure.network, self.weights, penalties)
 
-    @property
-    def warm(self) -> tuple[Description, Memory] | None:
-        """What a warm start needs beside weights: data as JSON, and the memory of blocks there."""
-        if self.data is None or self.blocks is None:
-            return self.loaded
-        return described_data(self.data), self.blocks.memory()
-
     def memory(self, data: Data) -> Memory | None:
         """Return what a warm start on data goes on from, where they are the same."""
-        if self.data is None and self.loaded is not None:
-            described, memory = self.loaded
-            return memory if described == described_data(data) else None
         same = self.data is not None and self.data.equal(data)
         return self.blocks.memory() if same and self.blocks is not None else None
 
@@ -360,20 +342,6 @@ class Predictor(Settings):
                 )
         return self.forward(X, lengths=lengths)
 
-    def stream(self, steps: Iterable[Any]) -> Iterator[Any]:
-        """Return outputs (samples, outputs) step by step, by the feedforward rule.
-
-        Args:
-            steps: (samples, inputs) of one step after another; samples must not change.
-
-        Raises:
-            DeclarationError: the network needs all steps first, as one in both directions does.
-        """
-        structure, weights = self._known.structure, self._by_parameter()
-        _refuse_whole_sequences(structure)
-        found = _streamed(structure, weights, steps, self._known.standardization)
-        return (outputs[0] if len(outputs) == 1 else tuple(outputs) for outputs in found)
-
     def forward_lifted(self, X: Arrays, *, lengths: Lengths = None) -> Any:
         """Return the output by the lifted rule, (samples, outputs).
 
@@ -415,73 +383,3 @@ def _by_sample(output: Tensor, term: Term, data: Data) -> Tensor:
 def _decode(term: Term, output: Tensor) -> Tensor:
     flat = term.loss.decode(output.flatten(0, -2))
     return flat.reshape(*output.shape[:-1], *flat.shape[1:])
-
-
-def _refuse_whole_sequences(structure: Structure) -> None:
-    """Raise `DeclarationError` where a network needs its last step first, or has no steps."""
-    inputs = structure.network.inputs
-    if len(inputs) != 1 or not inputs[0].sequence:
-        raise DeclarationError("a stream is for a network with one input, which is a sequence.")
-    if any(isinstance(applied.layer, Turn) for applied in structure.network.layers()):
-        raise DeclarationError("a bidirectional network cannot stream: it needs the last step.")
-
-
-def _streamed(
-    structure: Structure,
-    weights: Values,
-    steps: Iterable[Any],
-    standardization: Standardization,
-) -> Iterator[list[Tensor]]:
-    """Yield the outputs of every loss, (samples, outputs) each, step by step.
-
-    Args:
-        structure: of a network that `_refuse_whole_sequences` lets pass.
-        weights: by their parameters.
-        steps: (samples, inputs) of one step after another; samples must not change.
-        standardization: between the steps and the weights.
-
-    Raises:
-        DataError: a step has another number of features or of samples, or is not finite; or the
-            output overflows.
-    """
-    (given,) = structure.network.inputs
-    arguments = [term.argument for term in structure.network.terms]
-    like = next(iter(weights.values())).matrix
-    moment: Moment | None = None
-    samples: int | str = "samples"
-    if not isinstance(steps, Iterable):
-        raise DataError(f"a stream needs steps one after another, got {type(steps).__name__}.")
-    for number, step in enumerate(steps, start=1):
-        row = as_tensor(f"step {number}", step).to(like)
-        fits = row.ndim == 2 and row.shape[1] == given.units and len(row) > 0
-        if not fits or samples not in ("samples", len(row)):
-            raise DataError(
-                f"step {number} must have shape ({samples}, {given.units}), got {tuple(row.shape)}."
-            )
-        require_finite(f"step {number}", row)
-        row = standardization.of(Data({given: row})).like
-        if moment is None:
-            moment, samples = _before_all(structure, weights, row), len(row)
-        moment = Moment(weights, row, partial(_only_input, row), moment)
-        moment.pass_forward(structure.states, structure.activated, arguments)
-        outputs = [
-            standardization.answer(term, term.activation.forward(moment.value(term.argument)))
-            for term in structure.network.terms
-        ]
-        refuse_overflow(outputs)
-        yield outputs
-
-
-def _before_all(structure: Structure, weights: Values, row: Tensor) -> Moment | None:
-    """Return the step before all, where there are states that have one."""
-    early = [state for state in structure.states if state.early]
-    if not early:
-        return None
-    row = torch.zeros_like(row)
-    moment = Moment(weights, row, partial(_only_input, row), None, True)
-    moment.pass_forward(early, structure.activated)
-    return moment
-
-
-def _only_input(row: Tensor, expression: Expression) -> Tensor | None:
-    return row if isinstance(expression, Input) else None

@@ -31,12 +31,10 @@ from liftednet.storage import (
 from liftednet.validation import model_inside
 
 from .builders import LiftedMLP, LiftedRNN
-from .checkpoint import packed, unpacked
 from .fingerprint import described_network, difference
 from .incomplete import unpacked_completion
 from .lifted import Lifted
 from .methods import METHODS
-from .run import Memory
 from .settings import COUPLINGS, Settings
 from .standardization import unpacked_standardization
 
@@ -45,10 +43,9 @@ Arguments = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
-_WARM, _ONLINE = "warm.", "parts."
-_OF_LIFTED_RNN_BEFORE = ("sweeps", "tolerance")  # of older files, whose method has them now
+_OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts")
 _OF_THE_FILE = (  # beside what a class takes
-    "activations", "graph", "learned", "last_only", "warm", "parts", *_OF_LIFTED_RNN_BEFORE,
+    "activations", "graph", "learned", "last_only", *_OF_OLDER_FILES,
 )  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
@@ -59,9 +56,6 @@ _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinea
 
 def save(model: Any, path: str | Path, notes: Description | None = None) -> Path:
     """Save a fitted model: its weights as safetensors, what it is and how it trains as metadata.
-
-    With `warm_start`, the states on its data go with it: `fit` of the loaded
-    model on the same data goes on from them. Data are told by a checksum, and are not saved.
 
     Args:
         model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
@@ -182,12 +176,6 @@ def _pack(model: Lifted) -> Archive:
         ],
         "last_only": [number for number, last in enumerate(last_only) if last],
     }
-    if model.warm_start and known.warm is not None:
-        data, memory = known.warm
-        about["warm"] = [data, _packed(memory, _WARM, constants)]
-    online = known.online if model._online is None else model._online.memory(network)
-    if online is not None:
-        about["parts"] = _packed(online, _ONLINE, constants)
     for number, (state, one) in enumerate(zip(network.states, described, strict=True), start=1):
         if "declared" in one:
             tensors[f"forward.{number}"] = _sampled(state)
@@ -209,22 +197,6 @@ def _arguments_of(model: Any) -> Arguments:
     else:
         names = ()
     return {**found, **{name: getattr(model, name) for name in names}}
-
-
-def _packed(memory: Memory, prefix: str, tensors: Tensors) -> Any:
-    """Return a memory as JSON; its tensors are added to others, under names of their own."""
-    found = Tensors()
-    about = packed(memory, found, {})
-    tensors.update({f"{prefix}{name}": part for name, part in found.items()})
-    return about
-
-
-def _unpacked_memory(about: Any, prefix: str, archive: Archive, device: Any) -> Memory:
-    """Return what `_packed` has packed."""
-    found = {name.removeprefix(prefix): part for name, part in archive.tensors.items()
-             if name.startswith(prefix)}  # fmt: skip
-    memory: Memory = unpacked(about, found, torch.device(device))
-    return memory
 
 
 def _pack_weights(weights: Sequence[Weights]) -> Tensors:
@@ -337,18 +309,11 @@ def _restore(model: Lifted, archive: Archive) -> None:
                 raise DataError(f"the file gives {state.activation!r} as learned to {learned!r}.")
             divergences[state] = COUPLINGS[model.divergence](learned)
     last_only = frozenset(network.terms[number].label for number in about["last_only"])
-    structure, loaded, online = replace(structure, divergences=divergences), None, None
-    if "warm" in about:
-        data, memory = about["warm"]
-        loaded = data, _unpacked_memory(memory, _WARM, archive, model.device)
-    if "parts" in about:
-        online = _unpacked_memory(about["parts"], _ONLINE, archive, model.device)
+    structure = replace(structure, divergences=divergences)
     model._fit = replace(
         model._known,
         structure=structure,
         last_only=last_only,
-        loaded=loaded,
-        online=online,
         standardization=unpacked_standardization(archive.tensors, network),
         completion=unpacked_completion(archive.tensors, network),
     )

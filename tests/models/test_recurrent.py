@@ -1,4 +1,4 @@
-"""The lifted recurrent network: descent, lengths, prediction rules, streams."""
+"""The lifted recurrent network: descent, lengths, prediction rules."""
 
 from __future__ import annotations
 
@@ -82,14 +82,6 @@ def test_padding_changes_nothing(generator, kind):
         alone = long.forward(x[sample : sample + 1, :length])
         torch.testing.assert_close(outputs[sample, :length], alone[0])
         torch.testing.assert_close(expected[sample, :length], alone[0])
-
-
-@pytest.mark.parametrize("kind", [*KINDS[1:3], *KINDS[5::2]], ids=str)
-def test_streaming_gives_the_outputs_of_the_batch(generator, kind):
-    x, y = small_task(generator)
-    model = small_model(**kind).fit(x, y)
-    streamed = torch.stack(list(model.stream(x.unbind(1))), 1)
-    torch.testing.assert_close(streamed, model.forward(x), atol=1e-10, rtol=1e-10)
 
 
 def test_the_forward_rule_is_that_of_a_torch_rnn(generator):
@@ -192,25 +184,6 @@ def test_four_thousand_steps_from_the_identity_do_not_break_a_factor():
     assert all(bool(layer.matrix.isfinite().all()) for layer in model.weights)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda x: [x[:, 0], x[:, 1] * torch.nan], "step 2 has .*NaN"),
-        (lambda x: [x[:, 0], x[:3, 1]], r"step 2 must have shape \(\d+, \d+\), got \(3, \d+\)"),
-        (lambda x: [x[:0, 0]], r"step 1 must have shape \(samples, \d+\), got \(0, \d+\)"),
-        (lambda x: [x[:, 0].to_sparse()], "step 1 must be dense"),
-        (lambda x: [x[:, 0].tolist()], "step 1.*list"),
-        (lambda x: 3, "a stream needs steps.*int"),
-        (lambda x: [x[:, 0].sign() * 1e308] * 3, "overflows torch.float64"),
-    ],
-)
-def test_a_stream_refuses_steps_that_are_none(generator, spoil, words):
-    x, y = small_task(generator)
-    model = small_model().fit(x, y)
-    with pytest.raises(DataError, match=words):
-        list(model.stream(spoil(x)))
-
-
 def test_with_weights_keeps_that_a_sequence_has_one_answer(generator):
     x, y = small_task(generator)
     model = small_model().fit(x, y[:, 0])
@@ -243,8 +216,6 @@ def test_refusals_at_the_door(generator):
         small_model(loss=SimplexCrossEntropy())
     with pytest.raises(DeclarationError, match="recurrent layer"):
         small_model(activation=activations.MaxPooling())
-    with pytest.raises(DeclarationError, match="bidirectional"):
-        next(small_model(bidirectional=True).fit(x, y).stream(x.unbind(1)))
 
 
 @pytest.mark.parametrize(

@@ -215,23 +215,6 @@ def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
     assert fresh.trace.start == pytest.approx(loaded.trace.start, rel=1e-6)
 
 
-@pytest.mark.parametrize("divergence", ["tight", "joint"])
-def test_a_warm_start_goes_on_from_the_states_that_were_saved(divergence, data, tmp_path):
-    x, y = data[0].double(), data[1]
-    options = {"divergence": divergence, "method": FullBatch(2), "warm_start": True}
-    model = LiftedMLP((5, 6, 3), activations.Tanh(), lam=0.5, **options)
-    model.fit(x, y)
-    loaded = load(save(load(save(model, tmp_path / "model")), tmp_path / "again"))
-    other = load(tmp_path / "again").fit(x.flip(0), y.flip(0))
-    found, wanted = loaded.fit(x, y).trace, model.fit(x, y).trace
-    assert wanted is not None
-    assert found.objectives == pytest.approx(wanted.objectives, rel=1e-9)
-    assert other.trace.objectives != pytest.approx(wanted.objectives, rel=1e-6)  # from anew
-    kept = save(model, tmp_path / "model").stat().st_size
-    model.warm_start = False
-    assert save(model, tmp_path / "model").stat().st_size < kept - 60 * 6 * 8
-
-
 def test_the_architecture_can_be_read_without_liftednet(plain, tmp_path) -> None:
     with safe_open(save(plain, tmp_path / "model"), framework="np") as file:
         metadata, names = file.metadata(), set(file.keys())
