@@ -28,7 +28,7 @@ from liftednet.storage import (
     replace_file,
     unfinished,
 )
-from liftednet.validation import is_number, require_count
+from liftednet.validation import is_number
 
 from .fingerprint import checksum, difference
 from .run import Ending, Memory, OfSamples, Step, Trace
@@ -48,8 +48,6 @@ class Checkpoint:
     Attributes:
         path: of the file, replaced at once or not at all; its folder must exist.
         seconds: the least between two writes.
-        every: entries of the trace (blocks, epochs, steps of all weights) after which it is
-            written, however short they are; None for no such number.
 
     Raises:
         DataError: a number is out of its range.
@@ -59,7 +57,7 @@ class Checkpoint:
         >>> from liftednet import data
         >>> from liftednet.models import Checkpoint, LiftedMLP
         >>> digits, folder = data.digits(), tempfile.TemporaryDirectory()
-        >>> kept = Checkpoint(f"{folder.name}/run.checkpoint", every=1)
+        >>> kept = Checkpoint(f"{folder.name}/run.checkpoint", seconds=10)
         >>> model = LiftedMLP((64, 10)).fit(digits.x_train, digits.y_train, checkpoint=kept)
         >>> again = LiftedMLP((64, 10))
         >>> again = again.fit(digits.x_train, digits.y_train, checkpoint=kept, resume=True)
@@ -70,7 +68,6 @@ class Checkpoint:
 
     path: str | Path
     seconds: float = 60.0
-    every: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
@@ -78,8 +75,6 @@ class Checkpoint:
             raise DataError(f"a checkpoint needs the path of a file, got {self.path!r}.")
         if not is_number(self.seconds) or not 0 <= self.seconds < math.inf:
             raise DataError(f"seconds must not be negative, got {self.seconds!r}.")
-        if self.every is not None:
-            require_count("every", self.every, 1)
 
 
 class Keeper:
@@ -176,18 +171,13 @@ class Keeper:
         if stop:
             self._stopped = True
             raise KeyboardInterrupt
-        if waited or self._is_due(trace):
+        if waited:
             self._write(trace)
         processes.ask(self._terminated, self._has_waited() and processes.rank() == 0)
 
     def _has_waited(self) -> bool:
         known = self._checkpoint
         return known is not None and time.monotonic() - self._last >= known.seconds
-
-    def _is_due(self, trace: Trace) -> bool:
-        every = None if self._checkpoint is None else self._checkpoint.every
-        written = 0 if self._kept is None else self._kept[1]
-        return every is not None and len(trace.steps) - written >= every
 
     def close(self, trace: Trace) -> None:
         """Write what is held, unless it has been written.

@@ -34,7 +34,7 @@ def interrupt(step):
 
 
 folder = tempfile.TemporaryDirectory()
-checkpoint = Checkpoint(Path(folder.name) / "training.checkpoint", every=1)
+checkpoint = Checkpoint(Path(folder.name) / "training.checkpoint", seconds=0)
 stopped = network().fit(digits.x_train, digits.y_train, checkpoint=checkpoint, on_step=interrupt)
 print("ending:", stopped.trace.ending.value, "- after epoch", stopped.trace.n_iter)
 

@@ -78,7 +78,6 @@ def _every_command(
 
 
 Images = StrEnum("Images", ["digits", "mnist"])
-Coupling = StrEnum("Coupling", ["tight", "joint"])
 Method = StrEnum(
     "Method",
     {"auto": "auto", "full": "full", "minibatch": "minibatch", "gauss_newton": "gauss-newton"},
@@ -128,28 +127,17 @@ def train(
         str,
         typer.Option(help="A name from liftednet.losses, such as squared-error or quantile:0.9."),
     ] = "CrossEntropy",
-    divergence: Annotated[
-        Coupling, typer.Option(help="Zero at the forward pass, or jointly convex.")
-    ] = Coupling.tight,
     lam: Annotated[float | None, typer.Option(help="Weight of the divergences.")] = None,
     rho: Annotated[
         float | None, typer.Option(help="Weight of the squared Frobenius norms.")
     ] = None,
-    penalty: Annotated[
-        str | None,
-        typer.Option(help="In place of rho, as in l1:0.01 or nonnegative+l1:0.01."),
-    ] = None,
     method: Annotated[
         Method, typer.Option(help="Minibatches, every block on all samples, or all blocks at once.")
     ] = Method.auto,
-    solver: Annotated[str | None, typer.Option(help="Of every block.")] = None,
     max_iter: Annotated[
         int | None, typer.Option(min=1, help="The most epochs, sweeps or steps.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a minibatch.")] = None,
-    standardize: Annotated[
-        bool, typer.Option(help="Whether inputs are brought to mean 0 and variance 1 inside.")
-    ] = True,
     held_out: Annotated[
         float | None,
         typer.Option(help="Share of a file's samples kept to test; 0.25 if not given."),

@@ -30,7 +30,7 @@ from liftednet.losses import BinaryCrossEntropy, Loss
 from liftednet.models import Ending, LiftedMLP
 from liftednet.models.methods import COUNTED, with_numbers
 from liftednet.models.storage import save
-from liftednet.names import loss_named, penalty_named
+from liftednet.names import loss_named
 from liftednet.processes import shard
 
 INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
@@ -122,14 +122,8 @@ def _run_train(order: SimpleNamespace, rank: int) -> None:
 
 
 def _options(order: SimpleNamespace) -> dict[str, Any]:
-    if order.penalty is not None and order.rho is not None:
-        raise DataError(
-            "--penalty stands in place of --rho: its number follows a colon, as in l1:0.01."
-        )
-    found = {name: getattr(order, name) for name in ("lam", "rho", "solver", "seed")}
-    found["divergence"], found["method"] = order.divergence.value, order.method.value
-    found["penalty"] = None if order.penalty is None else penalty_named(order.penalty)
-    found["standardize"] = None if order.standardize else False
+    found = {name: getattr(order, name) for name in ("lam", "rho", "seed")}
+    found["method"] = order.method.value
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -474,7 +474,7 @@ def _restarted(method: Any, path: str) -> tuple[Found, int]:
         if rank == 1 and life == "0" and step.number == 2:
             os._exit(1)
 
-    kept = Checkpoint(path, seconds=0.0, every=1)
+    kept = Checkpoint(path, seconds=0.0)
     model.fit(x[rows], y[rows], checkpoint=kept, resume=True, on_step=on_step)
     return _found(model), taken[0]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,7 @@ from typer.testing import CliRunner
 from liftednet import __version__, load
 from liftednet.command import app
 from liftednet.losses import Huber, Quantile
-from liftednet.models import LiftedMLP, Minibatch
-from liftednet.penalties import L1, Nonnegative
+from liftednet.models import Minibatch
 
 DECLARED = '''
 import torch
@@ -160,12 +158,6 @@ def test_train_takes_robust_losses_and_their_numbers(here, name, loss) -> None:
         (["flat.npz"], "(samples, features)"),
         (["one.npz"], "cannot tell 1 classes apart: 0"),
         (["data.npz", "--loss", "BinaryCrossEntropy"], "cannot tell 3 classes apart: 0, 1, 2"),
-        (["data.npz", "--penalty", "l7"], "there is no penalty 'l7'; there are L1, GroupLasso"),
-        (["data.npz", "--penalty", "l1"], "takes a number behind a colon"),
-        (["data.npz", "--penalty", "l1:a"], "takes a number behind a colon"),
-        (["data.npz", "--penalty", "l1:-1"], "positive"),
-        (["data.npz", "--penalty", "l1:1", "--rho", "1"], "in place of --rho"),
-        (["data.npz", "--solver", "magic"], "there is no solver 'magic'"),
         (["data.npz", "--method", "full", "--batch-size", "5"], "batch_size is for"),
         (["data.npz", "--resume"], "name its file by --checkpoint"),
         (["data.npz", "--output", "."], "is a folder"),
@@ -203,36 +195,12 @@ def test_wrong_options_are_refused_in_one_line_with_status_2(here, arguments, me
     assert message in refused(*arguments, status=2)
 
 
-def test_train_hands_on_what_is_asked_for(here, monkeypatch) -> None:
-    monkeypatch.setattr("liftednet.command.train._scores", lambda *_: [])  # ridge has no states
-    line = "train data.npz --penalty nonnegative+l1:0.01 --batch-size 7 --solver ridge --lam 3"
-    result = call(*line.split(), "--max-iter", "2")
-    assert result.exit_code == 0, result.output
+def test_train_hands_on_what_is_asked_for(here) -> None:
+    line = "train data.npz --batch-size 7 --lam 3 --rho 0.5 --seed 4 --max-iter 2"
+    assert call(*line.split()).exit_code == 0
     model = load("model.safetensors")
-    assert (model.lam, model.solver) == (3.0, "ridge")
-    assert model.penalty == Nonnegative() + L1(0.01)
+    assert (model.lam, model.rho, model.seed) == (3.0, 0.5, 4)
     assert model.method == Minibatch(epochs=2, batch_size=7)
-    assert all(float(layer.matrix.min()) >= 0 for layer in model.weights)
-
-
-def test_scaling_and_checkpoints_are_left_to_the_model(here, monkeypatch) -> None:
-    told = []
-
-    class Model(LiftedMLP):
-        def __init__(self, *arguments, standardize=True, **options):
-            super().__init__(*arguments, **options)
-            told.append(standardize)
-
-        def fit(self, X, y=None, **options):
-            told.append((options.pop("checkpoint", None), options.pop("resume", False)))
-            return super().fit(X, y, **options)
-
-    monkeypatch.setattr("liftednet.command.train.LiftedMLP", Model)
-    monkeypatch.setattr("liftednet.command.train.save", lambda model, path, notes: path)
-    line = "train data.npz --max-iter 1"
-    call(*line.split(), "--no-standardize", "--checkpoint", "kept", "--resume")
-    call(*line.split())
-    assert told == [False, (Path("kept"), True), True, (None, False)]
 
 
 def test_a_training_that_is_done_is_shown_as_done(here) -> None:
