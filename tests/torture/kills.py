@@ -1,4 +1,4 @@
-"""Trainings that are killed at random moments, or run out of room, and go on."""
+"""Trainings that are killed at random moments and go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import multiprocessing
 import os
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -35,7 +34,6 @@ from tests.models.registry import GRAPHS, IMAGES, LABELS
 from tests.torture.report import Finding
 
 _KILLS = 100
-_SHORTAGES = 20
 _TERMINATED = 0.2  # share of the kills that are SIGTERM
 _OF_ONE = 8  # kills of one training, at most: a busy machine may let it get nowhere
 _PROMISE = (
@@ -98,11 +96,9 @@ TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
 
 
 def findings(share: float) -> list[Finding]:
-    """Return what a share of the kills and shortages found."""
-    kills, shortages = max(2, round(_KILLS * share)), max(2, round(_SHORTAGES * share))
+    """Return what a share of the kills found."""
     with tempfile.TemporaryDirectory() as folder:
-        nursery = _Nursery(Path(folder))
-        return [_kills(nursery, kills), _shortages(nursery, shortages)]
+        return [_kills(_Nursery(Path(folder)), max(2, round(_KILLS * share)))]
 
 
 @dataclass(frozen=True)
@@ -131,21 +127,20 @@ class _Nursery:
             self._wholes[name] = _Whole(result.read_text(), time.monotonic() - started)
         return self._wholes[name]
 
-    def started(self, name: str, checkpoint: Path | None, result: Path, limit: str = "") -> Any:
+    def started(self, name: str, checkpoint: Path | None, result: Path) -> Any:
         """Start a training in a process of its own."""
         result.unlink(missing_ok=True)
-        child = self._fork.Process(target=_train, args=(name, checkpoint, result, limit))
+        child = self._fork.Process(target=_train, args=(name, checkpoint, result))
         child.start()
         return child
 
 
-def _train(name: str, checkpoint: Path | None, result: Path, limit: str) -> None:
+def _train(name: str, checkpoint: Path | None, result: Path) -> None:
     """Train to the end in this process, and write what came out."""
     torch.set_num_threads(1)
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     make, fit = TRAININGS[name]
     model = make()
-    _limited(limit)
     try:
         if checkpoint is None:
             fit(model)
@@ -155,20 +150,7 @@ def _train(name: str, checkpoint: Path | None, result: Path, limit: str) -> None
     except DataError as error:
         result.write_text(f"refused: {error}")
         return
-    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     result.write_text(_digest(model))
-
-
-def _limited(limit: str) -> None:
-    """Leave this process little room in files or in memory, or a folder that it may not write."""
-    kind, _, number = limit.partition(" ")
-    endless = resource.RLIM_INFINITY
-    if kind == "file":
-        resource.setrlimit(resource.RLIMIT_FSIZE, (int(number), endless))
-    if kind == "memory":
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        most = pages * resource.getpagesize() + int(number)
-        resource.setrlimit(resource.RLIMIT_AS, (most, endless))
 
 
 def _digest(model: Lifted) -> str:
@@ -222,26 +204,3 @@ def _difference(result: Path, whole: _Whole, folder: Path, wanted: list[str]) ->
         return found if found.startswith("refused") else "other bits"
     left = sorted(os.listdir(folder))
     return "" if left == wanted else f"the folder holds {left}"
-
-
-def _shortages(nursery: _Nursery, most: int) -> Finding:
-    """Train with little room in files or memory, then go on without the limit."""
-    draw, wrong = random.Random(most), list[str]()
-    for number in range(most):
-        name = list(TRAININGS)[number % len(TRAININGS)]
-        kind, largest = ("file", 40_000) if number % 2 else ("memory", 4_000_000)
-        limit = f"{kind} {draw.randrange(largest)}"
-        with tempfile.TemporaryDirectory(dir=nursery.folder) as folder:
-            path, result = Path(folder) / "training", nursery.folder / "result"
-            nursery.started(name, path, result, limit).join()
-            short = result.read_text() if result.exists() else ""
-            reason = ""
-            if kind == "file" and short != nursery.whole(name).result:
-                reason = f"a full disk ended training: {short}"
-            nursery.started(name, path, result).join()
-            reason = reason or _difference(result, nursery.whole(name), Path(folder), ["training"])
-        if reason:
-            wrong.append(f"{name} with {limit} bytes: {reason}")
-    what = "trainings with little room in files or memory, and then enough"
-    promise = f"{_PROMISE}; a full disk does not end training"
-    return Finding(what, most, len(wrong), promise, wrong[0] if wrong else "")
