@@ -66,7 +66,6 @@ _TABLE = (
     _Entry(BlockFit, "accelerated", "accelerated", "Accelerated"),
     _Entry(SlopeFit, "slope", "output", "Slope"),
     _Entry(ConstrainedFit, "interior-point", "interior_point", "InteriorPoint"),
-    _Entry(ConstrainedFit, "dual-ascent", "dual_ascent", "DualAscent"),
 )
 _REFERENCE = _Entry(StateFit, "reference", "reference", "Reference")  # of any kind, by CVXPY
 

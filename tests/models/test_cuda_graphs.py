@@ -88,32 +88,6 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def _begun(name: str) -> tuple[BatchSteps, list[Data]]:
-    """Return steps of which some are taken, as in a training, and batches of equal size."""
-    torch.manual_seed(0)
-    model, x, y = NETWORKS[name]()
-    data = model._data(x, y)
-    weights = [layer.to(data.like) for layer in model._first_weights()]
-    steps = BatchSteps(model.checked()[0], weights, Minibatch(), torch.Generator().manual_seed(0))
-    batches = [replace(data.take(rows), among=15) for rows in torch.arange(60).split(15)]
-    with torch.no_grad():
-        for batch in (*batches, *batches):
-            steps.step(batch, 0.3, 60)
-    steps.read()
-    return steps, batches
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-@torch.no_grad()
-def test_nothing_is_read_in_a_step(name: str) -> None:
-    steps, batches = _begun(name)
-    for number in (3, 20):  # one that looks at statistics, too
-        steps._taken = number
-        with Unread():
-            steps.step(batches[0], 0.3, 60)
-    assert all(0 < loss < torch.inf for _, loss in steps.read())
-
-
 @torch.no_grad()
 def test_what_reads_is_found() -> None:
     x = torch.ones(3)

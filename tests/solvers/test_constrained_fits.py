@@ -24,12 +24,12 @@ from liftednet import (
     WeightFit,
     Weights,
 )
-from liftednet.activations import Identity, MaxPooling, ReLU, Sigmoid, SimplexProjection, Softmax
+from liftednet.activations import Identity, ReLU, Sigmoid, SimplexProjection, Softmax
 from liftednet.constraints import Bounds, Budget, Declared, GroupMeans, Linear, Order, Values
 from liftednet.divergences import joint, tight
 from liftednet.losses import Huber, SimplexCrossEntropy, SquaredError
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
-from liftednet.solvers import DualAscent, InteriorPoint, choose, solve
+from liftednet.solvers import InteriorPoint, choose, solve
 from liftednet.solvers.interior_point import _Smooth, _without_room
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -163,15 +163,14 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", STATES)
-def test_states_and_outputs_are_those_of_the_reference(name: str) -> None:
+def test_states_and_outputs_are_certified_with_their_prices(name: str) -> None:
     held = (GroupMeans(GROUPS, 0.02), Linear([1.0, 1.0, 0.0], upper=0.7), Order(PAIRS))
     problem = ConstrainedFit(STATES[name], held)
-    fast, slow = solve(problem), solve(problem, "reference")
-    assert (fast.solver, fast.status) == ("dual-ascent", Status.SOLVED)
-    assert fast.objective == pytest.approx(slow.objective, rel=1e-6)
-    torch.testing.assert_close(fast.value, slow.value, atol=2e-4, rtol=0)
-    assert max(problem.violations(fast.value)) <= 1e-7
-    assert max(float(price.abs().max()) for price in fast.duals) > 1e-3
+    found = solve(problem)
+    assert found.solver == "reference"
+    assert found.residual <= (3e-6 if "simplex" in name else 1e-9)  # exponentials are rougher
+    assert max(problem.violations(found.value)) <= 1e-9
+    assert max(float(price.abs().max()) for price in found.duals) > 1e-3
 
 
 def test_equal_means_of_free_outputs_have_a_closed_form() -> None:
@@ -203,14 +202,10 @@ def test_solvers_say_what_they_need() -> None:
     declared = ConstrainedFit(SQUARED, (Declared(lambda u: u >= 0),))
     rough = ConstrainedFit(replace(SQUARED, penalty=L1(1.0)), (Budget(1.0),))
     states = ConstrainedFit(STATES["states, ReLU"], (Budget(1.0),))
-    pooled = ConstrainedFit(StateFit(tight(MaxPooling(2)), torch.ones(3, 4)), (Budget(1.0),))
     assert "CVXPY alone knows one" in str(InteriorPoint().obstacle(declared))
     assert "SquaredFrobenius" in str(InteriorPoint().obstacle(rough))
     assert "weight fits" in str(InteriorPoint().obstacle(states))
     assert "under constraints alone" in str(InteriorPoint().obstacle(SQUARED))
-    assert "state and output fits" in str(DualAscent().obstacle(rough))
-    assert "under constraints alone" in str(DualAscent().obstacle(STATES["states, ReLU"]))
-    assert "Lipschitz" in str(DualAscent().obstacle(pooled))
     with pytest.raises(DeclarationError, match="cannot serve this ConstrainedFit"):
         solve(declared, "interior-point")
 

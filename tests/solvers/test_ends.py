@@ -10,10 +10,9 @@ import torch
 from scipy.optimize import lsq_linear, minimize
 from torch import Tensor
 
-from liftednet import certify
 from liftednet.activations import Tanh
 from liftednet.losses import CrossEntropy, Loss, SquaredError
-from liftednet.models import GaussNewton, Lifted, LiftedMLP, input_convex
+from liftednet.models import GaussNewton, LiftedMLP
 from liftednet.models.methods.gauss_newton import _forward
 from liftednet.penalties import FixedZeros, Nonnegative, Signs, SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
@@ -130,23 +129,3 @@ def test_the_matrix_of_outputs_is_that_of_weights(generator):
             one, other = rows.minimizer(damping), dense.minimizer(damping)
             torch.testing.assert_close(one.step, other.step, rtol=1e-6, atol=1e-9)
             assert one.expected == pytest.approx(other.expected)
-
-
-@pytest.mark.parametrize("form", ["products", "normal", None])
-def test_networks_keep_their_constraints_at_every_step(form, generator):
-    x = normal(generator, 60, 2)
-    y = x.square().sum(1, keepdim=True) + x[:, :1]
-    method = GaussNewton(steps=12, form=form)
-    convex = Lifted(input_convex((2, 8, 8, 1)), method=method)
-    rising = LiftedMLP((2, 8, 1), loss=SquaredError(), monotonic_cst=[1, 0], method=method)
-    for model in (convex, rising):
-
-        def held(_, model=model) -> None:
-            layers = zip(model.structure.parameters, model.weights, strict=True)
-            assert all(model.structure.penalties[p].violation(w.matrix) == 0 for p, w in layers)
-
-        model.fit(x, y, on_step=held)
-        assert model.trace is not None
-        assert len(model.trace.steps) > 3
-    assert bool(certify(convex).convex.all())
-    assert 0 in certify(rising).increasing

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from dataclasses import replace
 from itertools import pairwise
 
@@ -22,7 +20,6 @@ from liftednet.models.methods.gauss_newton import _forward
 from liftednet.solvers.gauss_newton import equations
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
-from liftednet.solvers.gauss_newton.local_model import Linearized
 from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
 from liftednet.solvers.gauss_newton.steps import (
     Form,
@@ -322,16 +319,6 @@ def test_every_step_lowers_the_objective(generator, loss, form):
     assert taken[-1].point.dtype == torch.float64
 
 
-def test_weights_and_data_in_single_precision_give_a_point_in_double(generator):
-    forward, point = recurrent_problem(generator, SquaredError())
-    single = [part.float() for part in forward.split(point)]
-    data = tuple(part.float() for part in forward.data)
-    again = Forward(recurrent, data, forward.targets, tuple(p.float() for p in forward.pull))
-    taken = next(steps(again, joined(single), 0.0))
-    assert taken.point.dtype == torch.float64
-    assert taken.objective == pytest.approx(next(steps(forward, point, 0.0)).objective, rel=1e-4)
-
-
 def test_a_step_that_overflows_is_damped_until_it_does_not():
     """exp(exp(w)) is finite near the start alone, where the undamped step is long."""
     data = (torch.ones(1, 1).double(),)
@@ -370,14 +357,6 @@ def ended(forward: Forward, point: Tensor, form: Form) -> tuple[list[Taken], boo
             return found, end.value
 
 
-def test_it_ends_at_a_stationary_point(generator):
-    forward, point = recurrent_problem(generator, SquaredError())
-    taken, converged = ended(forward, point, NormalEquations)
-    gradient = jacrev(lambda w: objective_of(forward, w))(taken[-1].point)
-    assert converged
-    assert float(gradient.abs().max()) < 1e-4
-
-
 def test_few_weights_take_the_matrix_and_many_the_products(generator):
     x, y = normal(generator, 2000, 400), normal(generator, 2000, 1)
     few, many = regression(x[:, :6], y, pull=0.8), regression(x, y, pull=0.8)
@@ -397,42 +376,3 @@ def test_few_weights_take_the_matrix_and_many_the_products(generator):
     assert form_named(None) is None
     with pytest.raises(DeclarationError, match="'cholesky'"):
         form_named("cholesky")
-
-
-def test_a_model_goes_with_its_last_name(generator):
-    """Garbage collection does not know how large the passes are that it would have to free."""
-    model = CurvatureProducts(*recurrent_problem(generator, CrossEntropy()))
-    model.minimizer(1.0)
-    linear = weakref.ref(model.operator.linear)
-    gc.disable()
-    try:
-        del model
-        assert linear() is None
-    finally:
-        gc.enable()
-
-
-def selections(model: CurvatureProducts) -> int:
-    """Return how many nodes of the graph of J v fill a tensor to set a part of it."""
-    linear = model.operator.linear
-    assert isinstance(linear, Linearized)
-    found, todo = set(), [part.grad_fn for part in linear._pulled]
-    while todo:
-        node = todo.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            todo += [following for following, _ in node.next_functions]
-    return sum("Select" in node.name() for node in found)
-
-
-def test_products_take_time_linear_in_the_length(generator):
-    forward, point = recurrent_problem(generator, SquaredError())
-    data = (forward.data[0].repeat(1, 2, 1),)
-    doubled = Target(
-        SquaredError().divergence,
-        forward.targets[0].values.repeat(1, 2, 1),
-        forward.targets[0].counted.repeat(1, 2),
-    )
-    twice = Forward(recurrent, data, (doubled, forward.targets[1]), forward.pull)
-    once = selections(CurvatureProducts(forward, point))
-    assert selections(CurvatureProducts(twice, point)) == once

@@ -147,25 +147,6 @@ def test_tight_states_become_stationary_and_never_rise(generator, activation, so
     assert solution.objective <= problem.measure(start).objective
 
 
-def test_an_identity_activation_with_squared_loss_is_one_dense_linear_system(generator):
-    problem = states_problem(generator, activations.Identity())
-    (link,) = problem.links
-    value = NewtonOverTime().solve(problem).value
-    for sample, length in enumerate(LENGTHS.tolist()):
-        size = length * UNITS
-        recurrent, weight = problem.recurrent.T.contiguous(), link.weight.T.contiguous()
-        shift = torch.kron(torch.eye(length).double().roll(1, 0), recurrent)
-        shift[:UNITS] = 0.0
-        chain = torch.eye(size, dtype=torch.float64) - shift
-        readout = torch.kron(torch.eye(length).double(), weight)
-        drive = problem.drive[:length, sample].flatten()
-        error = (link.target[:length, sample] - link.offset).flatten()
-        system = problem.lam * chain.T @ chain + readout.T @ readout
-        right = problem.lam * chain.T @ drive + readout.T @ error
-        expected = torch.linalg.solve(system, right).reshape(length, UNITS)
-        torch.testing.assert_close(value[:length, sample], expected)
-
-
 @pytest.mark.parametrize("activation", [activations.Tanh(), activations.Sigmoid()], ids=repr)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_gradient_is_that_of_autograd(generator, activation, loss):

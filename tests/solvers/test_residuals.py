@@ -10,16 +10,13 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.losses import SimplexCrossEntropy
-from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design, StateFit, WeightFit, Weights
+from liftednet.problems import StateFit, WeightFit, Weights
 from liftednet.solvers import solve
 from tests.solvers.registry import (
     ACTIVATIONS,
     CASES,
     Case,
     link,
-    output_fit,
     state_fit,
     weight_fit,
 )
@@ -117,37 +114,3 @@ def test_state_objective_is_the_written_sum(generator: torch.Generator) -> None:
     written = 0.5 * (entropy - (z * problem.pre_activation).sum())
     written += above.lam * (torch.log1p(a.exp()) - a * above.target).sum()
     assert problem.measure(z).objective == pytest.approx(float(written), rel=1e-12)
-
-
-def test_output_residual_vanishes_only_at_the_root_of_appendix_a() -> None:
-    simplex = joint(activations.SimplexProjection())
-    problem = output_fit(SimplexCrossEntropy(), simplex, torch.float64)
-    z = solve(problem).value
-    a, u = problem.target / problem.lam, problem.pre_activation
-    multiplier = torch.where(z > 1e-12, z - a / z - u, torch.nan)
-    spread = multiplier.nanmean(-1, keepdim=True) - multiplier
-    assert float(spread.abs().nan_to_num().max()) < 1e-8
-    assert problem.measure(torch.full_like(z, 1 / z.shape[1])).residual > 1e-3
-
-
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("centered", [True, False])
-def test_the_dual_form_of_ridge_is_lstsq_on_the_stacked_system(
-    bias: bool, centered: bool, generator: torch.Generator
-) -> None:
-    x = torch.randn(6, 11, generator=generator, dtype=torch.float64)
-    v = torch.rand(6, 3, generator=generator, dtype=torch.float64)
-    pull = torch.randn(11, 3, generator=generator, dtype=torch.float64) if centered else None
-    problem = WeightFit(
-        joint(activations.Sigmoid()), Design(x, bias), v, SquaredFrobenius(0.2, pull), 0.9
-    )
-    design = torch.cat([x, torch.ones(6, int(bias), dtype=torch.float64)], 1)
-    # lam L |X W + b - (v - c) / L|^2 / 2 + rho |W - W_0|^2 with L = 1/4 and c = 1/2
-    upper = (0.9 / 8) ** 0.5 * design
-    lower = 0.2**0.5 * torch.eye(11 + bias, dtype=torch.float64)[:11]
-    target = torch.zeros(11, 3, dtype=torch.float64) if pull is None else pull
-    right = torch.cat([(0.9 / 8) ** 0.5 * (v - 0.5) * 4, 0.2**0.5 * target])
-    expected = torch.linalg.lstsq(torch.cat([upper, lower]), right).solution
-    solution = solve(problem, "ridge")
-    assert torch.allclose(solution.value.stacked(), expected, atol=1e-9)
-    assert solution.residual < 1e-10

@@ -65,9 +65,12 @@ def test_the_objective_of_a_forward_pass_does_not_cancel():
     assert alone.measure(forward_states(alone)).objective == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("mean", [0.0, 1.0, 1e4, 1e6])
-def test_ridge_weights_keep_their_digits_whatever_the_mean(mean):
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize(
+    ("mean", "seed"), [(0.0, 0), (1.0, 0), (1e4, 0), *((1e6, seed) for seed in range(6))]
+)
+def test_ridge_weights_keep_their_digits_whatever_the_mean(mean, seed):
+    """A bias of 1e6 is off by 1e-10, which the gradient in the weights feels, too."""
+    rng = np.random.default_rng(seed)
     left, _ = np.linalg.qr(rng.normal(size=(500, 20)))
     right, _ = np.linalg.qr(rng.normal(size=(20, 20)))
     x = (left * np.logspace(0, -3, 20)) @ right * 500**0.5 + mean * (1 + np.arange(20) / 20)
@@ -83,19 +86,6 @@ def test_ridge_weights_keep_their_digits_whatever_the_mean(mean):
     np.testing.assert_allclose(solution.value.matrix, expected.coef_.T, atol=2e-10 * scale)
     found = torch.tensor(x) @ solution.value.matrix + solution.value.bias
     np.testing.assert_allclose(found, expected.predict(x), atol=1e-13 * mean * scale + 1e-9)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_a_bias_that_its_type_cannot_hold_better_is_certified(seed):
-    """A bias of 1e6 is off by 1e-10, which the gradient in the weights feels, too."""
-    rng = np.random.default_rng(seed)
-    left, _ = np.linalg.qr(rng.normal(size=(500, 20)))
-    right, _ = np.linalg.qr(rng.normal(size=(20, 20)))
-    near = (left * np.logspace(0, -3, 20)) @ right * 500**0.5
-    x = torch.tensor(near + 1e6 * (1 + np.arange(20) / 20))
-    y = torch.tensor(rng.normal(size=(500, 3)))
-    fit = WeightFit(joint(activations.Identity()), Design(x), y, SquaredFrobenius(1e-3))
-    assert solve(fit).status is Status.SOLVED
 
 
 @pytest.mark.parametrize("mean", [1e2, 1e3])

@@ -16,8 +16,6 @@ from liftednet import activations
 from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
 from liftednet.problems import Link, OutputFit, StateFit
-from liftednet.solution import Status
-from liftednet.solvers import solve
 from liftednet.solvers.kernels.device import programs
 from liftednet.solvers.kernels.elementwise import DeviceMap, proximal_map
 from liftednet.solvers.kernels.outputs import FusedSimplex, closed_form
@@ -43,14 +41,6 @@ def test_steps_in_float16_end_at_the_residual_of_float32(
     problem, tolerance = fit(scale, generator), 1e-5 if scale < 1e3 else 1e-2
     solution = FusedStates(tolerance, blocks=SMALL).solve(problem)
     assert solution.residual <= tolerance
-
-
-def test_no_step_is_made_beyond_a_solution(generator: torch.Generator) -> None:
-    problem = fit(1.0, generator)
-    first = solve(problem, FusedStates(blocks=SMALL))
-    again = solve(problem, FusedStates(blocks=SMALL), first.value)
-    assert first.status is again.status is Status.SOLVED
-    assert again.iterations <= 2
 
 
 class Offsets:
