@@ -20,7 +20,7 @@ demo: $(INSTALLED) ## train, export and compare on real data, in under a minute
 test: lint type ## everything that must hold: linting, typing, tests
 	$(SINGLE_THREAD) $(BIN)/python -m pytest -n 2
 
-torture: $(INSTALLED) ## thousands of drawn cases against judges of their own, up to an hour
+torture: $(INSTALLED) ## thousands of drawn cases each with a judge, up to an hour
 	$(SINGLE_THREAD) $(BIN)/python -m tests.torture
 
 lint: $(INSTALLED) ## ruff

@@ -20,7 +20,7 @@ from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.activations.smooth import Sigmoid
 from liftednet.divergences import Divergence, Tight, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.evaluation import evaluate, evaluate_all, stating
+from liftednet.evaluation import evaluate_all, stating
 from liftednet.lazy import cvxpy as cp
 from liftednet.validation import is_number, name_of, require_finite, require_positive
 
@@ -493,12 +493,6 @@ class Declared(_Numbers, OutputLoss):
         with stating(repr(self)):
             rows = [self.function(*map(cp.Constant, pair)) for pair in pairs]
             return z.new_tensor(evaluate_all(rows))
-
-    def output_value(self, y: Tensor, z: Tensor) -> Tensor:
-        """Return the declared L(y, z), evaluated by CVXPY as it stands."""
-        pair = [cp.Constant(x.detach().double().cpu().numpy()) for x in (y, z)]
-        with stating(repr(self)):
-            return z.new_tensor(evaluate(self.function(*pair)))
 
     def stationary_point(
         self, z: Tensor, y: Tensor, u: Tensor, activation: Activation, lam: float

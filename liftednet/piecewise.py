@@ -191,17 +191,11 @@ class IntegralTable:
         self.phi = self._values(self.x)
         self.middle = int(torch.searchsorted(self.x, 0.0))
         self._integral = self._integrate()
-        self._elsewhere: dict[torch.device, tuple[Tensor, Tensor, Tensor]] = {}
         self.infimum, self.supremum = self._limits()
 
     def _on(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-        """Return x, phi and the integral on a device, where they are kept."""
-        here = (self.x, self.phi, self._integral)
-        if device == self.x.device:
-            return here
-        if device not in self._elsewhere:
-            self._elsewhere[device] = (here[0].to(device), here[1].to(device), here[2].to(device))
-        return self._elsewhere[device]
+        """Return x, phi and the integral on a device."""
+        return self.x.to(device), self.phi.to(device), self._integral.to(device)
 
     def _values(self, x: Tensor) -> Tensor:
         return self._forward(x).detach().to(torch.float64)

@@ -242,6 +242,8 @@ def _arguments(
         DataError: something was declared outside of liftednet, and is not given.
     """
     about = archive.architecture
+    if isinstance(method := about.get("method"), dict):  # of earlier versions
+        method.get("parameters", {}).pop("learn_activations", None)
     found = {
         name: rebuild(value, name, _parts(), archive.tensors)
         for name, value in about.items()

@@ -15,7 +15,6 @@ from liftednet.problems import (
     ConstrainedFit,
     Fit,
     OutputFit,
-    SlopeFit,
     StateFit,
     StatesOverTime,
     WeightFit,
@@ -64,7 +63,6 @@ _TABLE = (
     _Entry(StatesOverTime, "newton-over-time", "over_time", "NewtonOverTime"),
     _Entry(StatesOverTime, "red-black", "over_time", "RedBlack"),
     _Entry(BlockFit, "accelerated", "accelerated", "Accelerated"),
-    _Entry(SlopeFit, "slope", "output", "Slope"),
     _Entry(ConstrainedFit, "interior-point", "interior_point", "InteriorPoint"),
 )
 _REFERENCE = _Entry(StateFit, "reference", "reference", "Reference")  # of any kind, by CVXPY

@@ -1,4 +1,4 @@
-"""Fits in closed form or by a scalar dual: outputs, and the slope of a leaky ReLU."""
+"""Fits in closed form or by a scalar dual: outputs of every sample."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ import torch
 from torch import Tensor
 
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.problems import Fit, OutputFit, SlopeFit
-from liftednet.problems.slope_fit import LEAST_SLOPE
+from liftednet.problems import Fit, OutputFit
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, device_chunks, judged
 
 _NEWTON_STEPS = 50  # ten suffice
 _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divided out
-_SLOPE_TOLERANCE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -184,24 +182,3 @@ class _Columns:
         torch.abs(self.shifted, out=self.states).add_(self.root)
         torch.div(self.twice, self.states, out=self.states)
         return self.states.add_(self.shifted.clamp_(min=0))
-
-
-@dataclass(frozen=True)
-class Slope(Solver[SlopeFit, float, None]):
-    """Solves a slope fit: alpha = sqrt(s / t), inside its limits."""
-
-    name: str = field(default="slope", init=False)
-
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a slope fit."""
-        return None if isinstance(problem, SlopeFit) else "it solves slope fits alone"
-
-    def solve(
-        self, problem: SlopeFit, start: float | None = None, cache: None = None
-    ) -> Solution[float]:
-        """Return the exact minimizer; a start stays where every slope is as good."""
-        started = time.perf_counter()
-        s, t = problem.sums
-        slope = (s / t) ** 0.5 if t > 0 else (1.0 if s > 0 else start or 1.0)
-        slope = min(max(slope, LEAST_SLOPE), 1.0)
-        return judged(problem, slope, 0, started, _SLOPE_TOLERANCE, self.name, Status.STALLED)

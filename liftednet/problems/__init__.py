@@ -4,7 +4,6 @@ from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.constrained_fit import ConstrainedFit
 from liftednet.problems.fit import Fit, Formulation, Link, Measure
 from liftednet.problems.output_fit import OutputFit
-from liftednet.problems.slope_fit import SlopeFit
 from liftednet.problems.state_fit import StateFit
 from liftednet.problems.states_over_time import StatesOverTime, TimeLink
 from liftednet.problems.weight_fit import WeightFit
@@ -19,7 +18,6 @@ __all__ = [
     "Link",
     "Measure",
     "OutputFit",
-    "SlopeFit",
     "StateFit",
     "StatesOverTime",
     "TimeLink",

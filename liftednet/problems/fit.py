@@ -108,15 +108,6 @@ def to_numpy(value: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
     return array
 
 
-def exact_target(divergence: Divergence, target: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return V in float64, moved onto the domain where rounding has left it.
-
-    A float32 row of the simplex sums to 1 within 1e-7 only, which an interior-point method takes
-    for an unbounded problem.
-    """
-    return to_numpy(divergence.nearest_target(target.double()))
-
-
 def require_bounded(name: str, divergence: Divergence, target: Tensor) -> None:
     """Raise `DataError` where R(u) - <u, V> is unbounded below for a target V."""
     nearest = divergence.nearest_target(target)
@@ -276,13 +267,6 @@ class Link:
         rows, units = self.target.shape
         return rows, self.divergence.activation.pre_units(units)
 
-    def offset_rows(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """Return c in full, (samples, next units), float64."""
-        full: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = (
-            self.offset.detach().double().cpu().expand(self.shape).numpy()
-        )
-        return full
-
 
 Statement = tuple["Expression", list["Constraint"]]
 
@@ -412,9 +396,11 @@ class Fit(ABC, Generic[Value]):
         for number, link in enumerate(self.terms_above):
             for name, value in link.map.data(self.like()).items():
                 formulation.parameters[f"{name} {number}"].value = to_numpy(value)
-            formulation.parameters[f"offset {number}"].value = link.offset_rows()
-            target = exact_target(link.divergence, link.target)
-            formulation.parameters[f"target {number}"].value = target
+            formulation.parameters[f"offset {number}"].value = to_numpy(
+                link.offset.expand(link.shape)
+            )
+            target = link.divergence.nearest_target(link.target.double())
+            formulation.parameters[f"target {number}"].value = to_numpy(target)
 
 
 def _summed(link: Link, u: Expression, target: Expression) -> Expression:

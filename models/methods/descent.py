@@ -11,12 +11,9 @@ from typing import Any
 import torch
 
 from liftednet import processes
-from liftednet.activations import LeakyReLU, PReLU
-from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import SAMPLE_WEIGHTS
-from liftednet.network import State
-from liftednet.problems import SlopeFit, StatesOverTime
+from liftednet.problems import StatesOverTime
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, named
 from liftednet.solvers.choice import finished
@@ -54,7 +51,6 @@ class FullBatch:
             which is exact where the divergence is joint.
         tolerance: stop when every block's relative KKT residual is below this.
         extrapolation: whether to go on along the last move where that is lower.
-        learn_activations: whether the slopes of leaky ReLUs are fitted, too.
         store: a folder for states, in files, and for what else has a row for every sample and is
             made in training; None for memory. Fits are then solved some samples at a time, of
             inputs that may be a `numpy.memmap`, and nothing is extrapolated. The files are gone
@@ -76,7 +72,6 @@ class FullBatch:
     state_passes: int = 1
     tolerance: float = 1e-4
     extrapolation: bool = True
-    learn_activations: bool = False
     store: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -89,20 +84,17 @@ class FullBatch:
 
     def refuse(self, structure: Structure) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
-        if self.learn_activations:
-            refuse_fixed_activations(structure)
         for number, state in enumerate(structure.states, start=1):
             if state.activation.margin is not None:
                 raise DeclarationError(
                     f"{state.activation!r} of layer {number} jumps, and exact fits feel nothing of "
                     'what lies beyond a jump: use method="minibatch", whose steps have a margin.'
                 )
-        kept = self.learn_activations or structure.network.steps is not None
         sequences = any(state.sequence for state in structure.states)
-        if self.store is not None and (kept or sequences):
+        if self.store is not None and (structure.network.steps is not None or sequences):
             raise DeclarationError(
-                "a store is for networks without steps and learned activations, whose states "
-                "can be solved for some samples at a time: store=None keeps all in memory."
+                "a store is for networks without steps, whose states can be solved for some "
+                "samples at a time: store=None keeps all in memory."
             )
 
     def take_steps(self, problem: Problem) -> Steps:
@@ -116,7 +108,7 @@ class FullBatch:
         solvers = Solvers(problem.solver, problem.state_solver, self.tolerance)
         sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
         if memory:
-            _recall(blocks, memory)
+            blocks.recall(memory["blocks"])
         extrapolates = self.extrapolation and not blocks.stored
         ahead = _Ahead(blocks, memory.get("ahead")) if extrapolates else None
 
@@ -124,7 +116,6 @@ class FullBatch:
             if not done:
                 worst, objective = 0.0, blocks.objective()
             todo = blocks.sweep(self.state_passes)
-            todo += slope_blocks(blocks) if self.learn_activations else []
             for block in todo[done:]:
                 step = _update(block, solvers, sweep, objective)
                 step = replace(step, whole=block is todo[-1])
@@ -171,8 +162,6 @@ class Solvers:
 
     def _wanted(self, problem: Any) -> AnySolver:
         """Return who solves a problem, iterative fits to a tenth of the descent's tolerance."""
-        if isinstance(problem, SlopeFit):
-            return "auto"  # nobody else solves it
         over_time = isinstance(problem, StatesOverTime)
         wanted = self.over_time if over_time else self.all
         precision = torch.finfo(problem.like().dtype).eps
@@ -190,17 +179,7 @@ class Solvers:
 
 def _remember(memory: Memory, place: list[float], blocks: Blocks, ahead: _Ahead | None) -> None:
     """Keep what a descent goes on from."""
-    slopes = [block.value() for block in slope_blocks(blocks)]
-    memory.update(
-        place=place, blocks=blocks.memory(), slopes=slopes, ahead=ahead and ahead.memory()
-    )
-
-
-def _recall(blocks: Blocks, memory: Memory) -> None:
-    """Bring blocks to where a descent has left them."""
-    blocks.recall(memory["blocks"])
-    for block, slope in zip(slope_blocks(blocks), memory["slopes"], strict=True):
-        block.assign(slope)
+    memory.update(place=place, blocks=blocks.memory(), ahead=ahead and ahead.memory())
 
 
 def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Step:
@@ -306,66 +285,3 @@ def largest_residual(blocks: Blocks) -> float:
             own = [part.problem().measure(part.value()).residual for part in block.parts()]
         found.append(float(processes.largest([max(own, default=0.0)])))
     return max(found)
-
-
-# Slopes of leaky ReLUs as blocks (Lifted Neural Networks, section 9).
-
-
-def learnable_states(structure: Structure) -> list[State]:
-    """Return the states with slopes to learn: tight, and a leaky ReLU of one slope or many."""
-    return [
-        state
-        for state, divergence in structure.divergences.items()
-        if isinstance(divergence, Tight) and isinstance(divergence.activation, LeakyReLU | PReLU)
-    ]
-
-
-def refuse_fixed_activations(structure: Structure) -> None:
-    """Raise `DeclarationError` where no layer has a parameter that can be learned."""
-    if not learnable_states(structure):
-        raise DeclarationError(
-            'learn_activations needs a layer with LeakyReLU or PReLU, and divergence="tight": the '
-            "joint divergence does not depend on the slope. The layers have "
-            f"{[state.activation for state in structure.states]}."
-        )
-
-
-def slope_blocks(blocks: Blocks) -> list[Block]:
-    """Return a block for every slope that is learned; it replaces the blocks' structure."""
-    return [
-        _slope_block(blocks, state, channel)
-        for state in learnable_states(blocks.structure)
-        for channel in range(len(_slopes(blocks, state)))
-    ]
-
-
-def _slope_block(blocks: Blocks, state: State, channel: int) -> Block:
-    def fit() -> SlopeFit:
-        states, u = blocks.values[state], blocks.pre_activation(state)
-        mask = blocks.mask(state, state.argument)
-        if mask is not None:
-            states, u = states[mask], u[mask]
-        width = u.shape[-1] // len(_slopes(blocks, state))
-        units = slice(channel * width, (channel + 1) * width)
-        return SlopeFit(states[..., units], u[..., units], blocks.structure.lam[state])
-
-    def assign(slope: float) -> None:
-        slopes = list(_slopes(blocks, state))
-        slopes[channel] = slope
-        leaky = isinstance(blocks.structure.divergences[state].activation, LeakyReLU)
-        found = LeakyReLU(slope) if leaky else PReLU(slopes)
-        divergences = {**blocks.structure.divergences, state: Tight(found)}
-        blocks.structure = replace(blocks.structure, divergences=divergences)
-
-    many = len(_slopes(blocks, state)) > 1
-    number = state.name.removeprefix("states ")
-    name = f"slope {number}.{channel + 1}" if many else f"slope {number}"
-    return Block(name, fit, lambda: _slopes(blocks, state)[channel], assign)
-
-
-def _slopes(blocks: Blocks, state: State) -> tuple[float, ...]:
-    activation = blocks.structure.divergences[state].activation
-    if isinstance(activation, PReLU):
-        return activation.slopes
-    assert isinstance(activation, LeakyReLU)  # of learnable_states
-    return (activation.alpha,)

@@ -100,7 +100,6 @@ def test_every_training_goes_on_as_if_nothing_had_happened(
 
 
 OWN: list[tuple[str, Any, dict[str, Any]]] = [
-    ("slopes", FullBatch(4, learn_activations=True), {"activations": activations.LeakyReLU(0.2)}),
     ("passes", FullBatch(3, state_passes=2, extrapolation=False), {"divergence": "joint"}),
     ("reference", FullBatch(2), {"solver": "reference"}),
     ("patience", Minibatch(9, 10, rate=3.0, validation=0.3, patience=2), {}),

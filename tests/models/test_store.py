@@ -6,7 +6,6 @@ import resource
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ import pytest
 import torch
 
 from liftednet import DataError, DeclarationError, load, save, shard
-from liftednet.activations import LeakyReLU
 from liftednet.losses import SquaredError
-from liftednet.models import FullBatch, LiftedMLP, Minibatch, data
+from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch, data
 from tests.models.registry import GRAPHS
 from tests.models.together import in_processes
 
@@ -168,8 +166,7 @@ def test_what_a_store_cannot_hold_is_refused(tmp_path: Path) -> None:
     labels = (x[:, 0] > 0).astype(int)
     kept = FullBatch(1, store=tmp_path)
     with pytest.raises(DeclarationError, match="a store is for networks without steps"):
-        learning = replace(kept, learn_activations=True)
-        LiftedMLP((6, 4, 2), LeakyReLU(0.1), method=learning).fit(x, labels)
+        LiftedRNN(6, 4, 2, method=kept).fit(x[:, None], labels)
     with pytest.raises(DataError, match="there can be no checkpoint here"):
         LiftedMLP((6, 4, 2), method=kept).fit(x, labels, checkpoint=tmp_path / "c")
     lost = LiftedMLP((6, 4, 2), method=FullBatch(1, store=tmp_path / "nowhere"))

@@ -17,7 +17,6 @@ import numpy
 import scipy
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 import liftednet
 from tests.torture import files, kills, subproblems
@@ -42,16 +41,10 @@ def main() -> int:
     }
     started, console = time.perf_counter(), Console(stderr=True)
     found: list[Finding] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        names = asked.only or PARTS
-        bar = progress.add_task("torture", total=len(names))
-        for name in names:
-            for finding in parts[name](asked.share):
-                found.append(finding)
-                progress.console.print(f"{finding.what}: {finding.wrong} of {finding.drawn} wrong")
-                progress.update(bar, description=f"{name}: {finding.what.split(' (')[0]}")
-            progress.advance(bar)
+    for name in asked.only or PARTS:
+        for finding in parts[name](asked.share):
+            found.append(finding)
+            console.print(f"{finding.what}: {finding.wrong} of {finding.drawn} wrong")
     text = report(found, asked.share, asked.first, time.perf_counter() - started)
     RESULT.write_text(text, encoding="utf-8")
     console.print(f"written to {RESULT}")

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import DataError
-from liftednet.activations import LeakyReLU, Sigmoid, Tanh
+from liftednet.activations import Sigmoid, Tanh
 from liftednet.models import (
     Checkpoint,
     FullBatch,
@@ -81,9 +81,6 @@ def _graph(name: str) -> Callable[[], Lifted]:
 
 TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
     "blocks": (_mlp(method=FullBatch(8)), _rows),
-    "learned slopes": (
-        _mlp(LeakyReLU(0.2), method=FullBatch(8, learn_activations=True)), _rows,
-    ),
     "minibatches": (
         _mlp(method=Minibatch(20, 10, validation=0.2, patience=8)), _rows,
     ),
