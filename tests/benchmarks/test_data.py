@@ -52,25 +52,6 @@ def test_timer_follows_its_rule_step_by_step(seed: int, dependency: int, share: 
             assert label == (0 if running > 0 else 1)
 
 
-@given(seed=SEEDS)
-@settings(max_examples=10, deadline=None)
-def test_hochreiter_tasks_hold_their_places_at_every_length(seed: int) -> None:
-    lengths = data.hochreiter_lengths(8, 40, seed)
-    assert bool(((lengths >= 40) & (lengths <= 44)).all())
-    x, y = data.adding(8, 44, "hochreiter", seed, lengths)
-    product_x, product = data.multiplication(8, 44, seed, lengths)
-    bits_x, differ = data.xor(8, 44, seed, lengths)
-    for row, length in enumerate(lengths.tolist()):
-        for task in (x, product_x, bits_x):
-            first, second = task[row, :, 1].nonzero().squeeze(1).tolist()
-            assert first < length // 10 and 4 * length // 10 <= second < 5 * length // 10
-            assert not task[row, length:].any()
-        marked = [task[row, task[row, :, 1] > 0, 0] for task in (x, product_x, bits_x)]
-        assert torch.isclose(marked[0].mean(), y[row, 0], atol=1e-6)
-        assert torch.isclose(marked[1].prod(), product[row, 0], atol=1e-6)
-        assert int(marked[2].sum()) % 2 == int(differ[row])
-
-
 @pytest.mark.parametrize("symbols", [2, 3])
 def test_temporal_order_label_reads_the_special_symbols(symbols: int) -> None:
     lengths = data.hochreiter_lengths(50, 20, 3)
@@ -93,28 +74,3 @@ def test_next_step_batches_equal_padding_by_hand(lengths: list[int], seed: int) 
     assert torch.equal(batch.x, pad_sequence([s[:-1].float() for s in songs], batch_first=True))
     assert torch.equal(batch.y, pad_sequence([s[1:].float() for s in songs], batch_first=True))
     assert torch.equal(batch.mask.sum(1), batch.lengths)
-
-
-@given(steps=st.integers(1, 7))
-@settings(max_examples=7, deadline=None)
-def test_windows_cover_every_step_once(steps: int) -> None:
-    lengths = torch.tensor([9, 2, 5])
-    rows = torch.arange(16.0)[:, None]
-    whole = Sequences.next_step(rows, lengths)
-    cut = whole.windows(steps)
-    assert int(cut.lengths.max()) <= steps
-    batch = cut.batch(torch.arange(len(cut)))
-    wanted = whole.batch(torch.arange(3))
-    assert torch.equal(batch.x[batch.mask], wanted.x[wanted.mask])
-    assert torch.equal(batch.y[batch.mask], wanted.y[wanted.mask])
-
-
-def test_padded_labels_are_ignored_by_cross_entropy() -> None:
-    x = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0))
-    y = torch.zeros(3, 5, dtype=torch.int64)
-    batch = Sequences.from_padded(x, y, torch.tensor([5, 3, 1])).batch(torch.arange(3))
-    loss = torch.nn.functional.cross_entropy(batch.x.flatten(0, 1), batch.y.flatten())
-    real = batch.x[batch.mask]
-    wanted = torch.nn.functional.cross_entropy(real, torch.zeros(9, dtype=torch.int64))
-    assert torch.isclose(loss, wanted)
-    assert not batch.x[~batch.mask].any()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks import data
 from benchmarks.papers.networks import SequenceModel
@@ -23,25 +22,6 @@ def songs() -> data.Sequences:
 
 def lanes_of(count: int, steps: int, seed: int = 0) -> Lanes:
     return Lanes(songs(), count, steps, torch.Generator().manual_seed(seed))
-
-
-@pytest.mark.parametrize("count", [1, 3, 20])
-@pytest.mark.parametrize("steps", [1, 4, 100])
-def test_a_lane_reads_whole_songs_in_order(count: int, steps: int) -> None:
-    lanes = lanes_of(count, steps)
-    read: list[list[Tensor]] = [[] for _ in range(count)]
-    for _ in range(40):
-        drawn, begins = lanes.draw()
-        for lane, (window, first) in enumerate(zip(drawn, begins, strict=True)):
-            song = int(lanes.owners[window])
-            if first:
-                assert all(sum(map(len, kept)) in LENGTHS for kept in [read[lane]] if kept)
-                read[lane] = []
-                assert lanes.windows.starts[window] == songs().starts[song]
-            piece = lanes.windows.batch(window[None])
-            read[lane].append(piece.x[0])
-            begun = torch.cat(read[lane])
-            assert torch.equal(begun, songs().batch(torch.tensor([song])).x[0, : len(begun)])
 
 
 @pytest.mark.parametrize("network", music.NETWORKS)

@@ -61,18 +61,6 @@ def test_scans_and_their_gradients_are_those_of_the_loop(
     assert all(torch.allclose(a, b, atol=1e-10) for a, b in pairs)
 
 
-def test_cell_recurrence_is_torchs_network_with_the_same_weights() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 6, 3)
-    for whole, cell in (
-        (nn.RNN(3, 5, batch_first=True), nn.RNNCell(3, 5)),
-        (nn.GRU(3, 5, batch_first=True), nn.GRUCell(3, 5)),
-        (nn.LSTM(3, 5, batch_first=True), nn.LSTMCell(3, 5)),
-    ):
-        cell.load_state_dict({k.removesuffix("_l0"): v for k, v in whole.state_dict().items()})
-        assert torch.allclose(CellRecurrence(cell)(x)[0], whole(x)[0], atol=1e-6)
-
-
 @pytest.mark.parametrize("nonlinearity", ["tanh", "relu"])
 def test_plain_network_is_torchs_with_the_same_weights(nonlinearity: str) -> None:
     torch.manual_seed(0)
@@ -88,39 +76,6 @@ def test_plain_network_is_torchs_with_the_same_weights(nonlinearity: str) -> Non
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*gradients, strict=True))
     with pytest.raises(DataError, match="nonlinearity"):
         PlainRNN(3, 5, "sigmoid")
-
-
-def test_batch_norm_network_step_by_step() -> None:
-    torch.manual_seed(0)
-    network = BatchNormRNN(3, 5, "relu")
-    x = torch.randn(4, 6, 3)
-    drive = nn.functional.batch_norm(
-        (x @ network.input.weight.T).flatten(0, 1), None, None, training=True
-    ).unflatten(0, (4, 6))
-    state = torch.zeros(4, 5)
-    for t in range(6):
-        state = torch.relu(drive[:, t] + state @ network.recurrent.T)
-    states, last = network(x)
-    assert torch.allclose(states[:, -1], state, atol=1e-5)
-    assert torch.allclose(last[0], state, atol=1e-5)
-
-
-def test_indrnn_layers_and_norms_step_by_step() -> None:
-    torch.manual_seed(0)
-    network = IndRNN(3, 5, 2, steps=6)
-    signal = torch.randn(4, 6, 3)
-    x = signal
-    for layer in range(2):
-        state, states = torch.zeros(4, 5), []
-        into = network.inputs[layer]
-        for t in range(6):
-            state = torch.relu(into(signal[:, t]) + network.weights[layer] * state)
-            states.append(state)
-        signal = torch.stack(states, 1)
-        if layer == 0:
-            flat = nn.functional.batch_norm(signal.flatten(0, 1), None, None, training=True)
-            signal = flat.unflatten(0, (4, 6))
-    assert torch.allclose(network(x)[0], signal, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -146,17 +101,6 @@ def test_state_carries_on_where_it_stopped_and_padding_changes_nothing(make: obj
     padded[torch.arange(8) >= lengths[:, None]] = 99
     assert torch.allclose(model.at_end(padded, lengths), model.at_end(x, lengths), atol=1e-6)
     assert torch.allclose(model.at_end(x), whole[:, -1], atol=1e-6)
-
-
-def test_states_follow_the_leaky_recursion() -> None:
-    network = EchoStateNetwork(2, 20, 1, radius=0.9, leak=0.3, seed=1)
-    x = torch.randn(3, 6, 2, generator=torch.Generator().manual_seed(0))
-    weight, into, bias = (w.numpy() for w in (network.weight, network.input_weight, network.bias))
-    assert np.abs(np.linalg.eigvals(weight)).max() == pytest.approx(0.9, rel=1e-4)
-    state = np.zeros((3, 20))
-    for t in range(6):
-        state = 0.7 * np.tanh(state @ weight + x[:, t].numpy() @ into + bias) + 0.3 * state
-    assert np.allclose(network.states(x)[:, -1].numpy(), state, atol=1e-5)
 
 
 def test_readout_is_the_ridge_regression_of_scikit_learn() -> None:

@@ -13,12 +13,6 @@ def test_writing_the_figures_changes_nothing(page) -> None:
     assert prose.written(text) == text
 
 
-def test_every_template_has_its_place() -> None:
-    pages = "".join(page.read_text(encoding="utf-8") for page in prose.PAGES)
-    for template in prose.TEMPLATES.glob("*.md"):
-        assert f"<!-- {template.stem} -->" in pages
-
-
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """A table of results, and a page that shows it."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +10,9 @@ import pytest
 
 from benchmarks.harness.report import (
     Table,
-    mean_and_spread,
     write_report,
 )
 from benchmarks.harness.runs import Record, best_rate, finished, matching, run_all
-from liftednet.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -57,55 +53,6 @@ def test_an_interrupted_grid_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert len(again) == 2 and len(store.read_text().splitlines()) == 4
 
 
-def test_reading_changes_nothing_and_a_cut_line_is_not_a_run(tmp_path: Path) -> None:
-    """Another process may be in the middle of the line that looks cut."""
-    store = tmp_path / "runs.jsonl"
-    run_all(store, SETTINGS[:1], lambda s: {"score": 1.0})
-    content = store.read_bytes() + b'{"settings": {"kind": "Setting"'
-    store.write_bytes(content)
-    assert [r.settings for r in finished(store, SETTINGS)] == SETTINGS[:1]
-    assert store.read_bytes() == content
-
-
-APPENDING = """
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from benchmarks.harness.runs import run_all
-
-@dataclass(frozen=True)
-class Setting:
-    method: str
-    seed: int
-
-settings = [Setting(sys.argv[2], seed) for seed in range(60)]
-run_all(Path(sys.argv[1]), settings, lambda s: {"text": s.method * 5000})
-"""
-
-
-def test_processes_append_to_one_store_at_once(tmp_path: Path) -> None:
-    store = tmp_path / "runs.jsonl"
-    store.write_text('{"settings"')  # which the first to come must not leave in its line
-    command = [sys.executable, "-c", APPENDING, str(store)]
-    processes = [subprocess.Popen([*command, name]) for name in "ab"]
-    assert [process.wait() for process in processes] == [0, 0]
-    settings = [Setting(name, seed) for name in "ab" for seed in range(60)]
-    records = finished(store, settings)
-    assert [r.settings for r in records] == settings
-    assert all(r.outcome["text"] == r.settings.method * 5000 for r in records)
-
-
-def test_a_store_that_cannot_be_written_or_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="/dev/full cannot be written: No space left"):
-        run_all(Path("/dev/full"), SETTINGS[:1], lambda s: {})
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot be written"):
-        run_all(tmp_path / "file" / "runs.jsonl", SETTINGS[:1], lambda s: {})
-    (tmp_path / "runs.jsonl").write_bytes(b'{"settings": "\xff"}\n' + b"[" * 100_000 + b"\n")
-    with pytest.raises(DataError, match="Line 1"):
-        finished(tmp_path / "runs.jsonl", SETTINGS)
-
-
 @dataclass(frozen=True)
 class Trial:
     method: str
@@ -130,8 +77,3 @@ def test_report_holds_the_table_and_where_it_was_made(tmp_path: Path) -> None:
         assert piece in text
     with (tmp_path / "scores.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [["method", "test"], ["a, b", "1"], ["c", "2"]]
-
-
-def test_mean_and_spread_by_hand() -> None:
-    assert mean_and_spread([1.0, 2.0, 3.0], 2) == "2.00 ± 1.00 (3)"
-    assert mean_and_spread([0.5], 1) == "0.5 (1)"

@@ -16,10 +16,6 @@ EXAMPLES = sorted((DOCS / "examples").glob("*.py"))
 START = re.findall(r"```python\n(.*?)```", (DOCS / "start.md").read_text("utf-8"), flags=re.DOTALL)
 
 
-def test_there_are_at_least_twelve() -> None:
-    assert len(EXAMPLES) >= 12
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")
 def test_an_example_runs_and_draws(path, monkeypatch, tmp_path) -> None:

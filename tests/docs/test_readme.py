@@ -24,11 +24,6 @@ def after(tmp_path_factory):
     return names
 
 
-def test_there_are_seven_blocks_of_one_screen() -> None:
-    assert len(BLOCKS) == 7
-    assert all(len(block.splitlines()) <= 20 for block in BLOCKS)
-
-
 @pytest.mark.parametrize("name", ["model", "residual"])
 def test_the_models_have_learned(after, name) -> None:
     digits = after["digits"]

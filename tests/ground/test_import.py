@@ -44,16 +44,6 @@ def test_public_names_load_no_heavy_package() -> None:
     )
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_public_name_is_there(name: str) -> None:
-    assert getattr(liftednet, name) is not None
-    assert name in dir(liftednet)
-
-
-def test_names_of_the_docstrings_are_public() -> None:
-    assert {"NotFittedError", "Weights"} <= set(dir(liftednet))
-
-
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse((ROOT / "liftednet" / "__init__.py").read_text(encoding="utf-8"))
     seen = {
@@ -65,11 +55,6 @@ def test_type_checkers_see_the_same_names() -> None:
         for alias in node.names
     }
     assert seen == {**liftednet._HOMES, **dict.fromkeys(liftednet._ROOMS, "liftednet")}
-
-
-def test_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'LiftedTransformer'"):
-        liftednet.LiftedTransformer  # noqa: B018
 
 
 @pytest.mark.parametrize(
@@ -90,17 +75,6 @@ def test_before_installing_one_sentence_says_what_to_do(module: str) -> None:
     assert last.startswith("ImportError: ")
     assert "`make demo`" in last
     assert "`pip install -c constraints.txt -e .`" in last
-
-
-def test_a_refused_import_leaves_nothing_behind() -> None:
-    code = """
-import sys
-try:
-    import liftednet.models
-except ImportError:
-    print([name for name in sys.modules if name.startswith("liftednet")])
-"""
-    assert python(code, "-S").stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("room", ["models", "solvers"])
