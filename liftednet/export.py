@@ -74,14 +74,13 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
             pre-activation, as torch.nn.CrossEntropyLoss and BCEWithLogitsLoss want it.
 
     Returns:
-        Of a model that `lift` has made a copy of its torch network. Else a torch.nn.Sequential of
-        Linear and activations where layers follow one another (x_l = phi_l(x_{l-1} W_l + b_l),
-        Lifted Neural Networks, eq. (1)), an `ExportedRNN` of a `LiftedRNN` that torch.nn.RNN can
-        run, or an `ExportedGraph`. `torch.export.export` takes it for any number of samples, and
-        for the number of steps of the example.
+        A torch.nn.Sequential of Linear and activations where layers follow one another
+        (x_l = phi_l(x_{l-1} W_l + b_l), Lifted Neural Networks, eq. (1)), an `ExportedRNN` of a
+        `LiftedRNN` that torch.nn.RNN can run, or an `ExportedGraph`. `torch.export.export` takes it
+        for any number of samples, and for the number of steps of the example.
 
     Raises:
-        DataError: it is no model.
+        DataError: it is no model, or one of `lift`, whose weights `write_` brings into its network.
         NotFittedError: the model has no weights yet.
 
     Example:
@@ -95,8 +94,8 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
         ['Linear', 'ReLU', 'Linear', 'Softmax']
     """
     require_model(model)
-    if hasattr(model, "exported"):
-        return model.exported(logits)
+    if hasattr(model, "write_"):
+        raise DataError("weights of a lifted torch network go into that network: write_().")
     if (recurrence := _recurrence_of(model)) is not None:
         return ExportedRNN(model, recurrence, logits=logits)
     if is_chain(model):

@@ -111,6 +111,7 @@ def _softplus(call: Call) -> Activation | None:
 
 
 _ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
+    **dict.fromkeys(_SLOPES, _declared),
     "relu": lambda _: ReLU(),
     "relu6": lambda _: Clipped(0.0, 6.0),
     "hardtanh": lambda call: Clipped(call.get(1, "min_val", -1.0), call.get(2, "max_val", 1.0)),
@@ -122,10 +123,6 @@ _ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
     "elu": lambda call: ELU() if call.get(1, "alpha", 1.0) == 1 else _declared(call),
     "softplus": _softplus,
     "atan": lambda _: Arctan(),
-    **dict.fromkeys(
-        ("celu", "selu", "softsign", "log_sigmoid", "hardsigmoid", "softshrink", "tanhshrink"),
-        _declared,
-    ),
 }
 
 

@@ -13,9 +13,8 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from liftednet import processes
-from liftednet.activation import Activation
 from liftednet.errors import DataError
-from liftednet.export import is_chain, refuse_standardized, require_model
+from liftednet.export import is_chain, refuse_standardized, require_model, to_torch
 from liftednet.losses import Loss
 from liftednet.samples import Weights
 
@@ -24,7 +23,7 @@ from ..methods import Minibatch
 from ..output import output_obstacle
 from ..starts import AUTO
 from .model import RATE, lift
-from .tracing import Call, Run, tensors_in, trace
+from .tracing import trace
 
 _RATE, _DAMPING = 0.8, 3.0  # of the seven networks of benchmarks/torch_tasks.py, on held-out data
 
@@ -66,8 +65,8 @@ def initialize_(
 
     Raises:
         DataError: the network or the data cannot be used; of a model the first layer that does not
-            fit, with both shapes, or a network that is no chain. Another activation than the
-            model's is a `FitWarning`.
+            fit, with both shapes. A network that computes something else than the model, by
+            another activation, is a `FitWarning`.
         NotFittedError: the model has no weights yet.
         SolverError: the loss or the weights are not finite.
 
@@ -118,7 +117,10 @@ def _example(X: Any) -> Any:
 
 @torch.no_grad()
 def _written(module: nn.Module, model: Any) -> nn.Module:
-    """Write a model's weights into the layers of a network that has the same."""
+    """Write a model's weights into the Linear layers of a network, in the order in which they run.
+
+    Another network than the model is a start all the same, with a warning.
+    """
     require_model(model)
     if not is_chain(model):
         raise DataError(
@@ -131,71 +133,44 @@ def _written(module: nn.Module, model: Any) -> nn.Module:
     linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if any(is_lazy(part.weight) for part in linears):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
-    x = next(module.parameters(), given[0].matrix).new_zeros(2, len(given[0].matrix))
+    first, generator = given[0].matrix, torch.Generator().manual_seed(0)
+    x = torch.randn(9, len(first), generator=generator, dtype=torch.float64).to(first)
+    like = next(module.parameters(), first)
     try:
-        run = trace(module, (x,))
+        calls, _ = trace(module, (x.to(like),))
     except DataError:  # that names a module of the network: both shapes of weights tell more
-        _require_fits([(x.weight, x.bias) for x in linears], given, names)
+        _require_fits([(part.weight, part.bias) for part in linears], given, names)
         raise
-    found = _chain(module, run, x)
-    _require_fits([parts for parts, _ in found], given, names)
-    for number, (_, above) in enumerate(found[:-1], start=1):
-        _warn_of_another(number, model.activations[number - 1], above, given[number - 1].matrix)
-    for (parts, _), layer in zip(found, given, strict=True):
+    found = [(x.get(1, "weight"), x.get(2, "bias")) for x in calls if x.name == "linear"]
+    _require_fits(found, given, names)
+    for number, (weight, _) in enumerate(found, start=1):
+        if not weight.requires_grad or any(weight is one for one, _ in found[: number - 1]):
+            raise DataError(
+                f"layer {number}, {names[id(weight)]!r}, is frozen or runs twice: its weights "
+                "would not be those of the model."
+            )
+    for parts, layer in zip(found, given, strict=True):
         for target, value in zip(parts, (layer.matrix.T, layer.bias), strict=True):
             if target is not None and value is not None:
                 target.copy_(value)
+    logits, (_, output) = to_torch(model, logits=True)(x), trace(module, (x.to(like),))
+    wanted = logits.to(like), model.activations[-1].forward(logits).to(like)
+    if not any(_is_near(output, one) for one in wanted):
+        maps = ", ".join(f"{activation!r}" for activation in model.activations)
+        processes.warn(
+            f"{type(module).__name__} computes something else than the model, whose activations "
+            f"are {maps}: its weights are a start at best."
+        )
     return module
 
 
+def _is_near(found: Any, wanted: Tensor) -> bool:
+    if not isinstance(found, Tensor) or found.shape != wanted.shape:
+        return False
+    return bool((found - wanted).abs().max() <= 1e-4 * (1 + wanted.abs().max()))
+
+
 Parts = tuple[Any, Any]  # weight and bias of torch
-
-
-def _chain(module: nn.Module, run: Run, x: Tensor) -> list[tuple[Parts, list[Call]]]:
-    """Return the Linear layers in the order in which they run, each with the calls above it."""
-    wanted, above = id(run.output), list[Call]()
-    found: list[tuple[Parts, list[Call]]] = []
-    for call in reversed(run.calls):
-        if all(id(tensor) != wanted for tensor in tensors_in(call.result)):
-            continue
-        wanted = id(call.args[0])
-        if call.name == "linear":
-            bias = call.args[2] if len(call.args) > 2 else None
-            found.append(((call.args[1], bias), above))
-            above = []
-        elif len(list(tensors_in([call.args, call.kwargs]))) == 1 or call.name == "prelu":
-            above = [call, *above]  # an activation, or a call that leaves values as they are
-        else:
-            stands = call.where
-            break
-    else:
-        weights = [parts[0] for parts, _ in found]
-        tied = len({id(weight) for weight in weights}) < len(weights)
-        if wanted == id(x) and not tied and all(weight.requires_grad for weight in weights):
-            return found[::-1]
-        stands = "a frozen layer, one that runs twice, or a call that no input reaches"
-    raise DataError(
-        f"a model of dense layers is written into a network that is such a chain, and "
-        f"{type(module).__name__} has {stands} in its way."
-    )
-
-
-def _warn_of_another(
-    number: int, activation: Activation, above: Sequence[Call], like: Tensor
-) -> None:
-    """Warn where a layer is followed by another map than in the model: a start all the same."""
-    u = torch.linspace(-4, 4, 9 * activation.pre_units(like.shape[1]), device=like.device)
-    u = u.to(like.dtype).reshape(9, -1)
-    v = u.clone()
-    for call in above:
-        v = call.again(v)
-    wanted = activation.forward(u)
-    if v.shape != wanted.shape or not torch.allclose(v, wanted, rtol=1e-4, atol=1e-5):
-        shown = " and ".join(call.name for call in above) or "nothing"
-        processes.warn(
-            f"layer {number} is followed by {activation!r} in the model, and by {shown} in the "
-            "network: it computes something else, and is a start at best."
-        )
 
 
 def _require_fits(found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]) -> None:

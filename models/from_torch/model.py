@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -19,12 +18,11 @@ from torch.nn.parameter import is_lazy
 from liftednet import processes
 from liftednet.activations.simplex import Grouped
 from liftednet.errors import DataError
-from liftednet.export import ExportedGraph, modules_of, refuse_standardized
+from liftednet.export import ExportedGraph, refuse_standardized
 from liftednet.layers import Expression, Input, apply
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import Applied, value_of
-from liftednet.layers.modules import RunningStatistics
 from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
 from liftednet.network import State
@@ -39,7 +37,7 @@ from ..output import with_constants
 from ..run import Report, Step
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
-from .reader import CURVED, PASSED, Line, Pair, Reader, Seen
+from .reader import CURVED, Line, Pair, Reader, Seen
 from .tracing import trace
 
 _RHO = 1e-3  # where neither rho nor a penalty is given
@@ -192,8 +190,6 @@ class LiftedModule(Lifted):
     def _floats(self, X: Any) -> Any:
         """Return X in the network's type."""
         change = partial(_as_floats, dtype=self.dtype or torch.float32)
-        if isinstance(X, Mapping):
-            return {name: change(x) for name, x in X.items()}
         if isinstance(X, tuple | list):
             return tuple(map(change, X))
         return change(X)
@@ -209,7 +205,13 @@ class LiftedModule(Lifted):
         """
         if not self._read <= {id(x) for x in self.module.parameters()}:
             raise DataError("the network has other parameters than those that were read.")
-        self._write(self._pairs, [theirs for theirs, _ in self._reader.statistics])
+        with torch.no_grad():
+            for pair, layer in zip(self._pairs, self._given_weights(), strict=True):
+                pair.weight.copy_(layer.matrix.T.reshape(pair.weight.shape))
+                if pair.bias is not None and layer.bias is not None:
+                    pair.bias.copy_(layer.bias)
+        for theirs, ours in self._reader.statistics:
+            theirs.recall(ours.memory())
         return self.module
 
     @property
@@ -223,31 +225,6 @@ class LiftedModule(Lifted):
             return self._first_weights()
         refuse_standardized(self)
         return self.weights
-
-    @torch.no_grad()
-    def _write(self, pairs: Sequence[Pair], statistics: Sequence[RunningStatistics]) -> None:
-        for pair, layer in zip(pairs, self._given_weights(), strict=True):
-            pair.weight.copy_(layer.matrix.T.reshape(pair.weight.shape))
-            if pair.bias is not None and layer.bias is not None:
-                pair.bias.copy_(layer.bias)
-        for theirs, (_, ours) in zip(statistics, self._reader.statistics, strict=True):
-            theirs.recall(ours.memory())
-
-    def exported(self, logits: bool) -> nn.Module:
-        """Return a copy of the torch network with the weights of the model, as `to_torch` does.
-
-        Raises:
-            DataError: logits are asked for, and the network has the last activation inside.
-        """
-        activated, theirs = self._reader.activated, [one for one, _ in self._reader.statistics]
-        module, pairs, statistics = copy.deepcopy((self.module, self._pairs, theirs))
-        self._write(pairs, statistics)
-        if logits and activated:
-            raise DataError("the network has the last activation inside: it gives no logits.")
-        if logits or activated:
-            return module
-        last = modules_of(self.activations[-1], self._given_weights()[-1])
-        return nn.Sequential(module, *last) if last else module
 
     @property
     def lines(self) -> list[Line]:
@@ -435,8 +412,6 @@ def _without_activation(reader: Reader, output: Seen, loss: Loss) -> Expression:
     if isinstance(loss, CrossEntropy) and reader.log_softmax is not None:
         logarithms, logits = reader.log_softmax
         if logarithms is expression:
-            last = max(n for n, line in enumerate(reader.lines) if line.call == "log_softmax")
-            reader.lines[last] = replace(reader.lines[last], kind=PASSED, text="inside the loss")
             return logits
     if isinstance(expression, State):
         last_map, size = expression.activation, output.layout.shape[-1]
@@ -481,7 +456,7 @@ def _require_equal(
                 f"a call keeps the number of samples of the example ({error}); the calls are "
                 f"{', '.join(line.call for line in model.lines)}."
             ) from error
-        wanted = trace(model.module, example).output
+        wanted = trace(model.module, example)[1]
         _refuse_probabilities(loss, reader, wanted)
         state = model.network.terms[0].activation
         if term.sequence:

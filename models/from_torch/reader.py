@@ -143,9 +143,9 @@ class Reader:
                 samples, or assigns in place to a part of a tensor.
         """
         longer = tuple(torch.cat([x, x[:1]]) for x in example)
-        run, other = trace(network, example), trace(network, longer)
-        _refuse_packed(run.calls)
-        for call, again in zip_longest(run.calls, other.calls):
+        (calls, output), (others, _) = trace(network, example), trace(network, longer)
+        _refuse_packed(calls)
+        for call, again in zip_longest(calls, others):
             if call is None or again is None or call.name != again.name:
                 stands = " and ".join(x.where if x else "nothing" for x in (call, again))
                 raise DataError(
@@ -157,19 +157,19 @@ class Reader:
         for x, y in zip(example, longer, strict=True):
             layout = self._layout(x, y, "the example")
             self._seen[id(x)] = Seen(self.network.input(*layout.shape), layout)
-        for call in run.calls:
+        for call in calls:
             parameters = tuple(id(x) for x in self._trained(call))
             for one in parameters:
                 self._together.setdefault(one, set()).add(parameters)
-        for call, again in zip(run.calls, other.calls, strict=True):
+        for call, again in zip(calls, others, strict=True):
             self._read(call, again)
-        if not isinstance(run.output, Tensor) or id(run.output) not in self._seen:
+        if not isinstance(output, Tensor) or id(output) not in self._seen:
             raise DataError(
                 f"a network is lifted that returns one tensor of its inputs, and this returns "
-                f"{type(run.output).__name__}: give a module whose forward picks the one that the "
+                f"{type(output).__name__}: give a module whose forward picks the one that the "
                 "loss is on."
             )
-        return self._seen[id(run.output)]
+        return self._seen[id(output)]
 
     def _trained(self, call: Call) -> Iterator[Tensor]:
         found = (x for x in tensors_in([call.args, call.kwargs]) if self.trains(x))

@@ -86,19 +86,6 @@ class Call:
         return f"{self.name} in {self.place} ({self.line})"
 
 
-@dataclass(frozen=True)
-class Run:
-    """The calls of one run.
-
-    Attributes:
-        calls: in order.
-        output: of the network.
-    """
-
-    calls: list[Call]
-    output: Any
-
-
 class _Tracer(TorchFunctionMode):
     """Keeps the calls of torch functions, and where they stand: in modules, the innermost last."""
 
@@ -124,8 +111,8 @@ class _Tracer(TorchFunctionMode):
 
 
 @torch.no_grad()
-def trace(network: nn.Module, example: tuple[Any, ...]) -> Run:
-    """Return the calls of a network that runs on an example, in eval mode.
+def trace(network: nn.Module, example: tuple[Any, ...]) -> tuple[list[Call], Any]:
+    """Return the calls of a network that runs on an example, in eval mode, and its output.
 
     Args:
         network: whose modes are what they were afterwards.
@@ -153,7 +140,7 @@ def trace(network: nn.Module, example: tuple[Any, ...]) -> Run:
                 output = getattr(network, "_orig_mod", network)(*example)
         except Exception as error:  # whatever a network of the user's says
             raise _cannot_run(tracer, network, example, error) from error
-    return Run(tracer.calls, output)
+    return tracer.calls, output
 
 
 def _cannot_run(
@@ -173,13 +160,7 @@ def _cannot_run(
 def _evaluated(network: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in network.modules()]
     try:
-        try:
-            network.eval()
-        except NotImplementedError as error:
-            raise DataError(
-                "a program of torch.export has operations and no layers: give the module that it "
-                "was exported from."
-            ) from error
+        network.eval()
         yield
     finally:
         for module, mode in modes:

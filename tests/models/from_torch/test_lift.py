@@ -592,20 +592,15 @@ def test_the_softmax_of_a_network_is_that_of_the_loss(end, steps, generator) -> 
         lift(one, x[:2], loss=CrossEntropy(), show=False, method=FEW).fit(x, y)
         for one in (plain, network)
     )
-    found = to_torch(lifted)(x)
     assert all(value.equal(before[name]) for name, value in network.state_dict().items())
+    with pytest.raises(DataError, match=r"go into that network: write_\(\)"):
+        to_torch(lifted)
     with torch.no_grad():
         lifted.write_()
         logits = network.two(network.one(x).tanh())
     torch.testing.assert_close(lifted.forward(x), logits.softmax(-1))
-    torch.testing.assert_close(found, logits.softmax(-1))
     if end != "log of softmax":  # it trains as without one
         torch.testing.assert_close(without.forward(x), lifted.forward(x))
-    without_last = to_torch(without, logits=True)(x)
-    torch.testing.assert_close(without_last.softmax(-1), without.forward(x))
-    if end == "softmax":
-        with pytest.raises(DataError, match="gives no logits"):
-            to_torch(lifted, logits=True)
 
 
 @pytest.mark.parametrize(
@@ -686,13 +681,11 @@ def test_weights_are_written_in_the_order_in_which_layers_run(chain) -> None:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Backwards(nn.ReLU(), tied=True), "a frozen layer, one that runs twice"),
-        (Backwards(nn.ReLU(), frozen=True), "has a frozen layer"),
-        (nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(),
-                       nn.Linear(4, 3)), "such a chain, and Sequential has batch_norm in 1"),
+        (Backwards(nn.ReLU(), tied=True), "layer 2, 'second', is frozen or runs twice"),
+        (Backwards(nn.ReLU(), frozen=True), "layer 2, 'second', is frozen or runs twice"),
     ],
-    ids=["tie", "frozen", "no chain"],
-)  # fmt: skip
+    ids=["tie", "frozen"],
+)
 def test_a_network_that_is_another_chain_is_refused(network, message, chain) -> None:
     before = copy.deepcopy(network.state_dict())
     with pytest.raises(DataError, match=message):
@@ -701,9 +694,8 @@ def test_a_network_that_is_another_chain_is_refused(network, message, chain) -> 
 
 
 def test_another_activation_is_told(chain) -> None:
-    with pytest.warns(
-        FitWarning, match=r"layer 1 .* ReLU\(\) in the model, and by gelu in the"
-    ) as told:
+    message = r"Backwards computes something else than the model.* ReLU\(\), Softmax\(\): its"
+    with pytest.warns(FitWarning, match=message) as told:
         initialize_(Backwards(nn.GELU()).double(), chain[0])
     assert told[0].filename == __file__
     with warnings.catch_warnings():
