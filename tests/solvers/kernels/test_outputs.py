@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -15,11 +16,12 @@ from liftednet.activation import Activation
 from liftednet.divergences import joint, tight
 from liftednet.errors import SolverError
 from liftednet.losses import SimplexCrossEntropy, SquaredError
-from liftednet.problems import OutputFit
+from liftednet.problems import Link, OutputFit, StateFit
 from liftednet.solvers import SimplexDual, solve
 from liftednet.solvers.kernels import device
 from liftednet.solvers.kernels.elementwise import proximal_map
 from liftednet.solvers.kernels.outputs import FusedClosedForm, FusedSimplex, closed_form
+from liftednet.solvers.kernels.states import FusedStates, StateBlocks
 
 PROXIMAL: tuple[Activation, ...] = (
     activations.Identity(),
@@ -111,16 +113,23 @@ def test_float64_and_too_many_classes_are_left_to_torch() -> None:
     assert "float32 alone" in (FusedClosedForm().obstacle(squared) or "")
 
 
-def test_outputs_that_do_not_fit_name_bytes_and_a_chunk(
+def test_what_does_not_fit_names_bytes_and_a_chunk(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device, "free_bytes", lambda _: 10_000)
-    y, u = labels("soft", 100, 3, generator), torch.randn(100, 3, generator=generator)
-    squared = OutputFit(SquaredError(), y, tight(activations.ReLU()), u, 0.7)
-    for problem, solver in ((simplex_fit(y, u), FusedSimplex()), (squared, FusedClosedForm())):
-        with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 10,000 are") as error:
+    monkeypatch.setattr(device, "free_bytes", lambda _: 15_000)
+    y, u = labels("soft", 200, 3, generator), torch.randn(200, 3, generator=generator)
+    relu = tight(activations.ReLU())
+
+    def problems(y: Tensor, u: Tensor) -> Iterator[tuple[Any, Any]]:
+        yield simplex_fit(y, u), FusedSimplex()
+        yield OutputFit(SquaredError(), y, relu, u, 0.7), FusedClosedForm()
+        link = Link(joint(activations.Identity()), torch.eye(3), torch.zeros(3), y)
+        yield StateFit(relu, u, (link,)), FusedStates(blocks=StateBlocks(16, depth=16, columns=16))
+
+    for number, (problem, solver) in enumerate(problems(y, u)):
+        with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 15,000 are") as error:
             solve(problem, solver)
         chunk = int(str(error.value).split("at most ")[1].split(" samples")[0])
-        part = replace(problem, target=y[:chunk], pre_activation=u[:chunk])
-        assert 0 < chunk < 100
+        assert 0 < chunk < 200
+        part, _ = list(problems(y[:chunk], u[:chunk]))[number]
         assert solve(part, solver).value.shape == (chunk, 3)

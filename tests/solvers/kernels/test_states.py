@@ -11,7 +11,7 @@ from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint, tight
-from liftednet.errors import DeclarationError, FitWarning, SolverError
+from liftednet.errors import DeclarationError, FitWarning
 from liftednet.problems import Link, StateFit
 from liftednet.solution import Status
 from liftednet.solvers import choice, choose, solve
@@ -148,22 +148,6 @@ def test_without_triton_torch_serves_and_nothing_warns(
     assert "liftednet[gpu]" in (FusedStates().obstacle(problem) or "")
     assert solve(problem).status is Status.SOLVED
     assert not recwarn
-
-
-def test_states_that_do_not_fit_name_bytes_and_a_chunk(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = fit(1000, 5, 3, generator)
-    monkeypatch.setattr(device, "free_bytes", lambda _: 40_000)
-    with pytest.raises(SolverError, match=r"need [\d,]+ bytes on cpu and 40,000 are free") as error:
-        solve(problem, FusedStates(blocks=SMALL))
-    chunk = int(str(error.value).split("at most ")[1].split(" samples")[0])
-    part = replace(
-        problem,
-        pre_activation=problem.pre_activation[:chunk],
-        links=tuple(replace(link, target=link.target[:chunk]) for link in problem.links),
-    )
-    assert solve(part, FusedStates(blocks=SMALL, max_iterations=1)).value.shape == (chunk, 5)
 
 
 def test_what_float32_steps_leave_unsolved_goes_on_in_torch(
