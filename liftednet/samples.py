@@ -327,19 +327,9 @@ class Design:
         return rows * self.weights[part].to(rows).sqrt().unsqueeze(1)
 
     def _summed(self, gram: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
-        """Return the whole Gram matrix of all samples, and what is summed with it.
-
-        What is above the diagonal travels, in one message with the rest.
-        """
-        if processes.size() > 1:
-            rows = [row[number:] for number, row in enumerate(gram)]
-            packed, *others = processes.total(torch.cat(rows), *beside)
-            sizes = [len(row) for row in rows]
-            for row, whole in zip(rows, packed.split(sizes), strict=True):
-                row.copy_(whole)
-            return gram.triu() + gram.triu(1).T, *others
+        """Return the whole Gram matrix of all samples, and what is summed with it."""
         _mirror(gram)
-        return gram, *beside
+        return processes.total(gram, *beside)
 
     @cached_property
     def mass(self) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Self
 
@@ -103,8 +102,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """Return the model to fit: a new one, or at a warm start the one that is there.
 
         Raises:
-            DataError: a warm start has another network than the last fit.
+            DataError: a warm start has another network than the last fit, or several processes
+                have the samples.
         """
+        with processes.together(self.device or "cpu"):
+            if processes.size() > 1:
+                raise DataError(
+                    f"an estimator needs all samples in one process, and {processes.size()} share "
+                    "them: fit a LiftedMLP or LiftedRNN, which takes numbers of the classes."
+                )
         model = self._model(outputs, self._settings())
         model.method = self._tuned(model)
         if not self.warm_start or not self.__sklearn_is_fitted__():
@@ -159,10 +165,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         last = {step.number: step.objective for step in model.trace.steps}
         self.model_, self.n_iter_, self.loss_curve_ = model, len(last), list(last.values())
         return self
-
-    def _together(self) -> AbstractContextManager[None]:
-        """Let checks be those of all processes, each of which has some of the samples."""
-        return processes.together(self.device or "cpu")
 
     def _learn_part(self, X: Rows, target: Rows, outputs: int, sample_weight: Any) -> Self:
         """Take one step on one batch; the first is one of a new model."""
@@ -265,7 +267,7 @@ class _Feedforward(_Estimator):
             DataError: they are not, or are not finite; a TypeError, too, where there are no
                 numbers.
         """
-        with self._together(), processes.agreed(), _refusals():
+        with _refusals():
             _refuse_dates(X, y, isinstance(self, RegressorMixin))
             found: tuple[Rows, Any] = validate_data(
                 self, X, y, dtype=_TYPES, multi_output=True, force_writeable=True, reset=reset,
@@ -306,16 +308,6 @@ class _Classifying(_Estimator):
     classes_: Rows
     _several = False
 
-    def _classes(self, labels: Rows) -> Rows:
-        """Return the labels of all processes, sorted."""
-        own = np.unique(labels)
-        with self._together():
-            if processes.size() > 1:
-                found = [json.loads(text) for text in processes.texts(json.dumps(own.tolist()))]
-                every = [np.asarray(each).astype(own.dtype.kind) for each in found if each]
-                own = np.unique(np.concatenate(every))
-        return own
-
     def _take_classes(self, classes: Rows, goes_on: bool) -> None:
         """Keep the labels, which nothing that goes on can change."""
         if len(classes) < 2:
@@ -331,26 +323,9 @@ class _Classifying(_Estimator):
     def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
         if self.class_weight is None:
             return sample_weight
-        with self._together():
-            if self.class_weight == "balanced" and processes.size() > 1:
-                weights = self._balanced(labels)
-            else:
-                with _refusals():
-                    weights = compute_sample_weight(self.class_weight, labels)
+        with _refusals():
+            weights: Rows = compute_sample_weight(self.class_weight, labels)
         return weights if sample_weight is None else weights * _numbers("weights", sample_weight)
-
-    def _balanced(self, labels: Rows) -> Rows:
-        """Return scikit-learn's balanced weights, of the counts of all processes."""
-        if self._several:
-            raise DataError(
-                f"balanced weights of several labels need all samples in one process, and "
-                f"{processes.size()} share them: give sample_weight."
-            )
-        numbers = _numbered(labels, self.classes_)
-        own = np.bincount(numbers, minlength=len(self.classes_))
-        counts = processes.gathered(own.tolist()).sum(0).numpy(force=True)
-        weights: Rows = counts.sum() / (len(counts) * counts)[numbers]
-        return weights
 
 
 @_documented(_Estimator, _Feedforward)
@@ -392,7 +367,7 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
     def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         labels = self._labels(y)
         several = labels.ndim == 2
-        classes = np.arange(labels.shape[1]) if several else self._classes(labels)
+        classes = np.arange(labels.shape[1]) if several else np.unique(labels)
         self._take_classes(classes, goes_on=self.warm_start)
         self._several = several
         return self._target(labels), len(self.classes_), self._weighted(labels, sample_weight)
@@ -445,7 +420,7 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
 
     def _labels(self, y: Any) -> Rows:
         """Return labels (samples,), or (samples, labels) of 0 and 1."""
-        with self._together(), processes.agreed(), _refusals():
+        with _refusals():
             check_classification_targets(y)
             kind = type_of_target(y)
             if kind == "multilabel-indicator":
@@ -615,7 +590,7 @@ class LiftedSequenceClassifier(ClassifierMixin, _Classifying):  # type: ignore[m
             valid = np.arange(X.shape[1]) < lengths[:, None]
         with _refusals():
             check_classification_targets(labels[valid])
-        self._take_classes(self._classes(labels[valid]), goes_on=self.warm_start)
+        self._take_classes(np.unique(labels[valid]), goes_on=self.warm_start)
         if labels.ndim == 2 and self.class_weight is not None:
             raise DataError(
                 "class_weight counts sequences with one label each, and y has labels of steps: "

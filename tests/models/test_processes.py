@@ -9,7 +9,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,7 +26,6 @@ from liftednet.models import (
     GaussNewton,
     LiftedClassifier,
     LiftedMLP,
-    LiftedRegressor,
     LiftedRNN,
     Minibatch,
 )
@@ -240,44 +238,19 @@ def test_a_distributed_sampler_divides_the_data_and_draws_every_pass_anew() -> N
     assert found[0] == found[1] and found[0][1] == 2
 
 
-def _classified(rank: int) -> tuple[list[str], Tensor, str]:
-    """Fit labels that stand in order, so that no process has all of them."""
-    x, y = _rows()
-    order = y.argsort(stable=True)
-    names = np.array(["one", "three", "two"])[y[order]]
-    rows = shard(len(x))
-    model = LiftedClassifier((5,), max_iter=3, class_weight="balanced", random_state=0)
-    model.fit(x[order][rows].numpy(), names[rows])
-    found = model.model_.weights[0].stacked()
-    own = rows if rank == 0 else slice(0, 0)
-    refused = _refusal(lambda: model.fit(x[own].numpy(), names[own]))
-    return model.classes_.tolist(), found, refused
-
-
-def test_classes_and_their_weights_are_those_of_all_processes() -> None:
-    [(classes, weights, _)] = in_processes(1, _classified)
-    for found in in_processes(2, _classified):
-        assert found[0] == classes == ["one", "three", "two"]
-        torch.testing.assert_close(found[1], weights, atol=1e-8, rtol=1e-8)
-        assert re.search(r"Found array with 0 sample\(s\)", found[2])
-
-
-def _torch_and_sklearn(rank: int) -> list[Tensor]:
-    """Fit a torch module and an estimator of a regression that stops early."""
+def _torch(rank: int) -> list[Tensor]:
+    """Fit a torch module."""
     x, y = _rows()
     rows = shard(len(x))
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
     lift(module, x[rows], loss=CrossEntropy(), method=Minibatch(3, 20)).fit(x[rows], y[rows])
-    regressor = LiftedRegressor((5,), max_iter=3, early_stopping=True, random_state=0)
-    regressor.fit(x[rows].numpy(), x[rows, 0].sin().numpy())
-    found = [*module.parameters(), *(layer.stacked() for layer in regressor.model_.weights)]
-    return [tensor.detach() for tensor in found]
+    return [tensor.detach() for tensor in module.parameters()]
 
 
-def test_modules_of_torch_and_regressors_are_those_of_all_processes() -> None:
-    [one] = in_processes(1, _torch_and_sklearn)
-    first, other = in_processes(2, _torch_and_sklearn)
+def test_modules_of_torch_are_those_of_all_processes() -> None:
+    [one] = in_processes(1, _torch)
+    first, other = in_processes(2, _torch)
     torch.testing.assert_close(first, one, atol=1e-8, rtol=1e-8)
     assert all(a.equal(b) for a, b in zip(first, other, strict=True))
 
@@ -320,6 +293,7 @@ def _refusals(rank: int) -> list[str]:
         _refusal(lambda: plain.fit(own, labels, sample_weight=labels + 1.0 if rank else None)),
         _refusal(lambda: LiftedMLP((6, 4, 3), solver="reference", method="full").fit(own, labels)),
         _refusal(lambda: lifted.fit(own.float(), labels)),
+        _refusal(lambda: LiftedClassifier((4,)).fit(own.numpy(), labels.numpy())),
     ]  # fmt: skip
 
 
@@ -337,6 +311,7 @@ REFUSED = (
     "the same: sample_weight is given on process 1, and None",
     "CVXPY, which needs all samples in one process",
     "takes the statistics of a batch",
+    "an estimator needs all samples in one process",
 )
 
 
