@@ -62,13 +62,13 @@ class LayerFacts:
             _norm(weight), float((weight == 0).double().mean()),
         )  # fmt: skip
 
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """A row of the table of a certificate."""
+    def __str__(self) -> str:
+        """Return a line of a certificate."""
+        rows, columns = self.shape
         return (
-            self.name, "{} x {}".format(*self.shape), f"{self.lowest:.4g}", f"{self.highest:.4g}",
-            f"{self.norm:.4g}", f"{self.zeros:.1%}",
-        )  # fmt: skip
+            f"{self.name}, {rows} x {columns}: entries from {self.lowest:.4g} to "
+            f"{self.highest:.4g}, norm {self.norm:.4g}, {self.zeros:.1%} zeros"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ class Certificate:
         return _numbers((self.highest <= 0).all(0))
 
     def __str__(self) -> str:
-        """Return a table."""
+        """Return what is certain, line by line."""
         outputs, inputs = self.lowest.shape
         lines = [f"certified of {inputs} inputs and {outputs} outputs, from the weights alone:"]
         monotone = {"nondecreasing": self.lowest >= 0, "nonincreasing": self.highest <= 0}
@@ -135,12 +135,7 @@ class Certificate:
             lines += [f"    {limit}" for limit in [*self.limits[:12], *more]]
         bound = "not bounded" if math.isinf(self.lipschitz) else f"at most {self.lipschitz:.6g}"
         lines.append(f"  Lipschitz constant {bound}")
-        header = ("weights", "shape", "lowest", "highest", "norm", "zeros")
-        rows = [header, *(facts.cells for facts in self.layers)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-            lines.append("  " + "  ".join(cells))
+        lines += [f"  weights {facts}" for facts in self.layers]
         return "\n".join(lines)
 
     __repr__ = __str__

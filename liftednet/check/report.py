@@ -211,7 +211,7 @@ def judge(
         rows: (samples, ...) numbers that it tells.
     """
     bad = ~(error <= allowed)
-    worst = float(error.nan_to_num(torch.inf).abs().max())
+    worst = float(error.nan_to_num(torch.inf).abs().max()) if len(error) else 0.0
     failure = None
     if bool(bad.any()):
         i = int(bad.nonzero()[0])
