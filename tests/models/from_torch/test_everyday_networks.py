@@ -99,15 +99,16 @@ def through_a_view(s: Any, x: Tensor) -> Any:
     return s.three(x)
 
 
+def assigned(s: Any, x: Tensor) -> Any:
+    """Assign to a part of a tensor."""
+    y = s.one(x)
+    y[:, 0] = 0
+    return y
+
+
 def counted(s: Any, x: Tensor) -> Any:
     """Go another way for another number of samples."""
     return s.three(s.one(x).relu() if len(x) % 2 else s.one(x).tanh())
-
-
-def checked(s: Any, x: Tensor) -> Any:
-    """Fail by an assertion."""
-    assert x.shape[1] == 5, "five features"
-    return s.three(s.one(x))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +116,10 @@ def checked(s: Any, x: Tensor) -> Any:
     [
         (through_a_view, r"first at linear in three \(test_everyday.*\).* changes a view in place"),
         (counted, r"tanh in the network \(test_.*py:\d+\) and relu in .* torch.where"),
-        (checked, r"Written cannot run on samples of shape \(2, 6\): .* five features"),
+        (assigned, r"setitem in the network \(test_everyday.*py:\d+\) assigns"),
+        (lambda s, x: (s.one(x), x), "returns one tensor of its inputs, and this returns tuple"),
+        (lambda s, x: x @ x.T + s.one(x).sum(), r"matmul in the network \(.*\) mixes samples"),
+        (lambda s, x: s.one(x) * float(len(x)), r"is off by .* first at mul in the network \(.*\d"),
     ],
 )
 def test_what_is_not_read_is_refused_with_its_line(forward, message) -> None:
