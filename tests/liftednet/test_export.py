@@ -18,7 +18,7 @@ from liftednet.errors import DataError, NotFittedError
 from liftednet.export import ExportedRNN, LayerWeights
 from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch
 from liftednet.problems import Weights
-from tests.models.graphs import NETWORKS, data_for
+from tests.models.graphs import NETWORKS
 from tests.models.graphs import fitted as fitted_graph
 
 SEQUENCES = ("gated", "both_directions")
@@ -140,13 +140,6 @@ def test_a_fitted_model_is_exported_with_its_feedforward_rule(fitted, data) -> N
     assert torch.equal(fitted.forward(x), wanted)  # its weights are copies
 
 
-def test_logits_leave_out_the_last_activation_alone(fitted, data) -> None:
-    x, _ = data
-    network = to_torch(fitted, logits=True)
-    assert (fitted.activations[-1].forward(network(x)) - fitted.forward(x)).abs().max() < 1e-6
-    assert network[-1].out_features == 3
-
-
 def test_what_is_no_fitted_model_or_no_network_is_refused(fitted) -> None:
     with pytest.raises(NotFittedError, match="call fit"):
         to_torch(LiftedMLP((5, 6, 3)))
@@ -175,20 +168,6 @@ def test_what_is_no_fitted_model_or_no_network_is_refused(fitted) -> None:
 def test_a_model_is_refused_before_there_are_data(options, message) -> None:
     with pytest.raises(LiftedError, match=message):
         LiftedMLP(**{"sizes": (5, 6, 3), **options})
-
-
-@pytest.mark.parametrize(
-    ("ours", "of_torch", "share"),
-    [
-        (losses.SquaredError(), nn.functional.mse_loss, 0.5),
-        (losses.Quantile(0.5), nn.functional.l1_loss, 0.5),
-        (losses.Huber(), nn.functional.huber_loss, 1.0),
-        (losses.Huber(), nn.functional.smooth_l1_loss, 1.0),
-    ],
-)
-def test_the_loss_that_an_error_names_is_that_of_torch(ours, of_torch, share) -> None:
-    y, u = torch.randn(2, 9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(ours.output_value(y, u), share * of_torch(u, y, reduction="sum"))
 
 
 def network(*sizes: int, bias: bool = True) -> nn.Sequential:
@@ -334,20 +313,3 @@ def test_a_chain_without_bias_is_exported_and_written(data) -> None:
     torch.testing.assert_close(exported(x), model.forward(x))
     mine = nn.Sequential(nn.Linear(5, 6, bias=False), nn.ReLU(), nn.Linear(6, 3))
     torch.testing.assert_close(initialize_(mine, model)(x).softmax(-1), model.forward(x))
-
-
-@pytest.mark.parametrize("name", ["image", "own_layer", "gated"])
-def test_an_exported_network_is_trained_by_torch(name) -> None:
-    model, x = fitted_graph(name, torch.float32)
-    network = to_torch(model, logits=True)
-    labels = data_for(model.network, torch.float32)[1].flatten()
-    optimizer = torch.optim.Adam(network.parameters(), 0.02)
-    values = []
-    for _ in range(30):
-        loss = nn.functional.cross_entropy(network(x).reshape(-1, 3), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        assert all(p.grad is not None for p in network.parameters())
-        optimizer.step()
-        values.append(float(loss.detach()))
-    assert values[-1] < 0.9 * values[0]

@@ -25,7 +25,6 @@ from liftednet.models import (
     GaussNewton,
     Lifted,
     LiftedMLP,
-    LiftedRNN,
     Minibatch,
     checkpoint,
 )
@@ -157,20 +156,6 @@ def test_a_loader_goes_on_in_its_order(source, tmp_path, monkeypatch):
         whole = outcome(fit(make()))
         torch.manual_seed(4)  # so that the first of the resumed begins with 5
         assert outcome(resumed(make, fit, path, monkeypatch, (9, 1, 5))) == whole
-
-
-def test_sequences_with_one_answer_and_weights_of_samples_go_on(tmp_path, monkeypatch):
-    x = torch.randn(12, 5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    y, weights = torch.arange(12) % 3, torch.arange(1.0, 13.0, dtype=torch.float64)
-
-    def make() -> LiftedRNN:
-        return LiftedRNN(2, 4, 3, method=FullBatch(3, extrapolation=False), divergence="joint")
-
-    def fit(model: Lifted, **options: Any) -> Lifted:
-        return model.fit(x, y, sample_weight=weights, lengths=[5, 3, 2, 4] * 3, **options)
-
-    found = resumed(make, fit, tmp_path / "training", monkeypatch, (2, 3))
-    assert outcome(found) == outcome(fit(make()))
 
 
 @pytest.fixture

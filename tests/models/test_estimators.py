@@ -23,7 +23,7 @@ import liftednet
 from liftednet import DataError, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
 from liftednet.errors import DeclarationError, LiftedError, NotFittedError
 from liftednet.losses import Quantile, SquaredError
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
+from liftednet.models import FullBatch, LiftedMLP, Minibatch
 from liftednet.penalties import L1
 
 X, LABELS = load_iris(return_X_y=True)
@@ -56,16 +56,6 @@ def test_labels_of_any_type_come_back():
     assert found.classes_.tolist() == sorted(set(NAMES))
     assert found.score(X, NAMES) > 0.9
     assert found.predict(X).dtype == NAMES.dtype
-
-
-def test_random_states_decide():
-    same, other = (
-        LiftedClassifier((8,), max_iter=1, random_state=np.random.RandomState(seed)).fit(X, LABELS)
-        for seed in (0, 1)
-    )
-    again = LiftedClassifier((8,), max_iter=1, random_state=np.random.RandomState(0)).fit(X, LABELS)
-    assert np.array_equal(same.predict_proba(X), again.predict_proba(X))
-    assert not np.array_equal(same.predict_proba(X), other.predict_proba(X))
 
 
 def test_a_pipeline_and_a_search_over_it():
@@ -289,13 +279,6 @@ def test_classes_of_sequences_can_count_more():
                            found.predict_proba(x))  # fmt: skip
     with pytest.raises(DataError, match="labels of steps"):
         LiftedSequenceClassifier(class_weight="balanced", **options).fit(x, steps)
-
-
-def test_without_settings_the_sequence_estimator_is_the_model():
-    x, y, _ = sequences(samples=10)
-    model = LiftedRNN(1, [50], 2, seed=0, method=GaussNewton(2)).fit(x, (y == "yes").astype(int))
-    found = LiftedSequenceClassifier(max_iter=2, random_state=0).fit(x, y)
-    assert found.model_.weights[0].matrix.equal(model.weights[0].matrix)
 
 
 @pytest.mark.parametrize(

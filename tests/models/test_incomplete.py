@@ -11,14 +11,12 @@ from torch import Tensor
 
 from liftednet import load, save, to_torch
 from liftednet.activations import ReLU
-from liftednet.constraints import Budget
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import (
     FullBatch,
     Lifted,
-    LiftedClassifier,
     LiftedMLP,
     LiftedRegressor,
     Minibatch,
@@ -171,18 +169,6 @@ def test_a_killed_training_draws_the_same(tmp_path: Path) -> None:
     assert resumed.forward(gaps).equal(model().fit(gaps, target).forward(gaps))
 
 
-def test_classes_and_data_frames() -> None:
-    rows, target = related()
-    labels = np.where(target[:, 0].numpy() > 0.7, "far", "near")
-    model = LiftedClassifier((20,), missing=True, max_iter=30, random_state=0)
-    gaps = holes(rows, 0.3).numpy()
-    chances = model.fit(gaps, labels).predict_proba(gaps)
-    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-5)
-    assert model.score(gaps, labels) > 0.75
-    assert model.__sklearn_tags__().input_tags.allow_nan
-    assert not LiftedClassifier().__sklearn_tags__().input_tags.allow_nan
-
-
 def test_images_and_two_inputs() -> None:
     rows, target = related(100)
     network = Network()
@@ -194,16 +180,6 @@ def test_images_and_two_inputs() -> None:
     assert model.forward((image, rows[:, 4:])).isfinite().all()
     completed, same = model.completed((image, rows[:, 4:]))
     assert completed.shape == image.shape and same.equal(rows[:, 4:])
-
-
-def test_constraints_hold_for_the_completed_rows() -> None:
-    rows, target = related(60)
-    gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, dtype=torch.float64)
-    half = float(target.mean() / 2)
-    model.fit(gaps.double(), target.double(), constraints=[Budget(half)])
-    assert max(model.constraint_report().violations) < 1e-8
-    assert float(model.forward(gaps).mean()) == pytest.approx(half, abs=1e-6)
 
 
 def test_refusals() -> None:

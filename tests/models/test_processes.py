@@ -12,16 +12,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import DataError, Link, StateFit, lift, load, processes, shard
-from liftednet.activations import Sigmoid, Sign, Tanh
-from liftednet.divergences import joint
+from liftednet import DataError, lift, load, processes, shard
+from liftednet.activations import Sigmoid, Tanh
 from liftednet.errors import LiftedError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
-    Checkpoint,
     FullBatch,
     GaussNewton,
     LiftedClassifier,
@@ -32,7 +29,6 @@ from liftednet.models import (
 from liftednet.penalties import L1
 from liftednet.processes import Traffic
 from liftednet.solvers import base
-from liftednet.solvers.newton_states import NewtonStates
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
 
@@ -112,39 +108,8 @@ def test_the_fit_of_several_processes_is_that_of_one(work: Callable[..., Any], s
         assert [found[1] for found in other] and all(map(_same_weights, first, other))
 
 
-def _signs(rank: int, shares: tuple[int, ...]) -> Found:
-    generator, rows = torch.Generator().manual_seed(0), _own(rank, shares)
-    x = torch.randn(12, 3, dtype=torch.float64, generator=generator)
-    model = LiftedMLP((3, 4, 4, 2), Sign(), method=Minibatch(3, 6))
-    return _found(model.fit(x[rows], (x[:, 0] > 0).long()[rows]))
-
-
-def test_the_width_of_a_margin_is_that_of_all_samples() -> None:
-    [one] = in_processes(1, _signs, (12,))
-    for found in in_processes(3, _signs, SHARES[3]):
-        _alike(found, one)
-
-
 def _same_weights(found: Found, other: Found) -> bool:
     return all(a.equal(b) for a, b in zip(found[1], other[1], strict=True))
-
-
-def test_newton_steps_of_a_sample_are_its_own() -> None:
-    """So that states, solved to any tolerance, are the same however rows are divided."""
-    generator = torch.Generator().manual_seed(0)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    u, weight, loss = 3 * normal(40, 6), normal(6, 4), CrossEntropy()
-    v, solver = loss.encode(torch.arange(40) % 4, 4).double(), NewtonStates(tolerance=1e-2)
-
-    def states(rows: slice) -> Tensor:
-        link = Link(loss.divergence, weight, torch.zeros(4, dtype=torch.float64), v[rows], 5.0)
-        return solver.solve(StateFit(joint(Tanh()), u[rows], (link,))).value
-
-    whole = torch.cat([states(slice(first, first + 5)) for first in range(0, 40, 5)])
-    torch.testing.assert_close(states(slice(None)), whole, atol=1e-12, rtol=1e-12)
 
 
 def _twice(rank: int, shares: tuple[int, ...]) -> bool:
@@ -430,44 +395,6 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(
         found = in_processes(several, _kept, path, method, None, True)[0]
         assert several != 2 or _equal(found, whole)
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
-
-
-def _restarted(method: Any, path: str) -> tuple[Found, int]:
-    """Train as torchrun starts it, where one process dies the first time; count the last steps."""
-    import os
-
-    torch.set_num_threads(1)
-    if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("gloo")
-    rank, life = torch.distributed.get_rank(), os.environ.get("TORCHELASTIC_RESTART_COUNT")
-    x, y = _rows(40)
-    rows, taken = shard(len(x)), list[int]()
-    model = LiftedMLP((6, 4, 3), method=method, seed=2)
-
-    def on_step(step: Any) -> None:
-        taken.append(step.number)
-        if rank == 1 and life == "0" and step.number == 2:
-            os._exit(1)
-
-    kept = Checkpoint(path, seconds=0.0)
-    model.fit(x[rows], y[rows], checkpoint=kept, resume=True, on_step=on_step)
-    return _found(model), taken[0]
-
-
-@pytest.mark.parametrize("method", [FullBatch(4, extrapolation=False), Minibatch(4, 10)])
-def test_elastic_restart_goes_on_from_the_checkpoint(
-    tmp_path: Any, method: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Else the processes that are started again may find the addresses of those that are gone.
-    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    config = LaunchConfig(
-        1, 1, 2, run_id="dies once", rdzv_backend="c10d", rdzv_endpoint="localhost:0",
-        max_restarts=1, monitor_interval=0.1, start_method="fork",
-    )  # fmt: skip
-    found = elastic_launch(config, _restarted)(method, str(tmp_path / "restarted"))
-    whole, first = in_processes(2, lambda _, *x: _restarted(*x), method, str(tmp_path / "whole"))[0]
-    assert first == 0 and all(begun >= 1 for _, begun in found.values())
-    assert _equal(found[0][0], whole) and _same_weights(found[0][0], found[1][0])
 
 
 def _trained(rank: int, size: int, port: int, folder: str) -> str:

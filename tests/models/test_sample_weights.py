@@ -21,7 +21,6 @@ from liftednet.models import (
     Minibatch,
     Network,
 )
-from liftednet.solvers import solve
 
 WEIGHTS = torch.tensor([0, 1, 2, 3, 1, 0, 2, 5, 1, 1] * 2, dtype=torch.float64)
 REPEATED = torch.repeat_interleave(torch.arange(20), WEIGHTS.long())
@@ -98,13 +97,6 @@ def test_steps_of_batches_count_them(loss):
         torch.testing.assert_close(one.matrix, other.matrix, rtol=1e-7, atol=1e-9)
 
 
-def test_batches_of_patches_count_them():
-    x, method = rows(1, 6, 1), Minibatch(3, batch_size=100)
-    weighed = convolutional("tight", method).fit(x, LABELS, sample_weight=WEIGHTS)
-    plain = convolutional("tight", method).fit(x[REPEATED], LABELS[REPEATED])
-    torch.testing.assert_close(weighed.weights[0].matrix, plain.weights[0].matrix)
-
-
 def test_batches_of_sequences_count_them():
     x, method = rows(7, 2), Minibatch(3, batch_size=100)
     model = LiftedRNN(2, 4, 3, lam=0.5, divergence="tight", method=method)
@@ -120,13 +112,6 @@ def test_weighted_steps_do_not_follow_rounding_where_inputs_have_a_low_rank():
     weighed = build().fit(x, LABELS, sample_weight=WEIGHTS).weights
     repeated = build().fit(x[REPEATED], LABELS[REPEATED]).weights
     torch.testing.assert_close(weighed[0].matrix, repeated[0].matrix, rtol=1e-7, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", ["weights 1", "weights 3"])
-def test_the_weight_fit_states_them_in_cvxpy(name):
-    model = mlp("tight", EXACT).fit(rows(6), LABELS, sample_weight=WEIGHTS)
-    fit = model.subproblem(name)
-    assert solve(fit).objective == pytest.approx(solve(fit, "reference").objective, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -215,20 +215,6 @@ def test_a_loaded_model_is_trained_on_from_its_weights(plain, data, tmp_path):
     assert fresh.trace.start == pytest.approx(loaded.trace.start, rel=1e-6)
 
 
-def test_the_architecture_can_be_read_without_liftednet(plain, tmp_path) -> None:
-    with safe_open(save(plain, tmp_path / "model"), framework="np") as file:
-        metadata, names = file.metadata(), set(file.keys())
-    about = json.loads(metadata["model"])["architecture"]
-    assert about["sizes"] == [5, 6, 3]
-    assert about["activations"] == [{"name": "Tanh", "parameters": {}}]
-    assert (about["loss"]["name"], about["divergence"], about["dtype"]) == (
-        "CrossEntropy",
-        "tight",
-        None,  # that of X; the weights are float32
-    )
-    assert names == {"weight.1", "bias.1", "weight.2", "bias.2"}
-
-
 ARCHIVES = Path(__file__).with_name("archives")
 ANSWERS = "answers.safetensors"
 

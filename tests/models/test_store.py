@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import DataError, DeclarationError, load, save, shard
+from liftednet import DataError, DeclarationError
 from liftednet.losses import SquaredError
-from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, Minibatch, data
+from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, data
 from tests.models.registry import GRAPHS
-from tests.models.together import in_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 
@@ -107,58 +106,6 @@ def test_states_need_no_memory(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", x)
     assert _in_fresh_process(_limited, str(tmp_path), str(tmp_path)) == "fitted"
     assert _in_fresh_process(_limited, str(tmp_path), None) != "fitted"
-
-
-def _held_out(folder: str) -> str:
-    """Train on batches, a part held out, where there is memory for less than a copy of the rows."""
-    data._ENTRIES = 300_000
-    torch.set_num_threads(1)
-    x = np.load(f"{folder}/x.npy", mmap_mode="r")
-    labels = np.arange(len(x)) % 2
-    method = Minibatch(1, 500, validation=0.4)
-    LiftedMLP((400, 3, 2), method=method).fit(np.array(x[:50]), labels[:50])
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    limit = int(status.split("VmData:")[1].split()[0]) * 1024 + 40 * 2**20
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    model = LiftedMLP((400, 3, 2), method=method)
-    try:
-        model.fit(x, labels)
-    except (MemoryError, RuntimeError) as error:
-        return type(error).__name__
-    assert model.trace is not None and model.trace.steps[-1].validation is not None
-    return "fitted"
-
-
-def test_minibatches_and_validation_copy_nothing(tmp_path: Path) -> None:
-    """There are 80 MB of inputs, 32 of them held out, which are standardized."""
-    if not Path("/proc/self/status").exists():
-        pytest.skip("asks Linux what memory there is")
-    x = np.random.default_rng(0).normal(size=(50_000, 400)).astype(np.float32)
-    np.save(tmp_path / "x.npy", x)
-    assert _in_fresh_process(_held_out, str(tmp_path)) == "fitted"
-
-
-def _shared(rank: int, folder: str) -> list[torch.Tensor]:
-    x, y = _regression()
-    rows = shard(len(x))
-    method = FullBatch(2, store=folder, extrapolation=False, tolerance=1e-10)
-    model = LiftedMLP((6, 7, 2), loss=SquaredError(), divergence="joint", method=method)
-    return [layer.stacked() for layer in model.fit(x[rows], y[rows]).weights]
-
-
-def test_several_processes_have_stores_of_their_own(tmp_path: Path) -> None:
-    [one] = in_processes(1, _shared, str(tmp_path))
-    for found in in_processes(2, _shared, str(tmp_path)):
-        torch.testing.assert_close(found, one, atol=1e-6, rtol=1e-6)
-
-
-def test_a_model_with_a_store_is_kept_in_a_file(tmp_path: Path) -> None:
-    x, y = _regression()
-    model = LiftedMLP((6, 4, 2), loss=SquaredError(), method=FullBatch(1, store=tmp_path))
-    save(model.fit(x, y), tmp_path / "model.safetensors")
-    again = load(tmp_path / "model.safetensors")
-    assert again.method == FullBatch(1, store=str(tmp_path))
-    torch.testing.assert_close(again.scores(x), model.scores(x))
 
 
 def test_what_a_store_cannot_hold_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from liftednet import __version__, load
 from liftednet.command import app
-from liftednet.losses import Huber, Quantile
 from liftednet.models import Minibatch
 
 DECLARED = '''
@@ -133,15 +132,6 @@ def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "loss"), [("huber:0.5", Huber(0.5)), ("quantile:0.9", Quantile(0.9))]
-)
-def test_train_takes_robust_losses_and_their_numbers(here, name, loss) -> None:
-    result = call("train", "line.npz", "--hidden", "5", "--loss", name, "--max-iter", "1")
-    assert result.exit_code == 0, result.output
-    assert repr(load("model.safetensors").loss) == repr(loss)
-
-
-@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["line.npz", "--loss", "huber:wide"], "a number behind a colon"),
@@ -203,25 +193,10 @@ def test_train_hands_on_what_is_asked_for(here) -> None:
     assert model.method == Minibatch(epochs=2, batch_size=7)
 
 
-def test_a_training_that_is_done_is_shown_as_done(here) -> None:
-    order = ("train", "data.npz", "--hidden", "4", "--max-iter", "3", "--checkpoint", "kept")
-    first, again = call(*order).stdout, call(*order, "--resume").stdout
-    for shown in (first, again):
-        assert "3 of 3" in shown
-        assert "nan" not in shown
-    assert first.splitlines()[-2:] == again.splitlines()[-2:]
-
-
 def test_the_package_runs_as_a_module() -> None:
     line = [sys.executable, "-m", "liftednet", "--version"]
     found = subprocess.run(line, capture_output=True, text=True, check=True)
     assert found.stdout == f"liftednet {__version__}\n"
-
-
-def test_mnist_that_is_not_there_is_one_line(monkeypatch, tmp_path) -> None:
-    monkeypatch.setenv("LIFTEDNET_DATA", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "mnist" in refused("train", "mnist")
 
 
 def test_help_is_quick_to_import() -> None:

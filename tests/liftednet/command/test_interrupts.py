@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
-
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -15,23 +9,7 @@ from typer.testing import CliRunner
 from liftednet import load
 from liftednet.command import app
 from liftednet.models import Lifted
-from liftednet.models.methods import descent, minibatch
-
-SLOW = """
-import pathlib, time
-from liftednet import Activation
-
-class Slow(Activation):
-    seen = 0
-
-    def forward(self, u):
-        if len(u) > 30:  # of an epoch, which is one batch
-            Slow.seen += 1
-            if Slow.seen > 20:  # those before training are fewer
-                pathlib.Path("running").touch()
-                time.sleep(0.05)
-        return u / (1 + u.abs())
-"""
+from liftednet.models.methods import minibatch
 
 
 @pytest.fixture
@@ -40,7 +18,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     x = np.random.default_rng(0).normal(size=(60, 4))
     np.savez(tmp_path / "data.npz", X=x, y=np.arange(60) % 3)
-    (tmp_path / "slow_declared.py").write_text(SLOW)
     return tmp_path
 
 
@@ -93,14 +70,6 @@ def test_after_an_epoch_the_model_of_then_is_saved(here, monkeypatch):
     assert "trained on data.npz, 45 samples, 2 of 7 epochs" in shown
 
 
-def test_the_bar_shows_the_sweeps_that_are_finished(here, monkeypatch):
-    monkeypatch.setattr(descent, "_update", interrupting(descent._update, 9))
-    result = train("--method", "full", "--max-iter", "3", "--hidden", "4")  # of three blocks each
-    assert result.exit_code == 130
-    assert "2 of 3 " in result.stdout and "3 of 3" not in result.stdout
-    assert "interrupted after 2 of 3 sweeps" in result.stdout
-
-
 def test_the_same_command_goes_on_from_its_checkpoint(here, monkeypatch):
     given = ["--method", "minibatch", "--max-iter", "5", "--checkpoint", "kept"]
     with monkeypatch.context() as patch:
@@ -117,24 +86,3 @@ def test_an_interrupt_outside_of_the_training_is_one_line(here, monkeypatch):
     monkeypatch.setattr("liftednet.command.train.read_table", interrupting(None, 1))
     result = train()
     assert (result.exit_code, result.stderr) == (130, "liftednet: interrupted.\n")
-
-
-def test_a_signal_ends_a_real_training(here):
-    line = "train data.npz --activation slow_declared:Slow --method minibatch --max-iter 100000"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "liftednet", *line.split()],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell that runs the tests in the background has told them to ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    while not (here / "running").exists() and process.poll() is None:
-        time.sleep(0.05)
-    os.kill(process.pid, signal.SIGINT)
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "of 100000 epochs: the model of then is saved to model.safetensors" in output
-    assert "Traceback" not in errors
-    assert "Traceback" not in output
-    assert (here / "model.safetensors").exists()

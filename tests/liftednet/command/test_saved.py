@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import errno
 import io
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,14 +115,6 @@ def test_predictions_are_written_to_a_file(here):
         "predict", "iris.st", "iris.csv", "--output", "p.csv"
     )
     assert (here / "p.csv").read_text() == done("predict", "iris.st", "iris.csv")
-
-
-def test_a_disk_that_fills_is_one_line(here, monkeypatch):
-    def full(*given: object, **options: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(csv, "writer", full)
-    assert "No space left on device" in refused("predict", "iris.st", "iris.csv")
 
 
 def test_several_outputs_are_several_columns(here):
