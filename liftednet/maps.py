@@ -8,7 +8,7 @@ all units share, a diagonal, entries that are only moved; the rest is composed o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -72,24 +72,16 @@ class LinearMap(ABC):
         exact = self.double()
         return torch.stack([exact.apply(e.view(like.shape)).flatten() for e in basis], 1)
 
-    def data(self, like: Tensor) -> dict[str, Tensor]:
-        """Return what stands in the CVXPY expression, by name."""
-        return {"matrix": self.matrix(like)}
-
-    def expression(self, v: Expression, parameters: Mapping[str, Any], shape: Any) -> Expression:
+    def expression(self, v: Expression, like: Tensor, shape: Any) -> Expression:
         """Return A v in CVXPY.
 
         Args:
             v: (rows, columns), a variable of two axes.
-            parameters: for `data`, by its names.
+            like: a tensor of the shape of v.
             shape: of the result, (rows, columns).
         """
-        flat = parameters["matrix"] @ cp.vec(v, order="C")
+        flat = self.matrix(like).cpu().numpy() @ cp.vec(v, order="C")
         return cp.reshape(flat, shape, order="C")
-
-    def signature(self) -> Hashable:
-        """Return what two maps must share to share one CVXPY expression."""
-        return type(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,13 +135,9 @@ class Times(LinearMap):
         """Return the map in float64."""
         return Times(self.weight.double())
 
-    def data(self, like: Tensor) -> dict[str, Tensor]:
-        """Return W."""
-        return {"weight": self.weight}
-
-    def expression(self, v: Expression, parameters: Mapping[str, Any], shape: Any) -> Expression:
+    def expression(self, v: Expression, like: Tensor, shape: Any) -> Expression:
         """Return v W in CVXPY."""
-        return v @ parameters["weight"]
+        return v @ self.weight.detach().double().cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,13 +169,10 @@ class Rows(LinearMap):
         """Return the map itself: sums over samples are in float64."""
         return self
 
-    def data(self, like: Tensor) -> dict[str, Tensor]:
-        """Return [X, 1]."""
-        return {"inputs": torch.cat([rows.clone() for _, rows in self.design.rows()])}
-
-    def expression(self, v: Expression, parameters: Mapping[str, Any], shape: Any) -> Expression:
+    def expression(self, v: Expression, like: Tensor, shape: Any) -> Expression:
         """Return [X, 1] [W; b] in CVXPY."""
-        return parameters["inputs"] @ v
+        rows = torch.cat([part.clone() for _, part in self.design.rows()])
+        return rows.double().cpu().numpy() @ v
 
 
 @dataclass(frozen=True, eq=False)

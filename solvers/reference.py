@@ -35,20 +35,11 @@ _AT_REST = 1e-10  # a residual that no backend betters
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A formulation and the signature of the problems that it serves."""
-
-    formulation: Formulation
-    signature: Any
-
-
-@dataclass(frozen=True)
-class Reference(Solver[Fit[Any], Any, Compiled]):
-    """States the problem in CVXPY, compiles it once, and solves it for each new data.
+class Reference(Solver[Fit[Any], Any, None]):
+    """States the problem in CVXPY, and has it solved there.
 
     A start that is solved to 1e-10 is returned as it is, without CVXPY, and a start that is better
-    than CVXPY's value in objective and residual is kept. CVXPY itself takes no start; on new data
-    of a compiled problem OSQP and SCS go on from their last solution.
+    than CVXPY's value in objective and residual is kept. CVXPY itself takes no start.
 
     Attributes:
         backend: OSQP, CLARABEL, SCS or another installed CVXPY solver; None takes OSQP for
@@ -78,8 +69,8 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         """Return None: whatever can be stated can be solved."""
         return None
 
-    def prepare(self, problem: Fit[Any], previous: Compiled | None = None) -> Compiled:
-        """Return the problem's formulation, the previous one where only the data changed.
+    def _stated(self, problem: Fit[Any]) -> Formulation:
+        """Return the problem's formulation.
 
         Raises:
             DeclarationError: the activation lacks what the formulation needs, or what was declared
@@ -91,14 +82,10 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
                 f", and {processes.size()} share them: take penalties and activations that a "
                 "solver of this library serves."
             )
-        if previous is not None and previous.signature == problem.signature():
-            return previous
         with stating(f"this {type(problem).__name__}"):
-            return Compiled(problem.formulate(), problem.signature())
+            return problem.formulate()
 
-    def solve(
-        self, problem: Fit[Any], start: Any = None, cache: Compiled | None = None
-    ) -> Solution[Any]:
+    def solve(self, problem: Fit[Any], start: Any = None, cache: None = None) -> Solution[Any]:
         """Return CVXPY's solution, or the start where that is at least as good.
 
         Raises:
@@ -109,28 +96,22 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         began = None if start is None else self._of_start(problem, start)
         if began is not None and began.residual <= _AT_REST:
             return began
-        cache = self.prepare(problem, cache)
-        started = time.perf_counter()
-        failure = self._filled_and_run(problem, cache.formulation)
+        formulation, started = self._stated(problem), time.perf_counter()
+        failure = self._run(problem, formulation.problem)
         seconds = time.perf_counter() - started
-        found = self._judge(problem, cache.formulation, seconds, failure)
+        found = self._judge(problem, formulation, seconds, failure)
         better = began is not None and began.residual < found.residual  # NaN where it has none
         if began is None or not better or began.objective > found.objective:
             return found
         return replace(began, iterations=found.iterations, seconds=seconds)
 
-    def value(self, problem: Fit[Any], cache: Compiled | None = None) -> Any:
+    def value(self, problem: Fit[Any], cache: None = None) -> Any:
         """Return CVXPY's solution, and leave out the certificate, which is a problem of its own."""
-        cache = self.prepare(problem, cache)
-        failure = self._filled_and_run(problem, cache.formulation)
+        formulation = self._stated(problem)
+        failure = self._run(problem, formulation.problem)
         if failure is not None:
-            return self._judge(problem, cache.formulation, 0.0, failure).value
-        return problem.read(cache.formulation)
-
-    def _filled_and_run(self, problem: Fit[Any], formulation: Formulation) -> str | None:
-        with stating(f"this {type(problem).__name__}"):
-            problem.fill(formulation)
-            return self._run(formulation.problem)
+            return self._judge(problem, formulation, 0.0, failure).value
+        return problem.read(formulation)
 
     def _of_start(self, problem: Fit[Any], start: Any) -> Solution[Any]:
         """Return a start as a solution, as the problem judges it."""
@@ -146,7 +127,7 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
             return self.tolerance
         return max(_GOAL, default_tolerance(problem.like().dtype))
 
-    def _run(self, statement: cp.Problem) -> str | None:
+    def _run(self, problem: Fit[Any], statement: cp.Problem) -> str | None:
         """Solve by the first backend that can, and return what went wrong, if anything."""
         if self.backend and self.backend not in cp.installed_solvers():
             raise DeclarationError(
@@ -161,7 +142,8 @@ class Reference(Solver[Fit[Any], Any, Compiled]):
         ]
         failure = None
         for backend, options in attempts:
-            failure = _attempt(statement, backend, options)
+            with stating(f"this {type(problem).__name__}"):
+                failure = _attempt(statement, backend, options)
             if failure is None:
                 break
         return failure

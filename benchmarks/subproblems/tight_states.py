@@ -95,13 +95,11 @@ def _bounded(problem: StateFit, samples: int, tolerance: float) -> Callable[[], 
 
 
 def _resolved(problem: StateFit, samples: int, tolerance: float) -> Callable[[], Tensor]:
-    row = problem.rows(slice(0, 1))
-    formulation = row.formulate()
     names = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
 
     def one(i: int) -> Tensor:
         current = problem.rows(slice(i, i + 1))
-        current.fill(formulation)
+        formulation = current.formulate()
         formulation.problem.solve(cp.CLARABEL, **dict.fromkeys(names, tolerance))
         return current.read(formulation)
 

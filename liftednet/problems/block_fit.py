@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +19,7 @@ from liftednet.problems.fit import (
     Link,
     Measure,
     Statement,
-    parameter,
+    constant,
     rounding,
 )
 from liftednet.problems.priors import PenalizedWeights, Prior
@@ -74,7 +74,7 @@ class BlockFit(Fit[Any]):
         """Whether it is convex, as it is without a tight link of v to itself."""
         return self.own is None or self.own.divergence.quadratic
 
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+    def prior(self, v: Expression) -> Statement:
         """Return g(v) - <p, v>, and the link of v to itself, in CVXPY.
 
         Raises:
@@ -82,44 +82,18 @@ class BlockFit(Fit[Any]):
         """
         value, constraints = self.block.stated(v)
         if self.own is not None:
-            value = self._own_stated(v, parameters, constraints)
+            value = self._own_stated(v, self.own, constraints)
         if self.linear is not None:
-            rows = tuple(self.linear.flatten(0, -2).shape)
-            value -= cp.sum(cp.multiply(parameter("linear", rows, parameters), v))
+            value -= cp.sum(cp.multiply(constant(self.linear.flatten(0, -2)), v))
         return value, constraints
 
-    def _own_stated(
-        self, v: Expression, parameters: dict[str, Any], constraints: list[Any]
-    ) -> Expression:
+    def _own_stated(self, v: Expression, own: Link, constraints: list[Any]) -> Expression:
         """Return lam D(S v, u), in place of g: it is convex in both only as a whole."""
-        assert self.own is not None  # asked by the caller
-        u = cp.Variable(self.own.shape, name="own pre_activation")
-        offset = parameter("own offset", self.own.shape, parameters)
-        matrix = parameter("own matrix", tuple(self._own_matrix.shape), parameters)
-        choice = parameter("own choice", tuple(self._choice.shape), parameters)
-        flat = cp.vec(v, order="C")
-        constraints.append(u == cp.reshape(matrix @ flat, self.own.shape, order="C") + offset)
-        states = cp.Variable(self.own.shape, name="own states")
-        constraints.append(states == cp.reshape(choice @ flat, self.own.shape, order="C"))
-        return self.own.lam * self.own.divergence.joint_term(states, u)
-
-    @cached_property
-    def _own_matrix(self) -> Tensor:
-        assert self.own is not None  # asked by the caller
-        return self.own.map.matrix(self.like())
-
-    @cached_property
-    def _choice(self) -> Tensor:
-        matrix: Tensor = self.chosen.matrix(self.like())
-        return matrix
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return p and what the link of v to itself is made of."""
-        data = {} if self.linear is None else {"linear": self.linear.flatten(0, -2)}
-        if self.own is not None:
-            data["own matrix"], data["own choice"] = self._own_matrix, self._choice
-            data["own offset"] = self.own.offset.expand(self.own.shape)
-        return data
+        u, states = (cp.Variable(own.shape, name=name) for name in ("own pre_activation", "own"))
+        above = own.map.expression(v, self.like(), own.shape)
+        constraints.append(u == above + constant(own.offset.expand(own.shape)))
+        constraints.append(states == self.chosen.expression(v, self.like(), own.shape))
+        return own.lam * own.divergence.joint_term(states, u)
 
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where data are NaN, infinite, or make the problem unbounded."""
@@ -132,11 +106,6 @@ class BlockFit(Fit[Any]):
     def _shared(self) -> bool:
         """Whether v is one for all samples, whose terms are then sums over processes."""
         return isinstance(self.block, PenalizedWeights)
-
-    def signature(self) -> Hashable:
-        """Return what two problems must share to share one formulation."""
-        own = None if self.own is None else self.own.signature()
-        return super().signature(), own, self.linear is None
 
     @cached_property
     def smoothness(self) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -213,13 +213,10 @@ class ConstrainedFit(Fit[Any]):
         block: Prior = self.fit.block
         return block
 
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
-        """Return that of the fit."""
-        return self.fit.prior(v, parameters)
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return those of the fit."""
-        return self.fit.prior_data()
+    def prior(self, v: Expression) -> Statement:
+        """Return what the fit says of itself, without the constraints."""
+        found: Statement = self.fit.prior(v)
+        return found
 
     def formulate(self) -> ConstrainedFormulation:
         """Return the fit in CVXPY with its constraints."""
@@ -231,11 +228,7 @@ class ConstrainedFit(Fit[Any]):
         declared = tuple(one.stated(u) for one, known in pairs if known is None)
         held = [x for x in linear if x.size] + [x for group in declared for x in group]
         problem = cp.Problem(inner.problem.objective, [*inner.problem.constraints, *held])
-        return ConstrainedFormulation(problem, inner.parameters, inner.variables, linear, declared)
-
-    def fill(self, formulation: Formulation) -> None:
-        """Put the data into the parameters of a formulation of the same signature."""
-        self.fit.fill(formulation)
+        return ConstrainedFormulation(problem, inner.variables, linear, declared)
 
     def read_duals(self, formulation: Formulation) -> Prices:
         """Return the prices of a solved formulation, for each constraint in its shape."""
@@ -251,10 +244,6 @@ class ConstrainedFit(Fit[Any]):
             for group in formulation.declared
         ]
         return self.split(flat, found)
-
-    def signature(self) -> Hashable:
-        """Return the signature of the fit, and the constraints."""
-        return ConstrainedFit, self.fit.signature(), self.constraints
 
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where the data of the fit are bad."""

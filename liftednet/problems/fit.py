@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,11 +79,10 @@ def measured(
 
 @dataclass(frozen=True)
 class Formulation:
-    """A subproblem as a CVXPY problem whose data are parameters (DPP).
+    """A subproblem as a CVXPY problem.
 
     Attributes:
-        problem: the CVXPY problem, compiled once by CVXPY on its first solve.
-        parameters: the data, by name.
+        problem: the CVXPY problem.
         variables: the unknowns, by name.
 
     Example:
@@ -93,19 +91,12 @@ class Formulation:
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> stated = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]])).formulate()
-        >>> stated.problem.is_dpp(), sorted(stated.parameters), sorted(stated.variables)
-        (True, ['pre_activation'], ['states'])
+        >>> stated.problem.is_dcp(), sorted(stated.variables)
+        (True, ['states'])
     """
 
     problem: cp.Problem
-    parameters: dict[str, cp.Parameter]
     variables: dict[str, cp.Variable]
-
-
-def to_numpy(value: Tensor) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return a tensor as a float64 numpy array."""
-    array: np.ndarray[Any, np.dtype[np.float64]] = value.detach().double().cpu().numpy()
-    return array
 
 
 def require_bounded(name: str, divergence: Divergence, target: Tensor) -> None:
@@ -214,12 +205,6 @@ class Link:
         rows = self.divergence.link_values(u, self.target)
         return self.lam * (self.weights.to(rows) * rows).sum()
 
-    def signature(self) -> Hashable:
-        """Return what two links must share to share one formulation."""
-        kind = tuple(self.weight.shape) if isinstance(self.weight, Tensor) else self.map.signature()
-        weights = None if self.weights is None else self.weights.cpu().numpy().tobytes()
-        return kind, tuple(self.target.shape), self.divergence, self.lam, weights
-
     def require(self, which: str, samples: int, units: int, like: Tensor) -> None:
         """Raise `DataError` or `DeclarationError` where it does not fit states.
 
@@ -314,13 +299,9 @@ class Fit(ABC, Generic[Value]):
         """Return a tensor of the shape of v."""
         return self.block.like()
 
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
-        """Return g(v) - <p, v> and its constraints in CVXPY; parameters are added by name."""
+    def prior(self, v: Expression) -> Statement:
+        """Return g(v) - <p, v> and its constraints in CVXPY."""
         return self.block.stated(v)
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return the data of g and p, by the names of their parameters."""
-        return {}
 
     def read(self, formulation: Formulation) -> Value:
         """Return the value of a solved formulation, on the problem's type and device."""
@@ -354,53 +335,20 @@ class Fit(ABC, Generic[Value]):
         """Return what `measure` does, of a value and its duals."""
         return self.measure(value)
 
-    def signature(self) -> Hashable:
-        """Return what two problems must share to share one formulation."""
-        links = tuple(link.signature() for link in self.terms_above)
-        return type(self), self.block.signature(), links
-
     def formulate(self) -> Formulation:
-        """Return the problem in CVXPY, its parameters filled with the data.
-
-        Every A v + c is a variable of its own, so that it is DPP.
-        """
+        """Return the problem in CVXPY; every A v + c is a variable of its own."""
         v, variables = self.unknown()
-        parameters: dict[str, cp.Parameter] = {}
-        objective, constraints = self.prior(v, parameters)
+        objective, constraints = self.prior(v)
         for number, link in enumerate(self.terms_above):
-            value, coupling = self._stated(number, link, v, parameters)
-            objective += value
-            constraints = [*constraints, coupling]
-        problem = cp.Problem(cp.Minimize(objective), constraints)
-        formulation = Formulation(problem, parameters, variables)
-        self.fill(formulation)
-        return formulation
-
-    def _stated(
-        self, number: int, link: Link, v: Expression, parameters: dict[str, Any]
-    ) -> tuple[Expression, Constraint]:
-        u = cp.Variable(link.shape, name=f"pre_activation {number}")
-        offset = parameter(f"offset {number}", link.shape, parameters)
-        target = parameter(f"target {number}", tuple(link.target.shape), parameters)
-        named = {
-            name: parameter(f"{name} {number}", tuple(value.shape), parameters)
-            for name, value in link.map.data(self.like()).items()
-        }
-        above = link.map.expression(v, named, link.shape)
-        return link.lam * _summed(link, u, target), u == above + offset
-
-    def fill(self, formulation: Formulation) -> None:
-        """Put the data into the parameters of a formulation of the same signature."""
-        for name, value in self.prior_data().items():
-            formulation.parameters[name].value = to_numpy(value)
-        for number, link in enumerate(self.terms_above):
-            for name, value in link.map.data(self.like()).items():
-                formulation.parameters[f"{name} {number}"].value = to_numpy(value)
-            formulation.parameters[f"offset {number}"].value = to_numpy(
-                link.offset.expand(link.shape)
-            )
-            target = link.divergence.nearest_target(link.target.double())
-            formulation.parameters[f"target {number}"].value = to_numpy(target)
+            u = cp.Variable(link.shape, name=f"pre_activation {number}")
+            above = link.map.expression(v, self.like(), link.shape)
+            # A float32 row of the simplex sums to 1 within 1e-7 only, which an interior-point
+            # method takes for an unbounded problem.
+            target = constant(link.divergence.nearest_target(link.target.double()))
+            objective += link.lam * _summed(link, u, target)
+            offset = constant(link.offset.expand(link.shape))
+            constraints = [*constraints, u == above + offset]
+        return Formulation(cp.Problem(cp.Minimize(objective), constraints), variables)
 
 
 def _summed(link: Link, u: Expression, target: Expression) -> Expression:
@@ -413,12 +361,9 @@ def _summed(link: Link, u: Expression, target: Expression) -> Expression:
     )
 
 
-def parameter(
-    name: str, shape: tuple[int, ...], parameters: dict[str, Any], **options: Any
-) -> cp.Parameter:
-    """Return a CVXPY parameter of a name, which is kept by it."""
-    parameters[name] = cp.Parameter(shape, name=name, **options)
-    return parameters[name]
+def constant(value: Tensor) -> cp.Constant:
+    """Return a tensor in CVXPY."""
+    return cp.Constant(value.detach().double().cpu().numpy())
 
 
 def rounding(sizes: Tensor) -> Tensor:

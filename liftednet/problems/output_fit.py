@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -13,15 +13,14 @@ from torch import Tensor
 from liftednet import quicker
 from liftednet.divergences import Divergence, Raw, require_divergence
 from liftednet.errors import DataError, DeclarationError
-from liftednet.lazy import cvxpy as cp
 from liftednet.losses import OutputLoss
 from liftednet.problems.fit import (
     Fit,
     Link,
     Measure,
     Statement,
+    constant,
     measured,
-    parameter,
 )
 from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
@@ -105,27 +104,17 @@ class OutputFit(Fit[Tensor]):
         """None: nothing stands above an output."""
         return ()
 
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+    def prior(self, v: Expression) -> Statement:
         """Return loss(Y, Z) + lam [Phi(Z) - <Z, U>] and the domain of Phi."""
-        shape = tuple(self.target.shape)
-        u = parameter("pre_activation", shape, parameters)
-        y = parameter("target", shape, parameters, nonneg=self.loss.nonnegative_target)
+        u, y = constant(self.pre_activation), constant(self.target)
         value = self.loss.expression(y, v) + self.lam * self.divergence.state_term(v, u)
         return value, self.divergence.activation.domain(v)
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return Y and U."""
-        return {"target": self.target, "pre_activation": self.pre_activation}
 
     @cached_property
     def block(self) -> BoxedStates:
         """Lam Phi of Z."""
         shape = tuple(self.target.shape)
         return BoxedStates(self.divergence, self.lam, shape, None, self.pre_activation)
-
-    def signature(self) -> Hashable:
-        """Return what two problems must share to share one formulation."""
-        return super().signature(), self.loss
 
     def measure(self, value: Tensor) -> Measure:
         """Return the objective and the relative KKT residual at Z, in float64.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,11 +97,6 @@ class BoxedStates:
         found = torch.from_numpy(formulation.variables["states"].value)
         return self._counted(self.divergence.activation.project(found).view(self.shape))
 
-    def signature(self) -> Hashable:
-        """Return shape, divergence and lam; steps that count are part of the statement."""
-        mask = None if self.counted is None else self.counted.cpu().numpy().tobytes()
-        return BoxedStates, self.shape, self.divergence, self.lam, mask
-
 
 @dataclass(frozen=True, eq=False)
 class PenalizedWeights:
@@ -167,11 +161,6 @@ class PenalizedWeights:
         """Return [W; b] of a solved formulation."""
         parts = [torch.from_numpy(variable.value) for variable in formulation.variables.values()]
         return torch.cat(parts)
-
-    def signature(self) -> Hashable:
-        """Return shapes and penalty."""
-        bias = self.weights.bias is not None
-        return PenalizedWeights, tuple(self.weights.matrix.shape), bias, self.penalty
 
 
 Prior = BoxedStates | PenalizedWeights

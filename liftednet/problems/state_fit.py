@@ -14,15 +14,14 @@ from liftednet import quicker
 from liftednet.activation import Activation
 from liftednet.divergences import Divergence, Raw, require_divergence, within
 from liftednet.errors import DeclarationError
-from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Times
 from liftednet.problems.fit import (
     Fit,
     Link,
     Measure,
     Statement,
+    constant,
     measured,
-    parameter,
 )
 from liftednet.problems.priors import BoxedStates, in_float64
 from liftednet.samples import row_chunks
@@ -117,15 +116,10 @@ class StateFit(Fit[Tensor]):
         """Whether every link is a matrix that all samples share."""
         return all(isinstance(link.map, Times) for link in self.links)
 
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+    def prior(self, v: Expression) -> Statement:
         """Return lam [Phi(Z) - <Z, U>] and the domain of Phi."""
-        u = parameter("pre_activation", tuple(self.pre_activation.shape), parameters)
         domain = self.divergence.activation.domain(v)
-        return self.lam * self.divergence.state_term(v, u), domain
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return U."""
-        return {"pre_activation": self.pre_activation}
+        return self.lam * self.divergence.state_term(v, constant(self.pre_activation)), domain
 
     @cached_property
     def block(self) -> BoxedStates:

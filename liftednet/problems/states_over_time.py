@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
@@ -13,7 +13,6 @@ from torch import Tensor
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.time import advanced, delayed, steps_before
-from liftednet.lazy import cvxpy as cp
 from liftednet.maps import Composed, Moved, Times
 from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.fit import (
@@ -356,21 +355,13 @@ class StatesOverTime(Fit[Tensor]):
         """The links, at the steps that they see."""
         return self.as_block.links
 
-    def prior(self, v: Expression, parameters: dict[str, cp.Parameter]) -> Statement:
+    def prior(self, v: Expression) -> Statement:
         """Return lam sum_t D(Z_t, Z_{t-1} W + D_t) and the domain of Phi.
 
         Raises:
             DeclarationError: D is tight, and so not convex in all steps together.
         """
-        return self.as_block.prior(v, parameters)
-
-    def prior_data(self) -> dict[str, Tensor]:
-        """Return the drive, and the matrices of the recurrence and of the choice of steps."""
-        return self.as_block.prior_data()
-
-    def signature(self) -> Hashable:
-        """Return what two problems must share to share one formulation."""
-        return StatesOverTime, self.as_block.signature()
+        return self.as_block.prior(v)
 
 
 class Linearized:

@@ -7,7 +7,7 @@ gradient of these links; what the divergence then asks of U is passed on to the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,7 +45,6 @@ from ..forward_pass import Rule, Rules, Values, passed_forward
 # From this lam on target - state, of the size of g / lam, cancels in float32.
 _CANCELS = 1e3
 _MARGIN_WIDTH = 0.6  # of a margin that has no scale, in root mean squares of u
-_PREPARED = 8  # sizes of batches for which a problem of output states stays compiled
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,6 @@ class BatchGradients:
         """Take a network, and the type of the products of layers, None for that of the data."""
         self.structure, self._precision = structure, precision
         self._chained = precision is None and _is_chain(structure)
-        self._prepared: dict[Hashable, Any] = {}
 
     def counts(self, batch: Data) -> Counts:
         """Return what counts; lengths are known on the CPU, so that nobody waits for them."""
@@ -342,13 +340,9 @@ class BatchGradients:
         return rows, lam * (divergence.link_gradient(u) - states)
 
     def _solved(self, fit: OutputFit) -> Tensor:
-        """Return the output states of a batch; what is compiled for its size is kept."""
-        solver, kind = choose(fit), fit.signature()
-        cache = solver.prepare(fit, self._prepared.pop(kind, None))
-        self._prepared[kind] = cache  # the latest last
-        if len(self._prepared) > _PREPARED:
-            del self._prepared[next(iter(self._prepared))]
-        states: Tensor = solver.value(fit, cache)
+        """Return the output states of a batch."""
+        solver = choose(fit)
+        states: Tensor = solver.value(fit, solver.prepare(fit))
         return states
 
 

@@ -157,22 +157,3 @@ def test_coupled_outputs_and_labels_are_refused() -> None:
         LiftedMLP((2, 3), (activations.Softmax(),), loss=Quantile())
     with pytest.raises(DataError, match="floating point"):
         Quantile().encode(torch.arange(3), 1)
-
-
-def test_a_declared_loss_is_compiled_once_for_each_size_of_a_batch(
-    generator: torch.Generator,
-) -> None:
-    asked = []
-
-    def counted(y: Any, z: Any) -> Any:
-        asked.append(isinstance(y, cp.Parameter))  # which only a statement to compile has
-        return huber_in_cvxpy(y, z)
-
-    x = torch.randn(25, 2, generator=generator, dtype=torch.float64)
-    model = LiftedMLP((2, 4, 1), loss=Declared(counted), method=Minibatch(5, batch_size=10))
-    trace = model.fit(x, x.prod(1)).trace
-    assert sum(asked) == 2  # of ten samples, and of five
-    right = LiftedMLP((2, 4, 1), loss=Huber(0.7), method=Minibatch(5, batch_size=10))
-    known = right.fit(x, x.prod(1)).trace
-    assert trace is not None and known is not None
-    assert trace.losses == pytest.approx(known.losses, rel=1e-6)
