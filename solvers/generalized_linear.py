@@ -79,58 +79,44 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         descent = weight_descent(problem, start or problem.zeros())
         goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
-        stand, steps, reached = self._descend(descent, goal)
+        descent, at, steps, reached = self._descend(descent, goal)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        at = stand.at
         if not reached and steps < self.max_iterations and is_small(problem):
-            at, more = dense_newton(*stand.descent.anchored(at), goal)
+            at, more = dense_newton(*descent.anchored(at), goal)
             steps += more
         value = problem.design.centered.split(at.y)
         return judged(problem, value, steps, started, tolerance, self.name, unfinished)
 
-    def _descend(self, descent: WeightDescent, goal: float) -> tuple[_Stand, int, bool]:
-        """Return where the descent ends, its steps, and whether it is known to be at its goal."""
-        stand, steps = _Stand(descent, descent.starting_point(), exact=True), 0
+    def _descend(
+        self, descent: WeightDescent, goal: float
+    ) -> tuple[WeightDescent, Point, int, bool]:
+        """Return where the descent ends, its steps, and whether it is at its goal.
+
+        The violation counts as met where the anchor is; now and then the curvature is measured
+        anew.
+        """
+        at, anchored, steps = descent.starting_point(), True, 0
         best, since, last = torch.inf, 0, 0.0
         while steps < self.max_iterations:
-            share = float(descent.violation(stand.at.gradient) / goal)
+            share = float(descent.violation(at.gradient) / goal)
             halted = (steps - since) % _HALT == _HALT - 1
-            if stand.exact:
+            if anchored:
                 last = share
                 if share <= 1:
-                    return stand, steps, True
+                    return descent, at, steps, True
             elif halted or share <= max(1, _DRIFT * last):
-                stand = _Stand(*stand.descent.anchored(stand.at), exact=True)
+                descent, at = descent.anchored(at)
+                anchored = True
                 continue
             if share < 0.9 * best:
                 best, since = share, steps
             if steps - since > _PATIENCE:
                 break
             steps += 1
-            stand = stand.moved(steps)
-        return stand, steps, False
-
-
-@dataclass(frozen=True)
-class _Stand:
-    """Where the descent stands.
-
-    Attributes:
-        descent: with its last anchor and preconditioner.
-        at: the point.
-        exact: whether the anchor is there.
-    """
-
-    descent: WeightDescent
-    at: Point
-    exact: bool
-
-    def moved(self, steps: int) -> _Stand:
-        """Return where a step leads; now and then the curvature is measured anew there."""
-        at = advance(self.descent, self.at, steps)
-        if steps == _EARLY or steps % _RENEWAL == 0:
-            return _Stand(*self.descent.renewed(at), exact=False)
-        return _Stand(self.descent, at, exact=False)
+            at, anchored = advance(descent, at, steps), False
+            if steps == _EARLY or steps % _RENEWAL == 0:
+                descent, at = descent.renewed(at)
+        return descent, at, steps, False
 
 
 @dataclass(frozen=True)

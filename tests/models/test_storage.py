@@ -29,7 +29,7 @@ from liftednet.models import (
     Network,
 )
 from liftednet.models.storage import _pack
-from liftednet.solvers import Proximal
+from liftednet.solvers import Proximal, RedBlack
 from liftednet.storage import describe, rebuild
 from tests.models.graphs import NETWORKS, fitted, residual
 
@@ -375,6 +375,15 @@ def test_learned_slopes_of_earlier_versions_are_kept(tmp_path) -> None:
         assert repr(loaded.activations[0]) == "LeakyReLU(alpha=0.3)"
         assert loaded.method == FullBatch(2)
         save(loaded, path)
+
+
+def test_sweeps_of_earlier_versions_are_red_black(tmp_path) -> None:
+    model, parts = LiftedMLP((5, 6, 3)), {"tolerance": 1e-3, "max_iterations": 7}
+    model = model.with_weights(model._first_weights())
+    for old, now in (("cyclic", "red-black"), ({"name": "Cyclic", "parameters": parts},
+                                                 RedBlack(**parts))):  # fmt: skip
+        path = changed(save(model, tmp_path / "model"), **described(state_solver=old))
+        assert load(path).state_solver == now
 
 
 @pytest.mark.parametrize(
