@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
@@ -29,7 +29,7 @@ Lengths = ArrayLike | Sequence[int] | None
 _CACHE_LINE = 64  # bytes
 _ENTRIES = 3_000_000  # of all values, at a time
 _FIRST = 1_000  # samples of a loader by which scales are chosen
-Arrays = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
+Arrays = ArrayLike | Sequence[ArrayLike]
 Prepare = Callable[[Any, Any], "Data"]
 
 
@@ -152,7 +152,7 @@ def prepared(
 
     Args:
         network: whose inputs and labels they are.
-        X: (samples, ...) for each input: one array, or as many in order, or by the inputs' names.
+        X: (samples, ...) for each input: one array, or as many in order.
         y: labels or targets for each loss likewise; None for prediction.
         lengths: (samples,) steps of each sequence; None: all have every step.
         dtype: of the values, or None for that of X.
@@ -202,12 +202,6 @@ def prepared(
 
 
 def _by_variable(name: str, variables: Sequence[Any], given: Any) -> dict[Any, Any]:
-    if isinstance(given, Mapping):
-        missing = [x.name for x in variables if x.name not in given]
-        if missing or len(given) != len(variables):
-            names = ", ".join(repr(x.name) for x in variables)
-            raise DataError(f"{name} must have the names {names}, got {sorted(map(str, given))}.")
-        return {x: given[x.name] for x in variables}
     several = isinstance(given, tuple | list) and all(
         isinstance(x, Tensor | np.ndarray) for x in given
     )

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -20,7 +19,7 @@ from liftednet import errors, processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, LiftedError
-from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
@@ -239,8 +238,8 @@ class _Feedforward(_Estimator):
 
         Args:
             X: (samples, features), an array or a data frame.
-            y: of a classifier labels (samples,) of any type, or 0 and 1 for several labels,
-                (samples, labels); of a regressor numbers, (samples,) or (samples, outputs).
+            y: of a classifier labels (samples,) of any type; of a regressor numbers, (samples,) or
+                (samples, outputs).
             sample_weight: (samples,), not negative; None for 1.
             constraints: of `liftednet.constraints`, on the scores of all samples of X, as
                 `Lifted.fit` takes them.
@@ -306,7 +305,6 @@ class _Classifying(_Estimator):
 
     class_weight: Mapping[Any, float] | str | None
     classes_: Rows
-    _several = False
 
     def _take_classes(self, classes: Rows, goes_on: bool) -> None:
         """Keep the labels, which nothing that goes on can change."""
@@ -366,11 +364,9 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
 
     def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
         labels = self._labels(y)
-        several = labels.ndim == 2
-        classes = np.arange(labels.shape[1]) if several else np.unique(labels)
-        self._take_classes(classes, goes_on=self.warm_start)
-        self._several = several
-        return self._target(labels), len(self.classes_), self._weighted(labels, sample_weight)
+        self._take_classes(np.unique(labels), goes_on=self.warm_start)
+        target = _numbered(labels, self.classes_)
+        return target, len(self.classes_), self._weighted(labels, sample_weight)
 
     def partial_fit(
         self,
@@ -383,7 +379,7 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
 
         Args:
             X: (samples, features).
-            y: labels (samples,), or 0 and 1 for several labels, (samples, labels).
+            y: labels (samples,).
             classes: all labels that there will be; needed by the first call.
             sample_weight: (samples,), not negative; None for 1.
 
@@ -398,57 +394,33 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
             raise DataError("classes must be passed to the first call of partial_fit.")
         if known is not None:
             self._take_classes(known, goes_on=True)
-        if first:
-            self._several = labels.ndim == 2
-        return self._learn_part(X, self._target(labels), len(self.classes_),
-            self._weighted(labels, sample_weight))  # fmt: skip
+        target, weights = _numbered(labels, self.classes_), self._weighted(labels, sample_weight)
+        return self._learn_part(X, target, len(self.classes_), weights)
 
     def predict_proba(self, X: Any) -> Rows:
         """Return probabilities by the feedforward rule, (samples, classes)."""
         return self._forward(self._checked(X))
 
     def predict(self, X: Any) -> Rows:
-        """Return labels by the feedforward rule, (samples,), or (samples, labels) of 0 and 1."""
+        """Return labels by the feedforward rule, (samples,)."""
         chances = self.predict_proba(X)
-        if self._several:
-            return (chances > 0.5).astype(np.int64)
         found: Rows = self.classes_[chances.argmax(1)]
         return found
 
     def _loss(self) -> Loss:
-        return BinaryCrossEntropy() if self._several else CrossEntropy()
+        return CrossEntropy()
 
     def _labels(self, y: Any) -> Rows:
-        """Return labels (samples,), or (samples, labels) of 0 and 1."""
+        """Return labels (samples,)."""
         with _refusals():
             check_classification_targets(y)
-            kind = type_of_target(y)
-            if kind == "multilabel-indicator":
-                return np.asarray(y.toarray() if issparse(y) else y)
-            if kind == "multiclass-multioutput":
+            if type_of_target(y).startswith("multi") and np.ndim(y) == 2 and np.shape(y)[1] > 1:
                 raise DataError(
-                    "several outputs must be labels of 0 and 1 each, (samples, labels); for others "
-                    "wrap the estimator in sklearn.multioutput.MultiOutputClassifier."
+                    "y has several labels a sample: wrap the estimator in "
+                    "sklearn.multioutput.MultiOutputClassifier."
                 )
             found: Rows = column_or_1d(y, warn=True)
         return found
-
-    def _target(self, labels: Rows) -> Rows:
-        """Return what the loss takes: numbers of the classes, or 0.0 and 1.0 for each label."""
-        if self._several:
-            if labels.shape[1:] != self.classes_.shape:
-                raise DataError(
-                    f"y must have the {len(self.classes_)} labels of the first call, got shape "
-                    f"{labels.shape}."
-                )
-            return labels.astype(np.float64)
-        return _numbered(labels, self.classes_)
-
-    def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that several labels are possible."""
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        return tags
 
 
 @_documented(_Estimator, _Feedforward)

@@ -110,7 +110,7 @@ class Lifted(Online):
 
         Args:
             X: (samples, inputs), or (samples, steps, inputs) of sequences, float32 or float64; a
-                tuple, or a dictionary by name, where there are several inputs; or, by minibatches,
+                tuple where there are several inputs; or, by minibatches,
                 a torch DataLoader that yields pairs (X, y).
             y: labels (samples,), or targets (samples, outputs), as the loss takes them; for each
                 step labels (samples, steps) or targets (samples, steps, outputs).

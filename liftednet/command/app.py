@@ -202,15 +202,11 @@ def export(
         typer.Argument(help="FILE.safetensors (weights as torch has them), FILE.pt2, FILE.onnx."),
     ],
     activation: Annotated[str | None, _ACTIVATION] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of every sequence, in FILE.pt2 or FILE.onnx of a recurrent one."),
-    ] = None,
 ) -> None:
     """Write a saved model as torch or others load it."""
     from liftednet.command.files import run_export
 
-    run_export(model, output, activation, steps)
+    run_export(model, output, activation)
 
 
 @app.command()

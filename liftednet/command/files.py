@@ -239,8 +239,8 @@ def run_certify(path: Path, semidefinite: bool, activation: str | None) -> None:
 # In files that others load.
 
 
-def run_export(path: Path, output: Path, activation: str | None, steps: int | None) -> None:
-    """Write the model's torch module; a program of a recurrent one is for some number of steps.
+def run_export(path: Path, output: Path, activation: str | None) -> None:
+    """Write the model's torch module; a recurrent one by its weights alone.
 
     Raises:
         LiftedError: the model cannot be read, the file not written, or torch cannot export it so.
@@ -249,24 +249,21 @@ def run_export(path: Path, output: Path, activation: str | None, steps: int | No
         raise DataError(f"the file must be one of {', '.join(_EXPORTS)}, got {str(output)!r}.")
     require_place(output, path)
     model, _ = opened(path, activation)
-    recurrent = output.suffix != ".safetensors" and any(x.sequence for x in model.network.inputs)
-    if recurrent and steps is None:
+    if output.suffix != ".safetensors" and any(x.sequence for x in model.network.inputs):
         raise DataError(
-            f"a recurrent network is written to {output.suffix} for one number of steps: say how "
-            "many by --steps, or write FILE.safetensors."
+            f"a recurrent network is written to {output.suffix} for one number of steps: write "
+            "FILE.safetensors, or call torch.export on liftednet.to_torch(model) in Python."
         )
-    if steps is not None and not recurrent:
-        raise DataError("--steps is for the .pt2 and .onnx files of recurrent networks.")
     partial = output.with_name(f".{output.name}.unfinished{output.suffix}")
     try:
-        _write(model, to_torch(model).eval(), steps, partial)
+        _write(model, to_torch(model).eval(), partial)
         os.replace(partial, output)
     finally:
         partial.unlink(missing_ok=True)
     typer.echo(f"written to {output}")
 
 
-def _write(model: Any, module: nn.Module, steps: int | None, path: Path) -> None:
+def _write(model: Any, module: nn.Module, path: Path) -> None:
     if path.suffix == ".safetensors":
         from safetensors.torch import save_model
 
@@ -275,7 +272,7 @@ def _write(model: Any, module: nn.Module, steps: int | None, path: Path) -> None
     if path.suffix == ".onnx" and not find_spec("onnxscript"):
         raise LiftedError("torch writes ONNX with onnxscript: run `pip install 'liftednet[onnx]'`.")
     with _in_one_sentence("torch.export"):
-        program = _program(model, module, steps)
+        program = _program(model, module)
     if path.suffix == ".pt2":
         torch.export.save(program, path)
         return
@@ -285,11 +282,10 @@ def _write(model: Any, module: nn.Module, steps: int | None, path: Path) -> None
         written.save(path)
 
 
-def _program(model: Any, module: nn.Module, steps: int | None) -> torch.export.ExportedProgram:
+def _program(model: Any, module: nn.Module) -> torch.export.ExportedProgram:
     """Return the module as torch traces it, for any number of samples."""
     inputs, like = model.network.inputs, model.weights[0].matrix
-    leading = [(_SAMPLES, steps) if x.sequence else (_SAMPLES,) for x in inputs]
-    examples = (like.new_zeros(*n, *x.shape) for n, x in zip(leading, inputs, strict=True))
+    examples = (like.new_zeros(_SAMPLES, *x.shape) for x in inputs)
     free = ({0: Dim("samples")},) * len(inputs)
     # The inputs of a graph are one argument, those of a chain as many as they are.
     shapes: Any = (free,) if isinstance(module, ExportedGraph) else free

@@ -227,7 +227,6 @@ def test_data_for_several_inputs_are_named():
         (X, targets, ["X", "input 1, input 2"]),
         ((X, X[:, :3]), targets, [r"\(samples, 2\)", r"\(30, 3\)"]),
         ((X, X[:5, :2]), targets, ["30", "5"]),
-        ({"input 1": X, "other": X}, targets, ["input 2", "other"]),
         (both, Y, ["y", "y 1, y 2"]),
         (both, (Y, X[:, :2]), [r"\(30, 2\)"]),
     ):
@@ -236,10 +235,6 @@ def test_data_for_several_inputs_are_named():
         for word in words:
             caught.match(word)
         assert not model.is_fitted
-    named = {"input 2": X[:, :2], "input 1": X}
-    assert model.fit(named, targets).objective() == pytest.approx(
-        Lifted(network, method="full").fit(both, targets).objective()
-    )
 
 
 def test_a_block_that_is_not_there_is_named():
