@@ -217,31 +217,11 @@ class StatesOverTime(Fit[Tensor]):
 
     def values(self, states: Tensor) -> Tensor:
         """Return the objective of every sample, (samples,)."""
-        rows = self._own(states, self.pre_activation(states))
+        rows = self.divergence.values(states, self.pre_activation(states))
         total = self.lam * rows.where(self.valid, 0.0).sum(0)
         for link in self.links:
             total = total + link.values(states).sum(0)
         return total
-
-    def _own(self, states: Tensor, u: Tensor) -> Tensor:
-        """Return D(Z, U) of every step, (steps, samples).
-
-        Where U is all but Z / L, as in a forward pass, Phi, U Z and R(U) are of the size of Z^2
-        and D is not: Phi(Z) - Z^2 / (2 L), R(U) - L U^2 / 2 and L (U - Z / L)^2 / 2 lose nothing.
-        """
-        curvature, activation = self.divergence.smoothness, self.divergence.activation
-        if curvature is None or not activation.per_unit:
-            rows = activation.potential_value(states) - (u * states).sum(-1)
-            return rows + _remainder(self.divergence, u)
-        potential = activation.potential_value(states.unsqueeze(-1))
-        apart = curvature / 2 * (u - states / curvature).square()
-        excess = potential - states.square() / (2 * curvature)
-        if isinstance(self.divergence, Joint):
-            return (excess + self.divergence.offset(u) * u + apart).sum(-1)
-        remainder = _remainder(self.divergence, u.unsqueeze(-1))
-        product = u * states
-        split = excess + (remainder - curvature / 2 * u.square()) + apart
-        return torch.where(apart < product.abs(), split, potential + remainder - product).sum(-1)
 
     def terms(self, states: Tensor) -> list[Tensor]:
         """Return the terms of the gradient of all but Phi; every one is zero beyond the lengths.

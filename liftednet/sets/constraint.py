@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint as Stated
     from cvxpy.expressions.expression import Expression
 
+_NOTHING = 1e-6  # in units of the scores, by which CVXPY's solvers leave a constraint
 _GIVES = 1e-3  # share of all that gives way, from which it is named
 
 
@@ -195,23 +196,28 @@ def refuse_contradictions(constraints: Sequence[Constraint], samples: int, outpu
 def refuse_impossible(constraints: Sequence[Constraint], samples: int, outputs: int) -> None:
     """Raise `DataError` where no scores meet all constraints, some of which CVXPY alone knows.
 
-    It is one convex problem in free scores, (samples, outputs), whatever the network. What is in
-    conflict is told by another, in which constraints give way by least in sum.
+    It is one convex problem in free scores, (samples, outputs), whatever the network: limits give
+    way, by least in sum, and cones do not.
     """
     if all(one.limits(samples, outputs) is not None for one in constraints):
         return
     u = cp.Variable((samples, outputs))
-    each = [one.stated(u) for one in constraints]
-    if _can_be_met(cp.sum_squares(u), [stated for some in each for stated in some]):
-        return
-    relaxed = [[_relaxed(stated) for stated in some] for some in each]
+    relaxed = [[_relaxed(stated) for stated in one.stated(u)] for one in constraints]
     slacks = [[slack for slack, _ in some] for some in relaxed]
     total = cp.sum(cp.hstack([cp.sum(slack) for some in slacks for slack in some]))
-    where = ""
-    if _can_be_met(total, [held for some in relaxed for _, more in some for held in more]):
+    held = [constraint for some in relaxed for _, more in some for constraint in more]
+    problem, where = cp.Problem(cp.Minimize(total), held), ""
+    try:
+        solve_precisely(problem)
+    except cp.error.SolverError:
+        return  # nothing is proven: the fit will tell
+    if problem.status != cp.INFEASIBLE:
         worst = [max(float(np.max(np.asarray(slack.value))) for slack in some) for some in slacks]
-        names = _gives(constraints, worst, _GIVES * sum(worst))
-        where = f"; nearest to it, what gives way is {names}"
+        if sum(worst) <= _NOTHING:
+            return
+        where = (
+            f"; nearest to it, what gives way is {_gives(constraints, worst, _GIVES * sum(worst))}"
+        )
     names = ", ".join(map(repr, constraints))
     raise DataError(
         f"no scores meet all of the constraints {names}, whatever the network: CVXPY proves the "
@@ -223,16 +229,6 @@ def _gives(constraints: Sequence[Constraint], excess: Sequence[float], least: fl
     """Name the constraints that give way by more than the least, and by how much."""
     pairs = zip(constraints, excess, strict=True)
     return " and ".join(f"{one!r} by {by:.3g}" for one, by in pairs if by > least)
-
-
-def _can_be_met(objective: Expression, constraints: list[Stated]) -> bool:
-    """Minimize, and return whether CVXPY does not prove that nothing meets the constraints."""
-    problem = cp.Problem(cp.Minimize(objective), constraints)
-    try:
-        solve_precisely(problem)
-    except cp.error.SolverError:
-        return True  # nothing is proven: the fit will tell
-    return bool(problem.status != cp.INFEASIBLE)
 
 
 def _relaxed(stated: Stated) -> tuple[cp.Variable, list[Stated]]:

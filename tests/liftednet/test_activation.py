@@ -15,7 +15,6 @@ from liftednet import (
     DeclarationError,
     Link,
     Network,
-    SolverError,
     StateFit,
     WeightFit,
     activations,
@@ -27,7 +26,7 @@ from liftednet import (
 from liftednet.activation import DivergenceActivation
 from liftednet.divergences import joint, tight
 from liftednet.models import LiftedMLP
-from liftednet.models.methods import FullBatch, GaussNewton, Minibatch
+from liftednet.models.methods import GaussNewton, Minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design
 from liftednet.solvers import solve
@@ -62,6 +61,10 @@ class Ball(Activation):
         return u / u.norm(dim=-1, keepdim=True).clamp(min=1)
 
 
+def quartic(v):
+    return v**4 / 4 + v**2 / 2
+
+
 def problems(activation, kind, generator):
     """Return a weight fit and a state fit of 8 samples."""
 
@@ -79,7 +82,11 @@ def problems(activation, kind, generator):
 @pytest.mark.parametrize("kind", [tight, joint])
 @pytest.mark.parametrize(
     "activation",
-    [Stated(), Activation.from_function(torch.nn.functional.softsign)],
+    [
+        Stated(),
+        Activation.from_function(torch.nn.functional.softsign),
+        Activation.from_potential(quartic),
+    ],
     ids=repr,
 )
 def test_a_declared_activation_is_solved_by_fast_and_reference_solvers(activation, kind, generator):
@@ -149,10 +156,6 @@ def binary_entropy(v):
     return torch.xlogy(v, v) + torch.xlogy(1 - v, 1 - v)
 
 
-def quartic(v):
-    return v**4 / 4 + v**2 / 2
-
-
 BY_POTENTIAL = {
     "sigmoid": (Activation.from_potential(binary_entropy, 0, 1), activations.Sigmoid()),
     "ReLU": (Activation.from_potential(lambda v: v**2 / 2, 0), activations.ReLU()),
@@ -206,12 +209,7 @@ def stated_ball():
 
 
 @pytest.mark.parametrize("kind", [tight, joint])
-def test_what_a_potential_alone_declares_is_solved_and_certified(kind, generator):
-    for problem in problems(Activation.from_potential(quartic), kind, generator):
-        fast, reference = solve(problem), solve(problem, "reference")
-        assert fast.solver != "reference"
-        assert fast.residual < 1e-7
-        assert fast.objective == pytest.approx(reference.objective, rel=1e-6, abs=1e-6)
+def test_what_an_expression_alone_declares_is_solved_and_certified(kind, generator):
     state = generator.get_state()
     stated = [solve(problem) for problem in problems(stated_ball(), kind, generator)]
     generator.set_state(state)
@@ -247,7 +245,6 @@ def test_the_derivative_of_an_expression_is_that_of_the_map(generator):
 
 METHODS = [
     Minibatch(epochs=2, batch_size=20),
-    FullBatch(sweeps=1),
     GaussNewton(steps=2),
 ]
 
@@ -288,15 +285,9 @@ def test_a_potential_that_has_no_argmin_is_refused(case):
         declare()
 
 
-def test_a_domain_that_is_empty_and_an_expression_that_is_not_convex_are_refused():
+def test_a_domain_that_is_empty_is_refused():
     with pytest.raises(DataError, match="lower < upper"):
         Activation.from_potential(quartic, 2, 1)
-    concave = Activation.from_expression(lambda v: -cp.sum_squares(v))
-    with pytest.raises(DeclarationError, match=r"potential of from_expression.*DCP"):
-        concave.forward(torch.zeros(2, 2, dtype=torch.float64))
-    flat = Activation.from_expression(lambda v: cp.sum(cp.abs(v)))
-    with pytest.raises(SolverError, match="unbounded"):
-        flat.forward(torch.full((2, 2), 3.0, dtype=torch.float64))
 
 
 class InNumPy(Activation):
@@ -345,7 +336,6 @@ STATED = {
     "entropy": (lambda v: -cp.sum(cp.entr(v)), lambda v: [cp.sum(v, axis=1) == 1]),
     "binary entropy": (lambda v: -cp.sum(cp.entr(v)) - cp.sum(cp.entr(1 - v)), None),
     "log": (lambda v: cp.sum_squares(v) / 2 - cp.sum(cp.log(v)), None),
-    "huber": (lambda v: cp.sum(cp.huber(v)) + cp.sum_squares(v) / 2, None),
     "abs": (lambda v: cp.norm1(v) + cp.sum_squares(v) / 2, None),
     "exp": (lambda v: cp.sum(cp.exp(v)) + cp.sum_squares(v) / 2, None),
 }

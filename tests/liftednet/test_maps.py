@@ -197,10 +197,6 @@ def _blocks() -> dict[str, BlockFit]:
     )
     return {
         "states": BlockFit(states, _normal(3, 4, seed=13), links),
-        "states, tight": BlockFit(
-            BoxedStates(tight(activations.Sigmoid()), 0.8, (3, 4), None, like),
-            _normal(3, 4, seed=13), links,
-        ),
         "shared weights": BlockFit(
             PenalizedWeights(SquaredFrobenius(0.3), weights), None,
             (_link(squares, Rows(Design(_normal(5, 4))), 5, 2),
@@ -272,15 +268,6 @@ def test_bounded_states_are_those_of_cvxpy(coupling, activation):
 def test_bounds_that_leave_nothing_are_refused(bounds):
     with pytest.raises(DataError, match="bound"):
         StateFit(joint(activations.Sigmoid()), _normal(6, 3), (), 0.5, bounds)
-
-
-def test_products_with_a_jacobian_are_those_of_autograd_to_the_bit():
-    weights = [_normal(4, 3, seed=20).requires_grad_(), _normal(3, 2, seed=21).requires_grad_()]
-    first = (_normal(5, 4, seed=22) @ weights[0]).tanh()
-    outputs, rows = [first, first @ weights[1]], [_normal(5, 3, seed=23), _normal(5, 2, seed=24)]
-    found = pulled_back(outputs, weights, rows, retain_graph=True)
-    wanted = torch.autograd.grad(outputs, weights, rows)
-    assert all(a.equal(b) for a, b in zip(found, wanted, strict=True))
 
 
 def test_they_are_differentiated_in_the_rows_and_in_the_inputs():

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Event, Thread
+from threading import Thread
 
 import pytest
 import scipy.linalg  # noqa: F401 (whose BLAS is one of those that are counted)
 import torch
 from threadpoolctl import ThreadpoolController
 
-from liftednet import activations, products
-from liftednet.divergences import joint
-from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design, WeightFit, Weights
-from liftednet.solvers import solve
+from liftednet import products
 
 SHAPES = [(3, 5, 2), (100, 90, 80), (2_000, 1, 300), (130, 700, 33)]  # few and many operations
 
@@ -95,38 +90,3 @@ def test_blas_has_the_threads_of_torch() -> None:
         assert set(threads()) == {torch.get_num_threads()}
         with products.threads(1 << 30):  # as one product inside another sum
             assert set(threads()) == {torch.get_num_threads()}
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_limits_that_overlap_leave_what_was_before() -> None:
-    inside, left = Event(), Event()
-
-    def first() -> None:
-        with products.threads(1 << 30):
-            inside.wait(10)
-        left.set()
-
-    def second() -> None:
-        with products.threads(1 << 30):
-            inside.set()
-            left.wait(10)
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(first), pool.submit(second)]:
-            done.result()
-
-
-@pytest.mark.usefixtures("three_threads")
-def test_fits_in_two_threads_are_those_of_one() -> None:
-    def fit(seed: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        x, y = torch.randn(2, 400, 120, generator=generator, dtype=torch.float64)
-        problem = WeightFit(joint(activations.Identity()), Design(x), y, SquaredFrobenius(0.1))
-        weights: Weights = solve(problem, "ridge").require_solved().value
-        return weights.matrix
-
-    alone = [fit(seed) for seed in range(4)]
-    with ThreadPoolExecutor(2) as pool:
-        together = list(pool.map(fit, list(range(4)) * 5))
-    for number, matrix in enumerate(together):
-        torch.testing.assert_close(matrix, alone[number % 4], rtol=1e-9, atol=1e-12)

@@ -30,19 +30,15 @@ from liftednet.layers.expression import affine_in, apply, value_of
 from liftednet.layers.join import Concatenation, Part, Product, Scaled, Shaped, Sum
 from liftednet.layers.modules import BatchNormalization, Layout, Mapped, RunningStatistics, Scale
 from liftednet.layers.time import AllSteps, Delay, Early, First, Late, Steps, Timeline, Turn
-from liftednet.maps import Given, Times
+from liftednet.maps import Given
 from liftednet.models import Network
 from liftednet.samples import Weights
 
 CONVOLUTIONS: list[Convolution] = [
-    Convolution((2, 7), 3, (3,), (1,), (0,)),
     Convolution((2, 7), 3, (3,), (2,), (1,), bias=False),
     Convolution((1, 8), 2, (4,), (3,), (3,)),
     Convolution((2, 5, 4), 3, (3, 3), (1, 1), (1, 1)),
     Convolution((1, 6, 5), 2, (2, 3), (2, 1), (0, 2), bias=False),
-    Convolution((3, 4, 4), 2, (1, 1), (1, 1), (0, 0)),
-    Convolution((2, 5, 5), 2, (3, 2), (3, 2), (2, 1)),
-    Convolution((2, 7), 3, (3,), (1,), (2,), dilation=(2,)),
     Convolution((4, 5, 6), 6, (2, 3), (2, 1), (1, 0), dilation=(1, 2), groups=2),
     Convolution((3, 6), 3, (3,), (1,), (1,), bias=False, groups=3),
 ]
@@ -50,9 +46,7 @@ STATISTICS = RunningStatistics(
     torch.tensor([0.3, -1.0]), torch.tensor([0.5, 2.0]), torch.tensor(3), 0.1, follows=False
 )
 POOLINGS: list[AveragePooling] = [
-    AveragePooling((2, 6), (2,), (2,)),
     AveragePooling((2, 7), (3,), (1,)),
-    AveragePooling((2, 4, 6), (2, 3), (2, 3)),
     AveragePooling((1, 5, 5), (3, 2), (1, 2)),
     AveragePooling((1, 6, 7), (2, 2), (3, 3)),
 ]
@@ -60,9 +54,7 @@ OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
     (Dense(3), ((4,),)),
     (Dense(3, bias=False), ((2, 2),)),
     (Sum(), ((4,), (4,))),
-    (Sum(), ((2, 3), (2, 3), (2, 3))),
     (Concatenation(), ((4,), (2, 3), (1,))),
-    (Scaled(-2.0), ((4,),)),
     (Scaled(-1.0, 1.0), ((4,),)),
     (Part(1, 3), ((4,),)),
     (Product(), ((4,), (4,))),
@@ -271,17 +263,6 @@ def test_weights_are_checked_too():
         check_layer(_OwnWeights(twice=True), (4,))
 
 
-def test_a_layer_of_ones_own_without_maps_is_that_with_them():
-    weights, x = Weights(_normal(4, 3), None), _normal(5, 4)
-    layer = _OwnWeights(twice=False)
-    slow, fast = layer.map(0, [x], weights), Times(weights.matrix)
-    u = _normal(5, 3)
-    torch.testing.assert_close(slow.adjoint(u), fast.adjoint(u))
-    assert fast.squared_norm <= slow.squared_norm <= 1.2 * fast.squared_norm
-    stacked = layer.weight_map([x], weights)
-    torch.testing.assert_close(stacked.adjoint(u), x.T @ u)
-
-
 def _expressions() -> tuple[Any, Any, Any, Any]:
     network = Network()
     return (
@@ -293,7 +274,6 @@ def _expressions() -> tuple[Any, Any, Any, Any]:
     ("build", "words"),
     [
         (lambda x, y, i, s: x + y, [r"\(4,\)", r"\(3,\)", "sum"]),
-        (lambda x, y, i, s: x * y, [r"\(4,\)", r"\(3,\)", "product"]),
         (lambda x, y, i, s: apply(Part(2, 6), x), ["2 to 6", "cut out of 4"]),
         (lambda x, y, i, s: x[::2], ["one after another"]),
         (lambda x, y, i, s: convolution(i, 3, 7), [r"\(7,\)", r"\(2, 5\)"]),
@@ -317,7 +297,6 @@ def test_shapes_that_do_not_meet_are_named(build, words):
     ("build", "words"),
     [
         (lambda of, x, i: of.average_pooling(i, 0), "window must be a positive integer, got 0"),
-        (lambda of, x, i: of.average_pooling(None, 2), "expression.*NoneType"),
         (lambda of, x, i: of.concatenate(), "Concatenation needs an expression"),
         (lambda of, x, i: of.concatenate(3), "expression.*int"),
         (
@@ -327,12 +306,9 @@ def test_shapes_that_do_not_meet_are_named(build, words):
         (lambda of, x, i: of.dense(x, 4, penalty=1.0), r"liftednet\.penalties.*got 1\.0"),
         (lambda of, x, i: of.dense(x, 4, bias="no"), "bias must be True or False, got 'no'"),
         (lambda of, x, i: x[0], r"slice.*x\[:10\]; got 0"),
-        (lambda of, x, i: x[1.5:], "slice of integers"),
         (lambda of, x, i: of.apply(Dense, x), "Layer object.*make one of the class"),
         (lambda of, x, i: of.apply(Dense(3)), "Dense needs an expression"),
-        (lambda of, x, i: None * x, "finite numbers, got None"),
         (lambda of, x, i: x * float("nan"), "finite numbers, got nan"),
-        (lambda of, x, i: of.check_layer(Dense, (3,)), "Layer object.*make one of the class"),
         (lambda of, x, i: of.check_layer(Dense(3), 3), r"shapes such as \(3,\)"),
     ],
 )
@@ -355,9 +331,3 @@ def test_numbers_may_stand_on_either_side():
         (np.float32(3) * x, 3 * value),
     ):
         torch.testing.assert_close(value_of(expression, {x: value}), wanted)
-
-
-def test_an_expression_is_shown_in_a_few_words():
-    network = Network()
-    state = network.state(Softmax(), layers.dense(network.input(6), 4))
-    assert repr(layers.dense(state, 3)) == "Dense(states 1) of shape (3,)"

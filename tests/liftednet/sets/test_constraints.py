@@ -121,14 +121,6 @@ def test_what_is_no_constraint_on_scores_is_told_from_one() -> None:
         penalties.Declared(lambda w: [w >= 0]).expression(u)  # type: ignore[arg-type,return-value]
 
 
-def test_constraints_are_named_with_their_numbers() -> None:
-    assert repr(Bounds(lower=0)) == "Bounds(lower=0.0)"
-    assert repr(Linear([1, 1], equal=np.ones(9))) == (
-        "Linear(coefficients=[1.0, 1.0], equal=array of shape (9,))"
-    )
-    assert repr(Budget([1, 2])) == "Budget(highest=[1.0, 2.0])"
-
-
 def test_two_groups_may_be_booleans() -> None:
     belongs = U[:, 0] > 0
     by = GroupMeans(belongs.long()).violation(U)
@@ -223,9 +215,3 @@ def test_a_model_refuses_what_it_cannot_hold() -> None:
     binary = LiftedMLP((3, 4, 1), loss=BinaryCrossEntropy()).fit(X, (Y > 0).double())
     with pytest.raises(Exception, match="fitted without constraints"):
         binary.constraint_report()
-
-
-def test_penalties_by_name_are_told_to_be_a_list() -> None:
-    given: Any = {"weights 2": penalties.Nonnegative()}
-    with pytest.raises(DeclarationError, match="a list has one for each layer"):
-        LiftedMLP((2, 3, 1), loss=SquaredError(), penalty=given)
