@@ -17,8 +17,8 @@ from .checkpoint import Checkpoint
 from .constraints import ConstraintReport
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
-from .run import Ending, Step, Trace
 from .shapes import input_convex
+from .trace import Ending, Step, Trace
 
 if TYPE_CHECKING:
     from .estimators import LiftedClassifier as LiftedClassifier

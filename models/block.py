@@ -28,7 +28,7 @@ from liftednet.layers.time import Timeline
 from liftednet.losses import OutputLoss
 from liftednet.maps import Composed, Identity, LinearMap, Moved, Rows, Times, chain
 from liftednet.network import Label, Network, State
-from liftednet.penalties import Penalty, SquaredFrobenius
+from liftednet.penalties import Penalty
 from liftednet.problems import Fit, Link, OutputFit, StateFit, StatesOverTime, TimeLink, WeightFit
 from liftednet.problems.block_fit import BlockFit
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
@@ -37,7 +37,7 @@ from liftednet.samples import Design, Weights
 
 from .data import row_parts
 from .forward_pass import Values, counted_steps, passed_forward, recurrent_weight
-from .run import Memory, OfSamples
+from .trace import Memory, OfSamples
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,6 @@ class Blocks:
         structure: what the problem is.
         values: of inputs, labels, states and weights, and the timeline.
         last_only: labels of sequences that have one answer, at the last step.
-        proximity: weight of |W - previous W|_F^2 in a weight fit, or None.
         stored: whether states stand in files, and change in place, some samples at a time.
     """
 
@@ -157,11 +156,10 @@ class Blocks:
         structure: Structure,
         values: Values,
         last_only: frozenset[Label] = frozenset(),
-        proximity: float | None = None,
         stored: bool = False,
     ) -> None:
         """Take data and weights; states that are not among the values come from a forward pass."""
-        self.structure, self.last_only, self.proximity = structure, last_only, proximity
+        self.structure, self.last_only = structure, last_only
         self.stored = stored
         self.values = dict(values)
         self._designs: dict[Parameter, Design] = {}
@@ -221,17 +219,14 @@ class Blocks:
 
     def edge_value(self, edge: Edge, values: Values, known: dict[int, Any] | None = None) -> Tensor:
         """Return lam D(T, U) at values, in float64, a scalar."""
-        u, target = value_of(edge.argument, values, known).double(), values[edge.target].double()
-        weights = row_weights(values, target)
-        mask = self.mask(edge.target, edge.argument)
-        if mask is not None:
-            u, target = u[mask], target[mask]
-            weights = None if weights is None else weights[mask]
-        u, target = u.flatten(0, -2), target.flatten(0, -2)
+        target, u, weights = rows_that_count(
+            values, self.last_only, edge.target, edge.argument, values[edge.target].double(),
+            value_of(edge.argument, values, known).double(),
+        )  # fmt: skip
         if weights is None:
             return edge.lam * edge.divergence.value(target, u)
-        rows = edge.divergence.values(target, u)
-        return edge.lam * (weights.flatten() * rows).sum()
+        total: Tensor = (weights * edge.divergence.values(target, u)).sum()
+        return edge.lam * total
 
     def _output_values(self, values: Values) -> Iterator[Tensor]:
         for term in self.network.terms:
@@ -323,9 +318,9 @@ class Blocks:
 
     # The blocks.
 
-    def sweep(self, state_passes: int = 1) -> list[Block]:
+    def sweep(self) -> list[Block]:
         """Return the blocks of one sweep: states from the top down, then weights."""
-        return self.state_blocks() * state_passes + [
+        return self.state_blocks() + [
             self._block(parameter, self.weight_fit) for parameter in self.structure.parameters
         ]
 
@@ -452,7 +447,7 @@ class Blocks:
             for edge in self.edges()
             if parameter in edge.argument.variables
         ]
-        penalty = self._pulled(parameter)
+        penalty = self.structure.penalties[parameter]
         if len(parts) == 1 and (fit := self._rows_fit(parameter, *parts[0], penalty)) is not None:
             return fit
         block = PenalizedWeights(penalty, self.values[parameter])
@@ -495,21 +490,6 @@ class Blocks:
             self._designs[parameter] = design
         return design
 
-    def _pulled(self, parameter: Parameter) -> Penalty:
-        """Return the penalty, and the pull to the previous weights as part of it."""
-        penalty = self.structure.penalties[parameter]
-        if self.proximity is None:
-            return penalty
-        return pulled(penalty, self.proximity, self.values[parameter].matrix)
-
-
-def pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
-    """Return a penalty + pull |W - before|_F^2, up to a constant."""
-    if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
-        return penalty + SquaredFrobenius(pull, before)
-    total = penalty.rho + pull  # one square
-    return SquaredFrobenius(total, before * (pull / total))
-
 
 def remembered(point: Values) -> list[Any]:
     """Return values of a point as a memory holds them."""
@@ -541,6 +521,21 @@ def counted(
     if target in last_only:
         return timeline.last
     return None if timeline.full else timeline.valid
+
+
+def rows_that_count(
+    values: Mapping[Variable, Any],
+    last_only: frozenset[Label],
+    target: State | Label,
+    argument: Expression,
+    *beside: Tensor,
+) -> tuple[Any, ...]:
+    """Return what stands beside a target as rows that count, and what each weighs, None for 1."""
+    mask, weights = counted(values, last_only, target, argument), row_weights(values, beside[0])
+    if mask is None:
+        weights = None if weights is None else weights.flatten()
+        return *(x.flatten(0, -2) for x in beside), weights
+    return *(x[mask] for x in beside), None if weights is None else weights[mask]
 
 
 def _seen_by(expression: Expression, parameter: Parameter) -> frozenset[Variable]:

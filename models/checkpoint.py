@@ -31,7 +31,7 @@ from liftednet.storage import (
 from liftednet.validation import is_number
 
 from .fingerprint import checksum, difference
-from .run import Ending, Memory, OfSamples, Step, Trace
+from .trace import Ending, Memory, OfSamples, Step, Trace
 
 _FORMAT, _VERSION = "liftednet checkpoint", "3"
 _CACHE_LINE = 64  # bytes: where torch's memory begins

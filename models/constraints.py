@@ -42,8 +42,8 @@ from liftednet.solvers import solve
 from .block import Blocks, Structure, row_weights
 from .data import Data
 from .forward_pass import Values
-from .run import Ending, Step, Steps
 from .standardization import Standardization
+from .trace import Ending, Step, Steps
 
 Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 

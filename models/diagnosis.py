@@ -10,17 +10,15 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term, ends_of
 from liftednet.samples import row_chunks, spread
 from liftednet.sets.penalty import Weighted
 
-from .block import Blocks, Structure, counted, row_weights
+from .block import Structure, rows_that_count
 from .data import Data
 from .forward_pass import Values
-from .standardization import Standardization
 
 _SAMPLES = 1_000  # that are looked at
 _SEQUENCES = 250  # likewise, of many steps each
@@ -29,8 +27,6 @@ _GAIN, _DOUBT = 0.01, 0.05  # shares of a constant's loss that a fit must gain, 
 _LEFT = 0.05  # of a constant's loss: where less is left, units that do not move are not missed
 _STILL = 1e-3  # deviation of a unit's states, beside their range, that says nothing
 _FAR = 1e3  # ratio of scales that descent on raw data does not take
-_OTHER = 10.0  # times as wide, or deviations away: another scale
-_LARGEST_STATE = 1e6  # beyond it, squares of states cancel what float64 has left
 _OUTLYING = 10.0  # times as far as all others of its feature, which look alike beside it
 _FEW = 0.1  # of a feature's entries that are not its median: more are a group of their own
 _MEDIAN = 250  # rows, for a median: it only has to lie among most of the others
@@ -73,38 +69,6 @@ def is_useless(structure: Structure, data: Data, passed: Values) -> bool:
     """Say whether a forward pass is no better than a constant prediction; as in `warn_of`."""
     losses = [*_losses(structure, data, passed)]  # all of it, by every process
     return any(True for _ in _useless(structure, data, losses))
-
-
-def warn_of_scales(before: Standardization, now: Standardization) -> None:
-    """Warn where a warm start meets data on another scale than that of its weights."""
-    for variable, old in before.moments.items():
-        new = now.moments[variable].to(old.scale)
-        wider = float((new.scale / old.scale).median())
-        away = float(((new.center - old.center).abs() / old.scale).median())
-        if 1 / _OTHER < wider < _OTHER and away < _OTHER:
-            continue
-        processes.warn(
-            "warm_start goes on from weights for data of another scale: these "
-            f"{'X' if isinstance(variable, Input) else 'y'} deviate {wider:.3g} times as much, and "
-            f"lie {away:.3g} deviations away. Give them on the scale of before, or fit without "
-            "warm_start."
-        )
-
-
-def refuse_overflow(blocks: Blocks, start: str, radius: float) -> None:
-    """Refuse a recurrent start whose forward pass leaves the range in which a solve keeps digits.
-
-    Raises:
-        DataError: the largest state is not finite, or beyond a million.
-    """
-    ends = [float(state.abs().max()) if state.numel() else 0.0 for state in blocks.states]
-    largest = float(processes.largest(ends).max())
-    if not largest <= _LARGEST_STATE:  # also where it is NaN
-        raise DataError(
-            f"the start {start!r} with spectral radius {radius:g} overflows: over "
-            f"{blocks.states[0].shape[0]} steps its forward pass grows to {largest:.3g}. Use a "
-            "smaller spectral_radius, a saturating activation, or smaller inputs."
-        )
 
 
 def scale_hint(data: Data) -> str:
@@ -199,15 +163,12 @@ def _useless(structure: Structure, data: Data, losses: Sequence[_Loss]) -> Itera
 
 def _compared(term: Term, data: Data, passed: Values) -> tuple[Tensor, Tensor, Tensor]:
     """Return pre-activations, targets, and how much each row counts, of all processes."""
-    u, y = value_of(term.argument, passed), passed[term.label]
-    given = row_weights(passed, y)
+    y, u, given = rows_that_count(
+        passed, data.last_only, term.label, term.argument, passed[term.label],
+        value_of(term.argument, passed),
+    )  # fmt: skip
     weights = torch.ones_like(y[..., 0]) if given is None else given
-    mask = counted(passed, data.last_only, term.label, term.argument)
-    if mask is None:
-        rows = u.flatten(0, -2), y.flatten(0, -2), weights.flatten()
-    else:
-        rows = u[mask], y[mask], weights[mask]
-    u, y, weights = map(processes.joined, rows)
+    u, y, weights = map(processes.joined, (u, y, weights))
     return u, y, weights
 
 

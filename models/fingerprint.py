@@ -25,7 +25,7 @@ from .data import Batches, Data
 from .methods import Method
 
 _OF_TRAINING = (
-    "divergence", "solver", "state_solver", "proximity", "seed", "refit_output", "standardize",
+    "divergence", "solver", "state_solver", "seed", "refit_output", "standardize",
 )  # fmt: skip
 _ROWS = 1_000  # by which the rows of processes are told apart
 

@@ -24,7 +24,7 @@ from liftednet.layers.expression import (
     affine_in,
     value_of,
 )
-from liftednet.layers.time import Delay, Early, Late, delayed
+from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import Cell, State
 from liftednet.samples import Weights
@@ -145,25 +145,25 @@ def _zeros(state: State, values: Values) -> Tensor:
     return like.new_zeros(timeline.steps, timeline.known.shape[0], state.units)
 
 
-class Moment:
+class _Moment:
     """The values of one step, and what the next may ask of it."""
 
     def __init__(
         self,
-        weights: Values,
+        values: Values,
         like: Tensor,
         given: Callable[[Expression], Tensor | None],
-        previous: Moment | None,
+        previous: _Moment | None,
     ) -> None:
         """Begin without values.
 
         Args:
-            weights: by their parameters, among other values.
+            values: of the weights, among others.
             like: (samples, any) of the type of the values.
             given: returns what is known of an expression at this step, else None.
             previous: the step before; None for none.
         """
-        self._weights, self._like, self._given = weights, like, given
+        self._values, self._like, self._given = values, like, given
         self._previous = previous
         self._known: dict[int, Tensor] = {}
 
@@ -188,14 +188,12 @@ class Moment:
         return self._known[id(expression)]
 
     def _applied(self, expression: Applied) -> Tensor:
-        inside, samples = expression.arguments[0], self._like.shape[0]
-        if isinstance(expression.layer, Early | Late):
-            return self.value(inside)
         if isinstance(expression.layer, Delay):
+            inside = expression.arguments[0]
             if self._previous is None:
-                return self._like.new_zeros(samples, inside.units)
+                return self._like.new_zeros(self._like.shape[0], inside.units)
             return self._previous.value(inside)
-        weights = None if expression.weights is None else self._weights[expression.weights]
+        weights = None if expression.weights is None else self._values[expression.weights]
         return expression.layer.value([self.value(x) for x in expression.arguments], weights)
 
 
@@ -215,7 +213,7 @@ def _stepwise(
 
     rows, moment = [], None
     for step, like in enumerate(_zeros(group[0], values).unbind()):
-        moment = Moment(values, like, partial(given, step), moment)
+        moment = _Moment(values, like, partial(given, step), moment)
         rows.append(moment.pass_forward(group, activate))
     return [torch.stack(found) for found in zip(*rows, strict=True)]
 
@@ -248,20 +246,10 @@ class Gated(Cell):
     def run(
         self, values: Mapping[Variable, Any], known: dict[int, Any], rules: Rules
     ) -> dict[State, Tensor]:
-        """Return the states of all steps, differentiable in the weights and in what is given.
-
-        Products of a step are in the type of the weights, whatever others are in: a gradient is
-        lam (phi(u) - target) with u computed again, and lam times a rounding is no gradient.
-        """
+        """Return the states of all steps, differentiable in the weights and in what is given."""
         assert self.kept.weights is not None  # a plain layer has some
         weights = values[self.kept.weights]
-        given = value_of(self.given, values, known).to(weights.matrix)
-        with torch.autocast(given.device.type, enabled=False):
-            return self._run(given, weights, known, rules)
-
-    def _run(
-        self, given: Tensor, weights: Weights, known: dict[int, Any], rules: Rules
-    ) -> dict[State, Tensor]:
+        given = value_of(self.given, values, known)
         of = [rules(state) for state in self.states]
         with torch.no_grad():
             rows = [torch.stack(x) for x in zip(*self._forth(given, weights, of), strict=True)]

@@ -49,7 +49,6 @@ from .online import Online
 from .output import refitted
 from .prediction import Fitted
 from .preparation import Store
-from .run import Problem, Report, Trace, run
 from .settings import passes_settings
 from .standardization import (
     unpacked_standardization,
@@ -57,6 +56,7 @@ from .standardization import (
 from .starts import (
     given_weights,
 )
+from .trace import Problem, Report, Trace, run
 
 
 @passes_settings
@@ -169,7 +169,7 @@ class Lifted(Online):
             if isinstance(method, Minibatch) and isinstance(X, DataLoader):
                 problem = self._prepare_loader(structure, method, given, constraints, keeper)
             else:
-                problem = self._prepare(structure, method, given, constraints, keeper, progress)
+                problem = self._prepare(structure, method, given, constraints, keeper)
             seen = problem.seen
             with _hinting(seen):
                 run(
@@ -187,7 +187,6 @@ class Lifted(Online):
         given: tuple[Any, Any, Any, Any],
         constraints: Sequence[Constraint],
         keeper: Keeper,
-        progress: bool,
     ) -> Problem:
         """Return the problem of a method on arrays: where the last fit ended, or at the start."""
         raw = self._data(*given)
@@ -224,7 +223,7 @@ class Lifted(Online):
             problem.point = self._stored_blocks(structure, data, standardization, store)
         else:
             data = standardization.of(completion.of(raw)).aligned()
-            problem.point = self._first_blocks(structure, data, standardization, method, progress)
+            problem.point = self._first_blocks(structure, data, standardization, method)
         identity = partial(described_training, self, structure, method, raw)
         problem.data = problem.seen = data
         problem.memory, begun = keeper.begun(identity, data.like.device, len(data))

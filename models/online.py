@@ -19,7 +19,6 @@ from .diagnosis import warn_of_outliers
 from .incomplete import WHOLE, refuse_incomplete
 from .methods.minibatch import BatchSteps, Minibatch
 from .preparation import Prepared
-from .run import Problem, Step, Trace
 from .standardization import (
     Spreads,
     Standardization,
@@ -27,6 +26,7 @@ from .standardization import (
     standardization_by,
     with_more,
 )
+from .trace import Problem, Step, Trace
 
 _SAMPLES = 1_000  # that scales follow, and that share the penalties at least
 

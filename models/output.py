@@ -16,13 +16,13 @@ from liftednet.layers.dense import DenseAtPositions
 from liftednet.layers.expression import Applied, arguments_of
 from liftednet.layers.time import Steps
 from liftednet.network import Label, Network, Term
-from liftednet.penalties import Penalty
+from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import WeightFit
 from liftednet.samples import Design, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 
-from .block import Structure, counted, pulled, row_weights
+from .block import Structure, counted, row_weights
 from .data import Data
 from .forward_pass import Values
 from .methods.descent import AnySolver
@@ -251,7 +251,7 @@ class _OutputFit:
 
     def _problem(self, rows: _Rows, share: float, penalty: Penalty, given: Weights) -> WeightFit:
         design = Design(rows.features, given.bias is not None, rows.weights)
-        pull = pulled(penalty, share * rows.size, given.matrix)
+        pull = _pulled(penalty, share * rows.size, given.matrix)
         return WeightFit(self._divergence, design, rows.targets, pull, self.term.weight)
 
     def _loss(self, weights: Weights) -> float:
@@ -263,6 +263,14 @@ class _OutputFit:
     @property
     def _divergence(self) -> Divergence:
         return self.term.pinned.divergence
+
+
+def _pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
+    """Return a penalty + pull |W - before|_F^2, up to a constant."""
+    if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+        return penalty + SquaredFrobenius(pull, before)
+    total = penalty.rho + pull  # one square
+    return SquaredFrobenius(total, before * (pull / total))
 
 
 def _solved(fit: WeightFit, solver: AnySolver, start: Weights) -> Weights:

@@ -26,9 +26,9 @@ from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
 from .methods.descent import FullBatch, largest_residual
-from .run import Ending, Memory, Problem, Trace
 from .settings import Settings
 from .standardization import RAW, Standardization
+from .trace import Ending, Memory, Problem, Trace
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -222,7 +222,7 @@ class Predictor(Settings):
         """Return the blocks after a forward pass; output states minimize their own fit."""
         values = {**data.values, **dict(zip(structure.parameters, weights, strict=True))}
         values = structure.passed(values)
-        blocks = Blocks(structure, values, data.last_only, self.proximity)
+        blocks = Blocks(structure, values, data.last_only)
         for term in self.network.terms:
             if term.state is not None and term.label in values:
                 fit = blocks.state_fit(term.state)
@@ -365,7 +365,7 @@ class Predictor(Settings):
 class _StatesAlone(Blocks):
     """Blocks whose weights stay as they are, as in prediction."""
 
-    def sweep(self, state_passes: int = 1) -> list[Any]:
+    def sweep(self) -> list[Any]:
         """Return the blocks of the states, from the top down."""
         return self.state_blocks()
 

@@ -22,12 +22,11 @@ from liftednet.validation import require_seed
 
 from .block import Blocks, Structure
 from .data import ArrayLike, Data, Lengths, prepared, row_parts
-from .diagnosis import is_useless, refuse_overflow, warn_of_scales
+from .diagnosis import is_useless
 from .fingerprint import refuse_shares
 from .methods import Method
 from .methods.gauss_newton import GaussNewton
 from .prediction import Predictor
-from .run import Problem, tracked
 from .settings import feasible
 from .shapes import bounded, in_proportion
 from .standardization import RAW, Standardization, has_several_units, standardization_of
@@ -37,8 +36,8 @@ from .starts import (
     fitted_start,
     recurrent_layers,
     settled_start,
-    thinned_start,
 )
+from .trace import Problem
 
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
 _LONGEST = "identity"  # where none of them learns: it remembers most steps, and learns sums worst
@@ -93,10 +92,7 @@ class Prepared(Predictor):
     def _standardization(self, data: Data, goes_on: bool) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
         if goes_on and self._fit is not None and self._fit.standardization.moments:
-            before = self._known.standardization
-            if self.warm_start:
-                warn_of_scales(before, standardization_of(self.network, data))
-            return before
+            return self._known.standardization
         asked = self.standardize
         if not (has_several_units(self.network, data) if asked is None else asked):
             return RAW
@@ -127,11 +123,10 @@ class Prepared(Predictor):
         weights = [layer.to(data.like) for layer in given]
         if drawn:
             weights = settled_start(structure, weights, standardization.still)
-        if not goes_on and (self.start == AUTO or not drawn):
+        if drawn and self.start == AUTO:
             share = processes.share_of(len(data))
             some = data.take(share.own(torch.arange(min(START_SAMPLES, share.samples))))
-            to_data = fitted_start if drawn else thinned_start
-            weights = to_data(structure, weights, some.values)
+            weights = fitted_start(structure, weights, some.values)
         return feasible(weights, structure.penalties.values())
 
     def _first_blocks(
@@ -140,24 +135,20 @@ class Prepared(Predictor):
         data: Data,
         standardization: Standardization,
         method: Method,
-        progress: bool,
     ) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
-        recurrent = bool(recurrent_layers(self.network))
         together = method if isinstance(method, GaussNewton) else None
-        if recurrent and together and self.start == AUTO and before is None:
-            return self._best_of_starts(structure, data, standardization, together, progress)
+        drawn = self.start == AUTO and before is None
+        if drawn and together and recurrent_layers(self.network):
+            return self._best_of_starts(structure, data, standardization, together)
         weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
         blocks = self._blocks_at(structure, data, weights)
         known = None if before is None or together else before.memory(data)
         if known is not None:
             blocks.recall_states(known)
-        if recurrent:
-            start = self.start if isinstance(self.start, str) else "given"
-            refuse_overflow(blocks, start, self.spectral_radius)
         return blocks
 
     def _best_of_starts(
@@ -166,7 +157,6 @@ class Prepared(Predictor):
         data: Data,
         standardization: Standardization,
         method: GaussNewton,
-        progress: bool,
     ) -> Blocks:
         """Return the blocks of a recurrent network after some steps from the best of its starts."""
         generator, brief = self._generator(), replace(method, steps=min(method.steps, _TRIAL))
@@ -176,13 +166,11 @@ class Prepared(Predictor):
             weights = [layer.to(data.like) for layer in weights]
             weights = settled_start(structure, weights, standardization.still)
             blocks = self._blocks_at(structure, data, weights)
-            refuse_overflow(blocks, start, self.spectral_radius)
             with torch.no_grad():
                 deque(brief.take_steps(Problem(blocks)), maxlen=0)
             return blocks
 
-        starts = tracked(_TRIED, "starts", progress)
-        best = min(map(tried, starts), key=Blocks.objective)
+        best = min(map(tried, _TRIED), key=Blocks.objective)
         return tried(_LONGEST) if is_useless(structure, data, best.values) else best
 
     def _stored_blocks(
@@ -201,7 +189,7 @@ class Prepared(Predictor):
                     rows[part] = passed.values[state]
         given = dict(zip(structure.parameters, weights, strict=True))
         values = {**data.values, **given, **kept}
-        return Blocks(structure, values, data.last_only, self.proximity, stored=True)
+        return Blocks(structure, values, data.last_only, stored=True)
 
     def _mean_objective(
         self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]

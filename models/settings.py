@@ -81,18 +81,15 @@ class Settings:
             without extrapolation.
         start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
             first samples so that each layer lies in the nearly linear range of its activation),
-            "kaiming", "orthogonal", "xavier", "normal" (variance 0.1), "variance-scaling", or
-            weights. Weights on states whose penalty gives them signs begin with the identity and
-            small entries, whatever the name. Of recurrent networks "identity", "orthogonal" and
-            "gaussian" are what the weights from one step to the next begin with, and "auto" is the
-            best of three after some steps of Gauss-Newton (the identity, where none has learned
-            anything), else 0.9 times the identity.
-        spectral_radius: largest absolute eigenvalue of the first recurrent weights.
+            "kaiming", "orthogonal", or weights. Drawn weights on states whose penalty gives them
+            signs begin with the identity and small entries, whatever the name. Of recurrent
+            networks "identity", "orthogonal" and "gaussian" are what the weights from one step to
+            the next begin with, and "auto" is the best of three after some steps of Gauss-Newton
+            (the identity, where none has learned anything), else 0.9 times the identity.
         solver: "auto", a solver's name, or a solver, for every block.
         state_solver: the same for the states of recurrent layers: "auto" (two Newton steps over all
             time a sweep), "newton-over-time" (exact), "red-black" (the odd steps, then the
             even), or such a solver with options of its own.
-        proximity: weight of a pull of every weight fit to the previous weights, or None.
         seed: of the initial weights and of the order of batches.
         dtype: torch.float32 or torch.float64; None takes that of X, but float64 for recurrent
             networks, where long sequences amplify the rounding of float32.
@@ -129,10 +126,8 @@ class Settings:
     penalty: Penalties | None = None
     method: str | Method = "auto"
     start: Start = "auto"
-    spectral_radius: float = 1.0
     solver: AnySolver = "auto"
     state_solver: AnySolver = "auto"
-    proximity: float | None = None
     seed: int = 0
     dtype: torch.dtype | None = None
     device: str = "cpu"
@@ -174,9 +169,6 @@ class Settings:
             self._refuse_lipschitz(method)
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")
-        if self.proximity is not None:
-            require_positive("proximity", self.proximity)
-        require_positive("spectral_radius", self.spectral_radius)
         for name in ("warm_start", "refit_output", "standardize"):
             if name != "standardize" or self.standardize is not None:
                 require_flag(name, getattr(self, name))
@@ -333,8 +325,7 @@ class Settings:
         return feasible(self._drawn(self.start, generator), self._penalties())
 
     def _drawn(self, start: str, generator: torch.Generator) -> list[Weights]:
-        radius = self.spectral_radius
-        return drawn_weights(self.network, self._penalties(), start, generator, radius)
+        return drawn_weights(self.network, self._penalties(), start, generator)
 
     def __repr__(self) -> str:
         """Name the settings."""

@@ -28,7 +28,7 @@ from liftednet.network import Label, Network, State, Term, ends_of
 from liftednet.penalties import Penalty
 from liftednet.samples import Spread, Weights, spread
 
-from .block import counted
+from .block import rows_that_count
 from .data import Data
 from .forward_pass import Values
 
@@ -316,8 +316,10 @@ def spreads_of(network: Network, data: Data) -> Spreads:
         found[variable] = spread(rows, weights)
     for term in network.terms:
         if term.loss.equivariant and isinstance(term.activation, Identity):
-            mask = counted(data.values, data.last_only, term.label, term.argument)
-            found[term.label] = spread(*_rows(data, term.label, mask))
+            y = data.values[term.label]
+            found[term.label] = spread(
+                *rows_that_count(data.values, data.last_only, term.label, term.argument, y)
+            )
     return found
 
 
@@ -345,7 +347,7 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
     return Standardization(moments, still)
 
 
-def _rows(data: Data, variable: Input | Label, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _rows(data: Data, variable: Input, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Return the rows of a variable that count, (rows, units), and how often each does."""
     values, weights = data.values[variable], data.values.get(SAMPLE_WEIGHTS)
     if weights is not None:

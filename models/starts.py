@@ -31,7 +31,6 @@ START_SAMPLES = 1000  # that a start is fitted to
 _RANGES = ((0.0, 1.0), (0.0, 0.5), (0.0, 0.25), (0.5, 0.5), (1.0, 0.5))  # (mean, deviation)
 _TURNED = (0.0, 0.2)  # of a map without a scale; 0.1 to 0.2 were best on digits held out
 _BESIDE = 0.2  # sum of a column of small entries beside the identity, at most
-_ALIKE = 1e-6  # share of the variance beside a line, on which no sample is known from another
 _FEW = 3  # random samples, and steps of them, that tell what moves from what does not
 _CURVED = 0.015  # share of the variance that may not be linear
 
@@ -44,40 +43,18 @@ def kaiming(inputs: int, units: int, generator: torch.Generator) -> Tensor:
     return nn.init.kaiming_normal_(torch.empty(units, inputs), generator=generator).T
 
 
-def xavier(inputs: int, units: int, generator: torch.Generator) -> Tensor:
-    """Return uniform entries of variance 2 / (inputs + units) (Glorot, Bengio, 2010)."""
-    return nn.init.xavier_uniform_(torch.empty(units, inputs), generator=generator).T
-
-
-def normal(inputs: int, units: int, generator: torch.Generator) -> Tensor:
-    """Return normal entries of variance 0.1 (Lifted Neural Networks, Table 1)."""
-    return torch.randn(inputs, units, generator=generator) * math.sqrt(0.1)
-
-
-def gaussian(size: int, radius: float, generator: torch.Generator) -> Tensor:
-    """Return normal entries, (size, size), scaled to a spectral radius.
+def gaussian(size: int, generator: torch.Generator) -> Tensor:
+    """Return normal entries, (size, size), scaled to the spectral radius 1.
 
     On Recurrent Neural Networks, section 3.2, whose variance 0.1 cancels in the scaling.
     """
     drawn = torch.randn(size, size, generator=generator)
-    return drawn * (radius / float(torch.linalg.eigvals(drawn.double()).abs().max()))
+    return drawn * (1 / float(torch.linalg.eigvals(drawn.double()).abs().max()))
 
 
 def orthogonal(inputs: int, units: int, generator: torch.Generator) -> Tensor:
     """Return orthonormal columns, or rows where units are more than inputs."""
     return nn.init.orthogonal_(torch.empty(inputs, units), generator=generator)
-
-
-def variance_scaling(inputs: int, units: int, generator: torch.Generator) -> Tensor:
-    """Return normal entries of variance 1 / inputs, truncated at two deviations.
-
-    The "sigma-scale" start of Lifted Neural Networks, Table 1, as TensorFlow's default.
-    """
-    deviation = math.sqrt(1 / inputs) / 0.87962566103423978  # of a normal cut at two deviations
-    weight = torch.empty(inputs, units)
-    return nn.init.trunc_normal_(
-        weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator
-    )
 
 
 def passing(inputs: int, units: int, generator: torch.Generator) -> Tensor:
@@ -119,20 +96,14 @@ def spread_bias(inputs: int, units: int, generator: torch.Generator) -> Tensor:
     return (2 * torch.rand(units, generator=generator) - 1) * 2 / math.sqrt(inputs)
 
 
-STARTS: dict[str, Draw] = {
-    "kaiming": kaiming,
-    "xavier": xavier,
-    "normal": normal,
-    "variance-scaling": variance_scaling,
-    "orthogonal": orthogonal,
-}
+STARTS: dict[str, Draw] = {"kaiming": kaiming, "orthogonal": orthogonal}
 
 
-Square = Callable[[int, float, torch.Generator], Tensor]
-RECURRENT_STARTS: dict[str, Square] = {  # of the weights from one step to the next, by their radius
-    AUTO: lambda size, radius, _: 0.9 * radius * torch.eye(size),
-    "identity": lambda size, radius, _: radius * torch.eye(size),
-    "orthogonal": lambda size, radius, generator: radius * orthogonal(size, size, generator),
+Square = Callable[[int, torch.Generator], Tensor]
+RECURRENT_STARTS: dict[str, Square] = {  # of the weights from one step to the next
+    AUTO: lambda size, _: 0.9 * torch.eye(size),
+    "identity": lambda size, _: torch.eye(size),
+    "orthogonal": lambda size, generator: orthogonal(size, size, generator),
     "gaussian": gaussian,
 }
 
@@ -176,7 +147,6 @@ def drawn_weights(
     penalties: Sequence[Penalty],
     start: str,
     generator: torch.Generator,
-    radius: float = 1.0,
 ) -> list[Weights]:
     """Return the weights of a start, layer by layer, before they are fitted to data.
 
@@ -185,7 +155,6 @@ def drawn_weights(
         penalties: of these.
         start: its name.
         generator: of all draws.
-        radius: largest absolute eigenvalue of recurrent weights.
 
     Raises:
         DataError: there is no start of that name.
@@ -193,7 +162,7 @@ def drawn_weights(
     layers = recurrent_layers(network)
     if layers and start in RECURRENT_STARTS:
         return [
-            _recurrent_weights(parameter, layers.get(parameter), start, radius, generator)
+            _recurrent_weights(parameter, layers.get(parameter), start, generator)
             for parameter in network.parameters
         ]
     if start != AUTO and start not in STARTS:
@@ -223,16 +192,15 @@ def _recurrent_weights(
     parameter: Parameter,
     layer: tuple[int, int] | None,
     start: str,
-    radius: float,
     generator: torch.Generator,
 ) -> Weights:
-    """Return W of the start times the radius, other entries of variance 1 / inputs."""
+    """Return W of the start, other entries of variance 1 / inputs."""
     rows, columns = parameter.shape
     if layer is None:
         matrix = _normal(rows, columns, generator)
     else:
         units, inputs = layer
-        square = RECURRENT_STARTS[start](units, radius, generator)
+        square = RECURRENT_STARTS[start](units, generator)
         drawn = _normal(inputs, units, generator)
         matrix = torch.cat([square, drawn, torch.zeros(rows - units - inputs, units)])
     return Weights(matrix, torch.zeros(columns) if parameter.bias else None)
@@ -261,23 +229,6 @@ def needs_fit(network: Network, penalties: Iterable[Penalty]) -> bool:
 
 def _weighted(state: State) -> bool:
     return any(True for _ in parameters_of(state.argument))
-
-
-def draw_weights(
-    shapes: Sequence[tuple[int, int]], draw: Draw, generator: torch.Generator, bias: float = 0.0
-) -> list[Weights]:
-    """Return one draw for every layer.
-
-    Args:
-        shapes: (inputs, units) of every layer.
-        draw: the distribution.
-        generator: of all entries, layer by layer.
-        bias: every bias, 0.1 in the paper's Table 1.
-    """
-    return [
-        Weights(draw(inputs, units, generator), torch.full((units,), bias))
-        for inputs, units in shapes
-    ]
 
 
 def given_weights(weights: Sequence[Weights], parameters: Sequence[Parameter]) -> list[Weights]:
@@ -408,56 +359,6 @@ def _sees(layer: Applied, inputs: Container[object]) -> bool:
     """Say whether a layer stands on some inputs."""
     below = (x for x in layer.arguments if isinstance(x, Expression))
     return any(v in inputs for x in below for v in x.variables)
-
-
-@torch.no_grad()
-def thinned_start(
-    structure: Structure, weights: Sequence[Weights], values: Values
-) -> list[Weights]:
-    """Return given weights, thinned where they tell no samples apart.
-
-    Sums of many positive terms are all alike: through layers of them signals end on a line, in the
-    digits of the type, and no step finds back. Then every unit of weights that have signs keeps its
-    largest weight alone, as one or minus one, see `passing`, and a `FitWarning` tells it.
-
-    Args:
-        structure: of the network.
-        weights: to begin with.
-        values: of the inputs of some samples, and the timeline where there are sequences.
-    """
-    first = weights_on_inputs(structure.network)
-    found = [
-        Weights(structure.penalties[p].project(_largest(layer.matrix)), layer.bias)
-        if structure.penalties[p].signed and p not in first
-        else layer
-        for p, layer in zip(structure.parameters, weights, strict=True)
-    ]
-    if all(a is b for a, b in zip(found, weights, strict=True)):
-        return found
-    before, after = (
-        _beside_a_line(structure, {**values, **dict(zip(structure.parameters, each, strict=True))})
-        for each in (weights, found)
-    )
-    if before > _ALIKE or after < math.sqrt(_ALIKE):
-        return list(weights)
-    processes.warn(
-        "the start weights let samples through to the last layer on a line, "
-        f"{before:.0e} of the variance beside it: every unit of the layers whose weights have "
-        'signs keeps its largest weight alone. start="auto" begins near the identity.'
-    )
-    return found
-
-
-def _largest(matrix: Tensor) -> Tensor:
-    place = matrix.abs().argmax(0, keepdim=True)
-    return torch.zeros_like(matrix).scatter(0, place, matrix.gather(0, place).sign())
-
-
-def _beside_a_line(structure: Structure, values: Values) -> float:
-    """Return the share of the last states' variance that is not along one direction."""
-    rows = processes.joined(structure.passed(values)[structure.states[-1]].flatten(0, -2))
-    squares = torch.linalg.svdvals(rows.double() - rows.double().mean(0)).square()
-    return float(squares[1:].sum() / squares.sum().clamp(min=torch.finfo(squares.dtype).tiny))
 
 
 def _bring(

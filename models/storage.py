@@ -43,7 +43,7 @@ Arguments = dict[str, Any]
 Tensors = dict[str, Tensor]
 
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
-_OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts")
+_OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectral_radius")
 _OF_THE_FILE = (  # beside what a class takes
     "activations", "graph", "learned", "last_only", *_OF_OLDER_FILES,
 )  # fmt: skip
@@ -242,8 +242,9 @@ def _arguments(
         DataError: something was declared outside of liftednet, and is not given.
     """
     about = archive.architecture
-    if isinstance(method := about.get("method"), dict):  # of earlier versions
-        method.get("parameters", {}).pop("learn_activations", None)
+    if isinstance(method := about.get("method"), dict):
+        for gone in ("learn_activations", "state_passes", "precision"):  # of older files
+            method.get("parameters", {}).pop(gone, None)
     found = {
         name: rebuild(value, name, _parts(), archive.tensors)
         for name, value in about.items()

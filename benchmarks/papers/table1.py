@@ -6,6 +6,7 @@ Run it with `LIFTEDNET_DATA=folder python -m benchmarks.papers.table1 [--quick] 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -29,8 +30,7 @@ from liftednet.data import Classification, mnist, split
 from liftednet.export import to_torch
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.starts import STARTS as DRAWS
-from liftednet.models.starts import draw_weights
+from liftednet.models.starts import Draw, kaiming, orthogonal
 from liftednet.problems import Weights
 
 REMARKS = (
@@ -136,11 +136,39 @@ def network_from(weights: Weighted) -> nn.Sequential:
     return to_torch(Layers(weights, [*hidden, Softmax()]), logits=True)  # type: ignore[no-any-return]
 
 
-def drawn(name: str, bias: float = 0.0) -> Start:
-    """Return the start that draws every layer by itself."""
-    return lambda data, sizes, seed: draw_weights(
-        list(pairwise(sizes)), DRAWS[name], torch.Generator().manual_seed(seed), bias
+def xavier(inputs: int, units: int, generator: torch.Generator) -> Tensor:
+    """Return uniform entries of variance 2 / (inputs + units) (Glorot, Bengio, 2010)."""
+    return nn.init.xavier_uniform_(torch.empty(units, inputs), generator=generator).T
+
+
+def normal(inputs: int, units: int, generator: torch.Generator) -> Tensor:
+    """Return normal entries of variance 0.1."""
+    return torch.randn(inputs, units, generator=generator) * math.sqrt(0.1)
+
+
+def variance_scaling(inputs: int, units: int, generator: torch.Generator) -> Tensor:
+    """Return normal entries of variance 1 / inputs, truncated at two deviations.
+
+    The "sigma-scale" start of the table, as TensorFlow's default.
+    """
+    deviation = math.sqrt(1 / inputs) / 0.87962566103423978  # of a normal cut at two deviations
+    weight = torch.empty(inputs, units)
+    return nn.init.trunc_normal_(
+        weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator
     )
+
+
+def drawn(draw: Draw, bias: float = 0.0) -> Start:
+    """Return the start that draws every layer by itself."""
+
+    def start(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
+        generator = torch.Generator().manual_seed(seed)
+        return [
+            Weights(draw(inputs, units, generator), torch.full((units,), bias))
+            for inputs, units in pairwise(sizes)
+        ]
+
+    return start
 
 
 def unit_variance(data: Classification, sizes: tuple[int, ...], seed: int) -> Weighted:
@@ -178,8 +206,8 @@ def smoothed(labels: Tensor, classes: int) -> Tensor:
 
 
 STARTS = {
-    "kaiming": drawn("kaiming"),
-    "orthogonal": drawn("orthogonal"),
+    "kaiming": drawn(kaiming),
+    "orthogonal": drawn(orthogonal),
     "LSUV": unit_variance,
 }
 
@@ -187,9 +215,9 @@ STARTS = {
 def paper_starts(epochs: int) -> dict[str, Start]:
     """Return the four starts of Table 1, the lifted one trained for some epochs."""
     return {
-        "normal": drawn("normal", PAPER_BIAS),
-        "Xavier": drawn("xavier", PAPER_BIAS),
-        "variance scaling": drawn("variance-scaling", PAPER_BIAS),
+        "normal": drawn(normal, PAPER_BIAS),
+        "Xavier": drawn(xavier, PAPER_BIAS),
+        "variance scaling": drawn(variance_scaling, PAPER_BIAS),
         "lifted": lifted(epochs),
     }
 

@@ -34,9 +34,9 @@ from ..data import Data, prepared
 from ..lifted import Lifted
 from ..methods import Minibatch
 from ..output import with_constants
-from ..run import Report, Step
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
+from ..trace import Report, Step
 from .reader import CURVED, Line, Pair, Reader, Seen
 from .tracing import trace
 

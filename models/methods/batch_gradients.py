@@ -8,7 +8,6 @@ gradient of these links; what the divergence then asks of U is passed on to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -149,11 +148,8 @@ class LayerGradient:
             return metric.centered_gradient(matrix, bias).add_(layer.matrix, alpha=pull), bias
         slope = self.parts[0].flatten(0, -2)
         rows, known = metric.centered(self.rows).T, layer.matrix
-        if slope.dtype is known.dtype:
-            matrix = added(known, rows, slope, pull, memory)
-        else:
-            matrix = torch.add(rows.to(slope.dtype) @ slope, known, alpha=pull, out=memory)
-        return matrix, None if layer.bias is None else slope.sum(0, dtype=known.dtype)
+        matrix = added(known, rows, slope, pull, memory)
+        return matrix, None if layer.bias is None else slope.sum(0)
 
 
 class BatchGradients:
@@ -163,10 +159,10 @@ class BatchGradients:
         structure: of the network.
     """
 
-    def __init__(self, structure: Structure, precision: str | None) -> None:
-        """Take a network, and the type of the products of layers, None for that of the data."""
-        self.structure, self._precision = structure, precision
-        self._chained = precision is None and _is_chain(structure)
+    def __init__(self, structure: Structure) -> None:
+        """Take a network."""
+        self.structure = structure
+        self._chained = _is_chain(structure)
 
     def counts(self, batch: Data) -> Counts:
         """Return what counts; lengths are known on the CPU, so that nobody waits for them."""
@@ -230,10 +226,9 @@ class BatchGradients:
         leaves = [_leaf(layer) for layer in weights]
         given = {**batch.values, **dict(zip(parameters, leaves, strict=True))}
         known: dict[int, Tensor] = {}
-        activate = partial(self._activated, batch.like, rules)
-        with self._autocast(batch.like):
-            values = passed_forward(self.structure.groups, given, activate, known, rules)
-            outputs = [_scores(term.argument, values, known) for term in terms]
+        activate = partial(self._activated, rules)
+        values = passed_forward(self.structure.groups, given, activate, known, rules)
+        outputs = [_scores(term.argument, values, known) for term in terms]
         losses, tops, slopes = zip(
             *self._output_gradients(batch, counts, mean, outputs), strict=True
         )
@@ -256,14 +251,7 @@ class BatchGradients:
             return LayerGradient([known[id(first)]], inputs.detach().flatten(0, -2))
         return LayerGradient([leaf.matrix] if leaf.bias is None else [leaf.matrix, leaf.bias])
 
-    def _autocast(self, like: Tensor) -> AbstractContextManager[None]:
-        """Let products be those of another type than the data's, which is that of all else."""
-        if self._precision is None:
-            return nullcontext()
-        return torch.autocast(like.device.type, torch.bfloat16)
-
-    def _activated(self, like: Tensor, rules: Rules, state: State, u: Tensor) -> Tensor:
-        u = u.to(like)
+    def _activated(self, rules: Rules, state: State, u: Tensor) -> Tensor:
         rule = self._targets(rules, state, u)
         if rule is None:
             return u
@@ -294,7 +282,7 @@ class BatchGradients:
         """
         terms = self.structure.network.terms
         return [
-            self._output_gradient(term, batch, output.to(batch.like), some, count * mean)
+            self._output_gradient(term, batch, output, some, count * mean)
             for term, output, some, count in zip(
                 terms, outputs, counts.some, counts.rows, strict=True
             )

@@ -22,7 +22,7 @@ from liftednet.solvers.over_time import NewtonOverTime
 from liftednet.validation import require_count, require_positive
 
 from ..block import Block, Blocks, Structure, recalled, remembered
-from ..run import Ending, Memory, Problem, Step, Steps
+from ..trace import Ending, Memory, Problem, Step, Steps
 
 AnySolver = str | Solver[Any, Any, Any]
 
@@ -47,8 +47,6 @@ class FullBatch:
 
     Attributes:
         sweeps: the most over all blocks.
-        state_passes: visits of the states in one sweep; several solve the states all at once,
-            which is exact where the divergence is joint.
         tolerance: stop when every block's relative KKT residual is below this.
         extrapolation: whether to go on along the last move where that is lower.
         store: a folder for states, in files, and for what else has a row for every sample and is
@@ -69,7 +67,6 @@ class FullBatch:
     """
 
     sweeps: int = 20
-    state_passes: int = 1
     tolerance: float = 1e-4
     extrapolation: bool = True
     store: str | Path | None = None
@@ -77,7 +74,6 @@ class FullBatch:
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
         require_count("sweeps", self.sweeps, 1)
-        require_count("state_passes", self.state_passes, 1)
         require_positive("tolerance", self.tolerance)
         if self.store is not None:  # a name, which files of models can hold
             object.__setattr__(self, "store", str(self.store))
@@ -90,8 +86,8 @@ class FullBatch:
                     f"{state.activation!r} of layer {number} jumps, and exact fits feel nothing of "
                     'what lies beyond a jump: use method="minibatch", whose steps have a margin.'
                 )
-        sequences = any(state.sequence for state in structure.states)
-        if self.store is not None and (structure.network.steps is not None or sequences):
+        together = structure.network.steps is not None or any(x.sequence for x in structure.states)
+        if self.store is not None and together:
             raise DeclarationError(
                 "a store is for networks without steps, whose states can be solved for some "
                 "samples at a time: store=None keeps all in memory."
@@ -115,7 +111,7 @@ class FullBatch:
         while sweep < self.sweeps:
             if not done:
                 worst, objective = 0.0, blocks.objective()
-            todo = blocks.sweep(self.state_passes)
+            todo = blocks.sweep()
             for block in todo[done:]:
                 step = _update(block, solvers, sweep, objective)
                 step = replace(step, whole=block is todo[-1])

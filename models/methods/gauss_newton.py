@@ -35,7 +35,7 @@ from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
 from ..forward_pass import Values
-from ..run import Ending, Memory, Problem, Step, Steps
+from ..trace import Ending, Memory, Problem, Step, Steps
 
 _MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second
@@ -175,7 +175,7 @@ class GaussNewton:
                 if place is None:
                     memory.update(point=taken.point, objective=taken.objective, matrix=taken.matrix)
                 else:
-                    memory["place"] = _told(place)
+                    memory["place"] = dict(vars(place))
                 yield step
         except StopIteration as stop:
             return Ending.CONVERGED if stop.value else Ending.STALLED
@@ -232,27 +232,12 @@ def suits_together(structure: Structure, samples: float) -> bool:
     return True
 
 
-def _told(place: Place) -> Memory:
-    """Return a place as a memory."""
-    best = [] if place.best is None else [place.best[0], list(place.best[1]), place.best[2]]
-    return {
-        "point": place.point, "rhos": list(place.rhos), "begin": place.begin[0],
-        "first rhos": list(place.begin[1]), "best": best,
-        "evidence": [place.logarithm, place.stale, place.fitted],
-    }  # fmt: skip
-
-
 def _place(memory: Memory, forward: Forward, point: Tensor) -> Place:
-    """Return the place that `_told` has told, or where nothing is known the first one."""
-    if "place" not in memory:
-        rhos = tuple(float(part.max()) / 2 for part in forward.pull)
-        return Place(point, rhos, (point, rhos))
-    told = memory["place"]
-    best_point, best_rhos, logarithm = told["best"] or (None, (), 0.0)
-    best = None if best_point is None else (best_point, tuple(best_rhos), logarithm)
-    begin = told["begin"], tuple(told["first rhos"])
-    largest, stale, fitted = told["evidence"]
-    return Place(told["point"], tuple(told["rhos"]), begin, best, largest, int(stale), fitted)
+    """Return the place that a memory tells, or where nothing is known the first one."""
+    if "place" in memory:
+        return Place(**memory["place"])
+    rhos = tuple(float(part.max()) / 2 for part in forward.pull)
+    return Place(point, rhos, (point, rhos))
 
 
 def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:

@@ -27,7 +27,7 @@ from liftednet.validation import is_number, require_count, require_positive
 from ..block import Structure, row_weights
 from ..data import Data
 from ..forward_pass import Values
-from ..run import Ending, Memory, Problem, Step, Steps
+from ..trace import Ending, Memory, Problem, Step, Steps
 from .batch_gradients import BatchGradients, Counts
 
 _RATE, _RANK = 0.3, 16  # of the step, and of the metric, where nobody says
@@ -62,9 +62,6 @@ class Minibatch:
         validation: share of the samples that is held out; 0 for none.
         patience: epochs without a better validation objective until training stops and the best
             weights are kept; None trains to the end and keeps the last.
-        precision: "bfloat16" for the products of layers, with sums and weights still in float32:
-            a step of wide layers takes seven to nine tenths of the time on processors that multiply
-            such numbers (avx512_bf16, AMX), more on others. None for the type of the data.
 
     Raises:
         DataError: a number is out of its range.
@@ -87,7 +84,6 @@ class Minibatch:
     refresh: int = 20
     validation: float = 0.0
     patience: int | None = None
-    precision: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
@@ -102,8 +98,6 @@ class Minibatch:
             raise DataError(f"validation must be a share in [0, 1), got {self.validation!r}.")
         if self.patience is not None and self.validation == 0:
             raise DataError("patience needs a validation share; validation is 0.")
-        if self.precision not in (None, "bfloat16"):
-            raise DataError(f"precision must be None or 'bfloat16', got {self.precision!r}.")
 
     def epochs_of(self, batches: int) -> int:
         """Return the epochs, of so many batches each."""
@@ -248,17 +242,9 @@ class BatchSteps:
             weights: to begin with.
             settings: how the metric is made.
             generator: of the first directions of the metric.
-
-        Raises:
-            DataError: products in bfloat16 are asked for, and the weights are in float64.
         """
-        self.gradients = BatchGradients(structure, settings.precision)
+        self.gradients = BatchGradients(structure)
         self.weights = [_copied(layer) for layer in weights]
-        if settings.precision is not None and self.weights[0].matrix.dtype is not torch.float32:
-            raise DataError(
-                f"precision={settings.precision!r} is for data in float32, and X is in float64: "
-                "pass X.float(), or dtype=torch.float32 to the model."
-            )
         self._refresh = settings.refresh
         penalties = structure.penalties.values()
         signed = any(penalty.signed for penalty in penalties)

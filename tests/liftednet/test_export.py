@@ -294,8 +294,8 @@ def test_only_a_chain_is_written_into_the_layers_of_a_network() -> None:
     ("name", "kinds"),
     [
         ("residual", [nn.Linear, nn.Linear, nn.Linear]),
-        ("image", [nn.Conv2d, nn.Linear]),
-        ("signal", [nn.Conv1d, nn.Conv1d, nn.Linear]),
+        ("images", [nn.Conv2d, nn.Linear]),
+        ("signals", [nn.Conv1d, nn.Conv1d, nn.Linear]),
         ("own_layer", [LayerWeights, nn.Linear, nn.Linear]),
     ],
 )

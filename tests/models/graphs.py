@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.activations import LeakyReLU, ReLU, Sigmoid, Tanh
+from liftednet.activations import ReLU, Tanh
 from liftednet.layers import (
     Layer,
     apply,
-    average_pooling,
     concatenate,
     convolution,
     delay,
     dense,
     turn,
 )
-from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
+from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, Lifted, Minibatch, Network
+from tests.models.registry import GRAPHS
 
 SAMPLES, STEPS = 12, 5
 
@@ -53,23 +53,6 @@ def residual() -> Network:
     return network
 
 
-def image() -> Network:
-    network = Network()
-    x = network.input(2, 6, 5)
-    h = network.state(ReLU(), convolution(x, 3, (3, 2), stride=(2, 1), padding=1))
-    network.loss(CrossEntropy(), dense(average_pooling(h, 2), 3))
-    return network
-
-
-def signal() -> Network:
-    network = Network()
-    x = network.input(2, 8)
-    h = network.state(LeakyReLU(0.2), convolution(x, 3, 3, padding=1))
-    g = network.state(ReLU(), convolution(h, 3, 3, bias=False), bounds=(0.0, 0.8))
-    network.loss(SimplexCrossEntropy(), dense(g, 3))
-    return network
-
-
 def grouped() -> Network:
     network = Network()
     x = network.input(4, 6, 5)
@@ -77,15 +60,6 @@ def grouped() -> Network:
         ReLU(), convolution(x, 6, (3, 2), stride=(2, 1), padding=2, dilation=2, groups=2)
     )
     network.loss(CrossEntropy(), dense(h, 3))
-    return network
-
-
-def two_inputs() -> Network:
-    network = Network()
-    x, z = network.input(4), network.input(3)
-    h = network.state(Sigmoid(), dense(x, 4) - dense(z, 4))
-    network.loss(CrossEntropy(), dense(h, 3), weight=0.5)
-    network.loss(SquaredError(), dense(concatenate(h[:2], z), 2))
     return network
 
 
@@ -99,18 +73,6 @@ def own_layer() -> Network:
     return network
 
 
-def gated() -> Network:
-    network = Network()
-    x = network.input(2, sequence=True)
-    z = network.state(Sigmoid(), units=4)
-    c = network.state(Tanh(), units=4)
-    h = network.state(Tanh(), z * delay(c) + (1.0 - z) * dense(x, 4))
-    z.of(dense(concatenate(x, delay(h)), 4))
-    c.of(dense(delay(h), 4, bias=False) + dense(x, 4))
-    network.loss(CrossEntropy(), dense(h, 3))
-    return network
-
-
 def both_directions() -> Network:
     network = Network()
     x = network.input(2, sequence=True)
@@ -121,12 +83,13 @@ def both_directions() -> Network:
     return network
 
 
+_OF_THE_REGISTRY = (
+    "two inputs", "two losses", "images", "signals", "gated", "output states", "bounded states",
+)  # fmt: skip
 NETWORKS: dict[str, Callable[[], Network]] = {
-    function.__name__: function
-    for function in (
-        residual, image, signal, grouped, two_inputs, own_layer, gated, both_directions,
-    )
-}  # fmt: skip
+    **{graph.name: graph.network for graph in GRAPHS if graph.name in _OF_THE_REGISTRY},
+    **{function.__name__: function for function in (residual, grouped, own_layer, both_directions)},
+}
 
 
 def data_for(network: Network, dtype: torch.dtype, last: bool = False) -> tuple[Any, Any]:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from torch.utils.data import TensorDataset
 
 from liftednet import Activation, DataError, DeclarationError, LiftedError, activations, penalties
 from liftednet.errors import NotFittedError
@@ -125,20 +124,6 @@ def test_lengths_that_are_none_are_refused(lengths, words):
         LiftedRNN(4, 5, 3).fit(X[:, None], Y, lengths=lengths)
 
 
-@pytest.mark.parametrize("name", ["warm_start", "refit_output", "standardize"])
-def test_a_flag_is_true_or_false(name):
-    options: Any = {name: "no"}
-    with pytest.raises(DataError, match=f"{name} must be True or False"):
-        LiftedMLP((4, 3), **options)
-
-
-def test_a_penalty_stands_in_the_place_of_rho():
-    text = repr(LiftedMLP((4, 3), penalty=penalties.L1(0.1)))
-    assert "penalty=L1" in text
-    assert "rho=" not in text.replace("L1(rho=", "")
-    assert "rho=0.5" in repr(LiftedMLP((4, 3), rho=0.5))
-
-
 @pytest.mark.parametrize("warm_start", [True, False])
 def test_a_network_that_was_changed_is_told(warm_start):
     model = LiftedMLP((4, 5, 3), method=Minibatch(epochs=1), warm_start=warm_start).fit(X, Y)
@@ -163,11 +148,3 @@ def test_a_fit_takes_its_gradients_under_inference_mode_too(method):
     for one, other in zip(inside.weights, outside.weights, strict=True):
         assert one.matrix.equal(other.matrix)
     inside.fit(X, Y)
-
-
-@pytest.mark.parametrize("data", [TensorDataset(X, Y), [(X[0], Y[0])]], ids=["dataset", "pairs"])
-def test_pairs_that_are_no_loader_are_told_of_one(data):
-    with pytest.raises(DataError, match="DataLoader of pairs; got a"):
-        LiftedMLP((4, 3)).fit(data)
-    with pytest.raises(DataError, match=r"got list: convert it with torch\.tensor\(\)"):
-        LiftedMLP((4, 3)).fit(X.tolist(), Y)

@@ -14,9 +14,8 @@ from liftednet.activations import MaxPooling, ReLU, Sigmoid, Tanh
 from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.layers import Layer, apply, concatenate, delay, dense, turn
 from liftednet.losses import CrossEntropy, SimplexCrossEntropy, SquaredError
-from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, Network
+from liftednet.models import GaussNewton, Lifted, LiftedMLP, Network
 from liftednet.penalties import L1, Declared, Nonnegative, SpectralNorm, SquaredFrobenius
-from liftednet.problems import Weights
 from tests.models.networks import labeled
 
 X, Y = labeled()
@@ -237,12 +236,6 @@ def test_data_for_several_inputs_are_named():
         assert not model.is_fitted
 
 
-def test_a_block_that_is_not_there_is_named():
-    model = LiftedMLP((4, 5, 3), method="full", dtype=torch.float64).fit(X, Y)
-    with pytest.raises(DataError, match=r"weights 3.*states 1, weights 1, weights 2"):
-        model.subproblem("weights 3")
-
-
 def test_a_warm_start_is_brought_to_a_new_constraint():
     x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
     model = LiftedMLP((4, 5, 3), method="full", warm_start=True).fit(x, y)
@@ -254,19 +247,3 @@ def test_shared_weights_take_no_second_penalty():
     x = Network().input(4)
     with pytest.raises(DeclarationError, match="shared"):
         dense(x, 4, weights=dense(x, 4).weights, penalty=Nonnegative())
-
-
-def test_weights_that_are_not_finite_are_refused():
-    layer = Weights(torch.full((4, 3), torch.nan), torch.zeros(3))
-    with pytest.raises(DataError, match="NaN"):
-        LiftedMLP((4, 3)).with_weights([layer])
-
-
-def test_a_solver_that_is_changed_serves_the_next_warm_fit():
-    x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 3
-    model = LiftedMLP((4, 5, 3), method="full", warm_start=True).fit(x, y)
-    model.solver = "reference"
-    model.method = FullBatch(1)
-    trace = model.fit(x, y).trace
-    assert trace is not None
-    assert {step.solver for step in trace.steps} <= {"reference", "extrapolation"}

@@ -99,7 +99,7 @@ def test_every_training_goes_on_as_if_nothing_had_happened(
 
 
 OWN: list[tuple[str, Any, dict[str, Any]]] = [
-    ("passes", FullBatch(3, state_passes=2, extrapolation=False), {"divergence": "joint"}),
+    ("plain", FullBatch(3, extrapolation=False), {"divergence": "joint"}),
     ("reference", FullBatch(2), {"solver": "reference"}),
     ("patience", Minibatch(9, 10, rate=3.0, validation=0.3, patience=2), {}),
     ("penalty", SHORT, {"penalty": penalties.L1(0.1), "refit_output": False}),
@@ -172,7 +172,7 @@ def written(tmp_path) -> Path:
         ({"lam": 3.0}, r"lam is \[3\.0\], and was \[10\.0\]"),
         ({"rho": 3.0}, r"penalty is \[SquaredFrobenius\(rho=3\.0.* and was .*\(rho=1\.0"),
         ({"seed": 1}, "seed is 1, and was 0"),
-        ({"start": "xavier"}, "first weights is"),
+        ({"start": "orthogonal"}, "first weights is"),
         (
             {"method": replace(SHORT, epochs=9)},
             r"method is Minibatch\(epochs=9.* and was Minibatch\(epochs=3",

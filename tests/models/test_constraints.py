@@ -247,13 +247,3 @@ def test_a_network_behind_a_projection_ends_lower_and_within_its_limits() -> Non
     scores = found.scores(5 * ROWS.flip(0) + 1)
     torch.testing.assert_close(scores.sum(1), torch.ones(30).double(), atol=1e-12, rtol=0)
     assert float(scores.min()) >= -1e-12
-
-
-def test_an_interrupt_with_more_units_leaves_the_networks_own() -> None:
-    def stop(step: Any) -> None:
-        if step.solver == "augmented-lagrangian":
-            raise KeyboardInterrupt
-
-    model = behind_a_projection(on_step=stop)
-    assert model.interrupted
-    assert [tuple(w.matrix.shape) for w in model.weights] == [(3, 6), (6, 2)]

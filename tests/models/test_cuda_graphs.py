@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,14 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from liftednet import activations, lift, losses
-from liftednet.errors import FitWarning, SolverError
+from liftednet.errors import FitWarning
 from liftednet.models import LiftedMLP, Minibatch
-from liftednet.models.data import ArrayBatches, Data
 from liftednet.models.methods import minibatch
 from liftednet.models.methods.minibatch import BatchSteps
-from liftednet.models.run import Problem
 from liftednet.penalties import L1, Nonnegative, RowNorm
-from liftednet.solvers.cuda_graphs import Captured, CudaGraphs, Unread
+from liftednet.solvers.cuda_graphs import Captured, Unread
 from tests.models.networks import labeled
 from tests.models.test_checkpoints import outcome, resumed
 
@@ -195,69 +189,3 @@ def test_validation_and_checkpoints_read_the_weights_of_their_step(
     again = resumed(_make, _fit, tmp_path / "training", monkeypatch, (1, 2, 3))  # and within epochs
     monkeypatch.setattr(minibatch, "graphs_for", lambda tensor: None)
     assert outcome(found) == outcome(again) == outcome(_fit(_make()))
-
-
-@dataclass(frozen=True)
-class Spoiled(ArrayBatches):
-    """Batches of which the last of a late pass is not finite."""
-
-    left: list[int] = field(default_factory=lambda: [4])
-
-    def __iter__(self) -> Iterator[Data]:
-        self.left[0] -= 1
-        for number, batch in enumerate(super().__iter__(), start=1):
-            bad = self.left[0] < 0 and number == len(self)
-            change = torch.nan if bad else 1.0
-            yield replace(batch, values={**batch.values, self.x: change * batch.values[self.x]})
-
-    @property
-    def x(self) -> Any:
-        return next(iter(self.data.values))
-
-
-def test_an_error_leaves_the_weights_of_the_last_good_epoch(replays: Replays) -> None:
-    model = _dense()
-    data, generator = model._data(X, Y), torch.Generator().manual_seed(0)
-    weights = [layer.to(data.like) for layer in model._first_weights()]
-    steps = BatchSteps(model.checked()[0], weights, Minibatch(), generator)
-    batches, ends = Spoiled(data, 10, generator), []
-    with torch.no_grad(), pytest.raises(SolverError, match="last good epoch"):
-        for step in Minibatch(epochs=9).take_steps(Problem(steps, batches=batches)):
-            if step is not None:
-                ends.append([(layer, layer.stacked()) for layer in steps.weights])
-    assert len(ends) == 4 and replays.replayed > 10
-    for now, (kept, then) in zip(steps.weights, ends[-1], strict=True):
-        assert now is kept
-        _same(now.stacked(), then)
-        assert now.stacked().isfinite().all()
-
-
-def test_torch_is_asked_as_it_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    """https://docs.pytorch.org/docs/stable/notes/cuda.html#api: the most that a CPU can see."""
-    told: list[str] = []
-
-    def entered(name: str, kind: Any) -> Any:
-        def enter(*args: Any, **options: Any) -> Any:
-            inspect.signature(kind).bind(*args, **options)
-            told.append(name)
-            return nullcontext()
-
-        return enter
-
-    def stream(name: str) -> Any:
-        return SimpleNamespace(wait_stream=lambda other: told.append(f"{name} waits"))
-
-    graph = SimpleNamespace(pool=lambda: "pool", replay=lambda: told.append("replay"))
-    device = torch.device("cuda", 1)
-    for name in ("device", "stream", "graph"):
-        monkeypatch.setattr(torch.cuda, name, entered(name, getattr(torch.cuda, name)))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream("here"))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream("side"))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    graphs = CudaGraphs(device)
-    made, replay = graphs.record(lambda: told.append("work"))
-    replay()
-    warm = ["work"] * 3
-    before = ["device", "side waits", "stream", *warm, "here waits"]
-    assert told == [*before, "graph", "work", "replay"]
-    assert made is None and graphs._pool == "pool"  # which the next graph shares

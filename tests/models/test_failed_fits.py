@@ -45,14 +45,6 @@ def test_a_bad_batch_of_a_loader_leaves_a_fitted_model_as_it_was():
     assert model.objective() == objective
 
 
-def test_a_bad_batch_of_a_loader_leaves_an_unfitted_model_unfitted():
-    model = _model()
-    with pytest.raises(DataError, match="NaN"):
-        model.fit(_loader(_spoiled()))
-    assert not model.is_fitted
-    assert model.trace is None
-
-
 @pytest.mark.parametrize("method", [SHORT, FullBatch(3), GaussNewton(3)])
 @pytest.mark.parametrize("error", [RuntimeError, StopIteration, GeneratorExit])
 def test_an_error_of_the_listener_keeps_the_fit_so_far_and_is_raised(method, error):
@@ -69,14 +61,6 @@ def test_an_error_of_the_listener_keeps_the_fit_so_far_and_is_raised(method, err
     assert _same(model.weights, seen[-1]) and not _same(*seen)
     assert model.trace is not None and len(model.trace.steps) == 2
     assert model.trace.ending is Ending.INTERRUPTED
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_loader_gives_its_type_to_the_model(dtype):
-    model = _model().fit(_loader(X.to(dtype)))
-    assert {layer.matrix.dtype for layer in model.weights} == {dtype}
-    declared = _model(dtype=torch.float32).fit(_loader(X.to(dtype)))
-    assert declared.weights[0].matrix.dtype == torch.float32
 
 
 def test_the_type_of_a_loader_is_found_without_a_draw_or_a_load_of_its_own():

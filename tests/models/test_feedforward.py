@@ -2,38 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import cvxpy as cp
-import numpy as np
 import pytest
 import torch
 
-from liftednet import Activation, activations, losses
-from liftednet.problems import Weights
+from liftednet import activations, losses
 from tests.models.networks import bias_of, fitted, full, labeled, targets_for
-
-
-def test_the_feedforward_rule_is_the_recursion_of_equation_1():
-    x, y = labeled()
-    model = fitted(x, y, (4, 6, 5, 3), sweeps=2)
-    state = x.numpy()
-    for layer in model.weights[:-1]:
-        state = np.maximum(state @ layer.matrix.numpy() + bias_of(layer).numpy(), 0)
-    u = state @ model.weights[-1].matrix.numpy() + bias_of(model.weights[-1]).numpy()
-    shares = np.exp(u - u.max(1, keepdims=True))
-    assert np.allclose(model.predict_proba(x), shares / shares.sum(1, keepdims=True))
-    assert np.array_equal(model.predict(x.numpy()), u.argmax(1))
-
-
-def test_a_warm_start_goes_on_where_it_stopped():
-    x, y = labeled()
-    options: dict[str, Any] = {"tolerance": 1e-12, "extrapolation": False}
-    once = fitted(x, y, sweeps=6, **options)
-    twice = full((4, 5, 3), sweeps=3, warm_start=True, **options).fit(x, y).fit(x, y)
-    assert twice.objective() == pytest.approx(once.objective(), rel=1e-9)
-    anew = full((4, 5, 3), sweeps=3, **options).fit(x, y).fit(x, y)
-    assert anew.objective() > once.objective()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -68,36 +41,6 @@ def test_max_pooling_trains_on_the_reference_solver():
     assert model.trace is not None
     assert all(step.decrease >= 0 for step in model.trace.steps)
     assert model.objective() < model.trace.start
-
-
-def test_an_activation_of_six_lines_trains():
-    class Square(Activation):
-        lipschitz = 0.5
-
-        def potential(self, v):
-            return cp.sum_squares(v)
-
-        def forward(self, u):
-            return u / 2
-
-    x, y = labeled()
-    model = fitted(x, y, activations=Square(), sweeps=5)
-    assert model.trace is not None and model.objective() < model.trace.start
-
-
-@pytest.mark.parametrize("start", ["kaiming", "xavier", "normal", "variance-scaling"])
-def test_starts_have_the_variance_they_promise(start):
-    shape = (400, 300)
-    model = full((*shape, 2), start=start)
-    variance = {
-        "kaiming": 2 / 400,
-        "xavier": 2 / 700,
-        "normal": 0.1,
-        "variance-scaling": 1 / 400,
-    }[start]
-    drawn: Weights = model._first_weights()[0]
-    assert float(drawn.matrix.var()) == pytest.approx(variance, rel=0.02)
-    assert float(drawn.matrix.mean()) == pytest.approx(0, abs=5 * (variance / 120_000) ** 0.5)
 
 
 def test_the_network_names_itself() -> None:

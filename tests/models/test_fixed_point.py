@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cvxpy as cp
-import pytest
 import torch
 
-from liftednet import activations, losses
-from liftednet.solvers import solve
+from liftednet import losses
 from tests.models.networks import bias_of, fitted, full, labeled
-
-
-@pytest.mark.parametrize("divergence", ["tight", "joint"])
-@pytest.mark.parametrize("activation", [activations.ReLU(), activations.Sigmoid()])
-def test_every_block_of_a_fixed_point_is_optimal_to_cvxpy(activation, divergence):
-    x, y = labeled(samples=10)
-    options = {"lam": 2.0, "rho": 0.3, "sweeps": 1000, "tolerance": 1e-4}
-    model = fitted(x, y, (4, 3, 3), activations=activation, divergence=divergence, **options)
-    assert model.residual() <= 1e-3
-    values: dict[str, Any] = {"states 1": model.states[0]}
-    values |= {f"weights {n}": layer for n, layer in enumerate(model.weights, start=1)}
-    for name, value in values.items():
-        problem = model.subproblem(name)
-        own = problem.measure(value).objective
-        reference = solve(problem, "reference").objective
-        assert own == pytest.approx(reference, rel=1e-5, abs=1e-5)
 
 
 def test_the_lifted_rule_solves_the_joint_problem_of_equation_12():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import activations
 from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
-from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import Ending, GaussNewton, LiftedRNN, settings
 from liftednet.models.builders import Cell
@@ -160,12 +158,6 @@ def test_it_reaches_a_stationary_point():
     assert float(gradient.abs().max()) < 1e-3
 
 
-def test_a_running_sum_is_learned():
-    x, y = running_sum(100, 40, seed=3)
-    model = LiftedRNN(1, 5, 2, divergence="tight", method=GaussNewton(15)).fit(x, y)
-    assert float((model.predict(x) == y).double().mean()) > 0.9
-
-
 class Quadratic(LocalModel):
     """<g, s> + <s, C s> / 2 and a cubic, of which a model knows the quadratic alone."""
 
@@ -211,47 +203,6 @@ def test_a_second_solve_corrects_the_step_where_that_is_better(generator):
     torch.testing.assert_close(found.step, torch.full_like(gradient, 0.9))  # 1 - 0.1 * 1^2
     assert found.decrease == pytest.approx(3 * (0.9 - 0.9**2 / 2 - 0.1 * 0.9**3 / 3))
     assert found.decrease > 3 * (0.5 - 0.1 / 3)  # of the step before
-
-
-def test_further_solves_follow_a_valley_that_a_first_correction_leaves():
-    """Residuals (a - 1/2) / 10 and 10 (b + b^3 - a): the step ends where both vanish."""
-    jacobian = torch.tensor([[0.1, 0.0], [-10.0, 10.0]], dtype=torch.float64)
-    first = torch.tensor([-0.05, 0.0], dtype=torch.float64)
-
-    class Valley(Quadratic):
-        def missed(self, step: Tensor) -> Tensor:
-            return torch.stack([0 * step[1], 10 * step[1] ** 3])
-
-        def value(self, step: Tensor) -> float:
-            return float((first + jacobian @ step + self.missed(step)).square().sum() / 2)
-
-        def bend(self, step: Tensor) -> Tensor:
-            return jacobian.T @ self.missed(step)
-
-    model = Valley(jacobian.T @ first, jacobian.T @ jacobian)
-    start, step = float(first.square().sum() / 2), torch.tensor([0.5, 0.5], dtype=torch.float64)
-    for _ in range(2):  # the linearized valley, and one correction: both rise
-        assert model.value(step) > start
-        step = torch.tensor([0.5, 0.5 - float(step[1]) ** 3], dtype=torch.float64)
-    found = LevenbergMarquardt(damping=1e-12).descend(model, lambda s: start - model.value(s))
-    assert found is not None
-    assert found.attempts == 1
-    (b,) = (x.real for x in np.roots([1, 0, 1, -0.5]) if abs(x.imag) < 1e-9)
-    np.testing.assert_allclose(found.step.numpy(), [0.5, b], atol=3e-3)
-
-
-def test_it_asks_for_the_tight_divergence():
-    with pytest.raises(DeclarationError, match="tight"):
-        LiftedRNN(2, 3, 2, method="gauss-newton", divergence="joint")
-
-
-def test_more_weights_than_a_square_matrix_can_hold_are_no_obstacle(generator):
-    x = torch.randn(4, 3, 2, generator=generator, dtype=torch.float64)
-    y = (x[..., 0].cumsum(1) > 0).long()
-    model = LiftedRNN(2, 100, 2, divergence="tight", method=GaussNewton(3)).fit(x, y)
-    assert sum(layer.stacked().numel() for layer in model.weights) == 10_502
-    assert model.trace is not None
-    assert all(after < before for before, after in pairwise(model.trace.objectives))
 
 
 def test_without_options_an_echo_is_learned_by_tight_steps_of_all_weights():
@@ -312,11 +263,3 @@ def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     ):
         assert fitted.trace is not None
         assert {step.solver for step in fitted.trace.steps} == {"minibatch"}
-
-
-def test_the_trial_of_starts_has_a_bar_too(capsys):
-    x, y = running_sum(10, 6, seed=1)
-    model = LiftedRNN(1, 3, 2, method=GaussNewton(1)).fit(x, y, progress=True)
-    assert "starts" in capsys.readouterr().out
-    model.fit(x, y)
-    assert capsys.readouterr().out == ""

@@ -14,7 +14,6 @@ from liftednet import (
     LiftedClassifier,
     LiftedRegressor,
     Network,
-    lift,
     load,
     save,
     to_torch,
@@ -167,16 +166,6 @@ def test_a_traced_program_is_within_them(held, tmp_path) -> None:
         torch.testing.assert_close(found, held.forward(OTHERS), rtol=0, atol=1e-9)
         with pytest.raises(RuntimeError, match="no scores meet the limits"):
             traced(torch.tensor([[-1.0, 0, 0, 0]], dtype=torch.float64))
-
-
-def test_a_program_for_one_number_of_samples_is_within_them(held) -> None:
-    rows = torch.from_numpy(OTHERS[:7])
-    traced = torch.export.export(to_torch(held), (rows,)).module()
-    torch.testing.assert_close(traced(rows), held.forward(rows), rtol=0, atol=1e-9)
-    with pytest.raises(DataError, match="give the module that it was exported from"):
-        lift(traced, rows, loss=SquaredError())
-    with pytest.raises(DataError, match="declare them anew by within="):
-        lift(to_torch(held), torch.from_numpy(X), loss=SquaredError())
 
 
 def test_limits_that_no_answer_meets_at_an_input_are_told(held) -> None:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
-from liftednet.models import Ending, FullBatch, Lifted, Minibatch, Step
+from liftednet.models import Ending, FullBatch, Lifted, Step
 from liftednet.problems import BlockFit, StatesOverTime
 from liftednet.solvers import solve
 from tests.models import plain
-from tests.models.registry import GRAPHS, METHODS, PAIRS, REFUSED, SERVED, Graph
+from tests.models.registry import GRAPHS, PAIRS, REFUSED, SERVED, Graph
 
 FULL = [run for run in SERVED if run[2] == "full"]
 
@@ -30,24 +30,6 @@ def _trained(graph: Graph, coupling: str, method: str, **options: Any) -> Lifted
     model = graph.model(coupling, method, **options)
     found: Lifted = model.fit(graph.x, graph.y, lengths=graph.lengths)
     return found
-
-
-@pytest.mark.parametrize(
-    ("graph", "coupling", "method"), [run for run in SERVED if run[2] == "minibatch"], ids=str
-)
-def test_products_in_bfloat16_train_nearly_as_those_in_float32(
-    graph, coupling, method, monkeypatch
-):
-    found = []
-    for precision in (None, "bfloat16"):
-        settings = Minibatch(epochs=3, batch_size=4, precision=precision)
-        monkeypatch.setitem(METHODS, "minibatch", settings)
-        model = _trained(graph, coupling, method, dtype=torch.float32)
-        assert model.weights[0].matrix.dtype is torch.float32
-        assert model.trace is not None
-        found.append(model.trace.losses)
-    assert found[0] != found[1]
-    assert found[1] == pytest.approx(found[0], rel=0.05)
 
 
 def _same(one: Lifted, other: Lifted) -> bool:

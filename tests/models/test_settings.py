@@ -8,8 +8,6 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
-import torch
-from sklearn.datasets import load_wine
 
 from liftednet.activations import ReLU, Sigmoid, Tanh
 from liftednet.errors import DeclarationError
@@ -69,16 +67,6 @@ def test_a_builder_and_a_graph_train_the_same(name: str, method: Any) -> None:
     assert built.trace is not None and declared.trace is not None
     assert built.trace.objectives[1:] == declared.trace.objectives[1:]
     assert _same(built, declared)
-
-
-def test_a_deep_one_and_a_recurrent_one_of_both_directions_do_too() -> None:
-    x, y = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.arange(30) % 2
-    deep = LiftedMLP((4, *[6] * 6, 2), Sigmoid())
-    assert _same(deep.fit(x, y), Lifted(LiftedMLP((4, *[6] * 6, 2), Sigmoid()).network).fit(x, y))
-    sequences = x.reshape(10, 3, 4)
-    both = LiftedRNN(4, (3, 2), 2, bidirectional=True, learn_initial_state=True)
-    again = Lifted(LiftedRNN(4, (3, 2), 2, bidirectional=True, learn_initial_state=True).network)
-    assert _same(both.fit(sequences, y[:10]), again.fit(sequences, y[:10]))
 
 
 @pytest.mark.parametrize("how", [{"monotonic_cst": [1, 0, -1, 0]}, {"lipschitz": 2.0}], ids=str)
@@ -148,13 +136,3 @@ def test_weights_that_are_shared_have_the_rho_of_the_steepest() -> None:
     steep = network.state(Tanh(), dense(flat, 4, weights=shared.weights))
     network.loss(CrossEntropy(), dense(steep, 3))
     assert rhos(Lifted(network)) == [1.0, 1.0]
-
-
-def test_layers_of_sigmoids_learn_small_data_without_options() -> None:
-    x, y = load_wine(return_X_y=True)
-    scores = []
-    for depth in (1, 3, 6):
-        sizes = (13, *[20] * depth, 3)
-        model = LiftedMLP(sizes, Sigmoid()).fit(x[::2], y[::2])
-        scores.append(float((model.predict(x[1::2]).numpy() == y[1::2]).mean()))
-    assert min(scores) > 0.9

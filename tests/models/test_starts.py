@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from liftednet import FitWarning, Weights, activations, losses
+from liftednet import activations, losses
 from liftednet.layers import convolution, dense
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.models.starts import RECURRENT_STARTS, fitted_start, linear_range
 from liftednet.network import Network
-from liftednet.penalties import Nonnegative, SquaredFrobenius
+from liftednet.penalties import Nonnegative
 
 DIGITS, LABELS = load_digits(return_X_y=True)
 X, Y = torch.tensor(DIGITS, dtype=torch.float32) / 16, torch.tensor(LABELS)
@@ -84,14 +82,6 @@ def test_a_layer_without_bias_and_one_with_a_constraint_start_where_they_may():
     assert network.weights[0].bias is None
 
 
-@pytest.mark.parametrize("activation", [activations.Sigmoid(), activations.Tanh()])
-def test_ten_layers_train_from_the_default_start(activation):
-    network = LiftedMLP((64, *[30] * 10, 10), activation, method=Minibatch(epochs=15)).fit(
-        X[:1200], Y[:1200]
-    )
-    assert float((network.predict(X[1200:]) == Y[1200:]).float().mean()) > 0.85
-
-
 def test_the_default_start_serves_full_batches_and_a_warm_start_keeps_what_is_there():
     network = LiftedMLP((64, *[10] * 5, 10), method=FullBatch(sweeps=1), warm_start=True).fit(X, Y)
     network.method = STILL
@@ -99,28 +89,8 @@ def test_the_default_start_serves_full_batches_and_a_warm_start_keeps_what_is_th
     assert torch.allclose(network.fit(X, Y).weights[0].matrix, before, atol=1e-5)
 
 
-def test_a_given_start_of_many_positive_layers_is_thinned_until_samples_differ():
-    sizes, generator = (64, *[50] * 7, 10), torch.Generator().manual_seed(0)
-    start = [
-        Weights(torch.randn(a, b, generator=generator) * (2 / a) ** 0.5, torch.zeros(b))
-        for a, b in pairwise(sizes)
-    ]
-    start[1:] = [Weights(layer.matrix.abs(), layer.bias) for layer in start[1:]]
-    penalty = [SquaredFrobenius(0.1), *[Nonnegative()] * 7]
-    model = LiftedMLP(sizes, penalty=penalty, start=start, method=Minibatch(epochs=10))
-    with pytest.warns(FitWarning, match="largest weight alone"):
-        model.fit(X[:1200], Y[:1200])
-    assert float((model.predict(X[1200:]) == Y[1200:]).float().mean()) > 0.8
-    assert all(bool((layer.matrix >= 0).all()) for layer in model.weights[1:])
-
-    few = LiftedMLP((64, 50, 50, 10), penalty=penalty[:3], method=STILL, standardize=False)
-    few.start = [*start[:2], start[-1]]
-    few.fit(X, Y)  # here samples are told apart: the start stays as it was given
-    assert torch.allclose(few.weights[1].matrix, start[1].matrix, atol=1e-5)
-
-
 def test_gaussian_recurrent_weights_have_their_spectral_radius():
-    for size, radius in ((1, 0.5), (7, 1.1), (30, 3.0)):
-        weight = RECURRENT_STARTS["gaussian"](size, radius, torch.Generator().manual_seed(size))
+    for size in (1, 7, 30):
+        weight = RECURRENT_STARTS["gaussian"](size, torch.Generator().manual_seed(size))
         largest = torch.linalg.eigvals(weight.double()).abs().max()
-        assert float(largest) == pytest.approx(radius, rel=1e-5)
+        assert float(largest) == pytest.approx(1.0, rel=1e-5)

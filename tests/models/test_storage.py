@@ -184,7 +184,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"method": Minibatch(epochs=1, batch_size=7, rate=0.2), "seed": 3, "warm_start": True},
     {"method": GaussNewton(2, form="normal")},
     {"method": "minibatch", "divergence": "joint", "refit_output": True},
-    {"method": FullBatch(1), "proximity": 0.1, "solver": "proximal-weights"},
+    {"method": FullBatch(1), "solver": "proximal-weights"},
     {"method": FullBatch(1), "divergence": "joint", "lam": (0.5,)},
     {"method": FullBatch(1), "solver": Proximal(1e-7)},
     {"penalty": (penalties.L1(0.1) + penalties.Nonnegative(1e-4), penalties.RowNorm(2.0))},
@@ -200,7 +200,7 @@ def test_settings_come_back(options, tmp_path) -> None:
     loaded = load(save(model, tmp_path / "model"))
     assert repr(loaded) == repr(model)
     assert repr(loaded.method) == repr(model.method)
-    assert (loaded.proximity, loaded.dtype) == (model.proximity, model.dtype)
+    assert loaded.dtype == model.dtype
     assert (loaded.warm_start, loaded.refit_output) == (model.warm_start, model.refit_output)
     assert problem_of(loaded) == problem_of(model)
 

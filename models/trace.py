@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -138,7 +138,6 @@ class OfSamples:
     axis: int = 0
 
 
-T = TypeVar("T")
 Memory = dict[str, Any]  # numbers, names, tensors and weights, and lists and dictionaries of them
 Steps = Generator[Step | None, None, Ending]
 Report = Callable[[Step], None]
@@ -253,13 +252,6 @@ def run(
 def _ended(trace: Trace, steps: Steps) -> Iterator[Step | None]:
     """Yield the steps, and keep in the history why they end."""
     trace.ending = yield from steps
-
-
-def tracked(things: Sequence[T], said: str, shown: bool) -> Iterable[T]:
-    """Return things to go through, with a bar where it is shown; of several processes the first."""
-    from rich.progress import track
-
-    return track(things, said, disable=not shown or processes.rank() > 0)
 
 
 @contextmanager
