@@ -26,7 +26,7 @@ from liftednet.models import (
 from liftednet.models.settings import Settings
 from liftednet.network import Network
 from liftednet.penalties import SquaredFrobenius
-from tests.models.registry import CLASSES, GRAPHS, Graph
+from tests.models.registry import GRAPHS, Graph
 
 BY_NAME = {graph.name: graph for graph in GRAPHS}
 BUILT: dict[str, Callable[..., Lifted]] = {
@@ -87,8 +87,6 @@ def test_an_estimator_is_the_builder() -> None:
     targets = BY_NAME["without a bias"].y
     found = LiftedRegressor((5,), random_state=0).fit(x.numpy(), targets.numpy()).model_
     assert _same(found, LiftedMLP((4, 5, 2), loss=SquaredError()).fit(x, targets))
-    several = LiftedClassifier((5,), random_state=0).fit(x.numpy(), CLASSES.numpy()).model_
-    assert _same(several, LiftedMLP((4, 5, 2), loss=BinaryCrossEntropy()).fit(x, CLASSES))
 
 
 @pytest.mark.parametrize("builder", [LiftedMLP, LiftedRNN, Lifted])
