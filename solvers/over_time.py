@@ -88,41 +88,33 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
         left = torch.arange(states.shape[1], device=states.device)
         open_problem, steps = problem, 0
         for steps in range(self.max_iterations + 1):
-            point = Point(open_problem, states[:, left])
+            point = Linearized(open_problem, states[:, left])
             going = point.relative > 0.5 * tolerance
             if not bool(going.any()) or steps == self.max_iterations:
                 break
             if not bool(going.all()):
                 left = left[going]
                 open_problem = problem.take(left)
-                point = Point(open_problem, states[:, left])
-            states[:, left] = point.improved(going[going])
+                point = Linearized(open_problem, states[:, left])
+            states[:, left] = _improved(point)
         return states, steps
 
 
-class Point(Linearized):
-    """Where a Newton step begins, and where it leads."""
-
-    def improved(self, going: Tensor) -> Tensor:
-        """Return states whose objective is lower, as far as rounding allows.
-
-        Args:
-            going: the samples to move, (samples,) booleans; others may come to anything.
-        """
-        step = self.step()
-        before = self.objectives
-        slack = 1e-13 * (1 + before.abs())
-        best, todo = self.proximal.clone(), going
-        for _ in range(_HALVINGS):
-            trial = self.problem.divergence.activation.project(self.states + step)
-            trial = torch.where(self.valid, trial, 0.0)
-            better = todo & (self.problem.values(trial) <= before + slack)
-            best = torch.where(better[:, None], trial, best)
-            todo = todo & ~better
-            if not bool(todo.any()):
-                break
-            step = step / 2
-        return best
+def _improved(at: Linearized) -> Tensor:
+    """Return states whose objective is lower, as far as rounding allows."""
+    step, best, before = at.step(), at.proximal.clone(), at.objectives
+    slack = 1e-13 * (1 + before.abs())
+    todo = torch.ones_like(before, dtype=torch.bool)
+    for _ in range(_HALVINGS):
+        trial = at.problem.divergence.activation.project(at.states + step)
+        trial = torch.where(at.valid, trial, 0.0)
+        better = todo & (at.problem.values(trial) <= before + slack)
+        best = torch.where(better[:, None], trial, best)
+        todo = todo & ~better
+        if not bool(todo.any()):
+            break
+        step = step / 2
+    return best
 
 
 Rows = tuple[Tensor, Tensor]  # the steps and the samples of some states, (rows,) int64 each

@@ -16,10 +16,16 @@ from liftednet.activation import Activation
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
-from liftednet.problems.states_over_time import StatesOverTime, System, TimeLink, forward_states
+from liftednet.problems.states_over_time import (
+    Linearized,
+    StatesOverTime,
+    System,
+    TimeLink,
+    forward_states,
+)
 from liftednet.solution import Status
 from liftednet.solvers import solve
-from liftednet.solvers.over_time import NewtonOverTime, Point, RedBlack
+from liftednet.solvers.over_time import NewtonOverTime, RedBlack
 
 STEPS, SAMPLES, UNITS, OUTPUTS = 6, 4, 3, 2
 LENGTHS = torch.tensor([6, 1, 4, 2])
@@ -161,7 +167,7 @@ def test_the_gradient_is_that_of_autograd(generator, activation, loss):
 def test_a_newton_direction_solves_the_dense_system(generator):
     problem = states_problem(generator, activations.ReLU(), joint, CrossEntropy())
     states = forward_states(problem)
-    point = Point(problem, states)
+    point = Linearized(problem, states)
     free = (point.slope > 0.5) & problem.valid.unsqueeze(-1)
     curvature = torch.where(free, problem.lam, 1.0)
     system = System(problem, states, point.slope, free, curvature)
