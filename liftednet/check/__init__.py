@@ -14,9 +14,7 @@ from liftednet.errors import LiftedError, SolverError
 __all__ = ["Check", "FailedCheckError", "Report", "check_activation"]
 
 
-def check_activation(
-    activation: Activation, units: int = 3, generator: torch.Generator | None = None
-) -> Report:
+def check_activation(activation: Activation, units: int = 3) -> Report:
     """Decide with numbers and CVXPY's rules whether an activation's declaration holds.
 
     phi(u) = argmin_v D(v, u) with D convex in each block (Lifted Neural Networks, section 4, BCR
@@ -30,7 +28,6 @@ def check_activation(
     Args:
         activation: the activation.
         units: how many units a sample has where units are coupled.
-        generator: where the points come from; seeded with 0 where none is given.
 
     Returns:
         A report that prints as a table.
@@ -47,8 +44,7 @@ def check_activation(
         True
     """
     require_activation(activation, "check_activation")
-    if generator is None:
-        generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     done: list[Check] = []
     for one in activation.alone():
         for check in _checks(one, units, generator):

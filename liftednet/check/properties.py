@@ -206,7 +206,7 @@ def slope(subject: Subject) -> Check:
     low, high = torch.minimum(left, right), torch.maximum(left, right)
     error = torch.maximum(low - found, found - high).clamp(min=0) / (1 + high.abs())
     tell = "at u = {} slope gives {}, the difference quotient of forward is {}."
-    tested = f"{subject.origin('slope')}, {len(u)} difference quotients"
+    tested = f"{len(u)} difference quotients"
     rows = (u, found, (left + right) / 2)
     return judge("slope", tested, error.amax(-1), _SLOPE, tell, *rows)
 
@@ -376,7 +376,7 @@ def _one_value(subject: Subject, method: str, points: Tensor) -> Check:
     stated = _stated(getattr(subject.activation, method), points)
     error = (computed - stated).abs() / (1 + stated.abs())
     tell = f"at {{}} {method}_value gives {{}} in torch, {method} {{}} in CVXPY."
-    tested = f"{len(points)} samples, torch {subject.origin(f'{method}_value')}"
+    tested = f"{len(points)} samples, torch and CVXPY"
     rows = (points, computed, stated)
     return judge(f"{method}: one value", tested, error, _VALUE, tell, *rows)
 
@@ -437,21 +437,14 @@ def prox_stationary(subject: Subject) -> Check:
     v = activation.prox(w, t).detach()
     allowed = _NEAR
     try:
-        error = _bound(activation, w, t, v)
+        error, there = _bound(activation, w, t, v)
     except SolverError:  # a forward map that is solved for itself may not reach so far
         kept = ((w - v).abs().amax(-1) <= _REACHED * t[:, 0]) & (t[:, 0] >= 1)
         allowed, w, t, v = _NEAR_SOLVED, w[kept], t[kept], v[kept]
-        error = _bound(activation, w, t, v)
-
-    def tell(i: int) -> str:
-        there = activation.forward((w[i : i + 1] - v[i : i + 1]) / t[i : i + 1]).detach()
-        return (
-            f"at w = {shown(w[i])} and t = {float(t[i]):.4g} prox gives v = {shown(v[i])}, but "
-            f"phi((w - v) / t) is {shown(there)}."
-        )
-
-    tested = f"{subject.origin('prox')}, {len(w)} samples, t from {float(t.min()):.0e} to 1e8"
-    return judge("prox: v = phi((w - v) / t)", tested, error, allowed, tell)
+        error, there = _bound(activation, w, t, v)
+    tell = "at w = {} and t = {} prox gives v = {}, but phi((w - v) / t) is {}."
+    tested = f"{len(w)} samples, t from {float(t.min()):.0e} to 1e8"
+    return judge("prox: v = phi((w - v) / t)", tested, error, allowed, tell, w, t, v, there)
 
 
 def _crossed(subject: Subject) -> tuple[Tensor, Tensor]:
@@ -463,14 +456,15 @@ def _crossed(subject: Subject) -> tuple[Tensor, Tensor]:
     return points.repeat(len(weights), 1), t
 
 
-def _bound(activation: Activation, w: Tensor, t: Tensor, v: Tensor) -> Tensor:
-    """Return the lesser of two bounds on |v - prox(w, t)| / (1 + |v|), (samples,)."""
+def _bound(activation: Activation, w: Tensor, t: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lesser of two bounds on |v - prox(w, t)| / (1 + |v|), and phi((w - v) / t)."""
     x = (w - v) / t
-    residual = 2 * (activation.forward(x).detach() - v).norm(dim=-1)
+    there = activation.forward(x).detach()
+    residual = 2 * (there - v).norm(dim=-1)
     values = activation.potential_value(v).detach() + activation.conjugate_value(x).detach()
     gap = (2 * t[:, 0] * (values - (x * v).sum(-1))).clamp(min=0).sqrt()
     least = torch.minimum(residual.nan_to_num(torch.inf), gap.nan_to_num(torch.inf))
-    return least / (1 + v.norm(dim=-1))
+    return least / (1 + v.norm(dim=-1)), there
 
 
 def projection(subject: Subject) -> Check:
@@ -485,7 +479,6 @@ def projection(subject: Subject) -> Check:
         right = torch.cat([states, activation.project(found[len(states) :]).detach()])
     tell = "project moves {} to {}; the nearest point of the domain is {}."
     name, tested = "project: nearest in the domain", f"{len(points)} samples"
-    tested = f"{subject.origin('project')}, {tested}"
     return judge(name, tested, relative(found, right), 1e-5, tell, points, found, right)
 
 

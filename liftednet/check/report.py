@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -187,17 +186,13 @@ class Subject:
         """Return the error allowed where CVXPY solves with an expression, declared or derived."""
         return _EXACT if self.is_raw or self.activation.declares(method) else _DERIVED
 
-    def origin(self, method: str) -> str:
-        """Say whether a method is declared or derived."""
-        return "declared" if self.activation.declares(method) else "derived"
-
 
 def judge(
     name: str,
     tested: str,
     error: Tensor,
     allowed: float,
-    tell: str | Callable[[int], str],
+    tell: str,
     *rows: Tensor,
 ) -> Check:
     """Return the check that every error, (samples,), is within what is allowed.
@@ -207,7 +202,7 @@ def judge(
         tested: what is compared.
         error: one error per sample; NaN fails.
         allowed: the largest error that passes.
-        tell: what is wrong at a sample, with braces for its rows; or a function that says it.
+        tell: what is wrong at a sample, with braces for its rows.
         rows: (samples, ...) numbers that it tells.
     """
     bad = ~(error <= allowed)
@@ -215,7 +210,7 @@ def judge(
     failure = None
     if bool(bad.any()):
         i = int(bad.nonzero()[0])
-        failure = tell.format(*(shown(x[i]) for x in rows)) if isinstance(tell, str) else tell(i)
+        failure = tell.format(*(shown(x[i]) for x in rows))
     return Check(name, tested, worst, allowed, failure)
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from liftednet.layers import apply
-from liftednet.layers.join import Concatenation, Product, Scaled, Sum
+from liftednet.layers.join import Concatenation, Scaled, Sum
 from liftednet.validation import is_number
 
 from .reader import HIDDEN, PASSED, Reader, Seen, reads
@@ -35,16 +35,13 @@ def _sum(reader: Reader, call: Call) -> Any:
 @reads("mul", "rmul", "imul", "div", "truediv", "itruediv")
 def _product(reader: Reader, call: Call) -> Any:
     one, other = call.first("input", "other")
-    x, y, quotient = reader.rows(one), reader.rows(other), "div" in call.name
+    x, quotient = reader.rows(one), "div" in call.name
     if x is not None and is_number(other) and "rounding_mode" not in call.kwargs:
         reader.tell(call, PASSED, "multiple")
         factor = 1 / other if quotient else other
         return Seen(apply(Scaled(float(factor)), x.expression), x.layout)
     if quotient and reader.seen(other) is not None:
         return None
-    if x is not None and y is not None and x.layout == y.layout and not quotient:
-        reader.tell(call, PASSED, "product")
-        return Seen(apply(Product(), *reader.apart(reader.shaped(x), reader.shaped(y))), x.layout)
     return _bilinear(reader, call)
 
 

@@ -114,7 +114,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
         off(LeakyReLUHalfSpace, forward=lambda _, u: torch.maximum(u, u / 2)), ARGMIN,
     ),
     "sine, with the printed Phi": (PaperSine, CONVEX),
-    "sine, outside its range": (off(activations.Sine, forward=lambda _, u: u.sin()), MONOTONE),
     "decreasing": (off(Activation, forward=lambda _, u: -u), MONOTONE),
     "decreasing vector": (off(Activation, **SQUARES, forward=lambda _, u: -u), MONOTONE),
     "concave": (off(Identity, potential=lambda _, v: -cp.sum_squares(v) / 2), CONVEX),
@@ -138,10 +137,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     ),
     "not a sum": (off(ReLU, potential=lambda _, v: cp.square(v) / 2), CONVEX),
     "not compiled once": (off(Identity, potential=twice_scaled), CONVEX),
-    "domain to 9": (off(ReLU, domain=lambda _, v: [v >= 0, v <= 9]), PROJECT),
-    "potential beyond 9": (
-        off(Identity, potential=lambda _, v: cp.sum(cp.huber(v, 9)) / 2), POTENTIAL,
-    ),
     "conjugate beyond 9": (
         off(Identity, conjugate=lambda _, u: cp.sum(cp.huber(u, 9)) / 2), CONJUGATE,
     ),
@@ -162,9 +157,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     ),
     "forward beyond 30, raw": (lambda: raw_identity(30.0), ARGMIN),
     "prox to 30": (off(ReLU, prox=lambda a, w, t: ReLU.prox(a, w, t).clamp(max=30)), PROX),
-    "prox of small steps": (
-        off_for(Sigmoid, True, lambda _, w, t: w.clamp(0, 1) * 0.9), PROX,
-    ),
     "prox of small steps, coupled": (
         off_for(Softmax, True, lambda a, w, t: Softmax.prox(a, 0.9 * w, t)), PROX,
     ),

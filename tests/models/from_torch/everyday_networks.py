@@ -19,8 +19,6 @@ class Written(nn.Module):
         self.written = forward
         self.one, self.two, self.three = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, outputs)
         self.steps, self.picture = nn.Linear(2, 8), nn.Conv2d(1, 8, 2)
-        self.many = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
-        self.nested = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), nn.Dropout(0.5))
         self.narrow, self.single = nn.Linear(4, 8), nn.Linear(8, 1)
         self.scale, self.token = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(1, 1, 2))
         self.mix = nn.Parameter(torch.ones(()))
@@ -29,21 +27,6 @@ class Written(nn.Module):
         """Return the outputs."""
         outputs: Tensor = self.written(self, x)
         return outputs
-
-
-def loop(s: Any, x: Tensor) -> Any:
-    """Go through a list of modules."""
-    x = s.one(x).relu()
-    for layer in s.many:
-        x = x + functional.relu(layer(x))
-    return s.three(x)
-
-
-def added(s: Any, x: Tensor) -> Any:
-    """Add in place."""
-    x = s.one(x).relu()
-    x += s.two(x)
-    return s.three(x)
 
 
 def gated_in_place(s: Any, x: Tensor) -> Any:
@@ -93,20 +76,14 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "dot": (FLAT, 0, lambda s, x: s.one(x).relu() @ s.scale),
     "product and sum": (FLAT, 0, lambda s, x: (s.one(x).relu() * s.two(s.one(x))).sum(dim=1)),
     "clamp": (FLAT, 3, lambda s, x: s.three(s.one(x).clamp(min=0))),
-    "torch.maximum": (FLAT, 3, lambda s, x: s.three(torch.maximum(s.one(x), s.two(s.one(x))))),
     "in place, not returned": (FLAT, 3, function_in_place),
-    "nested": (FLAT, 3, lambda s, x: s.three(s.nested(s.one(x).relu()))),
-    "ModuleList": (FLAT, 3, loop),
-    "+=": (FLAT, 3, added),
     "*= gate": (FLAT, 3, gated_in_place),
     "-=, /=": (FLAT, 3, shrunk),
     "add_, mul_": (FLAT, 3, method_in_place),
     "scale": (FLAT, 3, lambda s, x: s.three(s.scale * s.one(x).relu())),
     "scalar parameter": (FLAT, 3, lambda s, x: s.three(s.mix * s.one(x).relu())),
     "chunk": (FLAT, 3, halves),
-    "split": (FLAT, 3, lambda s, x: s.three(s.narrow(sum(s.one(x).relu().split(4, 1))))),
     "unbind": (STEPS, 3, lambda s, x: s.three(s.steps(x.unbind(1)[-1]).relu())),
-    "stack": (FLAT, 3, lambda s, x: s.three(torch.stack([s.one(x), -s.one(x)], 1).relu().mean(1))),
     "cat": (FLAT, 3, lambda s, x: s.three(s.narrow(torch.cat([x[:, :2], x[:, 4:]], dim=1)).relu())),
     "[:, ::2]": (FLAT, 3, lambda s, x: s.three(s.narrow(s.one(x).relu()[:, ::2]))),
     "[:, None]": (FLAT, 3, lambda s, x: s.three(s.one(x)[:, None].relu()[:, 0])),
@@ -114,43 +91,22 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "unflatten": (FLAT, 3, lambda s, x: s.three(s.steps(x.unflatten(1, (3, 2))).relu().sum(1))),
     "view(len(x), -1)": (PICTURES, 3, lambda s, x: s.three(
         s.two(s.picture(x).relu().view(len(x), 8, -1).mean(-1)))),
-    "view(-1, 6)": (STEPS, 3, lambda s, x: s.three(s.one(x.view(-1, 6)).relu())),
     "steps as samples": (STEPS, 3, lambda s, x: s.three(
         s.steps(x.reshape(-1, 2)).relu().reshape(len(x), 3, 8).mean(1))),
-    "permute": (STEPS, 3, lambda s, x: s.three(s.steps(x.permute(1, 0, 2)).relu().mean(0))),
-    "transpose": (STEPS, 3, lambda s, x: s.three(s.steps(x).transpose(1, 2).relu().mean(2))),
-    "[:, -1]": (STEPS, 3, lambda s, x: s.three(s.steps(x)[:, -1].relu())),
-    "less the mean": (STEPS, 3, lambda s, x: s.three(s.steps(x - x.mean(1, True)).relu()[:, 0])),
     "token": (STEPS, 3, lambda s, x: s.three(
         s.steps(torch.cat([s.token.expand(len(x), -1, -1), x], dim=1)).relu()[:, 0])),
-    "token by repeat": (STEPS, 3, lambda s, x: s.three(
-        s.steps(torch.cat([s.token.repeat(x.shape[0], 1, 1), x], dim=1)).relu().mean(1))),
     "zeros as a state": (STEPS, 3, lambda s, x: s.three(
         (s.two(torch.zeros(len(x), 8)) + s.steps(x[:, 0])).tanh())),
-    "loop over steps": (STEPS, 3, lambda s, x: s.three(
-        sum(s.steps(x[:, t]).tanh() for t in range(x.shape[1])))),
     "max over steps": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu().max(dim=1).values)),
     "einsum": (STEPS, 3, lambda s, x: s.three(torch.einsum("btf,f->bf", s.steps(x), s.scale))),
     "mean((2, 3))": (PICTURES, 3, lambda s, x: s.three(s.picture(x).relu().mean((2, 3)))),
-    "adaptive pooling": (PICTURES, 3, lambda s, x: s.three(
-        F.adaptive_avg_pool2d(s.picture(x).relu(), 1).flatten(1))),
     "adaptive pooling, squeeze()": (PICTURES, 3, lambda s, x: s.three(
         F.adaptive_avg_pool2d(s.picture(x).relu(), 1).squeeze())),
     "max pooling": (PICTURES, 3, lambda s, x: s.three(
         F.max_pool2d(F.relu(s.picture(x)), 2).view(x.size(0), -1))),
-    "input scaled": (PICTURES, 3, lambda s, x: s.three(
-        s.picture(x / 255 - 0.5).relu().mean((2, 3)))),
-    "normalize": (FLAT, 3, lambda s, x: s.three(F.normalize(s.one(x), dim=-1))),
     "layer norm": (FLAT, 3, lambda s, x: s.three(F.layer_norm(s.one(x), (8,)).relu())),
     "torch.where": (FLAT, 3, lambda s, x: s.three(torch.where(s.one(x) > 0, s.one(x), 0.1))),
-    "square": (FLAT, 3, lambda s, x: s.three(s.one(x) ** 2)),
-    "outer sums": (FLAT, 3, lambda s, x: s.three(
-        (s.one(x)[:, :, None] + s.one(x)[:, None, :]).relu().mean(-1))),
-    "repeat_interleave": (FLAT, 3, lambda s, x: s.three(
-        s.narrow(s.one(x)[:, :2].repeat_interleave(2, dim=1)).relu())),
-    "functional.linear": (FLAT, 3, lambda s, x: s.three(F.linear(x, s.one.weight).relu())),
     "x @ weight.T": (FLAT, 3, lambda s, x: s.three((x @ s.one.weight.T + s.one.bias).relu())),
     "baddbmm": (FLAT, 3, lambda s, x: s.three(torch.addmm(s.one.bias, x, s.one.weight.t()).relu())),
-    "flip, roll": (FLAT, 3, lambda s, x: s.three(s.one(x.flip(1).roll(1, 1)).relu())),
     "t()": (FLAT, 3, lambda s, x: s.three((s.two.weight @ s.one(x).t()).t().relu())),
 }  # fmt: skip

@@ -163,20 +163,6 @@ def test_initialize_draws_matrices_and_kernels_and_nothing_else(generator) -> No
         torch.testing.assert_close(kept.state_dict()[name], old)
 
 
-def test_initialize_brings_deep_sigmoids_to_life(generator) -> None:
-    """From torch's own start the same training stays at chance."""
-    x, y = pictures(400, generator)
-    widths = [x[0].numel(), *8 * [20]]
-    layers = [(nn.Linear(a, b), nn.Sigmoid()) for a, b in pairwise(widths)]
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), *sum(layers, ()), nn.Linear(20, 5))
-    from_own = copy.deepcopy(network)
-    initialize_(network, x, y, loss=CrossEntropy(), epochs=10)
-    initialize_(from_own, x, y, loss=CrossEntropy(), epochs=10, start=None)
-    assert float((network(x).argmax(1) == y).double().mean()) > 0.9
-    assert float((from_own(x).argmax(1) == y).double().mean()) < 0.5
-
-
 class Tokens(nn.Module):
     """The mean of embedded words, or of pixels to which learned places are added."""
 
@@ -686,28 +672,6 @@ def test_a_compiled_network_is_read_as_the_one_inside(generator) -> None:
     torch.testing.assert_close(network(x).softmax(-1), lifted.forward(x))
 
 
-def test_a_mask_of_padding_is_that_of_each_sample(generator) -> None:
-    class Padded(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-            self.table, self.last = nn.Embedding(9, 8), nn.Linear(8, 2)
-            self.encoder = nn.TransformerEncoder(layer, 1)
-
-        def forward(self, words: Tensor) -> Tensor:
-            empty = words == 0
-            states = self.encoder(self.table(words), src_key_padding_mask=empty)
-            scores: Tensor = self.last(states.masked_fill(empty.unsqueeze(-1), 0.0).sum(1))
-            return scores
-
-    words = torch.randint(1, 9, (60, 5), generator=generator)
-    words[::3, 3:] = 0  # the first of the example, and not the second
-    network = Padded()
-    lifted = lift(network, words[:2], loss=CrossEntropy(), show=False)
-    lifted.fit(words, (words == 3).any(1).long()).write_()
-    torch.testing.assert_close(network.eval()(words).softmax(-1), lifted.forward(words))
-
-
 class Turned(nn.Module):
     """What stands on the second axis as the last."""
 
@@ -783,24 +747,3 @@ def test_packed_sequences_are_refused_with_what_to_write() -> None:
     for example in ((x, lengths), x):
         with pytest.raises(DataError, match=r"h\[torch\.arange\(len\(h\)\), lengths - 1\]"):
             lift(Packed(), example, loss=CrossEntropy())
-
-
-class Padded(Packed):
-    """The same as the error tells to write it."""
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        h, _ = self.recurrence(x)
-        assert lengths is not None
-        last: Tensor = self.readout(h[torch.arange(len(h)), lengths - 1])
-        return last
-
-
-def test_padded_sequences_compute_what_packed_ones_do_and_are_lifted() -> None:
-    x, lengths = torch.randn(30, 5, 3), torch.randint(1, 6, (30,))
-    packed, padded = Packed(), Padded()
-    padded.load_state_dict(packed.state_dict())
-    assert torch.allclose(packed(x, lengths), padded(x, lengths), atol=1e-6)
-    method = Minibatch(epochs=1)
-    lifted = lift(padded, (x[:2], lengths[:2]), loss=CrossEntropy(), show=False, method=method)
-    lifted.fit((x, lengths), (x[:, 0, 0] > 0).long()).write_()
-    assert torch.allclose(lifted.scores((x, lengths)), padded(x, lengths), atol=1e-5)
