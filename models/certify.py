@@ -1,4 +1,4 @@
-"""What a network is for certain, from its weights alone: monotone, convex, Lipschitz, sparse."""
+"""What a network is for certain, from its weights alone: monotone, convex, Lipschitz."""
 
 from __future__ import annotations
 
@@ -32,43 +32,6 @@ _NORM = 1 + 1e-10  # that rounding may take from a norm in float64
 _ENTRIES = 20_000_000  # of a layer's matrix at most
 
 
-@dataclass(frozen=True)
-class LayerFacts:
-    """What a layer's weights W (inputs, units) are, for raw data.
-
-    Attributes:
-        name: of the weights in the network.
-        shape: of W.
-        lowest: entry.
-        highest: entry.
-        norm: the largest singular value, rounded up.
-        zeros: share of entries that are 0.
-    """
-
-    name: str
-    shape: tuple[int, int]
-    lowest: float
-    highest: float
-    norm: float
-    zeros: float
-
-    @classmethod
-    def of(cls, name: str, weight: Tensor) -> LayerFacts:
-        """Return the facts of W in float64."""
-        return cls(
-            name, (weight.shape[0], weight.shape[1]), float(weight.min()), float(weight.max()),
-            _norm(weight), float((weight == 0).double().mean()),
-        )  # fmt: skip
-
-    def __str__(self) -> str:
-        """Return a line of a certificate."""
-        rows, columns = self.shape
-        return (
-            f"{self.name}, {rows} x {columns}: entries from {self.lowest:.4g} to "
-            f"{self.highest:.4g}, norm {self.norm:.4g}, {self.zeros:.1%} zeros"
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Certificate:
     """What holds for a network at every input, in exact arithmetic with the weights it has.
@@ -79,7 +42,6 @@ class Certificate:
         convex: outputs that are convex in all inputs together, (outputs,) booleans.
         concave: outputs that are concave, (outputs,) booleans.
         lipschitz: |f(x) - f(x')|_2 <= lipschitz |x - x'|_2; infinite where nothing is known.
-        layers: facts of each weight matrix.
         limits: those of `within=`, such as "0 <= output 1 - output 0"; scores are outputs before
             their last activation.
 
@@ -90,8 +52,8 @@ class Certificate:
         >>> with torch.no_grad():
         ...     _ = network[0].weight.copy_(torch.tensor([[0.0, -3.0]]))
         >>> facts = certify(network)
-        >>> facts.decreasing, round(facts.lipschitz, 6), facts.layers[0].zeros
-        ((0, 1), 3.0, 0.5)
+        >>> facts.decreasing, round(facts.lipschitz, 6)
+        ((0, 1), 3.0)
     """
 
     lowest: Tensor
@@ -99,7 +61,6 @@ class Certificate:
     convex: Tensor
     concave: Tensor
     lipschitz: float
-    layers: tuple[LayerFacts, ...]
     limits: tuple[str, ...] = ()
 
     @property
@@ -133,7 +94,6 @@ class Certificate:
             lines += [f"    {limit}" for limit in [*self.limits[:12], *more]]
         bound = "not bounded" if math.isinf(self.lipschitz) else f"at most {self.lipschitz:.6g}"
         lines.append(f"  Lipschitz constant {bound}")
-        lines += [f"  weights {facts}" for facts in self.layers]
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -321,10 +281,7 @@ class _Walk:
         low, high = (torch.cat([getattr(x, end).T for x in found]) for end in ("low", "high"))
         convex, concave = _joined(found, "convex"), _joined(found, "concave")
         lipschitz = _steepest(low, high, math.hypot(*(x.lipschitz for x in found)))
-        parameters = self.structure.parameters
-        layers = tuple(LayerFacts.of(p.name, self.weights[p].matrix) for p in parameters)
-        limits = tuple(self._limits())
-        return Certificate(low, high, convex, concave, lipschitz, layers, limits)
+        return Certificate(low, high, convex, concave, lipschitz, tuple(self._limits()))
 
     def _limits(self) -> Iterator[str]:
         first = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 from liftednet.activation import Activation, DivergenceActivation, require_activation, require_torch
@@ -47,19 +45,14 @@ def check_activation(activation: Activation, units: int = 3) -> Report:
     generator = torch.Generator().manual_seed(0)
     done: list[Check] = []
     for one in activation.alone():
-        for check in _checks(one, units, generator):
-            done.append(check)
+        require_torch(one, units)
+        alone = one.per_unit and not isinstance(one, DivergenceActivation)
+        subject = Subject(one, 1 if alone else units, generator)
+        for test in properties(subject):
+            done.append(check := _outcome(test, subject))
             if not check.passed:
                 raise FailedCheckError(Report(repr(activation), tuple(done)))
     return Report(repr(activation), tuple(done))
-
-
-def _checks(activation: Activation, units: int, generator: torch.Generator) -> Iterator[Check]:
-    alone = activation.per_unit and not isinstance(activation, DivergenceActivation)
-    require_torch(activation, units)
-    subject = Subject(activation, 1 if alone else units, generator)
-    for test in properties(subject):
-        yield _outcome(test, subject)
 
 
 def _outcome(test: Test, subject: Subject) -> Check:

@@ -246,14 +246,13 @@ def convex_in_pre_activations(subject: Subject) -> Check:
     return _convex(
         f"{name}: convex in u",
         lambda: (subject.divergence.link_term(u, v), []),
-        lambda: None,
     )
 
 
 def _convex(
     name: str,
     state: Callable[[], tuple[Expression, list[Constraint]]],
-    example: Callable[[], str | None],
+    example: Callable[[], str | None] = lambda: None,
 ) -> Check:
     failed = partial(_failed, name, tested := "CVXPY's rules (DCP, DPP)")
     try:

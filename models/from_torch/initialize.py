@@ -130,17 +130,12 @@ def _written(module: nn.Module, model: Any) -> nn.Module:
     refuse_standardized(model)
     given = model.weights
     names = {id(x): name.rpartition(".")[0] for name, x in module.named_parameters()}
-    linears = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if any(is_lazy(part.weight) for part in linears):
+    if any(map(is_lazy, module.parameters())):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
     first, generator = given[0].matrix, torch.Generator().manual_seed(0)
     x = torch.randn(9, len(first), generator=generator, dtype=torch.float64).to(first)
     like = next(module.parameters(), first)
-    try:
-        calls, _ = trace(module, (x.to(like),))
-    except DataError:  # that names a module of the network: both shapes of weights tell more
-        _require_fits([(part.weight, part.bias) for part in linears], given, names)
-        raise
+    calls, _ = trace(module, (x.to(like),))
     found = [(x.get(1, "weight"), x.get(2, "bias")) for x in calls if x.name == "linear"]
     _require_fits(found, given, names)
     for number, (weight, _) in enumerate(found, start=1):

@@ -37,7 +37,7 @@ from ..output import with_constants
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
 from ..trace import Report, Step
-from .reader import CURVED, Line, Pair, Reader, Seen
+from .reader import CURVED, Pair, Reader, Seen
 from .tracing import trace
 
 _RHO = 1e-3  # where neither rho nor a penalty is given
@@ -54,11 +54,12 @@ class LiftedModule(Lifted):
 
     Attributes:
         module: the torch network, which only `write_` changes.
+        lines: what became of each call.
     """
 
     def __init__(self, module: nn.Module, reader: Reader, **settings: Any) -> None:
         """Take a network, and what was read of it."""
-        self.module, self._reader = module, reader
+        self.module, self._reader, self.lines = module, reader, reader.lines
         if settings.get("start") is None:
             settings["start"] = self._own()
         super().__init__(reader.network, **settings)
@@ -225,11 +226,6 @@ class LiftedModule(Lifted):
             return self._first_weights()
         refuse_standardized(self)
         return self.weights
-
-    @property
-    def lines(self) -> list[Line]:
-        """What became of each call."""
-        return self._reader.lines
 
     def summary(self) -> str:
         """Return a table of what became of each call, and of what stands still and why."""

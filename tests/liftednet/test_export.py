@@ -189,7 +189,7 @@ def test_initialize_writes_into_the_users_own_network_of_any_precision(fitted, d
     ("mine", "message"),
     [
         (network(5, 6, 4), r"weight of layer 2, '3', must have shape \(3, 6\).* got \(4, 6\)"),
-        (network(4, 6, 3), r"weight of layer 1, '0', must have shape \(6, 5\).* got \(6, 4\)"),
+        (network(4, 6, 3), r"cannot run on .*\(9, 5\): its module '0', Linear\(in_features=4"),
         (network(5, 6, 3, bias=False), r"bias of layer 1, '0', must have shape \(6,\).* got None"),
         (network(5, 6), "1 torch.nn.Linear layers and the model 2: layer 2"),
         (network(5, 6, 3, 3), "3 torch.nn.Linear layers and the model 2: layer 3"),

@@ -156,14 +156,12 @@ REFUSED: dict[str, tuple[Declare, str]] = {
         off(Activation, **SQUARES, forward=lambda _, u: u.clamp(-30, 30)), ARGMIN,
     ),
     "forward beyond 30, raw": (lambda: raw_identity(30.0), ARGMIN),
-    "prox to 30": (off(ReLU, prox=lambda a, w, t: ReLU.prox(a, w, t).clamp(max=30)), PROX),
     "prox of small steps, coupled": (
         off_for(Softmax, True, lambda a, w, t: Softmax.prox(a, 0.9 * w, t)), PROX,
     ),
     "prox of large steps, coupled": (
         off_for(Softmax, False, lambda a, w, t: Softmax.prox(a, w, t / 1e6)), PROX,
     ),
-    "project to 20": (off(ReLU, project=lambda _, v: v.clamp(0, 20)), OUTSIDE),
     "5 % off in float32": (in_single(Tanh, "forward", 1.05), SINGLE),
     "5 % off in float32, raw": (lambda: raw_identity(1e9, 1.05), SINGLE),
     "slope in float32": (in_single(Sigmoid, "slope", 1.05), SINGLE),

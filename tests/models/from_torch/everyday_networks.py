@@ -71,7 +71,6 @@ F = functional
 NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] = {
     "squeeze(-1)": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).squeeze(-1)),
     "view(-1)": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).view(-1)),
-    "sum(-1)": (FLAT, 0, lambda s, x: s.two(s.one(x).relu()).sum(-1)),
     "sigmoid at the end": (FLAT, 0, lambda s, x: s.single(s.one(x).relu()).sigmoid().squeeze(-1)),
     "dot": (FLAT, 0, lambda s, x: s.one(x).relu() @ s.scale),
     "product and sum": (FLAT, 0, lambda s, x: (s.one(x).relu() * s.two(s.one(x))).sum(dim=1)),
@@ -86,9 +85,7 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "unbind": (STEPS, 3, lambda s, x: s.three(s.steps(x.unbind(1)[-1]).relu())),
     "cat": (FLAT, 3, lambda s, x: s.three(s.narrow(torch.cat([x[:, :2], x[:, 4:]], dim=1)).relu())),
     "[:, ::2]": (FLAT, 3, lambda s, x: s.three(s.narrow(s.one(x).relu()[:, ::2]))),
-    "[:, None]": (FLAT, 3, lambda s, x: s.three(s.one(x)[:, None].relu()[:, 0])),
     "[arange(n), -1]": (STEPS, 3, lambda s, x: s.three(s.steps(x)[torch.arange(len(x)), -1])),
-    "unflatten": (FLAT, 3, lambda s, x: s.three(s.steps(x.unflatten(1, (3, 2))).relu().sum(1))),
     "view(len(x), -1)": (PICTURES, 3, lambda s, x: s.three(
         s.two(s.picture(x).relu().view(len(x), 8, -1).mean(-1)))),
     "steps as samples": (STEPS, 3, lambda s, x: s.three(
@@ -99,12 +96,10 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
         (s.two(torch.zeros(len(x), 8)) + s.steps(x[:, 0])).tanh())),
     "max over steps": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu().max(dim=1).values)),
     "einsum": (STEPS, 3, lambda s, x: s.three(torch.einsum("btf,f->bf", s.steps(x), s.scale))),
-    "mean((2, 3))": (PICTURES, 3, lambda s, x: s.three(s.picture(x).relu().mean((2, 3)))),
     "adaptive pooling, squeeze()": (PICTURES, 3, lambda s, x: s.three(
         F.adaptive_avg_pool2d(s.picture(x).relu(), 1).squeeze())),
     "max pooling": (PICTURES, 3, lambda s, x: s.three(
         F.max_pool2d(F.relu(s.picture(x)), 2).view(x.size(0), -1))),
-    "layer norm": (FLAT, 3, lambda s, x: s.three(F.layer_norm(s.one(x), (8,)).relu())),
     "torch.where": (FLAT, 3, lambda s, x: s.three(torch.where(s.one(x) > 0, s.one(x), 0.1))),
     "x @ weight.T": (FLAT, 3, lambda s, x: s.three((x @ s.one.weight.T + s.one.bias).relu())),
     "baddbmm": (FLAT, 3, lambda s, x: s.three(torch.addmm(s.one.bias, x, s.one.weight.t()).relu())),

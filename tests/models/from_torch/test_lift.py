@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from liftednet import initialize_, lift, to_torch
 from liftednet.errors import DataError, DeclarationError, FitWarning, SolverError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, SquaredError
-from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch, Trace
+from liftednet.models import FullBatch, GaussNewton, LiftedMLP, Minibatch
 from liftednet.models.from_torch import LiftedModule
 from liftednet.models.methods.minibatch import BatchSteps
 from tests.models.from_torch.torch_networks import CASES, Case, LeNet, Sequences, Tied
@@ -54,12 +54,6 @@ def pictures(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     y = torch.arange(count) % 5
     classes = torch.rand(5, 3, 8, 8, generator=generator)
     return 0.8 * classes[y] + 0.2 * torch.rand(count, 3, 8, 8, generator=generator), y
-
-
-def trace_of(lifted: LiftedModule) -> Trace:
-    """Return the history of a fit."""
-    assert lifted.trace is not None
-    return lifted.trace
 
 
 def labels(case: Case, count: int) -> Tensor:
@@ -241,7 +235,8 @@ def test_full_batches_descend_where_every_link_is_affine(network, shape, generat
     x = torch.randn(12, *shape, generator=generator, dtype=torch.float64)
     method = FullBatch(1, extrapolation=False)
     lifted = lift(network, x[:2], loss=CrossEntropy(), show=False, method=method, lam=1.0)
-    objectives = trace_of(lifted.fit(x, torch.arange(12) % 3)).objectives
+    trace: Any = lifted.fit(x, torch.arange(12) % 3).trace
+    objectives = trace.objectives
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(objectives))
     assert objectives[-1] < 0.95 * objectives[0]
     torch.testing.assert_close(lifted.write_().eval()(x).softmax(-1), lifted.forward(x))
@@ -651,7 +646,7 @@ def test_gauss_newton_goes_through_what_is_not_affine(case, generator) -> None:
     method = GaussNewton(steps=2, form="products")
     _, lifted, x = made(case, torch.float64, generator, 12, method=method, rho=1e-3)
     y = labels(case, 12)
-    trace = trace_of(lifted.fit(x, y))
+    trace: Any = lifted.fit(x, y).trace
     assert len(trace.steps) == 2
     assert sorted(trace.objectives, reverse=True) == trace.objectives
     with torch.no_grad():
