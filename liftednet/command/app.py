@@ -220,12 +220,16 @@ def show(model: Annotated[Path, _MODEL]) -> None:
 @app.command()
 def certify(
     model: Annotated[Path, _MODEL],
+    semidefinite: Annotated[
+        bool,
+        typer.Option("--semidefinite", help="Bound the Lipschitz constant by a longer proof, too."),
+    ] = False,
     activation: Annotated[str | None, _ACTIVATION] = None,
 ) -> None:
     """Say what a saved model is for certain, at every input."""
     from liftednet.command.files import run_certify
 
-    run_certify(model, activation)
+    run_certify(model, semidefinite, activation)
 
 
 def main() -> None:

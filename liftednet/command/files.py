@@ -223,14 +223,14 @@ def some(labels: Labels) -> str:
     return shown if len(labels) <= 5 else f"{shown}, ..., {labels[-1]}"
 
 
-def run_certify(path: Path, activation: str | None) -> None:
+def run_certify(path: Path, semidefinite: bool, activation: str | None) -> None:
     """Print the certificate, and the names of the inputs where the file has them.
 
     Raises:
         LiftedError: the model cannot be read, or is of a kind that has no certificate.
     """
     model, notes = opened(path, activation)
-    typer.echo(str(certify(model)))
+    typer.echo(str(certify(model, semidefinite=semidefinite)))
     if notes.columns:
         numbered = (f"{n} {name}" for n, name in enumerate(notes.columns))
         typer.echo(f"  inputs: {', '.join(numbered)}")
