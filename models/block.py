@@ -214,10 +214,10 @@ class Blocks:
         for values in self._some():
             piece, known = {x: _double(v) for x, v in values.items()}, dict[int, Any]()
             for edge in self.edges():
-                yield self.edge_value(edge, piece, known)
+                yield self._edge_value(edge, piece, known)
             yield from self._output_values(piece)
 
-    def edge_value(self, edge: Edge, values: Values, known: dict[int, Any] | None = None) -> Tensor:
+    def _edge_value(self, edge: Edge, values: Values, known: dict[int, Any]) -> Tensor:
         """Return lam D(T, U) at values, in float64, a scalar."""
         target, u, weights = rows_that_count(
             values, self.last_only, edge.target, edge.argument, values[edge.target].double(),
