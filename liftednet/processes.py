@@ -263,14 +263,6 @@ def _rows_of_all(rows: Tensor, axis: int, everywhere: bool) -> Tensor:
     return torch.cat(parts).movedim(0, axis)
 
 
-def from_first(tensor: Tensor) -> Tensor:
-    """Return the tensor of the first process, put into those of others, of its shape and type."""
-    if size() > 1:
-        with _sending(tensor):
-            distributed.broadcast(tensor, 0)
-    return tensor
-
-
 def texts(own: str) -> list[str]:
     """Return the texts of all processes."""
     entries = torch.frombuffer(bytearray(own.encode() + b"\n"), dtype=torch.uint8)

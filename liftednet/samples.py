@@ -20,7 +20,6 @@ _CHUNK_ENTRIES = 300_000  # of float64 at a time: what caches hold
 _LOOK = 256  # samples that tell where the columns of X lie
 _FAR = 2.0  # standard deviations of a column from 0, beyond which its mean costs digits
 _ROUGH_ROWS = 512  # of a chunk in float32, whose sums round by 1e-7
-_SQUARE_BLOCK = 64  # rows of a Gram matrix that are turned at a time
 
 
 def row_chunks(samples: int, columns: int, entries: int = _ENTRIES) -> Iterator[slice]:
@@ -300,13 +299,10 @@ class Design:
     @cached_property
     def gram(self) -> Tensor:
         """[X - shift, 1]'[X - shift, 1] in float64."""
-        return self._summed(*self._own_sums(None, True))[0]
+        return processes.total(*self._own_sums(None, True))[0]
 
     def _own_sums(self, targets: Tensor | None, gram: bool) -> list[Tensor]:
-        """Return the parts of these samples in V'[X - shift, 1], and in the Gram matrix.
-
-        The latter on and above the diagonal. None are left out.
-        """
+        """Return the parts of these samples in the Gram matrix, and in V'[X - shift, 1]."""
         size = self.features + self.bias
         square = self.inputs.new_zeros(size if gram else 0, size, dtype=torch.float64)
         units = 0 if targets is None else targets.shape[1]
@@ -318,6 +314,8 @@ class Design:
                 if targets is not None:
                     rows = targets.detach()[part].to(self._type)
                     add_product(cross, self.weighed(rows, part), chunk)
+        if gram:  # of which what is on and above the diagonal has been added up
+            square.triu_().add_(square.triu(1).T)
         return [square] * gram + [cross] * (targets is not None)
 
     def _rooted(self, rows: Tensor, part: slice) -> Tensor:
@@ -325,11 +323,6 @@ class Design:
         if self.weights is None:
             return rows
         return rows * self.weights[part].to(rows).sqrt().unsqueeze(1)
-
-    def _summed(self, gram: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
-        """Return the whole Gram matrix of all samples, and what is summed with it."""
-        _mirror(gram)
-        return processes.total(gram, *beside)
 
     @cached_property
     def mass(self) -> float:
@@ -363,7 +356,7 @@ class Design:
         """Return the same, where the Gram matrix will be asked for, too: both in one pass."""
         if "gram" in self.__dict__:
             return self.cross(targets)
-        gram, cross = self._summed(*self._own_sums(targets, True))
+        gram, cross = processes.total(*self._own_sums(targets, True))
         self.__dict__["gram"] = gram
         return cross.T
 
@@ -401,16 +394,6 @@ def require_sample_weights(weights: Tensor, samples: int, part: bool = False) ->
     require_finite("the sample weights", weights)
     if bool((weights < 0).any()) or not (part or bool(weights.any())):
         raise DataError("sample weights must not be negative, nor all zero.")
-
-
-def _mirror(square: Tensor) -> None:
-    """Copy what is above the diagonal to below it."""
-    for first in range(0, len(square), _SQUARE_BLOCK):
-        after = first + _SQUARE_BLOCK
-        part = slice(first, after)
-        block = square[part, part]
-        block.copy_(block.triu() + block.triu(1).T)
-        square[after:, part] = square[part, after:].T
 
 
 def squared_norm_of(matrix: Tensor) -> float:

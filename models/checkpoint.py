@@ -108,8 +108,11 @@ class Keeper:
         with processes.agreed():
             if first:
                 _try_place(self._path)
-            if first and resume and self._path.exists():
+            if resume and self._path.exists():
                 self._saved = _read(self._path)
+        there = processes.gathered([self._saved is not None])
+        if bool(there.any()) and not bool(there.all()):
+            raise DataError(f"{self._path} must be where every process can read it.")
         self._last = time.monotonic()
 
     def refuse(self, reason: str) -> None:
@@ -142,7 +145,7 @@ class Keeper:
                     f"{self._path} is the checkpoint of another training: {where} is {given}, and "
                     f"was {was}. A run that does not resume replaces it."
                 )
-        saved, self._saved = _of_first(self._saved), None
+        saved, self._saved = self._saved, None
         if saved is None:
             return {}, None
         about, tensors = saved
@@ -255,22 +258,6 @@ class Keeper:
                 RuntimeWarning,
             )
         self._last = time.monotonic()
-
-
-def _of_first(saved: Saved | None) -> Saved | None:
-    """Return on every process what the first has read."""
-    if processes.size() == 1:
-        return saved
-    about, tensors = saved or (None, {})
-    kinds = {name: [str(x.dtype).split(".")[1], list(x.shape)] for name, x in tensors.items()}
-    about, kinds = json.loads(processes.texts(json.dumps([about, kinds]))[0])
-    found = {
-        name: processes.from_first(
-            tensors[name] if name in tensors else torch.empty(shape, dtype=getattr(torch, dtype))
-        )
-        for name, (dtype, shape) in kinds.items()
-    }
-    return None if about is None else (about, found)
 
 
 def _try_place(path: Path) -> None:

@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from liftednet import data
 from liftednet.command.files import Labels, Notes, activation_from, opened, require_place, some
 from liftednet.data import Classification
-from liftednet.data.tables import Table, read_table
+from liftednet.data.tables import read_table
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, Loss
 from liftednet.models import Ending, LiftedMLP
@@ -101,13 +101,13 @@ def _run_train(order: SimpleNamespace, rank: int) -> None:
     try:
         model.fit(x[rows], y[rows], progress=True, **kept)
     except KeyboardInterrupt:  # before it trains, or again while it comes to its end
-        say(f"interrupted: nothing is saved{_as_it_was(order)}")
+        say(f"interrupted: nothing is saved{_goes_on(order)}")
         raise typer.Exit(INTERRUPTED) from None
     assert model.trace is not None  # it has been fitted just now
     done = f"{model.trace.n_iter} of {model.trace.max_iter} {COUNTED[type(model.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED
     if interrupted and not model.trace.n_iter:
-        say(f"interrupted after {done}: nothing is saved{_as_it_was(order)}")
+        say(f"interrupted after {done}: nothing is saved{_goes_on(order)}")
         raise typer.Exit(INTERRUPTED)
     if rank == 0:
         notes = replace(notes, trained=f"{order.data}, {len(y)} samples, {done}")
@@ -125,11 +125,6 @@ def _options(order: SimpleNamespace) -> dict[str, Any]:
     found = {name: getattr(order, name) for name in ("lam", "rho", "seed")}
     found["method"] = order.method.value
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _as_it_was(order: SimpleNamespace) -> str:
-    stays = f", and {order.output} is as it was" if order.output.exists() else ""
-    return f"{stays}{_goes_on(order)}"
 
 
 def _goes_on(order: SimpleNamespace) -> str:
@@ -167,7 +162,7 @@ def _samples(order: SimpleNamespace, loss: Loss) -> tuple[Halves, Notes, int]:
         return halves, Notes(labels=labels), outputs_of(y_train, labels, loss)
     table = read_table(Path(order.data))
     target = order.target or ["y"]
-    y = _targets(table, target)
+    y = table.targets(target)
     labels = labels_of(y, loss)
     chosen = None if order.columns is None else [name.strip() for name in order.columns.split(",")]
     x, columns = table.inputs(chosen, target)
@@ -177,15 +172,6 @@ def _samples(order: SimpleNamespace, loss: Loss) -> tuple[Halves, Notes, int]:
     share = _HELD_OUT if order.held_out is None else order.held_out
     halves = data.split(torch.from_numpy(x).float(), numbers, share, order.seed)
     return halves, Notes(columns, target, labels), outputs_of(numbers, labels, loss)
-
-
-def _targets(table: Table, names: list[str]) -> Any:
-    if names == ["y"] and "y" not in table.columns:
-        raise DataError(
-            f"{table.source} has no column or array 'y' of targets: name one by --target; there "
-            f"are {', '.join(table.columns) or 'none'}."
-        )
-    return table.targets(names)
 
 
 # Labels of any kind as the numbers that a loss takes, and back.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -84,7 +83,8 @@ class Table:
     def _array(self, name: str) -> Values:
         if name not in self.columns:
             raise DataError(
-                f"{self.source} has no column {name!r}; it has {', '.join(self.columns) or 'none'}."
+                f"{self.source} has no column {name!r} (--target, --columns); it has "
+                f"{', '.join(self.columns) or 'none'}."
             )
         return self.columns[name]
 
@@ -140,18 +140,16 @@ def _typed(values: Sequence[str]) -> Values:
 
 
 def _read_parquet(path: Path) -> Arrays:
-    reader = next((name for name in ("polars", "pandas") if find_spec(name)), None)
-    if reader is None:
-        raise LiftedError(
-            "a parquet file needs polars, or pandas with pyarrow: run "
-            "`pip install 'liftednet[tables]'`."
-        )
+    if not find_spec("polars"):
+        raise LiftedError("a parquet file needs polars: run `pip install 'liftednet[tables]'`.")
+    import polars
+
     try:
-        frame = import_module(reader).read_parquet(path)
+        frame = polars.read_parquet(path)
         return {str(name): _plain(frame[name].to_numpy()) for name in frame.columns}
     except Exception as error:  # whatever the reader raises, of any of its own classes
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(f"{path} cannot be read by {reader}: {reason}.") from error
+        raise DataError(f"{path} cannot be read: {reason}.") from error
 
 
 def _plain(values: Values) -> Values:
@@ -163,24 +161,16 @@ def _plain(values: Values) -> Values:
 def _real(name: str, values: Values) -> Values:
     if values.dtype.kind in "biuf":
         return values
-    if values.dtype.kind not in "US":
-        raise DataError(f"{name} must hold real numbers, got {values.dtype}.")
-    row = _first_text(values)
-    found = str(values.flat[row])
-    held = f"has {found!r}: make numbers of it, or name other columns (--columns)"
-    if not found.strip():
-        held = "has none: fill it in, leave the row out, or take LiftedClassifier(missing=True)"
-    raise DataError(f"{name} must hold real numbers, and row {row + 1} {held}.")
-
-
-def _first_text(values: Values) -> int:
-    """Return the place of the first value that is no number."""
-    for place, value in enumerate(values.flat):
+    for row, value in enumerate(map(str, values.flat), start=1):
         try:
             float(value)
-        except ValueError:
-            return place
-    return 0
+        except ValueError as error:
+            held = f"has {value!r}: make numbers of it, or name other columns (--columns)"
+            if not value.strip():
+                held = "has none: fill it in, leave the row out, or take "
+                held += "LiftedClassifier(missing=True)"
+            raise DataError(f"{name} must hold real numbers, and row {row} {held}.") from error
+    raise DataError(f"{name} must hold real numbers, got {values.dtype}.")
 
 
 _READERS: dict[str, Callable[[Path], Arrays]] = {

@@ -142,7 +142,10 @@ def test_evaluate_counts_right_answers(here):
         (["predict", "iris.st", "nothing.csv"], "cannot be read"),
         (["predict", "both.st", "diabetes.npz", "--probabilities"], "gives no probabilities"),
         (["predict", "iris.st", "iris.csv", "--output", "nowhere/p"], "cannot be written"),
-        (["evaluate", "iris.st", "iris.npz"], "has no column 'species'; it has X, y"),
+        (
+            ["evaluate", "iris.st", "iris.npz"],
+            "'species' (--target, --columns); it has X, y",
+        ),
         (["evaluate", "iris.st", "iris.npz", "--target", "y"], "does not know the label 0"),
         (["evaluate", "iris.st", "new.csv"], "has no column 'species'"),
         (["export", "iris.st", "iris.exe"], "must be one of .safetensors, .pt2, .onnx"),
