@@ -108,18 +108,42 @@ def test_states_below_a_cross_entropy_reach_stationarity(
 
 
 @given(
-    samples=SIZES, inputs=SIZES, units=SIZES, kind=KINDS, rho=SCALES, bias=st.booleans(), seed=SEEDS
+    samples=SIZES,
+    inputs=SIZES,
+    units=SIZES,
+    kind=KINDS,
+    rho=SCALES,
+    bias=st.booleans(),
+    centered=st.booleans(),
+    sigmoid=st.booleans(),
+    seed=SEEDS,
 )
 def test_ridge_is_least_squares_on_the_stacked_system(
-    samples: int, inputs: int, units: int, kind: str, rho: float, bias: bool, seed: int
+    samples: int,
+    inputs: int,
+    units: int,
+    kind: str,
+    rho: float,
+    bias: bool,
+    centered: bool,
+    sigmoid: bool,
+    seed: int,
 ) -> None:
-    x, v = matrix(kind, seed, samples, inputs), draw(seed + 1, samples, units)
-    problem = WeightFit(SQUARED, Design(x, bias), v, SquaredFrobenius(rho))
+    """With lam L |X W + b - (v - c) / L|^2 / 2 + rho |W - W_0|^2 as it is derived."""
+    x, v = matrix(kind, seed, samples, inputs), draw(seed + 1, samples, units).sigmoid()
+    divergence, smooth, offset = (
+        (joint(activations.Sigmoid()), 0.25, 0.5) if sigmoid else (SQUARED, 1.0, 0.0)
+    )
+    center = draw(seed + 2, inputs, units) * centered
+    penalty = SquaredFrobenius(rho, center if centered else None)
+    problem = WeightFit(divergence, Design(x, bias), v, penalty)
     solution = solve(problem)
     design = torch.cat([x, torch.ones(samples, int(bias), dtype=torch.float64)], 1)
     lower = (2 * rho) ** 0.5 * torch.eye(inputs + bias, dtype=torch.float64)[:inputs]
-    right = torch.cat([v, torch.zeros(inputs, units, dtype=torch.float64)])
-    expected = torch.linalg.lstsq(torch.cat([design, lower]), right, driver="gelsd").solution
+    right = torch.cat([(v - offset) / smooth**0.5, (2 * rho) ** 0.5 * center])
+    expected = torch.linalg.lstsq(
+        torch.cat([smooth**0.5 * design, lower]), right, driver="gelsd"
+    ).solution
     least = problem.measure(problem.design.split(expected)).objective
     assert solution.objective <= least + 1e-9 * (1 + abs(least))
 
