@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from liftednet.errors import SolverError as SolverError
     from liftednet.export import to_torch as to_torch
     from liftednet.layers import check_layer as check_layer
-    from liftednet.models.certify import certify as certify
+    from liftednet.models.certificate import certify as certify
     from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
     from liftednet.models.estimators import LiftedRegressor as LiftedRegressor
     from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
@@ -78,7 +78,7 @@ _NAMES = {
     "SolverError",
     "export": "to_torch",
     "layers": "check_layer",
-    "models.certify": "certify",
+    "models.certificate": "certify",
     "models.estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
     "models.from_torch": "initialize_ lift",
     "models.storage": "load save",

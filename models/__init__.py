@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from liftednet.network import Network
 
 from .builders import LiftedMLP, LiftedRNN
-from .certify import Certificate, certify
 from .checkpoint import Checkpoint
 from .constraints import ConstraintReport
 from .lifted import Lifted
@@ -21,11 +20,19 @@ from .shapes import input_convex
 from .trace import Ending, Step, Trace
 
 if TYPE_CHECKING:
+    from .certificate import Certificate as Certificate
+    from .certificate import certify as certify
     from .estimators import LiftedClassifier as LiftedClassifier
     from .estimators import LiftedRegressor as LiftedRegressor
     from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
 
-_ESTIMATORS = ("LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier")
+_LATER = {
+    "Certificate": "certificate",
+    "LiftedClassifier": "estimators",
+    "LiftedRegressor": "estimators",
+    "LiftedSequenceClassifier": "estimators",
+    "certify": "certificate",
+}
 
 __all__ = [
     "Certificate",
@@ -50,7 +57,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import an estimator on its first use: scikit-learn comes with it, which takes a second."""
-    if name in _ESTIMATORS:
-        return getattr(import_module(f"{__name__}.estimators"), name)
+    """Import what no fit needs on its first use: scikit-learn takes a second."""
+    if name in _LATER:
+        return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -28,14 +28,16 @@ from liftednet.layers.time import Delay, Timeline
 from liftednet.losses import SquaredError
 from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
-from liftednet.solvers.gauss_newton.evidence import Place, steps_by_evidence
-from liftednet.solvers.gauss_newton.objective import Forward, Target, joined
-from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, form_named, steps
 from liftednet.validation import require_count, require_flag, require_positive
 
 from ..block import Blocks, Structure
 from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
+
+# The steps themselves are imported by the first fit that takes them.
+if TYPE_CHECKING:
+    from liftednet.solvers.gauss_newton.evidence import Place
+    from liftednet.solvers.gauss_newton.objective import Forward, Target
 
 _MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second
@@ -90,7 +92,10 @@ class GaussNewton:
         """Refuse numbers out of their range."""
         require_count("steps", self.steps, 1)
         require_positive("tolerance", self.tolerance)
-        form_named(self.form)
+        if self.form is not None:
+            from liftednet.solvers.gauss_newton.steps import form_named
+
+            form_named(self.form)
         require_flag("evidence", self.evidence)
         if self.evidence and self.form == "products":
             raise DeclarationError(
@@ -142,6 +147,9 @@ class GaussNewton:
 
         The states are those of a forward pass at the end.
         """
+        from liftednet.solvers.gauss_newton.evidence import steps_by_evidence
+        from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, form_named, steps
+
         blocks, memory = problem.point, problem.memory
         if memory:
             blocks.recall(memory["blocks"])
@@ -234,6 +242,8 @@ def suits_together(structure: Structure, samples: float) -> bool:
 
 def _place(memory: Memory, forward: Forward, point: Tensor) -> Place:
     """Return the place that a memory tells, or where nothing is known the first one."""
+    from liftednet.solvers.gauss_newton.evidence import Place
+
     if "place" in memory:
         return Place(**memory["place"])
     rhos = tuple(float(part.max()) / 2 for part in forward.pull)
@@ -248,6 +258,8 @@ def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:
 
 def _forward(blocks: Blocks) -> Forward:
     """Return the network as a function of its stacked weights, and what it is held to."""
+    from liftednet.solvers.gauss_newton.objective import Forward
+
     structure, pull = blocks.structure, []
     for parameter in structure.parameters:
         penalty, stacked = structure.penalties[parameter], blocks.values[parameter].stacked()
@@ -272,6 +284,8 @@ def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | 
             if (ends := part.ends(parameter.shape)) is not None:
                 low[rows] = low[rows].maximum(ends[0].to(low))
                 high[rows] = high[rows].minimum(ends[1].to(high))
+    from liftednet.solvers.gauss_newton.objective import joined
+
     found = joined(lowest), joined(highest)
     return found if bool(torch.cat(found).isfinite().any()) else None
 
@@ -287,6 +301,8 @@ def _is_square(penalty: Penalty) -> bool:
 
 
 def _targets(blocks: Blocks) -> list[Target]:
+    from liftednet.solvers.gauss_newton.objective import Target
+
     found = []
     for term in blocks.network.terms:
         if term.label not in blocks.values:
