@@ -84,7 +84,6 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
     "chunk": (FLAT, 3, halves),
     "unbind": (STEPS, 3, lambda s, x: s.three(s.steps(x.unbind(1)[-1]).relu())),
     "cat": (FLAT, 3, lambda s, x: s.three(s.narrow(torch.cat([x[:, :2], x[:, 4:]], dim=1)).relu())),
-    "[:, ::2]": (FLAT, 3, lambda s, x: s.three(s.narrow(s.one(x).relu()[:, ::2]))),
     "[arange(n), -1]": (STEPS, 3, lambda s, x: s.three(s.steps(x)[torch.arange(len(x)), -1])),
     "view(len(x), -1)": (PICTURES, 3, lambda s, x: s.three(
         s.two(s.picture(x).relu().view(len(x), 8, -1).mean(-1)))),
