@@ -241,12 +241,9 @@ class Design:
         if self.samples > _LOOK:
             rows = rows[:: -(-self.samples // _LOOK)]
         rows = rows.double()
-        if processes.size() == 1:
-            mean, square = rows.mean(0), rows.square().mean(0)
-        else:
-            count = rows.new_full((1,), len(rows))
-            count, mean, square = processes.total(count, rows.sum(0), rows.square().sum(0))
-            mean, square = mean / count, square / count
+        count = rows.new_full((1,), len(rows))
+        count, mean, square = processes.total(count, rows.sum(0), rows.square().sum(0))
+        mean, square = mean / count, square / count
         far = (1 + 1 / _FAR**2) * mean.square() > square  # their difference is the variance
         return mean.where(far, 0.0) if bool(far.any()) else None
 

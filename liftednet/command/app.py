@@ -167,15 +167,12 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Of every class instead of labels.")
     ] = False,
-    output: Annotated[
-        Path | None, typer.Option(help="A csv file in place of the terminal.")
-    ] = None,
     activation: Annotated[str | None, _ACTIVATION] = None,
 ) -> None:
     """Print what a saved model predicts, as csv with a line of names."""
     from liftednet.command.train import run_predict
 
-    run_predict(model, data, probabilities, output, activation)
+    run_predict(model, data, probabilities, activation)
 
 
 @app.command()

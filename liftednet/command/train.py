@@ -6,7 +6,7 @@ import csv
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -244,16 +244,12 @@ def score(loss: Loss, predicted: Tensor, y: Tensor) -> str:
 # A saved model on data.
 
 
-def run_predict(
-    path: Path, data: str, probabilities: bool, output: Path | None, activation: str | None
-) -> None:
-    """Write predictions as csv: a line of names, and a line for every sample.
+def run_predict(path: Path, data: str, probabilities: bool, activation: str | None) -> None:
+    """Print predictions as csv: a line of names, and a line for every sample.
 
     Raises:
         LiftedError: the model or the data cannot be used.
     """
-    if output is not None:
-        require_place(output, path, data)
     model, notes = opened(path, activation)
     x, labels = _inputs_for(model, notes, data), notes.labels
     found = (model.predict_proba(x) if probabilities else model.predict(x)).cpu().numpy()
@@ -266,13 +262,8 @@ def run_predict(
         lines = lines if labels is None else np.array(labels)[lines]
         named = len(notes.target) == width
         names = notes.target if named else [f"{notes.target[0]} {n}" for n in range(1, width + 1)]
-    # newline="" keeps the csv module's own ends of lines.
-    place: Any = nullcontext(sys.stdout) if output is None else output.open("w", newline="")
-    with place as file:
-        written = csv.writer(file, lineterminator="\n")
-        written.writerows([names, *([str(value) for value in line] for line in lines)])
-    if output is not None:
-        typer.echo(f"{len(lines)} predictions written to {output}")
+    written = csv.writer(sys.stdout, lineterminator="\n")
+    written.writerows([names, *([str(value) for value in line] for line in lines)])
 
 
 def run_evaluate(path: Path, data: str, target: Sequence[str], activation: str | None) -> None:

@@ -110,13 +110,6 @@ def test_probabilities_are_named_by_their_labels(here):
     np.testing.assert_allclose(np.array(found, dtype=float), chances.numpy(), rtol=1e-6)
 
 
-def test_predictions_are_written_to_a_file(here):
-    assert "150 predictions written to" in done(
-        "predict", "iris.st", "iris.csv", "--output", "p.csv"
-    )
-    assert (here / "p.csv").read_text() == done("predict", "iris.st", "iris.csv")
-
-
 def test_several_outputs_are_several_columns(here):
     head, *found = rows(done("predict", "both.st", "diabetes.npz"))
     assert head == ["both 1", "both 2"]
@@ -141,7 +134,6 @@ def test_evaluate_counts_right_answers(here):
         (["predict", "iris.st", "diabetes.npz"], "4 inputs"),
         (["predict", "iris.st", "nothing.csv"], "cannot be read"),
         (["predict", "both.st", "diabetes.npz", "--probabilities"], "gives no probabilities"),
-        (["predict", "iris.st", "iris.csv", "--output", "nowhere/p"], "cannot be written"),
         (
             ["evaluate", "iris.st", "iris.npz"],
             "'species' (--target, --columns); it has X, y",
@@ -152,9 +144,6 @@ def test_evaluate_counts_right_answers(here):
         (["export", "iris.st", "nowhere/iris.pt2"], "cannot be written"),
         (["show", "iris.npz"], "no whole safetensors file"),
         (["export", "both.safetensors", "./both.safetensors"], "would be lost"),
-        (["predict", "iris.st", "iris.csv", "--output", "iris.st"], "would be lost"),
-        (["predict", "iris.st", "iris.csv", "--output", "./iris.csv"], "would be lost"),
-        (["predict", "iris.st", "iris.csv", "--output", "/dev/null"], "is no file"),
         (["train", *CLASSES.split(), "--checkpoint", "iris.st"], "would be lost"),
         (["train", "iris.csv", "--target", "species", "--output", "iris.csv"], "would be lost"),
         (["train", "iris.csv", "--target", "species", "--output", "/dev/null"], "is no file"),
