@@ -62,10 +62,6 @@ class LinearMap(ABC):
         """Return the map in float64."""
         return self
 
-    def add_adjoint(self, total: Tensor, u: Tensor, scale: float) -> Tensor:
-        """Return total + scale A'u."""
-        return total + scale * self.adjoint(u)
-
     def matrix(self, like: Tensor) -> Tensor:
         """Return A, (entries of u, entries of v), for v like a tensor; at toy size."""
         basis = torch.eye(like.numel(), dtype=torch.float64, device=like.device)
@@ -119,12 +115,6 @@ class Times(LinearMap):
     def adjoint(self, u: Tensor) -> Tensor:
         """Return u W', (..., units)."""
         return u @ self.weight.T
-
-    def add_adjoint(self, total: Tensor, u: Tensor, scale: float) -> Tensor:
-        """Return total + scale u W'."""
-        if u.ndim == 2:
-            return torch.addmm(total, u, self.weight.T, alpha=scale)
-        return total + scale * self.adjoint(u)
 
     @cached_property
     def squared_norm(self) -> float:

@@ -19,7 +19,6 @@ from torch import Tensor
 
 _FEW = 1 << 20  # operations for which the way to oneDNN takes longer, and BLAS takes one thread
 _LIMITED = Lock()  # by one Python thread: of two, the last would restore the limit of the first
-_SMALL = 16  # rows of a matrix whose eigenvalues take less than a call of torch
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -143,17 +142,6 @@ def solved(factor: Tensor, right: Tensor) -> Tensor:
 
     with threads(len(factor) * right.numel()):
         return torch.from_numpy(lapack.dpotrs(factor.numpy(), right.numpy(), lower=True)[0])
-
-
-def largest_eigenvalue(matrix: Tensor) -> float:
-    """Return that of a symmetric matrix (n, n), float64."""
-    if matrix.device.type == "cpu" and len(matrix) <= _SMALL:
-        from scipy.linalg import lapack
-
-        values, _, failed = lapack.dsyevd(matrix.detach().numpy(), compute_v=False)
-        if not failed:
-            return float(values[-1])
-    return float(torch.linalg.eigvalsh(matrix)[-1])
 
 
 @contextmanager

@@ -93,7 +93,7 @@ class PrimalRows:
         gradient = -self.pull
         for link in self.links:
             slope = link.divergence.link_gradient(link.pre_activation(states)) - link.target
-            gradient = link.map.add_adjoint(gradient, slope, link.lam)
+            gradient = gradient + link.lam * link.map.adjoint(slope)
         return gradient
 
     def prox(self, states: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -50,6 +50,11 @@ class _Nearest(Activation):
         """Return |v|^2 / 2 per sample, infinite off the interval."""
         return infinite_off(self.ends, v, _half_square(v))
 
+    def conjugate_value(self, u: Tensor) -> Tensor:
+        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
+        v = self.forward(u)
+        return (v * (u - v / 2)).sum(-1)
+
 
 class Identity(_Nearest):
     """phi(u) = u, Phi(v) = v^2 / 2: a linear layer, and the squared loss.
@@ -72,14 +77,6 @@ class Identity(_Nearest):
     def conjugate(self, u: Expression) -> Expression:
         """Return |u|^2 / 2."""
         return cp.sum_squares(u) / 2
-
-    def potential_value(self, v: Tensor) -> Tensor:
-        """Return |v|^2 / 2 per sample, (samples,)."""
-        return _half_square(v)
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return |u|^2 / 2 per sample, (samples,)."""
-        return _half_square(u)
 
 
 class ReLU(_Nearest):
@@ -140,11 +137,6 @@ class Clipped(_Nearest):
         linear = center * cp.sum(u) - u.size * center**2 / 2
         huber = cp.huber(u - center, radius)  # type: ignore[arg-type]  # any positive number
         return linear + cp.sum(huber) / 2
-
-    def conjugate_value(self, u: Tensor) -> Tensor:
-        """Return <u, v> - |v|^2 / 2 per sample at v = phi(u), (samples,)."""
-        v = self.forward(u)
-        return (v * (u - v / 2)).sum(-1)
 
 
 def _box(activation: Activation, lower: float, upper: float) -> tuple[float, float]:
@@ -297,14 +289,26 @@ class _Leaky(Activation):
     """phi(u) = u where u > 0, else alpha u, alpha > 0 a number or one for each unit."""
 
     ends = (-math.inf, math.inf)
+    slopes: tuple[float, ...]
+
+    def spread(self, units: int) -> tuple[float, ...]:
+        """Return the slope of every unit.
+
+        Raises:
+            DataError: units are no multiple of the slopes.
+        """
+        if units % len(self.slopes):
+            raise DataError(f"{units} units are no multiple of the {len(self.slopes)} slopes.")
+        times = units // len(self.slopes)
+        return tuple(slope for slope in self.slopes for _ in range(times))
 
     def _alpha(self, u: Tensor) -> Tensor:
-        """Return alpha beside u, of its type."""
-        raise NotImplementedError
+        if len(self.slopes) == 1:
+            return u.new_tensor(self.slopes)
+        return u.new_tensor(self.spread(u.shape[-1]))
 
-    def _stated(self, v: Expression) -> Any:
-        """Return alpha beside v in CVXPY."""
-        raise NotImplementedError
+    def _stated(self, v: Expression) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.broadcast_to(self.spread(v.shape[-1]), v.shape)
 
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 where u > 0, else alpha."""
@@ -357,11 +361,10 @@ class LeakyReLU(_Leaky):
             )
         self.alpha = float(alpha)
 
-    def _alpha(self, u: Tensor) -> Tensor:
-        return u.new_tensor(self.alpha)
-
-    def _stated(self, v: Expression) -> float:
-        return self.alpha
+    @property
+    def slopes(self) -> tuple[float, ...]:  # type: ignore[override]
+        """The one for all units."""
+        return (self.alpha,)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return max(u, alpha u)."""
@@ -407,35 +410,16 @@ class PReLU(_Leaky):
                 f"PReLU needs positive slopes, got {found}; a slope of 0 is ReLU(), and with a "
                 "negative one the map is not monotone."
             )
-        self.slopes: tuple[float, ...] = tuple(found)
+        self.slopes = tuple(found)
 
     @property
     def lipschitz(self) -> float:
         """The largest slope, 1 included."""
         return max(1.0, *self.slopes)
 
-    def spread(self, units: int) -> tuple[float, ...]:
-        """Return the slope of every unit.
-
-        Raises:
-            DataError: units are no multiple of the slopes.
-        """
-        if units % len(self.slopes):
-            raise DataError(f"{units} units are no multiple of the {len(self.slopes)} slopes.")
-        times = units // len(self.slopes)
-        return tuple(slope for slope in self.slopes for _ in range(times))
-
     def alone(self) -> Sequence[Activation]:
         """Return the map of every channel."""
         return tuple(PReLU(slope) for slope in self.slopes)
-
-    def _alpha(self, u: Tensor) -> Tensor:
-        if len(self.slopes) == 1:
-            return u.new_tensor(self.slopes)
-        return u.new_tensor(self.spread(u.shape[-1]))
-
-    def _stated(self, v: Expression) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        return np.broadcast_to(self.spread(v.shape[-1]), v.shape)
 
     def forward(self, u: Tensor) -> Tensor:
         """Return u where u > 0, else alpha u."""

@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from liftednet.errors import DataError
 from liftednet.layers.expression import Expression, Parameter, apply, as_expression
 from liftednet.layers.layer import Arguments, Constant, Layer, Shape, by_autograd, weight_rows
-from liftednet.maps import LinearMap, Traced
+from liftednet.maps import LinearMap
 from liftednet.penalties import Penalty
 from liftednet.validation import require_count, require_flag
 
 _CONVOLUTIONS = {1: functional.conv1d, 2: functional.conv2d}
 _POOLINGS = {1: functional.avg_pool1d, 2: functional.avg_pool2d}
+_TRANSFORMS = {1: (-1,), 2: (-2, -1)}
 
 Sizes = int | tuple[int, ...]
 
@@ -123,8 +125,23 @@ class Convolution(Layer):
         def forth(x: Tensor) -> Tensor:
             return self._convolved(x, matrix.to(x.dtype), None)
 
-        one = arguments[0].new_zeros(1, arguments[0].shape[-1])
-        return by_autograd(forth, one.shape[-1], Traced(forth, one).squared_norm)
+        return by_autograd(forth, arguments[0].shape[-1], self._bound(matrix))
+
+    def _bound(self, matrix: Tensor) -> float:
+        """Return a bound of the squared norm: that of the convolution on a torus around x.
+
+        There the convolution is a matrix for each frequency (Sedghi, Gupta, Long, 2019); zeros
+        around x and a stride only take rows and columns away.
+        """
+        axes = _TRANSFORMS[len(self.window)]
+        torus = [size + reach - 1 for size, reach in zip(self.below[1:], self._reach, strict=True)]
+        kernel = matrix.double().T.reshape(self._kernel)
+        window = kernel.new_zeros(*self._kernel[:2], *self._reach)
+        window[:, :, *(slice(None, None, step) for step in self.dilation)] = kernel
+        at = torch.fft.rfftn(window, s=torus, dim=axes).flatten(2).movedim(-1, 0)
+        at = at.unflatten(1, (self.groups, -1))
+        gram = at @ at.mH if at.shape[-2] <= at.shape[-1] else at.mH @ at
+        return float(torch.linalg.eigvalsh(gram)[..., -1].max())
 
     def weight_map(self, arguments: Arguments, weights: Any) -> LinearMap:
         """Return [K; b] -> [patches, 1] [K; b], its rows put together to images again."""

@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
-from liftednet.problems.fit import Fit, Formulation, Link, Measure, Statement
+from liftednet.problems.fit import Fit, Formulation, Link, Measure
 from liftednet.problems.output_fit import OutputFit
 from liftednet.problems.priors import Prior
 from liftednet.problems.state_fit import StateFit
@@ -24,7 +23,6 @@ from liftednet.sets.polyhedron import Array, Limits, stacked
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint as Stated
-    from cvxpy.expressions.expression import Expression
 
 Prices = tuple[Tensor, ...]
 
@@ -150,25 +148,13 @@ class ConstrainedFit(Fit[Any]):
         like = self.fit.like()
         return torch.from_numpy(pulled).reshape(self.shape).to(like.device)
 
-    def tilted(self, slopes: Tensor) -> Fit[Any]:
-        """Return the fit with <slopes, U> added to its objective, but for a constant."""
-        if isinstance(self.fit, WeightFit):
-            found, design = replace(self.fit), self.fit.design
-            unweighed = replace(design, weights=None).centered
-            cross = self.fit.cross - unweighed.cross(slopes) / self.fit.lam
-            found.__dict__["cross"] = cross  # targets cannot tilt a sample of weight 0
-            return found
-        u = self.fit.pre_activation - slopes.to(self.fit.pre_activation) / self.fit.lam
-        bounds = {"bounds": None} if isinstance(self.fit, StateFit) else {}  # in its divergence
-        return replace(self.fit, pre_activation=u, **bounds)
-
-    @property
-    def tilts(self) -> bool:
-        """Whether `tilted` is known: of states each needs one pre-activation, and Phi."""
-        if isinstance(self.fit, WeightFit):
-            return True
-        whole = tuple(self.fit.pre_activation.shape) == self.shape
-        return whole and not isinstance(self.fit.divergence, Raw)
+    def tilted(self, slopes: Tensor) -> WeightFit:
+        """Return the weight fit with <A'y, U> more in its objective, slopes A'y like U."""
+        found, design = replace(self.fit), self.fit.design
+        unweighed = replace(design, weights=None).centered
+        cross = self.fit.cross - unweighed.cross(slopes) / self.fit.lam
+        found.__dict__["cross"] = cross  # targets cannot tilt a sample of weight 0
+        return found
 
     def gap(self, value: Any, prices: Prices) -> float:
         """Return the duality gap of the linear constraints, y times what is left to their ends.
@@ -185,10 +171,11 @@ class ConstrainedFit(Fit[Any]):
         """Return the objective and the relative KKT residual of a value and its prices.
 
         The residual is the largest of that of the tilted fit, the violation over the largest score
-        (or 1), and the gap over 1 + |objective|. It is NaN where CVXPY alone knows a constraint.
+        (or 1), and the gap over 1 + |objective|. It is NaN where CVXPY alone knows a constraint,
+        and of states and outputs, which CVXPY alone solves.
         """
         objective = self.fit.measure(value).objective
-        if not (self.linear and self.tilts):
+        if not (self.linear and isinstance(self.fit, WeightFit)):
             return Measure(objective, torch.nan)
         stationarity = self.tilted(self.slopes(prices)).measure(value).residual
         largest = max(1.0, float(self.scores(value).abs().max()))
@@ -212,11 +199,6 @@ class ConstrainedFit(Fit[Any]):
         """That of the fit."""
         block: Prior = self.fit.block
         return block
-
-    def prior(self, v: Expression) -> Statement:
-        """Return what the fit says of itself, without the constraints."""
-        found: Statement = self.fit.prior(v)
-        return found
 
     def formulate(self) -> ConstrainedFormulation:
         """Return the fit in CVXPY with its constraints."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.divergences import Divergence, Joint, require_divergence
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DeclarationError
 from liftednet.maps import Rows
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Link, Measure, require_bounded
@@ -100,19 +100,6 @@ class WeightFit(Fit[Weights]):
         require_bounded("the targets V", self.divergence, self.targets)
         if self.offset is not None:
             require_finite("the offset C", self.offset)
-
-    def refuse_bad_start(self, start: Weights) -> None:
-        """Raise `DataError` where a start is not finite `Weights` of the right shape."""
-        if not isinstance(start, Weights):
-            raise DataError(f"the start must be Weights, got {type(start).__name__}.")
-        shape = (self.design.features, self.units)
-        require_shape("the matrix of the start", start.matrix, shape, "like W")
-        if (start.bias is not None) != self.design.bias:
-            raise DataError("the start must have a bias exactly where the design has one.")
-        if start.bias is not None:
-            require_shape("the bias of the start", start.bias, shape[1:], "like b")
-        require_like("the start", start.matrix, "the inputs X", self.design.inputs)
-        require_finite("the start", start.stacked())
 
     def zeros(self) -> Weights:
         """Return weights that are all zero, a feasible start."""

@@ -90,13 +90,6 @@ def test_cvxpy_states_what_torch_computes(activation, kind, pair):
     assert float(divergence.state_value(v, u)) == pytest.approx(float(state.value))
 
 
-def test_joint_of_a_projection_is_half_the_squared_distance(pair):
-    """Section 4: |v - u|^2 / 2 for the ReLU and the clipped map onto [0, 1]."""
-    for activation in (activations.ReLU(), activations.Clipped()):
-        v, u = pair(activation)
-        torch.testing.assert_close(joint(activation).value(v, u), (v - u).square().sum() / 2)
-
-
 def test_the_switch_returns_what_its_names_say():
     assert isinstance(tight(activations.ReLU()), Tight)
     assert isinstance(joint(activations.ReLU()), Joint)

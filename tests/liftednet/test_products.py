@@ -44,21 +44,6 @@ def test_the_gradient_in_the_rows_is_that_of_torch(rows: int, inner: int, column
     torch.testing.assert_close(found, exact, rtol=0.0, atol=1e-6 * columns**0.5 * 20)
 
 
-def test_parts_of_matrices_are_multiplied_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*arguments: object) -> None:
-        raise AssertionError("of entries that stand apart oneDNN makes a loop over each")
-
-    monkeypatch.setattr(products, "_linear", never)
-    left, right = drawn(500, 400)[:, :200], drawn(200, 300)
-    for rows, columns in (
-        (left, right),
-        (left.T, drawn(500, 300)),
-        (drawn(1, 200).expand(500, -1), right),
-    ):
-        assert torch.equal(products.product(rows, columns), rows @ columns)
-        products.linear(rows, columns, None)
-
-
 BLAS = ThreadpoolController().select(user_api="blas")
 
 

@@ -77,11 +77,6 @@ def test_limits_that_contradict_each_other_are_told() -> None:
         nearest_in_polyhedron(SIMPLEX, torch.zeros(2, 4), *ends(torch.tensor([1.0, -1.0])))
 
 
-def test_a_corner_where_all_limits_bind() -> None:
-    found = nearest_in_polyhedron(SIMPLEX, torch.ones(2, 4).double(), *ends(torch.zeros(2)))
-    assert float(found.abs().max()) < 1e-10
-
-
 class Nearest(torch.nn.Module):
     """The nearest points, as a module that torch can trace."""
 
