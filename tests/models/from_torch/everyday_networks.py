@@ -93,14 +93,11 @@ NETWORKS: dict[str, tuple[tuple[int, ...], int, Callable[[Any, Tensor], Any]]] =
         s.steps(torch.cat([s.token.expand(len(x), -1, -1), x], dim=1)).relu()[:, 0])),
     "zeros as a state": (STEPS, 3, lambda s, x: s.three(
         (s.two(torch.zeros(len(x), 8)) + s.steps(x[:, 0])).tanh())),
-    "max over steps": (STEPS, 3, lambda s, x: s.three(s.steps(x).relu().max(dim=1).values)),
-    "einsum": (STEPS, 3, lambda s, x: s.three(torch.einsum("btf,f->bf", s.steps(x), s.scale))),
     "adaptive pooling, squeeze()": (PICTURES, 3, lambda s, x: s.three(
         F.adaptive_avg_pool2d(s.picture(x).relu(), 1).squeeze())),
     "max pooling": (PICTURES, 3, lambda s, x: s.three(
         F.max_pool2d(F.relu(s.picture(x)), 2).view(x.size(0), -1))),
     "torch.where": (FLAT, 3, lambda s, x: s.three(torch.where(s.one(x) > 0, s.one(x), 0.1))),
     "x @ weight.T": (FLAT, 3, lambda s, x: s.three((x @ s.one.weight.T + s.one.bias).relu())),
-    "baddbmm": (FLAT, 3, lambda s, x: s.three(torch.addmm(s.one.bias, x, s.one.weight.t()).relu())),
     "t()": (FLAT, 3, lambda s, x: s.three((s.two.weight @ s.one(x).t()).t().relu())),
 }  # fmt: skip
