@@ -21,8 +21,8 @@ from liftednet import (
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
 from liftednet.layers import dense
-from liftednet.losses import Quantile, SquaredError
-from liftednet.models import FullBatch, Lifted, Minibatch
+from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
+from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch
 from liftednet.samples import Weights
 
 GENERATOR = np.random.default_rng(0)
@@ -141,9 +141,9 @@ def test_odds_of_a_classifier_are_within_limits_at_any_input() -> None:
 
 def test_labels_by_themselves_are_within_probabilities() -> None:
     """A part is not more probable than the whole, and none more than 0.9."""
-    labels = np.stack([X[:, 1] > 0.3, X[:, 1] > 0.6], axis=1).astype(int)
+    labels = np.stack([X[:, 1] > 0.3, X[:, 1] > 0.6], axis=1).astype(float)
     limits = [Linear([1, -1], lower=0.0), Bounds(lower=-np.log(9), upper=np.log(9))]
-    found = LiftedClassifier((8,), within=limits, random_state=0).fit(X, labels)
+    found = LiftedMLP((4, 8, 2), loss=BinaryCrossEntropy(), within=limits).fit(X, labels)
     p = found.predict_proba(30 * OTHERS)
     assert p.min() > 0.1 - 1e-9 and p.max() < 0.9 + 1e-9 and (p[:, 0] - p[:, 1]).min() > -1e-9
     assert p.max() > 0.9 - 1e-9 and p.min() < 0.1 + 1e-9
