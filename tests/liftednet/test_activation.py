@@ -243,13 +243,9 @@ def test_the_derivative_of_an_expression_is_that_of_the_map(generator):
     torch.testing.assert_close(ways[0].grad, ways[1].grad, rtol=1e-4, atol=1e-4)
 
 
-METHODS = [
-    Minibatch(epochs=2, batch_size=20),
-    GaussNewton(steps=2),
-]
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", [Minibatch(epochs=2, batch_size=20), GaussNewton(steps=2)], ids=type
+)
 def test_a_network_of_a_potential_is_that_of_the_map_beside_it(method, generator, tmp_path):
     x = torch.randn(40, 3, dtype=torch.float64, generator=generator)
     y = (x[:, 0] * x[:, 1] > 0).long()
