@@ -296,10 +296,13 @@ class Design:
     @cached_property
     def gram(self) -> Tensor:
         """[X - shift, 1]'[X - shift, 1] in float64."""
-        return processes.total(*self._own_sums(None, True))[0]
+        return self._summed(*self._own_sums(None, True))[0]
 
     def _own_sums(self, targets: Tensor | None, gram: bool) -> list[Tensor]:
-        """Return the parts of these samples in the Gram matrix, and in V'[X - shift, 1]."""
+        """Return the parts of these samples in the Gram matrix, and in V'[X - shift, 1].
+
+        The former on and above the diagonal.
+        """
         size = self.features + self.bias
         square = self.inputs.new_zeros(size if gram else 0, size, dtype=torch.float64)
         units = 0 if targets is None else targets.shape[1]
@@ -311,8 +314,6 @@ class Design:
                 if targets is not None:
                     rows = targets.detach()[part].to(self._type)
                     add_product(cross, self.weighed(rows, part), chunk)
-        if gram:  # of which what is on and above the diagonal has been added up
-            square.triu_().add_(square.triu(1).T)
         return [square] * gram + [cross] * (targets is not None)
 
     def _rooted(self, rows: Tensor, part: slice) -> Tensor:
@@ -320,6 +321,17 @@ class Design:
         if self.weights is None:
             return rows
         return rows * self.weights[part].to(rows).sqrt().unsqueeze(1)
+
+    def _summed(self, gram: Tensor, *beside: Tensor) -> tuple[Tensor, ...]:
+        """Return the whole Gram matrix of all samples, and what is summed with it.
+
+        Among processes what is on and above the diagonal travels, in one message with the rest.
+        """
+        if processes.size() > 1:
+            upper = tuple(torch.triu_indices(*gram.shape, device=gram.device))
+            gram[upper], *others = processes.total(gram[upper], *beside)
+            beside = tuple(others)
+        return gram.triu_().add_(gram.triu(1).T), *beside
 
     @cached_property
     def mass(self) -> float:
@@ -353,7 +365,7 @@ class Design:
         """Return the same, where the Gram matrix will be asked for, too: both in one pass."""
         if "gram" in self.__dict__:
             return self.cross(targets)
-        gram, cross = processes.total(*self._own_sums(targets, True))
+        gram, cross = self._summed(*self._own_sums(targets, True))
         self.__dict__["gram"] = gram
         return cross.T
 
