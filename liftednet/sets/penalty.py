@@ -292,8 +292,8 @@ class Sum(Penalty):
         if len(maps) <= 1:
             return _composed(maps, weight)
         if not all(isinstance(other, Bounded) for other in self._others):
-            return dykstra(maps, weight)
-        found = dykstra(maps, weight, _NEAR)
+            return _dykstra(maps, weight)
+        found = _dykstra(maps, weight, _NEAR)
         for other in cast(list[Bounded], self._others):
             norm = other.largest(found)
             if norm > other.bound * (1 + _DEGENERATE):  # where terms only nearly meet
@@ -360,7 +360,7 @@ def _composed(maps: Sequence[Map], weight: Tensor) -> Tensor:
     return reduce(lambda point, step: step(point), maps, weight)
 
 
-def dykstra(maps: Sequence[Map], weight: Tensor, near: float = 0.0) -> Tensor:
+def _dykstra(maps: Sequence[Map], weight: Tensor, near: float = 0.0) -> Tensor:
     """Return the prox of a sum from the proxes of its terms, (inputs, units).
 
     Dykstra's proximal algorithm (Bauschke and Combettes, 2008) with Anderson's mixing, which
