@@ -14,6 +14,7 @@ from .choice import choose, class_named, named, solve, solver_names
 from .compiled import measure
 
 if TYPE_CHECKING:
+    from .differentiable import solve_differentiable
     from .gradient import FrankWolfe, TemporalSimplexDescent
     from .reference import Reference
 
@@ -25,6 +26,7 @@ __all__ = [
     "choose",
     "named",
     "solve",
+    "solve_differentiable",
     "solver_names",
 ]
 
@@ -34,6 +36,7 @@ _LATER = {
     "FrankWolfe": "gradient",
     "Reference": "reference",
     "TemporalSimplexDescent": "gradient",
+    "solve_differentiable": "differentiable",
 }
 
 
