@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Stated = Callable[[Expression], Expression]
     Domain = Callable[[Expression], list[Constraint]]
 
+Bends = tuple[tuple[float, ...], tuple[int, ...]]  # knots, and the sign of phi'' between them
+
 __all__ = [
     "Activation",
     "DivergenceActivation",
@@ -394,6 +396,8 @@ class FunctionActivation(Activation):
 
     Attributes:
         slopes: the least and the largest phi', where they are proven; a grid proves nothing.
+        bends: where phi bends, and how in between, as in `liftednet.curvature.Curve`; None where
+            nothing is proven.
     """
 
     def __init__(
@@ -401,9 +405,10 @@ class FunctionActivation(Activation):
         forward: Map,
         lipschitz: float | None = None,
         slopes: tuple[float, float] | None = None,
+        bends: Bends | None = None,
     ) -> None:
         """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
-        self.function, self.slopes = forward, slopes
+        self.function, self.slopes, self.bends = forward, slopes, bends
         refuse_bad_map(forward)
         if lipschitz is not None:
             self.lipschitz = require_positive("lipschitz", lipschitz)

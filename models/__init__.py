@@ -25,19 +25,24 @@ if TYPE_CHECKING:
     from .estimators import LiftedClassifier as LiftedClassifier
     from .estimators import LiftedRegressor as LiftedRegressor
     from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
+    from .programs import CvxpyNetwork as CvxpyNetwork
+    from .programs import to_cvxpy as to_cvxpy
 
 _LATER = {
     "Certificate": "certificate",
+    "CvxpyNetwork": "programs",
     "LiftedClassifier": "estimators",
     "LiftedRegressor": "estimators",
     "LiftedSequenceClassifier": "estimators",
     "certify": "certificate",
+    "to_cvxpy": "programs",
 }
 
 __all__ = [
     "Certificate",
     "Checkpoint",
     "ConstraintReport",
+    "CvxpyNetwork",
     "Ending",
     "FullBatch",
     "GaussNewton",
@@ -53,6 +58,7 @@ __all__ = [
     "Trace",
     "certify",
     "input_convex",
+    "to_cvxpy",
 ]
 
 

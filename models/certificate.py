@@ -146,7 +146,7 @@ def certify(model: Any, example: Any = None, *, semidefinite: bool = False) -> C
     last = True
     if isinstance(model, ExportedGraph):
         weights, structure, last = model.layers, model.structure, not model.logits
-        moments = dict(_standardizing(model))
+        moments = dict(standardizing(model))
     elif isinstance(model, nn.Module):
         # a model's own loss is not known, and of SquaredError outputs are the last pre-activation
         from .from_torch import lift  # which few certificates need
@@ -499,7 +499,7 @@ def _is_of(kind: type[Layer], expression: Any) -> bool:
     return isinstance(expression, Applied) and type(expression.layer) is kind
 
 
-def _standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
+def standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
     """Yield what an exported network does to its inputs and outputs beside its weights."""
     network = module.structure.network
     for variable, part in zip(network.inputs, getattr(module, "before", ()), strict=False):

@@ -95,7 +95,7 @@ class Scaled(Layer):
 
     def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return x -> scale x."""
-        return Diagonal(torch.tensor(self.scale).to(arguments[0]))
+        return Diagonal(arguments[0].new_tensor(self.scale))
 
 
 @dataclass(frozen=True)

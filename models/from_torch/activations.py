@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from liftednet.activation import Activation, FunctionActivation
+from liftednet.activation import Activation, Bends, FunctionActivation
 from liftednet.activations import (
     ELU,
     Arctan,
@@ -51,8 +51,7 @@ def _of_softplus(call: Call) -> Slopes | None:
 
 
 def _of_gelu(call: Call) -> Slopes:
-    by_tanh = call.kwargs.get("approximate", "none") == "tanh"
-    largest = _GELU_BY_TANH if by_tanh else _GELU
+    largest = _GELU_BY_TANH if _by_tanh(call) else _GELU
     return 1 - largest, largest
 
 
@@ -73,6 +72,36 @@ _SLOPES: dict[str, Callable[[Call], Slopes | None]] = {
 }
 
 
+# Where phi'' changes its sign: roots of it, for GELU of 2 - u^2, by bisection to 18 digits.
+_SQUASHED, _BOWL = ((0.0,), (1, -1)), (-1, 1, -1)
+_GELU_BENDS = {False: math.sqrt(2), True: 1.41850400879082836}
+_BENDS: dict[str, Callable[[Call], Bends]] = {
+    "gelu": lambda call: ((-(x := _GELU_BENDS[_by_tanh(call)]), x), _BOWL),
+    "silu": lambda _: ((-2.39935728051546767, 2.39935728051546767), _BOWL),
+    "mish": lambda _: ((-2.25637639636079312, 1.49057117948542846), _BOWL),
+    "elu": lambda call: ((0.0,), (1 if call.get(1, "alpha", 1.0) > 0 else -1, 0)),
+    "celu": lambda _: ((0.0,), (1, 0)),
+    "selu": lambda _: ((0.0,), (1, 0)),
+    "softplus": lambda _: ((), (1,)),
+    "softsign": lambda _: _SQUASHED,
+    "log_sigmoid": lambda _: ((), (-1,)),
+    "hardsigmoid": lambda _: ((-3.0, 3.0), (0, 0, 0)),
+    "softshrink": lambda call: ((-(x := call.get(1, "lambd", 0.5)), x), (0, 0, 0)),
+    "tanhshrink": lambda _: ((0.0,), (-1, 1)),
+    "hardswish": lambda _: ((-3.0, 3.0), (0, 1, 0)),
+}
+
+
+def _by_tanh(call: Call) -> bool:
+    return bool(call.kwargs.get("approximate", "none") == "tanh")
+
+
+def bends_of(call: Call) -> Bends | None:
+    """Return where an elementwise map of torch bends, and how, None where that is not known."""
+    known = None if slopes_of(call) is None else _BENDS.get(call.name)
+    return None if known is None else known(call)
+
+
 def slopes_of(call: Call) -> Slopes | None:
     """Return the ends of the derivative of an elementwise map of torch, None where none are known.
 
@@ -89,7 +118,7 @@ def _declared(call: Call) -> Activation:
         return cast(Tensor, call.again(u))
 
     declared.__name__ = call.name
-    return FunctionActivation(declared, slopes=slopes_of(call))
+    return FunctionActivation(declared, slopes=slopes_of(call), bends=bends_of(call))
 
 
 def _clamp(call: Call) -> Activation | None:
@@ -184,7 +213,8 @@ def _split(reader: Reader, call: Call) -> Seen | None:
     risen.__name__ = f"{call.name}(u) + {slope} u"
     known = slopes_of(call)
     slopes = None if known is None else (known[0] + slope, known[1] + slope)
-    z = reader.state(call, FunctionActivation(risen, slopes=slopes), x.expression)
+    split = FunctionActivation(risen, slopes=slopes, bends=bends_of(call))  # a line bends nothing
+    z = reader.state(call, split, x.expression)
     return Seen(z - slope * x.expression, x.layout)
 
 

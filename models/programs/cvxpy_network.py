@@ -1,0 +1,319 @@
+"""A trained network as an expression of CVXPY."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from liftednet.activation import Activation
+from liftednet.activations import LeakyReLU, PReLU, ReLU, Softplus
+from liftednet.curvature import ABSOLUTE, Array
+from liftednet.errors import DataError, DeclarationError
+from liftednet.lazy import cvxpy as cp
+from liftednet.validation import require_positive
+
+from .composition import Block, Composition, composition_of
+from .relaxation import Relaxation, relaxation, require_box
+
+if TYPE_CHECKING:
+    from cvxpy.constraints.constraint import Constraint
+    from cvxpy.expressions.expression import Expression
+
+CONVEX = ("affine", "convex", "concave")
+
+
+@dataclass(eq=False)
+class Graph:
+    """One sample's program as constraints of CVXPY.
+
+    Attributes:
+        x: (inputs,).
+        y: variables that stand for the outputs, (outputs,).
+        relaxation: what ties them.
+        free: variables of its columns that are no whole numbers.
+        whole: variables of those that are.
+    """
+
+    x: Expression
+    y: Any
+    relaxation: Relaxation
+    free: Any = field(init=False)
+    whole: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Make the variables."""
+        program, inputs = self.relaxation.program, self.relaxation.composition.inputs
+        self._whole = np.flatnonzero(program.whole)
+        self._free = np.setdiff1d(np.arange(inputs, len(program.whole)), self._whole)
+        ends = [program.lower[self._free], program.upper[self._free]]
+        self.free = cp.Variable(len(self._free), bounds=ends) if len(self._free) else None
+        self.whole = cp.Variable(len(self._whole), boolean=True) if len(self._whole) else None
+
+    def of(self, matrix: Any, offset: Any = 0.0) -> Expression:
+        """Return M z + c."""
+        inputs = self.relaxation.composition.inputs
+        columns = matrix.tocsc()
+        found: Expression = columns[:, :inputs] @ self.x + offset
+        if self.free is not None:
+            found = found + columns[:, self._free] @ self.free
+        if self.whole is not None:
+            found = found + columns[:, self._whole] @ self.whole
+        return found
+
+    def constraints(self) -> list[Constraint]:
+        """Return the rows, the box, and what the outputs are."""
+        program, inputs = self.relaxation.program, self.relaxation.composition.inputs
+        found = [self.x >= program.lower[:inputs], self.x <= program.upper[:inputs]]
+        for which, sign in ((np.isfinite(program.low), 1), (np.isfinite(program.high), -1)):
+            if which.any():
+                ends = program.low if sign > 0 else program.high
+                found.append(sign * self.of(program.rows[which], -ends[which]) >= 0)
+        return [*found, self.y == self.of(*self.relaxation.output)]
+
+    def states(self) -> list[Expression]:
+        """Return what each block gives."""
+        return [self.of(*state) for state in self.relaxation.states]
+
+    def pass_forward(self) -> None:
+        """Give the variables the values that they have at x."""
+        x = np.asarray(self.x.value, dtype=float)
+        z = self.relaxation.point(x)
+        for variable, columns in ((self.free, self._free), (self.whole, self._whole)):
+            if variable is not None:
+                variable.save_value(z[columns])
+        self.y.save_value(self.relaxation.composition.forward(x))
+
+
+@dataclass(eq=False)
+class CvxpyNetwork:
+    """A network in CVXPY: an expression, and what must hold for it to be the network's output.
+
+    Attributes:
+        x: what it is given, (inputs,) or (samples, inputs).
+        output: (outputs,) or (samples, outputs).
+        constraints: to be given to the problem; none where `kind` is convex, concave or affine.
+        states: what each activation gives, in the order of a forward pass; () of the same kinds.
+        kind: "affine", "convex" or "concave": `output` is the network, by rules of CVXPY's own;
+            "mixed-integer": under the constraints it is; "relaxation": under the constraints it may
+            be more or less, and the network's output is among what they allow.
+        whole: how many whole numbers there are: of units that can be on either side of a kink.
+        seconds: that linear programs have taken to tighten the ranges of units.
+        composition: the network.
+        graphs: the programs of the samples.
+
+    Example:
+        >>> import cvxpy as cp
+        >>> import torch
+        >>> from liftednet import to_cvxpy
+        >>> first, last = torch.nn.Linear(1, 2, bias=False), torch.nn.Linear(2, 1, bias=False)
+        >>> network = torch.nn.Sequential(first, torch.nn.ReLU(), last)
+        >>> with torch.no_grad():  # |x| = relu(x) + relu(-x)
+        ...     _ = first.weight.copy_(torch.tensor([[1.0], [-1.0]]))
+        ...     _ = last.weight.fill_(1.0)
+        >>> x = cp.Variable(1)
+        >>> to_cvxpy(network, x).output.curvature
+        'CONVEX'
+        >>> found = to_cvxpy(network, x, box=(-1, 3), mixed_integer=True)
+        >>> problem = cp.Problem(cp.Maximize(found.output[0]), found.constraints)
+        >>> print(f"{problem.solve(solver='HIGHS'):.4f} at {x.value.item():.4f}")
+        3.0000 at 3.0000
+    """
+
+    x: Expression
+    output: Any
+    constraints: list[Constraint]
+    states: tuple[Expression, ...]
+    kind: str
+    composition: Composition
+    graphs: list[Graph] = field(default_factory=list)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the output is the network's, wherever the constraints hold."""
+        return self.kind != "relaxation"
+
+    @property
+    def whole(self) -> int:
+        """How many whole numbers there are."""
+        return sum(graph.relaxation.whole for graph in self.graphs)
+
+    @property
+    def seconds(self) -> float:
+        """Time that linear programs have taken to tighten the ranges of units."""
+        return sum(graph.relaxation.seconds for graph in self.graphs)
+
+    def range(self) -> tuple[Array, Array]:
+        """Return ends between which every output lies over the box, shaped as the output.
+
+        Raises:
+            DeclarationError: there is no box, as of a convex expression.
+        """
+        if not self.graphs:
+            raise DeclarationError(f"a network that is {self.kind} is stated without a box.")
+        ends = [graph.relaxation.output_range() for graph in self.graphs]
+        low, high = (np.stack(each).reshape(self.output.shape) for each in zip(*ends, strict=True))
+        return low, high
+
+    def pass_forward(self) -> None:
+        """Let `output` and `states` have the values of the network at x.value, to rounding.
+
+        What a solver leaves is off by its tolerances, or by the width of a relaxation.
+
+        Raises:
+            DataError: x has no value.
+        """
+        if self.x.value is None:
+            raise DataError("x has no value yet: solve a problem with it, or give it one.")
+        for graph in self.graphs:
+            graph.pass_forward()
+
+    def __str__(self) -> str:
+        """Say what it is, and of what size."""
+        units = sum(len(block.windows) or len(block.curves) for block in self.composition.blocks)
+        said = f"{self.kind} in {self.composition.inputs} inputs, {units} units"
+        if not self.graphs:
+            return f"{said}, no constraints"
+        return (
+            f"{said}, {self.whole} of them whole numbers, ranges tightened in {self.seconds:.2f} s"
+        )
+
+    __repr__ = __str__
+
+
+def to_cvxpy(
+    network: Any,
+    x: Any,
+    *,
+    box: Any = None,
+    mixed_integer: bool | None = None,
+    seconds: float = 10.0,
+    example: Any = None,
+) -> CvxpyNetwork:
+    """Return a trained network as an expression of CVXPY in its inputs.
+
+    An input-convex, -concave or affine network is one expression, whose curvature CVXPY proves by
+    rules of its own. One that is linear in pieces is mixed-integer linear, and exact; of any other
+    the constraints are a relaxation, which `optimize` refines. Of an estimator or a fitted model
+    the scores are meant (outputs of a regression, logits of a classifier), x and outputs in the
+    units of the data; of a torch network what it returns.
+
+    Args:
+        network: a fitted estimator or model, or a torch.nn.Module, whose weights stay as they are.
+        x: a cp.Variable or an affine expression of variables and parameters, (inputs,) or (samples,
+            inputs); axes of a sample in one row.
+        box: (lowest, highest) x, numbers or (inputs,) each, for networks that are not convex; None
+            for the bounds of x, as of cp.Variable(3, bounds=[0, 1]). It is part of the constraints.
+        mixed_integer: whether a convex network, too, is stated by both sides of its kinks, which
+            maximizing it needs; None for that of networks that are not convex.
+        seconds: the most that linear programs may take to tighten the ranges of units: fewer whole
+            numbers, and less work for whoever solves the problem.
+        example: some inputs of a torch network whose samples have axes, such as X[:2].
+
+    Raises:
+        DataError: the network cannot be read, x has another number of inputs, or the box is not
+            finite.
+        DeclarationError: x is not affine, or a part of the network is neither affine nor an
+            activation whose curvature is known.
+        NotFittedError: the model has no weights yet.
+        SolverError: HiGHS is needed, and not installed.
+
+    Example:
+        >>> import cvxpy as cp
+        >>> import torch
+        >>> from liftednet import to_cvxpy
+        >>> from liftednet.models import Lifted, input_convex
+        >>> X = torch.rand(300, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+        >>> model = Lifted(input_convex((2, 10, 1)), seed=0).fit(X, X.square().sum(1, keepdim=True))
+        >>> x = cp.Variable(2)
+        >>> price = to_cvxpy(model, x)
+        >>> price.kind, price.output.curvature
+        ('convex', 'CONVEX')
+    """
+    x = cp.Expression.cast_to_const(x)
+    if x.ndim not in (1, 2) or not x.is_affine():
+        raise DeclarationError(
+            "x must be affine in variables, of shape (inputs,) or (samples, inputs); got shape "
+            f"{x.shape}, {x.curvature.lower()}."
+        )
+    require_positive("seconds", seconds)
+    composition = composition_of(network, x.shape[-1], example)
+    output = None if mixed_integer else _curved(composition, x)
+    if output is not None:
+        kind = next(name for name in CONVEX if getattr(output, f"is_{name}")())
+        return CvxpyNetwork(x, output, [], (), kind, composition)
+    if mixed_integer is False:
+        raise DeclarationError(
+            "the network is not convex, concave or affine in its inputs by the signs of its "
+            "weights: leave mixed_integer=None."
+        )
+    rows = [x] if x.ndim == 1 else [x[n] for n in range(x.shape[0])]
+    graphs: list[Graph] = []
+    for row in rows:
+        ends = require_box(_box_of(row) if box is None else box, x.shape[-1])
+        same = [g for g in graphs if all(map(np.array_equal, ends, _ends(g.relaxation)))]
+        left = seconds - sum(g.relaxation.seconds for g in graphs)
+        found = same[0].relaxation if same else relaxation(composition, ends, seconds=left)
+        graphs.append(Graph(row, cp.Variable(len(composition.output.offset)), found))
+    linear = all(graph.relaxation.exact for graph in graphs)
+    return CvxpyNetwork(
+        x, graphs[0].y if x.ndim == 1 else cp.vstack([graph.y for graph in graphs]),
+        [one for graph in graphs for one in graph.constraints()],
+        tuple(state for graph in graphs for state in graph.states()),
+        "mixed-integer" if linear else "relaxation", composition, graphs,
+    )  # fmt: skip
+
+
+def _ends(found: Relaxation) -> tuple[Array, Array]:
+    inputs = found.composition.inputs
+    return found.program.lower[:inputs], found.program.upper[:inputs]
+
+
+def _box_of(x: Expression) -> Any:
+    """Return the bounds that an expression has by itself."""
+    low, high = (np.asarray(end, dtype=float) for end in x.get_bounds())
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise DataError(
+            "the network is not convex in its inputs, and is stated over a box: give "
+            "box=(lowest, highest), or x bounds of its own, as in cp.Variable(3, bounds=[0, 1])."
+        )
+    return low, high
+
+
+def _curved(composition: Composition, x: Expression) -> Expression | None:
+    """Return the output where CVXPY knows its curvature, else None."""
+    values: list[Any] = [x]
+    for block in composition.blocks:
+        v = _atom(block, block.argument.of(values))
+        if v is None or not (v.is_convex() or v.is_concave()):
+            return None
+        values.append(v)
+    output = cp.Expression.cast_to_const(composition.output.of(values))
+    return output if output.is_convex() or output.is_concave() else None
+
+
+def _atom(block: Block, u: Any) -> Any:
+    """Return phi(u) by an atom of CVXPY; None where there is none that is convex."""
+    phi: Activation | None = block.activation
+    if block.windows:
+        sizes = {len(window) for window in block.windows}
+        if sizes == {1}:
+            return None
+        most = max(sizes)  # the first entry again, where a window is smaller
+        filled = [np.r_[w, np.repeat(w[:1], most - len(w))] for w in block.windows]
+        return cp.maximum(*(u[..., [w[n] for w in filled]] for n in range(most)))
+    if all(curve is ABSOLUTE for curve in block.curves):
+        return cp.abs(u)
+    if type(phi) is ReLU:
+        return cp.pos(u)
+    if isinstance(phi, LeakyReLU | PReLU):
+        slopes = np.array(phi.slopes * (len(block.curves) // len(phi.slopes)))
+        return cp.maximum(u, cp.multiply(_like(slopes, u), u)) if (slopes <= 1).all() else None
+    if type(phi) is Softplus:
+        return cp.logistic(u)
+    return None
+
+
+def _like(row: Array, u: Any) -> Array:
+    return np.broadcast_to(row, u.shape)

@@ -1,0 +1,300 @@
+"""Networks in CVXPY: against its own curvature rules, all activation patterns, and values."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import nn
+
+from liftednet import (
+    DataError,
+    DeclarationError,
+    LiftedClassifier,
+    LiftedRegressor,
+    NotFittedError,
+    to_cvxpy,
+    to_torch,
+)
+from liftednet.activations import ELU, ReLU, Softplus
+from liftednet.curvature import ABSOLUTE, clip
+from liftednet.layers import dense
+from liftednet.losses import SquaredError
+from liftednet.models import Lifted, LiftedMLP, Minibatch, Network, input_convex
+from liftednet.models.programs.composition import composition_of
+
+RNG = np.random.default_rng(0)
+X = RNG.uniform(-1, 1, (200, 2)) * [1, 10] + [0, 5]
+Y = np.abs(X[:, 0]) + (X[:, 1] / 10) ** 2
+
+
+def drawn(*parts: nn.Module) -> Any:
+    """Return a network of drawn weights, larger than torch's own."""
+    torch.manual_seed(0)
+    network = nn.Sequential(*parts)
+    for name, one in network.named_parameters():
+        if one.ndim > 1 or "bias" in name:
+            nn.init.normal_(one, std=1.0 if one.ndim > 1 else 0.5)
+    return network
+
+
+def solved(objective, network, *constraints):
+    problem = cp.Problem(objective, [*network.constraints, *constraints])
+    problem.solve(solver="HIGHS", mip_feasibility_tolerance=1e-9, mip_rel_gap=1e-9)
+    return problem.value
+
+
+def largest_by_patterns(network, low, high) -> float:
+    """Return the largest output of two layers of ReLU over a box, by a program for each pattern."""
+    first, _, second, _, last = network
+    weights = [(x.weight.detach().double().numpy(), x.bias.detach().double().numpy())
+               for x in (first, second, last)]  # fmt: skip
+    best = -np.inf
+    inputs = weights[0][0].shape[1]
+    units = [len(b) for _, b in weights[:2]]
+    for signs in product((0, 1), repeat=sum(units)):
+        matrix, offset, rows, ends = np.eye(inputs), np.zeros(inputs), [], []
+        for (W, b), on in zip(weights[:2], np.split(np.array(signs), [units[0]]), strict=True):
+            u, c = W @ matrix, W @ offset + b
+            rows.append(np.where(on[:, None], -u, u))
+            ends.append(np.where(on, c, -c))
+            matrix, offset = on[:, None] * u, on * c
+        top = weights[2][0] @ matrix
+        found = linprog(
+            -top[0], np.concatenate(rows), np.concatenate(ends), bounds=[(low, high)] * inputs
+        )
+        if found.status == 0:
+            best = max(best, (weights[2][0] @ offset + weights[2][1]).item() - found.fun)
+    return best
+
+
+@pytest.mark.parametrize("activation", [ReLU(), Softplus()], ids=repr)
+def test_cvxpy_finds_input_convex_networks_convex(activation) -> None:
+    model = Lifted(input_convex((2, 6, 5, 1), activation), method=Minibatch(epochs=20), seed=0)
+    model.fit(X, Y[:, None])
+    x: Any = cp.Variable(2)
+    network = to_cvxpy(model, x)
+    assert network.output.is_convex() and not network.output.is_affine()
+    assert (network.kind, network.constraints, network.exact) == ("convex", [], True)
+    problem = cp.Problem(cp.Minimize(network.output[0]), [x >= [-1, -5], x <= [1, 15], x[0] >= 0.1])
+    problem.solve(solver="CLARABEL")
+    grid = np.stack(np.meshgrid(np.linspace(0.1, 1, 60), np.linspace(-5, 15, 60)), -1).reshape(
+        -1, 2
+    )
+    wanted = model.forward(grid)[:, 0].numpy()
+    scale = np.abs(wanted).max()
+    assert problem.value <= wanted.min() + 1e-6 * scale
+    assert abs(float(model.forward(x.value[None])) - problem.value) <= 2e-6 * scale
+
+
+def test_a_concave_network_is_concave_and_one_without_layers_affine() -> None:
+    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    x: Any = cp.Variable((3, 2))
+    with torch.no_grad():
+        network[2].weight.copy_(-network[2].weight.abs())
+    found = to_cvxpy(network, x)
+    assert found.kind == "concave" and found.output.is_concave()
+    x.value = RNG.normal(size=(3, 2))
+    with torch.no_grad():
+        wanted = network.double()(torch.from_numpy(x.value))
+    np.testing.assert_allclose(found.output.value, wanted, rtol=1e-12, atol=1e-12)
+    assert to_cvxpy(nn.Linear(2, 3), x).kind == "affine"
+
+
+def test_the_largest_output_is_that_of_all_activation_patterns() -> None:
+    network = drawn(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
+    x: Any = cp.Variable(2, bounds=[-1, 1])
+    found = to_cvxpy(network, x)
+    assert found.kind == "mixed-integer" and found.whole <= 9
+    value = solved(cp.Maximize(found.output[0]), found)
+    assert value == pytest.approx(largest_by_patterns(network, -1, 1), rel=1e-7)
+    assert float(network.double()(torch.from_numpy(x.value))) == pytest.approx(value, rel=1e-6)
+
+
+SHAPES = {
+    "leaky": nn.LeakyReLU(0.2),
+    "prelu": nn.PReLU(),
+    "hardtanh": nn.Hardtanh(),
+    "relu6": nn.ReLU6(),
+    "hard sigmoid": nn.Hardsigmoid(),
+    "soft shrinkage": nn.Softshrink(0.3),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_networks_linear_in_pieces_are_exact(name) -> None:
+    network = drawn(nn.Linear(2, 6), SHAPES[name], nn.Linear(6, 6), SHAPES[name], nn.Linear(6, 2))
+    x: Any = cp.Variable(2)
+    found = to_cvxpy(network, x, box=(-1, [1, 0.5]))
+    assert found.kind == "mixed-integer"
+    network = network.double()
+    for sign in (1, -1):
+        value = solved(cp.Maximize(sign * found.output[1]), found)
+        grid = np.stack(np.meshgrid(np.linspace(-1, 1, 101), np.linspace(-1, 0.5, 101)), -1)
+        with torch.no_grad():
+            at_grid = sign * network(torch.from_numpy(grid.reshape(-1, 2)))[:, 1]
+            there = network(torch.from_numpy(x.value[None]))[0]
+        assert value >= float(at_grid.max()) - 1e-6
+        np.testing.assert_allclose(found.output.value, there, atol=1e-6)
+
+
+class Residual(nn.Module):
+    """Convolution, normalization, two kinds of pooling, |u| and a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3)
+        self.last = nn.Linear(12, 1)
+
+    def forward(self, x):
+        z = torch.relu(self.norm(self.convolution(x)))
+        z = z + 0.3 * x.abs()
+        pooled = nn.functional.max_pool2d(z, 2) + nn.functional.avg_pool2d(z, 2)
+        return self.last(pooled.flatten(1))
+
+
+def test_convolution_pooling_and_residual_sums_are_exact() -> None:
+    network = drawn(Residual())
+    network[0].norm.running_mean.fill_(0.2)
+    x: Any = cp.Variable(16)
+    found = to_cvxpy(network.eval(), x, box=(-0.3, 0.3), example=torch.zeros(1, 1, 4, 4))
+    value = solved(cp.Minimize(found.output[0]), found)
+    network = network.double()
+    with torch.no_grad():
+        there = network(torch.from_numpy(x.value).view(1, 1, 4, 4))
+        drawn_at = 0.6 * torch.rand(5000, 1, 4, 4, dtype=torch.float64) - 0.3
+        assert value <= float(network(drawn_at).min())
+    assert float(there) == pytest.approx(value, abs=1e-6)
+
+
+SMOOTH = [nn.Sigmoid(), nn.Tanh(), nn.Softplus(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(),
+          nn.ELU(), nn.SELU(), nn.Hardswish(), nn.Tanhshrink(), nn.Softsign()]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", SMOOTH, ids=repr)
+def test_relaxations_hold_the_network_itself(activation) -> None:
+    network = drawn(nn.Linear(2, 5), activation, nn.Linear(5, 3), activation, nn.Linear(3, 2))
+    x: Any = cp.Variable(2)
+    found = to_cvxpy(network, x, box=(-2, 2), mixed_integer=True)
+    assert found.kind == "relaxation" and found.whole == 0
+    low, high = found.range()
+    network = network.double()
+    for point in RNG.uniform(-2, 2, (30, 2)):
+        x.value = point
+        found.pass_forward()
+        with torch.no_grad():
+            wanted = network(torch.from_numpy(point[None]))[0].numpy()
+        np.testing.assert_allclose(found.output.value, wanted, rtol=1e-8, atol=1e-8)
+        assert max(np.max(c.violation()) for c in found.constraints) < 1e-10
+        assert (low <= wanted).all() and (wanted <= high).all()
+
+
+def test_lines_lie_on_their_sides_of_a_curve() -> None:
+    module = nn.Sequential(nn.Linear(1, 1), nn.Mish())
+    curves = [composition_of(module, 1).blocks[0].curves[0], ABSOLUTE, clip(-1.0, 2.0)]
+    for curve in curves:
+        for low, high in ((-6.0, 3.0), (-2.5, -2.0), (0.5, 4.0)):
+            u = np.linspace(low, high, 4001)
+            phi = curve.forward(u)
+            for lines, sign in ((curve.below(low, high), 1), (curve.above(low, high), -1)):
+                gaps = [sign * (phi - slope * u - value) for slope, value in lines]
+                assert min(gap.min() for gap in gaps) >= 0
+                assert all(gap.min() < 1e-6 for gap in gaps)  # and touch it
+            least, most = curve.range(low, high)
+            assert least <= phi.min() <= least + 2e-3 and most - 2e-3 <= phi.max() <= most
+
+
+def test_an_estimator_takes_and_gives_units_of_the_data() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LiftedRegressor((8,), max_iter=20, random_state=0).fit(X, 1000 * Y + 5000)
+    x: Any = cp.Variable(2)
+    found = to_cvxpy(model, x, box=(X.min(0), X.max(0)), mixed_integer=True)
+    value = solved(cp.Maximize(found.output[0]), found)
+    assert value == pytest.approx(model.predict(x.value[None]).item(), rel=1e-6)
+    assert value >= model.predict(X).max() * (1 - 1e-6)
+    exported = to_cvxpy(to_torch(model.model_), x, box=(X.min(0), X.max(0)), mixed_integer=True)
+    assert solved(cp.Maximize(exported.output[0]), exported) == pytest.approx(value, rel=1e-6)
+
+
+def test_a_classifier_gives_its_logits_for_several_samples() -> None:
+    classes = (X[:, 0] > 0).astype(int) + (X[:, 1] > 5)
+    model = LiftedClassifier((6,), max_iter=10, random_state=0).fit(X, classes)
+    x: Any = cp.Variable((2, 2))
+    found = to_cvxpy(model, x, box=(X.min(0), X.max(0)))
+    solved(cp.Maximize(found.output[0, 0] - found.output[1, 2]), found, x[0] == x[1])
+    wanted = model.model_.scores(x.value).numpy()
+    np.testing.assert_allclose(found.output.value, wanted, atol=1e-4 * np.abs(wanted).max())
+    np.testing.assert_allclose(x.value[0], x.value[1], atol=1e-7)
+
+
+def test_inputs_that_are_parameters_compile_once() -> None:
+    network = drawn(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 1))
+    given: Any = cp.Parameter(1)
+    free: Any = cp.Variable(2)
+    found = to_cvxpy(network, cp.hstack([given, free]), box=(-1, 1))
+    problem: Any = cp.Problem(cp.Maximize(found.output[0]), found.constraints)
+    assert problem.is_dcp(dpp=True)
+    for number in (-0.5, 0.8):
+        given.value = np.array([number])
+        problem.solve(solver="HIGHS")
+        with torch.no_grad():
+            there = network(torch.tensor([[number, *free.value]]).float())
+            others = 2 * torch.rand(4000, 3) - 1
+            others[:, 0] = number
+            assert problem.value >= float(network(others).max()) - 1e-5
+        assert float(there) == pytest.approx(problem.value, abs=1e-5)
+
+
+def test_states_within_bounds_are_cut_off() -> None:
+    network = Network()
+    h = network.state(ReLU(), dense(network.input(2), 5), bounds=(0.1, 0.6))
+    network.loss(SquaredError(), dense(h, 1))
+    model = Lifted(network, method=Minibatch(epochs=3), seed=0).fit(X, Y[:, None])
+    x: Any = cp.Variable(2)
+    found = to_cvxpy(model, x, box=(X.min(0), X.max(0)))
+    value = solved(cp.Minimize(found.output[0]), found)
+    assert value == pytest.approx(float(model.forward(x.value[None])), rel=1e-5, abs=1e-5)
+    assert value <= float(model.forward(X).min()) + 1e-5
+
+
+def test_what_cannot_stand_in_a_problem_is_refused() -> None:
+    x: Any = cp.Variable(2)
+    relu = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 3)
+
+        def forward(self, x):
+            u = self.linear(x)
+            return u.gather(1, (x[:, :1] > 0).long())
+
+    with pytest.raises(DataError, match="box="):
+        to_cvxpy(relu, x)
+    with pytest.raises(DataError, match="finite"):
+        to_cvxpy(relu, x, box=(-1, np.inf))
+    with pytest.raises(DataError, match="empty"):
+        to_cvxpy(relu, x, box=([0, 1], [1, 0]))
+    with pytest.raises(DataError, match="2 inputs"):
+        to_cvxpy(relu, cp.Variable(3), box=(-1, 1))
+    with pytest.raises(DeclarationError, match="affine"):
+        to_cvxpy(relu, cp.square(x), box=(-1, 1))
+    with pytest.raises(DeclarationError, match="softmax may be left"):
+        to_cvxpy(nn.Sequential(*relu, nn.Softmax(1)), x, box=(-1, 1))
+    with pytest.raises(DeclarationError, match="indices"):
+        to_cvxpy(Chosen(), x, box=(-1, 1))
+    with pytest.raises(DeclarationError, match="not convex"):
+        to_cvxpy(relu, x, box=(-1, 1), mixed_integer=False)
+    with pytest.raises(DataError, match="fitted model"):
+        to_cvxpy(3, x)
+    with pytest.raises(NotFittedError):
+        to_cvxpy(LiftedMLP((2, 3, 1), ELU(), SquaredError()), x)
+    assert all(p.requires_grad for p in relu.parameters())
