@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from liftednet.export import to_torch as to_torch
     from liftednet.layers import check_layer as check_layer
     from liftednet.models.certificate import certify as certify
+    from liftednet.models.error_bars import posterior as posterior
     from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
     from liftednet.models.estimators import LiftedRegressor as LiftedRegressor
     from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
@@ -80,6 +81,7 @@ _NAMES = {
     "export": "to_torch",
     "layers": "check_layer",
     "models.certificate": "certify",
+    "models.error_bars": "posterior",
     "models.estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
     "models.from_torch": "initialize_ lift",
     "models.programs": "to_cvxpy",

@@ -22,6 +22,9 @@ from .trace import Ending, Step, Trace
 if TYPE_CHECKING:
     from .certificate import Certificate as Certificate
     from .certificate import certify as certify
+    from .error_bars import Posterior as Posterior
+    from .error_bars import Prediction as Prediction
+    from .error_bars import posterior as posterior
     from .estimators import LiftedClassifier as LiftedClassifier
     from .estimators import LiftedRegressor as LiftedRegressor
     from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
@@ -34,7 +37,10 @@ _LATER = {
     "LiftedClassifier": "estimators",
     "LiftedRegressor": "estimators",
     "LiftedSequenceClassifier": "estimators",
+    "Posterior": "error_bars",
+    "Prediction": "error_bars",
     "certify": "certificate",
+    "posterior": "error_bars",
     "to_cvxpy": "programs",
 }
 
@@ -54,10 +60,13 @@ __all__ = [
     "LiftedSequenceClassifier",
     "Minibatch",
     "Network",
+    "Posterior",
+    "Prediction",
     "Step",
     "Trace",
     "certify",
     "input_convex",
+    "posterior",
     "to_cvxpy",
 ]
 

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_array, check_random_state, compute_sample_weight
@@ -24,6 +25,7 @@ from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
 from .builders import LiftedMLP, LiftedRNN
+from .error_bars import posterior
 from .fingerprint import described_network
 from .lifted import Lifted
 from .methods import Method, with_numbers
@@ -443,6 +445,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         n_iter_: epochs, sweeps or steps that were taken.
         loss_curve_: the objective after each of them.
         n_features_in_: inputs; feature_names_in_: their names, where a data frame has them.
+        log_evidence_: log p(y) of a fit by Gauss-Newton, see `posterior`.
 
     Example:
         >>> import numpy as np
@@ -474,9 +477,74 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         X, y = self._checked_pair(X, y, reset=not self.__sklearn_is_fitted__())
         return self._learn_part(X, *self._told(y, sample_weight))
 
-    def predict(self, X: Any) -> Rows:
-        """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs])."""
-        outputs = self._forward(self._checked(X))
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs]).
+
+        Args:
+            X: (samples, features).
+            return_std: whether to return their standard deviations, too, in the same shape and unit
+                as y: of the noise and of what the data leave open together; `posterior` tells
+                them apart.
+
+        Raises:
+            DataError: X cannot be used.
+            DeclarationError: return_std, and the loss is no likelihood.
+            NotFittedError: nothing has been fitted, or return_std, and by a method without a
+                factor; as in `posterior`.
+        """
+        X = self._checked(X)
+        if not return_std:
+            return self._shaped(self._forward(X))
+        found = posterior(self).predict(X)
+        return self._shaped(found.mean.cpu().numpy()), self._shaped(found.std.cpu().numpy())
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Rows, Rows]:
+        """Return the ends between which y lies with a probability, each in the shape of y.
+
+        Args:
+            X: (samples, features).
+            level: the probability, of each number by itself.
+
+        Raises:
+            DataError: X or the level cannot be used.
+            DeclarationError: the loss is no likelihood.
+            NotFittedError: as in `posterior`.
+        """
+        X = self._checked(X)
+        lower, upper = posterior(self).predict(X).interval(level)
+        return self._shaped(lower.cpu().numpy()), self._shaped(upper.cpu().numpy())
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Rows:
+        """Return draws of y at all rows together, (samples,[ outputs,] n_samples).
+
+        As scikit-learn's Gaussian process returns them; `posterior(...).sample` draws functions
+        without noise, too.
+
+        Args:
+            X: (samples, features).
+            n_samples: how many.
+            random_state: of the draws, an integer or a numpy generator.
+
+        Raises:
+            DataError: X or a number cannot be used.
+            DeclarationError: the loss is no likelihood.
+            NotFittedError: as in `posterior`.
+        """
+        X = self._checked(X)
+        with _refusals():
+            seed = int(check_random_state(random_state).randint(2**31))
+        generator = torch.Generator().manual_seed(seed)
+        drawn = posterior(self).sample(X, n_samples, generator).movedim(0, -1).cpu().numpy()
+        return drawn[:, 0] if self._one else drawn
+
+    @property
+    def log_evidence_(self) -> float:
+        """The log evidence, log p(y) in units of y: of two fits the larger is better."""
+        self._require_fitted()
+        return posterior(self).log_evidence
+
+    def _shaped(self, outputs: Rows) -> Rows:
+        """Return (samples, outputs) in the shape of y."""
         return outputs[:, 0] if self._one else outputs
 
     def _loss(self) -> Loss:

@@ -294,6 +294,7 @@ class Lifted(Online):
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
         self._online = None
+        self._fit = replace(self._known, method=None if constraints else method)
         pruned = isinstance(method, GaussNewton) and method.evidence
         warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -25,10 +25,14 @@ from .constraints import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
+from .methods import Method
 from .methods.descent import FullBatch, largest_residual
 from .settings import Settings
 from .standardization import RAW, Standardization
 from .trace import Ending, Memory, Problem, Trace
+
+if TYPE_CHECKING:
+    from liftednet.solvers.gauss_newton.laplace import Laplace
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -64,6 +68,8 @@ class Fitted:
     report: ConstraintReport | None = None
     distributed: bool = False
     completion: Completion = WHOLE
+    method: Method | None = None
+    laplace: Laplace | None = None
 
     @cached_property
     def folded(self) -> list[Weights] | None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.evidence import Place
     from liftednet.solvers.gauss_newton.objective import Forward, Target
 
-_MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
+MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
 _MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second
 _LITTLE_WORK = 5e8  # the same where minibatches are not much worse
 FIRST_RHO = 0.1  # from which the evidence goes on
@@ -117,11 +117,11 @@ class GaussNewton:
                     "method 'gauss-newton' has the states of a forward pass, which no bounds hold: "
                     'use method="full".'
                 )
-        weights = sum(math.prod(p.shape) + p.bias * p.shape[1] for p in structure.parameters)
-        if self.evidence and weights > _MOST_WEIGHTS:
+        weights = count_weights(structure)
+        if self.evidence and weights > MOST_WEIGHTS:
             raise DeclarationError(
                 f"evidence=True takes the determinant of a matrix of all weights, which are at "
-                f"most {_MOST_WEIGHTS:,}; this network has {weights:,}."
+                f"most {MOST_WEIGHTS:,}; this network has {weights:,}."
             )
         for term in structure.network.terms:
             if self.evidence and not isinstance(term.loss, SquaredError):
@@ -155,7 +155,7 @@ class GaussNewton:
             blocks.recall(memory["blocks"])
         if self.evidence:
             blocks.structure = _all_pulled(blocks.structure)
-        forward, number = _forward(blocks), memory.get("number", 0)
+        forward, number = forward_of(blocks), memory.get("number", 0)
         first = [layer.stacked().double().flatten() for layer in blocks.weights]
         point, objective = memory.get("point", torch.cat(first)), memory.get("objective")
         solver = LevenbergMarquardt(1.0, *memory.get("damping", ()))
@@ -212,6 +212,11 @@ def _all_pulled(structure: Structure) -> Structure:
     return replace(structure, penalties=penalties)
 
 
+def count_weights(structure: Structure) -> int:
+    """Return how many numbers all weights have, biases among them."""
+    return sum(math.prod(p.shape) + p.bias * p.shape[1] for p in structure.parameters)
+
+
 def has_ends(structure: Structure) -> bool:
     """Say whether weights lie between ends, as where outputs are monotone or convex."""
     parts = ((p, part) for p, x in structure.penalties.items() for part in x.parts)
@@ -225,11 +230,11 @@ def suits_together(structure: Structure, samples: float) -> bool:
     (benchmarks/results/input_convex.md), and mostly elsewhere (benchmarks/results/small_data.md).
     """
     network = structure.network
-    weights = sum(math.prod(p.shape) + p.bias * p.shape[1] for p in structure.parameters)
+    weights = count_weights(structure)
     answers = samples * sum(term.argument.units for term in network.terms)
     fewer, more = sorted((answers, weights))
     most = _MOST_WORK if has_ends(structure) else _LITTLE_WORK
-    if fewer * fewer * (answers + weights) > most or more > _MOST_WEIGHTS:
+    if fewer * fewer * (answers + weights) > most or more > MOST_WEIGHTS:
         return False
     if any(x.incomplete or x.sequence for x in network.inputs) or not _by_layers(structure):
         return False
@@ -256,7 +261,7 @@ def _keep(blocks: Blocks, stacked: tuple[Tensor, ...]) -> None:
         blocks.values[parameter] = before.like(layer.clone().to(before.matrix))
 
 
-def _forward(blocks: Blocks) -> Forward:
+def forward_of(blocks: Blocks) -> Forward:
     """Return the network as a function of its stacked weights, and what it is held to."""
     from liftednet.solvers.gauss_newton.objective import Forward
 

@@ -15,6 +15,7 @@ from torch.func import jacrev, vmap
 from liftednet import processes
 from liftednet.maps import pulled_back
 
+from .covariance import Covariance, Narrow, Triangular
 from .local_model import Damped, LocalModel
 from .objective import Forward, Product, Target, Tensors
 
@@ -52,18 +53,27 @@ class DirectModel(LocalModel):
             prior: (parameters,), in place of 2 rho.
         """
 
+    @abstractmethod
+    def covariance(self, prior: Tensor) -> Covariance | None:
+        """Return H^-1 among the weights that are free, None where rounding hides it.
+
+        Args:
+            prior: (parameters,), in place of 2 rho.
+        """
+
     def chosen(self, weights: Tensor) -> Tensor:
         """Return the columns of weights that are free, (..., those)."""
-        return weights if self._among is None else weights.index_select(-1, self._among)
+        return weights if self.among is None else weights.index_select(-1, self.among)
 
     def padded(self, weights: Tensor) -> Tensor:
         """Return numbers of weights that are free beside 0 for others, (parameters,)."""
-        if self._among is None:
+        if self.among is None:
             return weights
-        return torch.zeros_like(self.point).index_copy(0, self._among, weights)
+        return torch.zeros_like(self.point).index_copy(0, self.among, weights)
 
     @cached_property
-    def _among(self) -> Tensor | None:
+    def among(self) -> Tensor | None:
+        """The numbers of the weights that are free, None where all are."""
         return None if self.free is None else self.free.nonzero()[:, 0]
 
     def value(self, step: Tensor) -> float:
@@ -107,13 +117,23 @@ class NormalEquations(DirectModel):
 
     def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
         """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these."""
-        among, system = self.chosen(prior), self._curvature.clone()
-        system.diagonal().add_(among - self.chosen(self.operator.forward.pulls))
-        factor, failed = torch.linalg.cholesky_ex(system)
-        if failed:
+        factor = self._factor(prior)
+        if factor is None:
             return None
-        known = 1 - among * torch.cholesky_inverse(factor).diagonal()
+        known = 1 - self.chosen(prior) * torch.cholesky_inverse(factor).diagonal()
         return self.padded(known), 2 * float(factor.diagonal().log().sum())
+
+    def covariance(self, prior: Tensor) -> Covariance | None:
+        """Return H^-1 among the weights that are free."""
+        factor = self._factor(prior)
+        return None if factor is None else Triangular(self.among, factor)
+
+    def _factor(self, prior: Tensor) -> Tensor | None:
+        """Return the Cholesky factor of H with another prior, None where there is none."""
+        system = self._curvature.clone()
+        system.diagonal().add_(self.chosen(prior - self.operator.forward.pulls))
+        factor, failed = torch.linalg.cholesky_ex(system)
+        return None if failed else factor
 
     @cached_property
     def _curvature(self) -> Tensor:
@@ -136,7 +156,7 @@ def _solver(curvature: Tensor, damping: float) -> Product:
 def by_samples(forward: Forward, point: Tensor) -> Tensor:
     """Return J' Hess R J from Jacobians sample by sample, (parameters, parameters)."""
     curvature = point.new_zeros(len(point), len(point))
-    for part in _chunks(forward, len(point)):
+    for part in parts_of(forward, len(point)):
         outputs = part.at(part.split(point))
         found = zip(part.targets, outputs, jacobians(part, point), strict=True)
         for target, answer, jacobian in found:
@@ -145,8 +165,8 @@ def by_samples(forward: Forward, point: Tensor) -> Tensor:
     return curvature
 
 
-def _chunks(forward: Forward, parameters: int) -> Iterator[Forward]:
-    """Yield some samples after another."""
+def parts_of(forward: Forward, parameters: int) -> Iterator[Forward]:
+    """Yield some samples after another, whose Jacobians are small."""
     entries = sum(target.values.shape[1:].numel() for target in forward.targets)
     size = max(1, _JACOBIAN_BYTES // (8 * max(1, entries) * parameters))
     for first in range(0, forward.samples, size):
@@ -239,6 +259,18 @@ class OutputEquations(DirectModel):
         logarithm = 2 * factor.diagonal().log().sum() + among.log().sum()
         return self.padded(seen / among), float(logarithm)
 
+    def covariance(self, prior: Tensor) -> Covariance | None:
+        """Return H^-1 among the weights that are free."""
+        among = self.chosen(prior)
+        scaled = self._rows / among.sqrt()
+        values, vectors = torch.linalg.eigh(scaled @ scaled.T)
+        if not bool(values.isfinite().all()):
+            return None
+        kept = values > torch.finfo(torch.float64).eps * values[-1]
+        values, vectors = values[kept], vectors[:, kept]
+        basis = scaled.T @ vectors / values.sqrt()
+        return Narrow(self.among, among.rsqrt(), basis, 1 - (1 + values).rsqrt())
+
     def _factor(self, diagonal: Tensor) -> Tensor | None:
         """Return the Cholesky factor of I + A D^-1 A', None where there is none."""
         system = (self._rows / diagonal) @ self._rows.T
@@ -256,12 +288,30 @@ def weighed_jacobian(forward: Forward, point: Tensor) -> Tensor:
     """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
     inputs, losses = sensitivities(forward, point)
     return torch.cat([
-        torch.cat([
-            (x.T[:, None, :, None] * slope.permute(2, 0, 1)[:, :, None]).flatten(2)
-            for x, slope in zip(inputs, loss.times(_roots(loss.curvature)), strict=True)
-        ], 2).flatten(0, 1)
-        for loss in losses
+        _of_weights(inputs, loss.times(_roots(loss.curvature))).flatten(0, 1) for loss in losses
     ])  # fmt: skip
+
+
+def _of_weights(inputs: Sequence[Tensor], slopes: Sequence[Tensor]) -> Tensor:
+    """Return the derivatives in all weights of layers, (samples, outputs, parameters)."""
+    return torch.cat([
+        (x.T[:, None, :, None] * slope.permute(2, 0, 1)[:, :, None]).flatten(2)
+        for x, slope in zip(inputs, slopes, strict=True)
+    ], 2)  # fmt: skip
+
+
+def output_jacobians(forward: Forward, point: Tensor) -> tuple[Tensors, Tensors]:
+    """Return outputs, (samples, rows, outputs), and their J, (samples, rows, outputs, parameters).
+
+    Of networks whose layers are known all samples go together. Targets are not looked at.
+    """
+    if forward.layers is None:
+        return forward.at(forward.split(point)), jacobians(forward, point)
+    inputs, found = _slopes(forward, point)
+    return (
+        tuple(output for output, _ in found),
+        tuple(_of_weights(inputs, slopes)[:, None] for _, slopes in found),
+    )
 
 
 def _roots(curvature: Tensor) -> Tensor:
@@ -315,12 +365,23 @@ class Sensitivity:
 
 def sensitivities(forward: Forward, point: Tensor) -> tuple[list[Tensor], list[Sensitivity]]:
     """Return [x, 1] of every layer, (inputs + 1, samples), and what every loss sees of it."""
+    inputs, found = _slopes(forward, point)
+    return inputs, [
+        Sensitivity(hessians(target.curved(answer), answer)[:, 0], slopes)
+        for target, (answer, slopes) in zip(forward.targets, found, strict=True)
+    ]
+
+
+def _slopes(
+    forward: Forward, point: Tensor
+) -> tuple[list[Tensor], list[tuple[Tensor, list[Tensor]]]]:
+    """Return [x, 1] of every layer, and of every loss its outputs and their slopes in all u."""
     assert forward.layers is not None  # the caller has seen to it
     weights = tuple(part.clone().requires_grad_() for part in forward.split(point))
     with torch.enable_grad():
         outputs, layers = forward.layers(weights, forward.data)
     arguments, found = [u for _, u in layers], []
-    for target, answer in zip(forward.targets, outputs, strict=True):
+    for answer in outputs:
         units = torch.eye(answer.shape[-1], dtype=answer.dtype, device=answer.device)
         columns = [
             pulled_back(
@@ -333,8 +394,7 @@ def sensitivities(forward: Forward, point: Tensor) -> tuple[list[Tensor], list[S
             for unit in units
         ]
         slopes = [torch.stack([x.T for x in layer]) for layer in zip(*columns, strict=True)]
-        answer = answer.detach()
-        found.append(Sensitivity(hessians(target.curved(answer), answer)[:, 0], slopes))
+        found.append((answer.detach(), slopes))
     return [rows.detach().T for rows, _ in layers], found
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.activations import Softmax
 
-from .equations import DirectModel
+from .equations import DirectModel, output_jacobians, parts_of
 from .objective import Forward, Target
 from .steps import LevenbergMarquardt, Taken, direct
 
@@ -20,16 +21,17 @@ _SETTLED = 0.05  # relative decrease of a step, below which weights have followe
 _PATIENCE = 5  # looks at the evidence without a better one
 _NOISELESS = 1e-30  # share of the first objective: below it no noise is left to tell a rho by
 _FITTED = 0.5  # share of the answers that a first look may find fitted
+_LEAST_SHARE = 1e-6  # of the largest noise of an output, that of others at least
 _RESTART = 10.0  # factor on rho for the restart after weights have followed the noise
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The evidence of a least-squares network near a minimizer, and the rho that raise it.
+    """The evidence of a network near a minimizer, and the rho that raise it.
 
     With noise of variance s and weights of layer l from N(0, s / (2 rho_l)), Laplace's
-    approximation at the minimizer of F = |y - u(w)|^2 / 2 + sum_l rho_l |W_l|^2 is, but for a
-    constant, log p(y) = -F / s - (N / 2) log s + sum_l (n_l / 2) log(2 rho_l) - log det(H) / 2,
+    approximation at the minimizer of F = |y - u(w)|^2 / 2 + sum_l rho_l |W_l|^2 is
+    log p(y) = -F / s - (N / 2) log(2 pi s) + sum_l (n_l / 2) log(2 rho_l) - log det(H) / 2,
     H = J'J + 2 rho. It is stationary where s = |y - u|^2 / (N - gamma) and
     rho_l = gamma_l s / (2 |W_l|^2), gamma_l = n_l - 2 rho_l tr (H^-1)_l being the weights of a
     layer that the data determine: MacKay, A Practical Bayesian Framework for Backpropagation
@@ -37,43 +39,48 @@ class Evidence:
     Learning, 1997. Biases count as weights here, so that a unit that answers nothing tells nothing.
     Weights that rest on an end are known, and stand neither in n_l nor in H.
 
+    Other losses D(y, u) are probabilities by themselves, exp(-D): s is 1, the second term is none,
+    and H = J'BJ + 2 rho with B the Hessian of D in u.
+
     Attributes:
-        logarithm: log p(y) but for a constant.
+        logarithm: log p(y).
         rhos: the next rho of every layer.
         fitted: sum of gamma_l over N, what the weights have of each answer.
+        noise: s.
+        degrees: N less the sum of gamma_l; infinite where s is known.
     """
 
     logarithm: float
     rhos: tuple[float, ...]
     fitted: float
+    noise: float
+    degrees: float
 
 
 def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence | None:
     """Return the evidence at the point of a model, None where rounding hides it.
 
     Args:
-        forward: with squared losses, and one rho for each of its weights.
+        forward: with one rho for each of its weights.
         model: of it.
         objective: F at its point.
     """
-    prior = torch.cat([part.amax().expand(part.numel()) for part in forward.pull])
+    prior = prior_of(forward)
     found = model.determined(prior)
     if found is None:
         return None
     determined, determinant = found
     parts = [part.numel() for part in forward.pull]
     known = [float(part.sum()) for part in determined.split(parts)]
-    answers = processes.total_of(sum(map(_count_answers, forward.targets)))
-    squares = 2 * objective - float(forward.pulls @ model.point.square())
-    noise = squares / max(answers - sum(known), 1.0)
-    if not noise > 0:
-        return None
-    logarithm = (
-        -objective / noise
-        - answers / 2 * math.log(noise)
-        + float(model.released(prior.log()).sum()) / 2
-        - determinant / 2
-    )
+    answers = processes.total_of(sum(map(count_answers, forward.targets)))
+    logarithm = (float(model.released(prior.log()).sum()) - determinant) / 2
+    noise, degrees = 1.0, math.inf
+    if forward.squared:
+        degrees = max(answers - sum(known), 1.0)
+        noise = (2 * objective - float(forward.pulls @ model.point.square())) / degrees
+        if not noise > 0:
+            return None
+        logarithm -= answers / 2 * math.log(2 * math.pi * noise)
     sizes = [
         float(part.square().sum()) for part in (model.point * (forward.pulls > 0)).split(parts)
     ]
@@ -82,22 +89,67 @@ def evidence(forward: Forward, model: DirectModel, objective: float) -> Evidence
         max(count * noise / (2 * max(size, least)), least)
         for count, size in zip(known, sizes, strict=True)
     )
-    return Evidence(logarithm, tuple(rhos), sum(known) / answers)
+    return Evidence(
+        logarithm - objective / noise, tuple(rhos), sum(known) / answers, noise, degrees
+    )
 
 
-def _count_answers(target: Target) -> float:
+def prior_of(forward: Forward) -> Tensor:
+    """Return 2 rho of every weight, that of its layer for biases, (parameters,)."""
+    return torch.cat([part.amax().expand(part.numel()) for part in forward.pull])
+
+
+def count_answers(target: Target) -> float:
     """Return how many numbers a target asks for; a sample of weight 2 counts as two."""
-    counted, outputs = target.counted, target.values.shape[-1]
+    counted = target.counted
+    outputs = target.values.shape[-1] - isinstance(target.divergence.activation, Softmax)
     weight = target.weight
     if isinstance(weight, Tensor):
         return outputs * float((weight[..., 0] * counted).sum())
     return outputs * float(counted.sum())
 
 
-def pulled_by(forward: Forward, rhos: tuple[float, ...]) -> Forward:
-    """Return the objective with another rho for every weight."""
+def pulled_by(
+    forward: Forward, rhos: tuple[float, ...], precision: Tensor | None = None
+) -> Forward:
+    """Return the objective with another rho for every weight, and precision of every output."""
     pull = (2 * rho * (part > 0) for rho, part in zip(rhos, forward.pull, strict=True))
-    return replace(forward, pull=tuple(pull))
+    targets = tuple(replace(target, precision=precision) for target in forward.targets)
+    return replace(forward, pull=tuple(pull), targets=targets)
+
+
+def precision_of(forward: Forward, model: DirectModel) -> Tensor | None:
+    """Return s / s_k of outputs that have a noise s_k each, (outputs,); None where there is one.
+
+    s_k = |r_k|^2 / (N - gamma_k) with what the weights have of the output's answers, gamma_k =
+    sum_i j_ik' H^-1 j_ik, where j_ik is weighed as its sample is. Their geometric mean is s.
+
+    Args:
+        forward: the network and what it is held to.
+        model: of it.
+    """
+    outputs = forward.targets[0].values.shape[-1]
+    if len(forward.targets) > 1 or outputs == 1 or not forward.squared:
+        return None
+    covariance = model.covariance(prior_of(forward))
+    if covariance is None:
+        return None
+    sums = model.point.new_zeros(3, outputs)
+    for part in parts_of(forward, len(model.point)):
+        (answers,), (rows,) = output_jacobians(part, model.point)
+        (target,) = (replace(x, precision=None) for x in part.targets)
+        weights = target.curved(answers)(torch.ones_like(answers))
+        shares = covariance.image(rows).square().sum(-1)
+        if forward.targets[0].precision is not None:
+            shares = shares * forward.targets[0].precision
+        squares = (answers - target.values).square()
+        terms = torch.stack([weights, weights * shares, weights * squares])
+        sums += terms.sum((1, 2))
+    (counted, known, squares) = processes.total(sums)[0]
+    noise = squares / (counted - known).clamp(min=1.0)
+    noise = noise.clamp(min=max(_NOISELESS, float(noise.max()) * _LEAST_SHARE))
+    found: Tensor = noise.log().mean().exp() / noise
+    return found
 
 
 @dataclass
@@ -112,6 +164,7 @@ class Place:
         logarithm: the largest evidence since they began.
         stale: looks since then.
         fitted: share of the answers that their first look has found fitted, None before it.
+        precision: of every output, (outputs,), None where all have the same noise.
     """
 
     point: Tensor
@@ -121,21 +174,22 @@ class Place:
     logarithm: float = -math.inf
     stale: int = 0
     fitted: float | None = None
+    precision: Tensor | None = None
 
     @property
     def chosen(self) -> tuple[Tensor, tuple[float, ...]]:
         """The point and the rho to keep."""
         return (self.point, self.rhos) if self.best is None else self.best[:2]
 
-    def take(self, seen: Evidence) -> None:
-        """Take a look at the evidence of the point, and the rho that it asks for."""
+    def take(self, seen: Evidence, precision: Tensor | None) -> None:
+        """Take a look at the evidence of the point, and the rho and noise that it asks for."""
         self.fitted = seen.fitted if self.fitted is None else self.fitted
         self.stale += 1
         if seen.logarithm > self.logarithm:
             self.logarithm, self.stale = seen.logarithm, 0
             if self.best is None or seen.logarithm > self.best[2]:
                 self.best = self.point, self.rhos, seen.logarithm
-        self.rhos = seen.rhos
+        self.rhos, self.precision = seen.rhos, precision
 
     def begins_anew(self) -> bool:
         """Say whether weights have followed the noise, and if so, begin with more rho."""
@@ -144,7 +198,7 @@ class Place:
         point, rhos = self.begin
         self.point, self.rhos = point, tuple(_RESTART * rho for rho in rhos)
         self.begin = self.point, self.rhos
-        self.logarithm, self.stale, self.fitted = -math.inf, 0, None
+        self.logarithm, self.stale, self.fitted, self.precision = -math.inf, 0, None, None
         return True
 
 
@@ -158,7 +212,7 @@ def steps_by_evidence(
     the larger evidence is kept.
 
     Args:
-        forward: with squared losses.
+        forward: the network and what it is held to.
         place: where to begin, brought up to date before every yield.
         solver: with the damping to go on with.
 
@@ -171,7 +225,7 @@ def steps_by_evidence(
             if not place.begins_anew():
                 return True
             solver.mu = 0.0
-        now = pulled_by(forward, place.rhos)
+        now = pulled_by(forward, place.rhos, place.precision)
         objective = now.objective(place.point)
         if objective <= _NOISELESS * first:  # of targets that are all alike, which zero weights fit
             return True
@@ -182,7 +236,7 @@ def steps_by_evidence(
             seen = evidence(now, model, objective)
             if seen is None:
                 return False
-            place.take(seen)
+            place.take(seen, precision_of(now, model))
         if found is not None:
             place.point = now.within(place.point + found.step)
             yield Taken(

@@ -13,7 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from liftednet import processes
 from liftednet.activation import Activation
-from liftednet.activations import Softmax
+from liftednet.activations import Identity, Softmax
 from liftednet.divergences import Divergence, Joint, Tight
 from liftednet.maps import pulled_back
 
@@ -44,12 +44,14 @@ class Target:
         values: y, (samples, rows, outputs); float64 from here on.
         counted: which rows count, (samples, rows) booleans; y may be anything elsewhere.
         weight: a factor of the divergence, or one for each sample, (samples, 1, 1).
+        precision: of squares alone, a factor for each output, (outputs,); None for 1.
     """
 
     divergence: Divergence
     values: Tensor
     counted: Tensor
     weight: float | Tensor = 1.0
+    precision: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Keep the targets in double precision, and something finite where none counts."""
@@ -59,16 +61,21 @@ class Target:
     def take(self, samples: slice) -> Target:
         """Return the target of some samples."""
         weight = self.weight[samples] if isinstance(self.weight, Tensor) else self.weight
-        return Target(self.divergence, self.values[samples], self.counted[samples], weight)
+        return replace(
+            self, values=self.values[samples], counted=self.counted[samples], weight=weight
+        )
 
     def value(self, outputs: Tensor) -> Tensor:
         """Return weight sum D(y, u), a scalar."""
         rows = self._rows_by_unit if _stored_by_unit(outputs) else self._rows
         targets = self._values_by_unit if _stored_by_unit(outputs) else rows(self.values)
+        answered = rows(outputs)
+        if self.precision is not None:
+            targets, answered = (x * self.precision.sqrt() for x in (targets, answered))
         if not isinstance(self.weight, Tensor):
-            return self.weight * self.divergence.value(targets, rows(outputs))
+            return self.weight * self.divergence.value(targets, answered)
         weights = rows(self.weight.expand(*self.counted.shape, 1))[:, 0]
-        return (weights * self.divergence.values(targets, rows(outputs))).sum()
+        return (weights * self.divergence.values(targets, answered)).sum()
 
     def slopes(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Return weight (grad R(u) - y), and weight grad R(u) alone, by which it is judged.
@@ -76,7 +83,7 @@ class Target:
         Both are (samples, rows, outputs), 0 in rows that do not count.
         """
         answered = self._kept(self._gradient(outputs))
-        return answered - self.weight * self.values, answered
+        return answered - self._factor * self.values, answered
 
     def curved(self, outputs: Tensor) -> Product:
         """Return the product of weight Hess R(u) with directions (samples, rows, outputs)."""
@@ -106,7 +113,12 @@ class Target:
         return found.T.reshape(units.shape).permute(2, 1, 0)
 
     def _kept(self, rows: Tensor) -> Tensor:
-        return torch.where(self.counted[..., None], self.weight * rows, 0.0)
+        return torch.where(self.counted[..., None], self._factor * rows, 0.0)
+
+    @cached_property
+    def _factor(self) -> float | Tensor:
+        """The weight, for each output where these differ."""
+        return self.weight if self.precision is None else self.weight * self.precision
 
     def _rows(self, entries: Tensor) -> Tensor:
         """Return what (samples, rows, entries) have in rows that count, (those, entries)."""
@@ -168,7 +180,12 @@ class Forward:
     @property
     def samples(self) -> int:
         """How many samples there are."""
-        return len(self.targets[0].values)
+        return len(self.data[0])
+
+    @property
+    def squared(self) -> bool:
+        """Whether the losses are squares, whose noise is not known."""
+        return all(isinstance(target.divergence.activation, Identity) for target in self.targets)
 
     @cached_property
     def pulls(self) -> Tensor:

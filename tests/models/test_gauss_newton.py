@@ -17,7 +17,7 @@ from liftednet.divergences import Tight
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import Ending, GaussNewton, LiftedRNN, settings
 from liftednet.models.builders import Cell
-from liftednet.models.methods.gauss_newton import _forward
+from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import Nonnegative, SpectralNorm
 from liftednet.solvers.gauss_newton.equations import NormalEquations
 from liftednet.solvers.gauss_newton.local_model import Damped, LocalModel
@@ -97,7 +97,7 @@ def test_the_gradient_of_the_model_is_that_of_the_feedforward_loss(generator, ki
     at_end = kind.get("at_end", False)
     model = small_model(**{k: v for k, v in kind.items() if k != "at_end"}, rho=(0.3, 0.2))
     x, y = small_task(model, at_end, generator)
-    forward = _forward(model.fit(x, y)._blocks)
+    forward = forward_of(model.fit(x, y)._blocks)
     flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
     quadratic = NormalEquations(forward, flat)
     expected = jacrev(lambda w: loss_by_autograd(model, x, y, w))(flat)
@@ -117,7 +117,7 @@ def test_the_curvature_is_exact_where_the_network_is_linear(generator):
     y = model.forward(x)  # no errors are left, and Gauss-Newton is Newton
     again = small_model(loss=SquaredError(), method=GaussNewton(1), rho=1e-3, start=model.weights)
     flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
-    found = NormalEquations(_forward(again.fit(x, y)._blocks), flat).curvature
+    found = NormalEquations(forward_of(again.fit(x, y)._blocks), flat).curvature
     expected = torch.autograd.functional.hessian(lambda w: loss_by_autograd(again, x, y, w), flat)
     torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6)
 

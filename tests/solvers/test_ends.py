@@ -13,7 +13,7 @@ from torch import Tensor
 from liftednet.activations import Tanh
 from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
-from liftednet.models.methods.gauss_newton import _forward
+from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import FixedZeros, Nonnegative, Signs, SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
@@ -72,7 +72,7 @@ def bounded_network(loss: Loss, y: Tensor, x: Tensor) -> tuple[Forward, Tensor]:
         (3, 6, 6, outputs), Tanh(), loss, penalty=penalties, method=method, dtype=torch.float64
     )
     start = joined([layer.stacked() for layer in model._first_weights()])
-    return _forward(model.fit(x, y)._blocks), start
+    return forward_of(model.fit(x, y)._blocks), start
 
 
 @pytest.mark.parametrize(

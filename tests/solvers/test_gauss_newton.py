@@ -16,7 +16,7 @@ from liftednet.activations import Tanh
 from liftednet.errors import DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
-from liftednet.models.methods.gauss_newton import _forward
+from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.solvers.gauss_newton import equations
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
 from liftednet.solvers.gauss_newton.krylov import CurvatureProducts
@@ -221,7 +221,7 @@ def test_both_forms_solve_alike_in_the_whole_space(generator, damping):
 def test_products_give_way_to_the_matrix_where_they_are_many(generator):
     x = normal(generator, 900, 1)
     network = LiftedMLP((1, 40, 20, 1), Tanh(), SquaredError(), method=GaussNewton(1))
-    forward = _forward(network.fit(x, (3 * x).sin())._blocks)
+    forward = forward_of(network.fit(x, (3 * x).sin())._blocks)
     point = joined([layer.stacked() for layer in network.weights])
     assert form_for(forward) is CurvatureProducts
     model = CurvatureProducts(forward, point, flat=0.0)

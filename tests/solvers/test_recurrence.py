@@ -51,13 +51,13 @@ def test_products_with_the_jacobian_and_its_transpose_are_those_of_autograd(gene
 
 def forward_of(generator, monkeypatch, samples, activation) -> Forward:
     """Return a recurrent network on sequences that end early, as a fit makes it."""
-    seen, told = [], gauss_newton._forward
+    seen, told = [], gauss_newton.forward_of
 
     def kept(blocks):
         seen.append(told(blocks))
         return seen[0]
 
-    monkeypatch.setattr(gauss_newton, "_forward", kept)
+    monkeypatch.setattr(gauss_newton, "forward_of", kept)
     x = torch.randn(samples, 6, 3, generator=generator, dtype=torch.float64)
     y = torch.randint(0, 4, (samples, 6), generator=generator)
     lengths = torch.randint(1, 7, (samples,), generator=generator)

@@ -1,0 +1,360 @@
+"""Error bars: what the data leave open about a fitted network, and the noise around it."""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from liftednet import errors
+from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.layers.expression import TIME
+from liftednet.network import Term
+from liftednet.validation import is_integer, is_number
+
+from .block import Blocks
+from .data import Arrays, Data, Lengths
+from .lifted import Lifted
+from .methods.gauss_newton import MOST_WEIGHTS, GaussNewton, count_weights, forward_of
+from .prediction import Fitted
+
+if TYPE_CHECKING:
+    from liftednet.solvers.gauss_newton.laplace import Laplace
+    from liftednet.solvers.gauss_newton.objective import Forward
+
+__all__ = ["Posterior", "Prediction", "posterior"]
+
+_METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Means and standard deviations of what new rows answer, in units of y.
+
+    Attributes:
+        mean: what the network answers, (samples, outputs).
+        noise: standard deviation of answers around the network, which no network can know.
+        ignorance: that of the network's answer, by what the data leave open about its weights.
+        degrees: of freedom by which the noise is known.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.models import Prediction
+        >>> found = Prediction(torch.zeros(1, 1), torch.tensor([[3.0]]), torch.tensor([[4.0]]))
+        >>> float(found.std), [round(float(end), 2) for end in found.interval(0.9)]
+        (5.0, [-8.22, 8.22])
+    """
+
+    mean: Tensor
+    noise: Tensor
+    ignorance: Tensor
+    degrees: float = float("inf")
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of an answer, sqrt(noise^2 + ignorance^2)."""
+        return torch.hypot(self.noise, self.ignorance)
+
+    def interval(self, level: float = 0.9) -> tuple[Tensor, Tensor]:
+        """Return the ends between which an answer lies with a probability.
+
+        By Student's distribution, as the noise is estimated by so many degrees of freedom.
+
+        Raises:
+            DataError: the level is not strictly between 0 and 1.
+        """
+        if not is_number(level) or not 0 < level < 1:
+            raise DataError(f"level is a probability strictly between 0 and 1, got {level!r}.")
+        from scipy.special import stdtrit
+
+        half = float(stdtrit(min(self.degrees, 1e9), 0.5 + level / 2)) * self.std
+        return self.mean - half, self.mean + half
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What the data say about the weights of a network, as `posterior` finds it.
+
+    Laplace's approximation: weights have the density N(w, s H^-1) with H = J'BJ + 2 rho, and
+    outputs are those of the network linearized at w (Immer, Korzepa and Bauer, Improving
+    predictions of Bayesian neural nets via local linearization, 2021). It knows the noise, and what
+    units of this form may yet answer; not whether another network would be better.
+
+    Attributes:
+        model: as it was fitted.
+        laplace: N(w, s H^-1), on the scale of training.
+
+    Example:
+        >>> import torch
+        >>> from liftednet import posterior
+        >>> from liftednet.activations import Tanh
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import GaussNewton, LiftedMLP
+        >>> x = torch.linspace(-1, 1, 50, dtype=torch.float64).unsqueeze(1)
+        >>> y = x + 0.1 * torch.cos(40 * x)
+        >>> method = GaussNewton(evidence=True)
+        >>> found = posterior(LiftedMLP((1, 5, 1), Tanh(), SquaredError(), method=method).fit(x, y))
+        >>> far, near = found.predict(torch.tensor([[5.0], [0.0]])).ignorance
+        >>> bool(far > 3 * near)
+        True
+    """
+
+    model: Lifted
+    laplace: Laplace
+
+    @property
+    def log_evidence(self) -> float:
+        """Log p(y), the logarithm of the density of the targets, in units of y; see `Evidence`.
+
+        Of two networks for the same y that with the larger one is the better guess.
+
+        Raises:
+            DataError: some weights have no rho, and so no density.
+        """
+        if self.laplace.logarithm == -math.inf:
+            raise DataError(
+                f"weights without rho have no density, and so y has none: set rho, or {_METHOD}."
+            )
+        return self.laplace.logarithm
+
+    def predict(self, X: Arrays, *, lengths: Lengths = None) -> Prediction:
+        """Return means, noise and ignorance of new rows.
+
+        The variance of an answer is s (1 + j' H^-1 j) with j the derivatives of the output in all
+        weights; s and j of each output where there are several.
+
+        Args:
+            X: as the model takes it.
+            lengths: of sequences, as the model takes them.
+
+        Raises:
+            DataError: X cannot be used, or the loss gives probabilities.
+        """
+        if self._term.loss.probabilistic:
+            raise DataError(
+                f"{self._term.loss.name} gives probabilities, whose noise is in them: call "
+                "predict_proba."
+            )
+        data, found = self.model._unlabeled(X, lengths), []
+        for outputs, covariances in self.laplace.outputs(self._forward(data)):
+            found.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
+        means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*found, strict=True))
+        scale = self._scale
+        noise = (self.laplace.noise.sqrt() * scale).expand_as(means)
+        return Prediction(
+            self._answered(means), noise.clone(), ignorance * scale, self.laplace.degrees
+        )
+
+    def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Tensor:
+        """Return class probabilities, averaged over the weights that the data leave open.
+
+        Over pre-activations from N(u, J H^-1 J') of all classes together, by fixed points of that
+        distribution. (samples, outputs).
+
+        Raises:
+            DataError: X cannot be used, or the loss gives no probabilities.
+        """
+        from liftednet.solvers.gauss_newton.laplace import averaged
+
+        if not self._term.loss.probabilistic:
+            raise DataError(f"{self._term.loss.name} gives no probabilities; call predict.")
+        data, activate = self.model._unlabeled(X, lengths), self._term.pinned.activate
+        found = [
+            averaged(activate, outputs, covariances)
+            for outputs, covariances in self.laplace.outputs(self._forward(data))
+        ]
+        return self._by_sample(torch.cat(found), data)
+
+    def sample(
+        self,
+        X: Arrays,
+        n: int = 1,
+        generator: torch.Generator | None = None,
+        *,
+        noise: bool = True,
+        lengths: Lengths = None,
+    ) -> Tensor:
+        """Return draws of what all rows answer together, (n, samples, outputs).
+
+        Args:
+            X: as the model takes it.
+            n: how many.
+            generator: None for one of seed 0.
+            noise: whether each answer has its own noise; without it these are functions that the
+                data leave open. Of a loss of probabilities they are drawn probabilities, always
+                without.
+            lengths: of sequences, as the model takes them.
+
+        Raises:
+            DataError: X cannot be used, or n is not positive.
+        """
+        if not is_integer(n) or n < 1:
+            raise DataError(f"n is how many draws, at least 1; got {n!r}.")
+        source = torch.Generator().manual_seed(0) if generator is None else generator
+        data = self.model._unlabeled(X, lengths)
+        drawn = self.laplace.draws(self._forward(data), n, source)
+        if self._term.loss.probabilistic:
+            drawn = self._term.pinned.activate(drawn)
+        elif noise:
+            normal = torch.randn(drawn.shape, generator=source, dtype=drawn.dtype)
+            drawn = drawn + self.laplace.noise.sqrt() * normal.to(drawn.device)
+        return torch.stack([self._answered(self._by_sample(one, data)) for one in drawn])
+
+    def leave_one_out(self) -> Tensor:
+        """Return y less what the network would answer without that row, (samples, outputs).
+
+        r_i / (1 - j_i' H^-1 j_i), in units of y: of a linear network with these rho exactly what
+        fits without the row would leave, of others what they would to first order. A row of weight
+        2 is left out with both of its copies.
+
+        Raises:
+            DataError: the loss is not a squared error.
+            NotFittedError: the model was loaded, and holds no data.
+        """
+        if self._term.loss.probabilistic:
+            raise DataError(f"{self._term.loss.name} leaves no residuals, which are of squares.")
+        data = self.model._on_data()
+        found = self.laplace.left_out(self._forward(data))
+        return self._by_sample(found, data) * self._scale
+
+    @property
+    def _term(self) -> Term:
+        (term,) = self.model.network.terms
+        return term
+
+    @property
+    def _scale(self) -> Tensor:
+        """What a number on the scale of training is in units of y, (outputs,)."""
+        moments = self.model._known.standardization.moments.get(self._term.label)
+        ones = torch.ones_like(self.laplace.noise)
+        return ones if moments is None else moments.scale.to(ones)
+
+    def _forward(self, data: Data) -> Forward:
+        return _forward_on(self.model._known, data)
+
+    def _answered(self, outputs: Tensor) -> Tensor:
+        return self.model._known.standardization.answer(self._term, outputs)
+
+    def _by_sample(self, outputs: Tensor, data: Data) -> Tensor:
+        """Return what (samples, rows, outputs) are of samples, or of their steps."""
+        if not self._term.argument.sequence:
+            return outputs[:, 0]
+        if self._term.label not in data.last_only:
+            return outputs
+        last = data.values[TIME].lengths - 1
+        return outputs[torch.arange(len(outputs), device=outputs.device), last]
+
+
+def posterior(model: Any) -> Posterior:
+    """Return what the data say about a fitted network beside its weights: error bars.
+
+    Args:
+        model: a `Lifted` model, a lifted torch network, or an estimator, fitted by Gauss-Newton,
+            as small regressions are by themselves.
+
+    Raises:
+        DataError: it is no such model, or has several losses.
+        DeclarationError: its loss is no likelihood.
+        NotFittedError: it is not fitted, or by a method that has no factor of H, or was loaded
+            without one.
+        SolverError: H is singular to rounding, or there is no noise to tell.
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet import LiftedRegressor, posterior
+        >>> X = np.linspace(-1, 1, 40)[:, None]
+        >>> y = X[:, 0] + np.where(np.arange(40) % 2, 0.1, -0.1)
+        >>> found = posterior(LiftedRegressor((4,), "tanh", random_state=0).fit(X, y)).predict(X)
+        >>> round(float(found.noise[0]), 1), bool((found.ignorance < found.noise).all())
+        (0.1, True)
+    """
+    if getattr(model, "__sklearn_is_fitted__", lambda: True)() is False:
+        raise errors.NotFittedError(
+            f"this {type(model).__name__} has not been fitted: call fit(X, y)."
+        )
+    lifted = getattr(model, "model_", model)
+    if not isinstance(lifted, Lifted):
+        raise DataError(
+            "posterior is of a fitted model of liftednet.models, a lifted torch network or an "
+            f"estimator; got {type(model).__name__}."
+        )
+    fitted = lifted._known
+    if fitted.laplace is None:
+        fitted = replace(fitted, laplace=_laplace_of(lifted, fitted))
+        lifted._fit = fitted
+    assert fitted.laplace is not None  # made just now
+    return Posterior(copy(lifted), fitted.laplace)
+
+
+def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
+    """Return the approximation at the weights of a fit."""
+    from liftednet.solvers.gauss_newton.equations import OutputEquations
+    from liftednet.solvers.gauss_newton.evidence import count_answers
+    from liftednet.solvers.gauss_newton.laplace import laplace
+    from liftednet.solvers.gauss_newton.objective import joined
+
+    refuse_loss(model)
+    if not isinstance(fitted.method, GaussNewton):
+        way = "its weights were given, loaded, or held under constraints on scores"
+        if fitted.method is not None:
+            way = f"{type(fitted.method).__name__} made it, which has no factor of the curvature"
+        raise errors.NotFittedError(f"this fit has no error bars: {way}. Set {_METHOD}, and fit.")
+    if fitted.distributed or fitted.data is None:
+        raise errors.NotFittedError(
+            "error bars need all rows in one process: fit(X, y) on arrays in one."
+        )
+    if any(x.incomplete for x in model.network.inputs):
+        raise DeclarationError(
+            "error bars know nothing of entries that are missing or noisy: complete X before, as "
+            "by completed(X) or scikit-learn's imputers, and fit without missing= or noise=."
+        )
+    with torch.inference_mode(False), torch.no_grad():
+        forward, weights = _forward_on(fitted, fitted.data), count_weights(fitted.structure)
+        if weights > MOST_WEIGHTS and not OutputEquations.serves(forward):
+            raise DeclarationError(
+                f"error bars take a factor of a matrix of all weights, which are at most "
+                f"{MOST_WEIGHTS:,}; this network has {weights:,}."
+            )
+        point = joined([layer.stacked() for layer in fitted.weights])
+        found = laplace(forward, point)
+    if found is None:
+        raise SolverError(
+            "there are no error bars: the targets are met without any noise, or the curvature is "
+            "singular to rounding, as where weights have no rho."
+        )
+    term, (target,) = model.network.terms[0], forward.targets
+    moments = fitted.standardization.moments.get(term.label)
+    if moments is None:
+        return found
+    rows = count_answers(target) / len(found.noise)
+    shift = rows * float(moments.scale.double().log().sum())
+    return replace(found, logarithm=found.logarithm - shift)
+
+
+def refuse_loss(model: Lifted) -> None:
+    """Raise where the losses of a network are no likelihood of one output.
+
+    Raises:
+        DataError: there are several.
+        DeclarationError: it is none.
+    """
+    if len(model.network.terms) > 1:
+        raise DataError("error bars are of networks with one loss; this one has several.")
+    (term,) = model.network.terms
+    if term.state is not None:
+        raise DeclarationError(
+            f"{term.loss!r} is no likelihood of a noise whose size the data tell: error bars are "
+            "of SquaredError(), which is loss=None in LiftedRegressor, and of CrossEntropy() and "
+            "BinaryCrossEntropy()."
+        )
+
+
+def _forward_on(fitted: Fitted, data: Data) -> Forward:
+    with torch.inference_mode(False), torch.no_grad():
+        weights = dict(zip(fitted.structure.parameters, fitted.weights, strict=True))
+        blocks = Blocks(fitted.structure, {**data.values, **weights}, data.last_only)
+        return forward_of(blocks)

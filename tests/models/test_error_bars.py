@@ -1,0 +1,234 @@
+"""Error bars of models and estimators: against closed forms, autograd, and drawn data."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from sklearn.linear_model import BayesianRidge
+from torch import Tensor, nn
+from torch.func import functional_call, jacrev
+
+from liftednet import LiftedRegressor, Network, lift, posterior
+from liftednet.activations import Tanh
+from liftednet.errors import DataError, DeclarationError, NotFittedError
+from liftednet.layers import dense
+from liftednet.losses import SquaredError
+from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
+from liftednet.penalties import SquaredFrobenius
+
+BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
+
+
+def waves(samples: int, seed: int = 0, noise: float = 0.2) -> tuple[Any, Any]:
+    generator = np.random.default_rng(seed)
+    x = generator.uniform(-3, 3, (samples, 1))
+    return x, np.sin(2 * x[:, 0]) + noise * generator.normal(size=samples)
+
+
+def test_a_linear_network_has_the_error_bars_of_bayesian_ridge() -> None:
+    generator = np.random.default_rng(0)
+    x, unseen = generator.normal(size=(60, 5)), 3 * generator.normal(size=(7, 5))
+    y = x @ np.linspace(-1, 1, 5) + 0.7 * generator.normal(size=60)
+    nothing = dict.fromkeys(("alpha_1", "alpha_2", "lambda_1", "lambda_2"), 0.0)
+    right = BayesianRidge(fit_intercept=False, tol=1e-12, max_iter=5000, **nothing).fit(x, y)
+    options: dict[str, Any] = {"bias": False, "standardize": False, "method": BY_EVIDENCE}
+    model = LiftedMLP((5, 1), loss=SquaredError(), **options).fit(*map(torch.from_numpy, (x, y)))
+    found = posterior(model).predict(torch.from_numpy(unseen))
+    mean, std = right.predict(unseen, return_std=True)
+    np.testing.assert_allclose(found.mean[:, 0], mean, rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(found.std[:, 0], std, rtol=1e-2)
+    np.testing.assert_allclose(found.noise[:, 0], right.alpha_**-0.5, rtol=1e-2)
+
+
+def test_ignorance_is_that_of_dense_jacobians() -> None:
+    """Of a lifted torch network: J by autograd in torch's own parameters, H by its definition."""
+    torch.manual_seed(0)
+    x, y = (torch.from_numpy(part).float() for part in waves(40))
+    network = nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    model = lift(network, x[:2].double(), loss=SquaredError(), show=False, method=BY_EVIDENCE)
+    found = posterior(model.fit(x, y)).predict(torch.linspace(-5, 5, 9)[:, None])
+    model.write_()
+    weights = {name: value.detach() for name, value in network.named_parameters()}
+
+    def rows(inputs: Tensor) -> Tensor:
+        parts = jacrev(lambda w: functional_call(network, w, (inputs.double(),))[:, 0])(weights)
+        return torch.cat([part.flatten(1) for part in parts.values()], 1)
+
+    rhos = [penalty.curvature / 2 for penalty in model.structure.penalties.values()]
+    sizes = [part.numel() for part in weights.values()]  # W, b, W, b
+    prior = torch.cat([torch.full((n,), 2 * rhos[k // 2]) for k, n in enumerate(sizes)]).double()
+    inverse = torch.linalg.inv(rows(x).T @ rows(x) + torch.diag(prior))
+    left = y - functional_call(network, weights, (x.double(),))[:, 0]
+    known = float((rows(x) @ inverse @ rows(x).T).trace())
+    noise = float(left.square().sum()) / (40 - known)
+    new = rows(torch.linspace(-5, 5, 9)[:, None])
+    assert model.standardization.moments == {}
+    np.testing.assert_allclose(found.noise[:, 0], math.sqrt(noise), rtol=1e-6)
+    wanted = (noise * (new @ inverse @ new.T).diagonal()).sqrt()
+    np.testing.assert_allclose(found.ignorance[:, 0], wanted, rtol=1e-5)
+
+
+def test_error_bars_are_in_units_of_y() -> None:
+    x, y = waves(80)
+    plain = LiftedRegressor((8,), "tanh", random_state=0)
+    scaled = LiftedRegressor((8,), "tanh", random_state=0).fit(10 * x + 3, 1000 * y - 50)
+    plain.fit(x, y)
+    unseen = np.linspace(-4, 4, 11)[:, None]
+    mean, std = plain.predict(unseen, return_std=True)
+    np.testing.assert_allclose(mean, plain.predict(unseen))
+    other, wider = scaled.predict(10 * unseen + 3, return_std=True)
+    np.testing.assert_allclose(other, 1000 * mean - 50, rtol=1e-5, atol=1e-2)
+    np.testing.assert_allclose(wider, 1000 * std, rtol=1e-4)
+    assert scaled.log_evidence_ == pytest.approx(plain.log_evidence_ - 80 * math.log(1000))
+    left = posterior(scaled).leave_one_out()
+    torch.testing.assert_close(left, 1000 * posterior(plain).leave_one_out(), rtol=1e-3, atol=1e-2)
+
+
+def test_rho_of_a_fit_is_where_the_evidence_is_largest() -> None:
+    """The first derivative by differences, with weights that follow each rho."""
+    x, y = (torch.from_numpy(part) for part in waves(60))
+    model = LiftedMLP((1, 6, 1), Tanh(), SquaredError(), method=BY_EVIDENCE).fit(x, y)
+    rhos = [penalty.curvature / 2 for penalty in model.structure.penalties.values()]
+
+    def evidence_at(factors: tuple[float, float]) -> float:
+        penalty = [SquaredFrobenius(rho * f) for rho, f in zip(rhos, factors, strict=True)]
+        method = GaussNewton(steps=500, tolerance=1e-9)
+        again = LiftedMLP(
+            (1, 6, 1), Tanh(), SquaredError(), penalty=penalty, method=method, start=model.weights
+        )
+        return posterior(again.fit(x, y)).log_evidence
+
+    best = evidence_at((1.0, 1.0))
+    for layer in range(2):
+        changed = [
+            evidence_at((f, 1.0) if layer == 0 else (1.0, f)) for f in (math.exp(-1), math.e)
+        ]
+        assert max(changed) < best + 0.05  # a log density: the evidence ends when rho moves less
+        assert min(changed) < best - 0.05
+
+
+def test_a_fit_that_counts_a_row_twice_is_that_to_both_copies() -> None:
+    x, y = waves(50)
+    weights, copies = np.ones(50), [*range(50), 7, 8]
+    weights[7:9] = 2
+    one = LiftedRegressor((6,), "tanh", random_state=0, method=BY_EVIDENCE)
+    two = LiftedRegressor((6,), "tanh", random_state=0, method=BY_EVIDENCE)
+    one.fit(x, y, sample_weight=weights)
+    two.fit(x[copies], y[copies])
+    assert one.log_evidence_ == pytest.approx(two.log_evidence_, rel=1e-4)
+    for found, wanted in zip(*(m.predict(x, return_std=True) for m in (one, two)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_intervals_hold_as_many_answers_as_they_say() -> None:
+    """Of new rows from the distribution of 20 fits, against bounds of one in a million."""
+    inside, asked = 0, 0
+    for seed in range(20):
+        x, y = waves(60, seed)
+        unseen, answers = waves(100, 100 + seed)
+        model = LiftedRegressor((10,), "tanh", random_state=0).fit(x, y)
+        lower, upper = model.predict_interval(unseen)
+        inside, asked = inside + int(((lower < answers) & (answers < upper)).sum()), asked + 100
+    # fits are 20, and what one does not know all of its rows share: a tenth of them counts
+    low, high = binom.ppf([1e-6, 1 - 1e-6], asked // 10, 0.9)
+    assert low < inside / 10 < high
+
+
+def test_two_outputs_have_a_noise_each() -> None:
+    generator = np.random.default_rng(3)
+    x = generator.uniform(-2, 2, (200, 2))
+    y = np.stack([np.sin(2 * x[:, 0]), 10 * x[:, 1]], 1)
+    y += generator.normal(size=(200, 2)) * [0.05, 5.0]
+    model = LiftedRegressor((10,), "tanh", random_state=0).fit(x, y)
+    found = posterior(model).predict(x)
+    np.testing.assert_allclose(found.noise[0], [0.05, 5.0], rtol=0.2)
+    assert model.predict(x, return_std=True)[1].shape == (200, 2)
+    assert model.sample_y(x, 3).shape == (200, 2, 3)
+    clean = np.sqrt(np.mean((model.predict(x)[:, 0] - np.sin(2 * x[:, 0])) ** 2))
+    assert clean < 0.05  # as well as the noise of this output allows, not that of the other
+
+
+def test_a_regression_between_ends_and_a_graph_with_a_skip_have_error_bars() -> None:
+    x, y = waves(60)
+    rising = LiftedRegressor((6,), "tanh", monotonic_cst=[1], random_state=0).fit(x, x[:, 0] + y)
+    assert np.isfinite(rising.predict(x, return_std=True)[1]).all()
+    network = Network()
+    inputs = network.input(1)
+    hidden = network.state(Tanh(), dense(inputs, 6))
+    network.loss(SquaredError(), dense(hidden, 1) + dense(inputs, 1))
+    model = Lifted(network, method=BY_EVIDENCE).fit(*map(torch.from_numpy, (x, y)))
+    found = posterior(model).predict(torch.from_numpy(x))
+    np.testing.assert_allclose(found.mean, model.predict(torch.from_numpy(x)), rtol=1e-6)
+    assert 0.1 < float(found.noise[0]) < 0.3
+
+
+def test_a_recurrent_network_has_error_bars_at_every_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 3, 1, generator=generator, dtype=torch.float64)
+    y = x.cumsum(1) + 0.1 * torch.randn(12, 3, 1, generator=generator, dtype=torch.float64)
+    method = GaussNewton(steps=10, evidence=True)
+    model = LiftedRNN(1, 2, 1, Tanh(), loss=SquaredError(), method=method).fit(x, y)
+    found = posterior(model).predict(x)
+    assert found.std.shape == y.shape
+    torch.testing.assert_close(found.mean, model.predict(x))
+    left = posterior(model).leave_one_out()
+    assert bool((left.square().sum() > (y - found.mean).square().sum()).all())
+
+
+def test_functions_and_answers_are_drawn() -> None:
+    x, y = waves(60)
+    model = LiftedRegressor((8,), "tanh", random_state=0).fit(x, y)
+    found, unseen = posterior(model), np.linspace(-3, 3, 50)[:, None]
+    drawn = model.sample_y(unseen, 400, random_state=1)
+    np.testing.assert_array_equal(drawn, model.sample_y(unseen, 400, random_state=1))
+    mean, std = model.predict(unseen, return_std=True)
+    assert drawn.shape == (50, 400)
+    np.testing.assert_allclose(drawn.std(1), std, rtol=5 / math.sqrt(800))
+    np.testing.assert_array_less(abs(drawn.mean(1) - mean), 5 * std / 20)
+    functions = found.sample(unseen, 400, noise=False)[..., 0]
+    together = np.corrcoef(functions[:, 20], functions[:, 21])[0, 1]
+    assert together > 0.9  # one function, not a number for each row
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"loss": "huber"}, DeclarationError, "loss=None in LiftedRegressor"),
+        ({"method": "minibatch"}, NotFittedError, r"Set method=GaussNewton\(evidence=True\)"),
+        ({"missing": True}, NotFittedError, r"Set method=GaussNewton"),
+        ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing or noisy"),
+    ],
+)
+def test_fits_without_error_bars_say_what_to_set(options: Any, error: Any, words: str) -> None:
+    x, y = waves(30)
+    model = LiftedRegressor((4,), "tanh", random_state=0, **options).fit(x, y)
+    for ask in (lambda: model.predict(x, return_std=True), lambda: model.predict_interval(x)):
+        with pytest.raises(error, match=words):
+            ask()
+
+
+def test_what_cannot_be_used_is_refused(monkeypatch) -> None:
+    x, y = waves(30)
+    with pytest.raises(NotFittedError, match=r"call fit\(X, y\) first"):
+        LiftedRegressor().predict(x, return_std=True)
+    with pytest.raises(NotFittedError, match=r"call fit\(X, y\)\."):
+        posterior(LiftedRegressor())
+    with pytest.raises(DataError, match="got ndarray"):
+        posterior(x)
+    model = LiftedRegressor((4,), "tanh", random_state=0).fit(x, y)
+    with pytest.raises(DataError, match="strictly between 0 and 1, got 90"):
+        model.predict_interval(x, 90)
+    with pytest.raises(DataError, match="at least 1; got 0"):
+        model.sample_y(x, 0)
+    with pytest.raises(DataError, match="gives no probabilities"):
+        posterior(model).predict_proba(x)
+    with pytest.raises(DataError, match="features"):
+        model.predict(np.zeros((3, 2)), return_std=True)
+    monkeypatch.setattr(error_bars, "MOST_WEIGHTS", 10)
+    with pytest.raises(DeclarationError, match="at most 10; this network has 13"):
+        posterior(LiftedRegressor((4,), "tanh", random_state=0).fit(x, y))

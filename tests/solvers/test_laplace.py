@@ -1,0 +1,190 @@
+"""Laplace's approximation: against Gaussian densities, inverses of dense matrices, integrals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from liftednet.activations import Identity, Softmax
+from liftednet.divergences import tight
+from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
+from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
+from liftednet.solvers.gauss_newton.evidence import evidence, precision_of, prior_of
+from liftednet.solvers.gauss_newton.laplace import averaged, laplace
+from liftednet.solvers.gauss_newton.objective import Forward, Target
+
+RHO = 0.4
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def linear(x: Tensor, y: Tensor, weight: float | Tensor = 1.0) -> Forward:
+    """u = X W, of which every output has weights of its own."""
+
+    def layers(weights, data):
+        u = data[0] @ weights[0]
+        return (u[:, None],), [(data[0], u)]
+
+    target = Target(tight(Identity()), y[:, None], torch.ones(len(x), 1, dtype=torch.bool), weight)
+    pull = torch.full((x.shape[1], y.shape[1]), 2 * RHO, dtype=torch.float64)
+    return Forward(lambda w, d: layers(w, d)[0], (x,), (target,), (pull,), layers)
+
+
+def solved(x: Tensor, y: Tensor) -> Tensor:
+    system = x.T @ x + 2 * RHO * torch.eye(x.shape[1], dtype=torch.float64)
+    found: Tensor = torch.linalg.solve(system, x.T @ y)
+    return found
+
+
+@pytest.mark.parametrize("samples", [40, 7])  # more and fewer than weights
+def test_the_covariance_is_the_inverse_of_h(samples: int) -> None:
+    x, y = normal(samples, 15), normal(samples, 1, seed=1)
+    forward = linear(x, y)
+    wanted = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(15, dtype=torch.float64))
+    for form in (NormalEquations, OutputEquations):
+        found = form(forward, torch.zeros(15, dtype=torch.float64)).covariance(prior_of(forward))
+        assert found is not None
+        rows, units = normal(4, 15, seed=2), torch.eye(15, dtype=torch.float64)
+        images = found.image(rows)
+        torch.testing.assert_close(images @ images.T, rows @ wanted @ rows.T)
+        torch.testing.assert_close(found.draw(units).T @ found.draw(units), wanted)
+        again = unpacked_covariance(found.packed())
+        assert torch.equal(again.image(rows), images)
+
+
+def test_weights_that_are_held_do_not_move() -> None:
+    x, y = normal(30, 6), normal(30, 1, seed=1)
+    point = torch.cat([torch.zeros(2, dtype=torch.float64), solved(x[:, 2:], y)[:, 0]])
+    # columns that the data would like to use with a negative weight
+    x[:, :2] *= -(x[:, :2].T @ (y[:, 0] - x @ point)).sign()
+    lowest = torch.tensor([0.0, 0.0, *4 * [-torch.inf]], dtype=torch.float64)
+    forward = replace(linear(x, y), ends=(lowest, torch.full_like(lowest, torch.inf)))
+    alone = torch.linalg.inv(x[:, 2:].T @ x[:, 2:] + 2 * RHO * torch.eye(4, dtype=torch.float64))
+    for form in (NormalEquations, OutputEquations):
+        found = form(forward, point).covariance(prior_of(forward))
+        assert found is not None
+        assert not found.draw(normal(3, 6))[:, :2].any()
+        images = found.image(torch.eye(6, dtype=torch.float64))
+        torch.testing.assert_close(images[2:] @ images[2:].T, alone)
+
+
+def test_a_linear_network_has_the_posterior_of_bayesian_regression() -> None:
+    x, y = normal(25, 4), normal(25, 1, seed=1) + 2 * normal(25, 4)[:, :1]
+    point, forward = solved(x, y)[:, 0], linear(x, y)
+    found = laplace(forward, point)
+    assert found is not None
+    inverse = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(4, dtype=torch.float64))
+    known = float((x.T @ x @ inverse).trace())
+    noise = float((y[:, 0] - x @ point).square().sum()) / (25 - known)
+    assert found.degrees == pytest.approx(25 - known)
+    assert found.scale == pytest.approx(noise)
+    assert float(found.noise) == pytest.approx(noise)
+    unseen = normal(9, 4, seed=3)
+    ((outputs, covariances),) = found.outputs(replace(forward, data=(unseen,), targets=()))
+    torch.testing.assert_close(outputs[:, 0, 0], unseen @ point)
+    wanted = noise * (unseen @ inverse @ unseen.T).diagonal()
+    torch.testing.assert_close(covariances[:, 0, 0, 0], wanted)
+    density = noise * (torch.eye(25, dtype=torch.float64) + x @ x.T / (2 * RHO))
+    right = MultivariateNormal(torch.zeros(25, dtype=torch.float64), density).log_prob(y[:, 0])
+    assert found.logarithm == pytest.approx(float(right))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(twice: bool) -> None:
+    x, y = normal(20, 3), normal(20, 1, seed=1)
+    weight = torch.ones(20, 1, 1, dtype=torch.float64)
+    weight[4] += twice
+    copies = [*range(20), *([4] if twice else [])]
+    forward = linear(x, y, weight)
+    found = laplace(forward, solved(x[copies], y[copies])[:, 0])
+    assert found is not None
+    left = found.left_out(forward)[:, 0]
+    for row in (0, 4, 19):
+        others = [number for number in copies if number != row]
+        torch.testing.assert_close(left[row], y[row] - x[row] @ solved(x[others], y[others]))
+
+
+def test_a_row_of_weight_two_counts_as_two() -> None:
+    x, y = normal(20, 3), normal(20, 2, seed=1)
+    copies = [*range(20), 4]
+    weight = torch.ones(20, 1, 1, dtype=torch.float64)
+    weight[4] = 2.0
+    point = solved(x[copies], y[copies]).flatten()
+    one, two = laplace(linear(x, y, weight), point), laplace(linear(x[copies], y[copies]), point)
+    assert one is not None
+    assert two is not None
+    assert one.logarithm == pytest.approx(two.logarithm)
+    assert one.degrees == pytest.approx(two.degrees)
+    torch.testing.assert_close(one.noise, two.noise)
+
+
+def test_every_output_has_a_noise_of_its_own() -> None:
+    """Where outputs share no weights, they are regressions of their own but for their rho."""
+    x = normal(300, 3)
+    y = x @ normal(3, 2, seed=1) + normal(300, 2, seed=2) * torch.tensor([0.1, 3.0])
+    forward = linear(x, y)
+    found = laplace(forward, solved(x, y).flatten())
+    assert found is not None
+    np.testing.assert_allclose(found.noise.sqrt(), [0.1, 3.0], rtol=0.15)
+    # with these noises, and the weights that are best by them, it is the density of both together
+    ratio, right, best = found.scale / found.noise, 0.0, []
+    for output, precision in enumerate(ratio):
+        covariance = float(found.noise[output]) * torch.eye(300) + found.scale / (2 * RHO) * x @ x.T
+        density = MultivariateNormal(torch.zeros(300, dtype=torch.float64), covariance)
+        right += float(density.log_prob(y[:, output]))
+        system = precision * x.T @ x + 2 * RHO * torch.eye(3, dtype=torch.float64)
+        best.append(torch.linalg.solve(system, precision * x.T @ y[:, output]))
+    point = torch.stack(best, 1).flatten()
+    weighed = replace(forward, targets=(replace(forward.targets[0], precision=ratio),))
+    model = NormalEquations(weighed, point)
+    seen, asked = evidence(weighed, model, weighed.objective(point)), precision_of(weighed, model)
+    assert seen is not None
+    assert asked is not None
+    assert seen.logarithm == pytest.approx(right, rel=1e-4)  # with the noise of these weights
+    torch.testing.assert_close(asked, ratio, rtol=1e-2, atol=0.0)
+
+
+def test_probabilities_of_two_classes_are_those_of_an_integral() -> None:
+    mean = torch.tensor([[0.3, -1.2], [2.0, 0.0]], dtype=torch.float64)
+    half = normal(2, 2, 2)
+    covariance = half @ half.mT
+    found = averaged(Softmax().forward, mean, covariance)
+    torch.testing.assert_close(found.sum(-1), torch.ones(2, dtype=torch.float64))
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    for row in range(2):
+        contrast = torch.tensor([1.0, -1.0], dtype=torch.float64)
+        center, width = float(contrast @ mean[row]), float(contrast @ covariance[row] @ contrast)
+        right = weights @ (1 / (1 + np.exp(-center - np.sqrt(width) * nodes))) / weights.sum()
+        assert float(found[row, 0]) == pytest.approx(right, abs=2e-3)
+
+
+def test_what_all_logits_share_moves_no_probability() -> None:
+    mean = torch.tensor([[1.0, 0.0, -2.0]], dtype=torch.float64)
+    found = averaged(Softmax().forward, mean, torch.full((1, 3, 3), 50.0, dtype=torch.float64))
+    torch.testing.assert_close(found, mean.softmax(-1))
+
+
+def test_draws_have_the_covariance_of_the_outputs() -> None:
+    x, y = normal(25, 4), normal(25, 1, seed=1)
+    forward = linear(x, y)
+    found = laplace(forward, solved(x, y)[:, 0])
+    assert found is not None
+    new = replace(forward, data=(normal(3, 4, seed=3),), targets=())
+    drawn = found.draws(new, 4000, torch.Generator().manual_seed(0))[..., 0, 0]
+    inverse = torch.linalg.inv(x.T @ x + 2 * RHO * torch.eye(4, dtype=torch.float64))
+    wanted = found.scale * new.data[0] @ inverse @ new.data[0].T
+    # standard errors of a mean and of a variance, at one in a million
+    far = norm.isf(1e-6)
+    error = (drawn.mean(0) - new.data[0] @ found.point) / wanted.diagonal().sqrt()
+    assert float(error.abs().max()) < far / 4000**0.5
+    ratio = drawn.var(0) / wanted.diagonal()
+    assert float((ratio - 1).abs().max()) < far * (2 / 4000) ** 0.5
