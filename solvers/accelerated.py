@@ -16,6 +16,7 @@ from liftednet.samples import largest_eigenvalue
 from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance, judged
+from .consensus import consensus, is_split
 from .newton_weights import is_small, proximal, proximal_newton
 
 _ROUNDING = 1e-12
@@ -176,14 +177,20 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         design = problem.design.centered
         begin = design.joined(problem.zeros() if start is None else start)
-        goal = _MARGIN * tolerance
-        value, steps, reached = self._descend(problem, begin, goal)
-        if not reached and is_small(problem):
-            value, more = proximal_newton(problem, value, goal)
-            steps += more
+        if is_split(problem.penalty):
+            value, steps = consensus(problem, begin, tolerance)
+        else:
+            value, steps = self._stepped(problem, begin, _MARGIN * tolerance)
         unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
         weights = design.split(value)
         return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
+
+    def _stepped(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
+        value, steps, reached = self._descend(problem, start, goal)
+        if reached or not is_small(problem):
+            return value, steps
+        value, more = proximal_newton(problem, value, goal)
+        return value, steps + more
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int, bool]:
         mean, steep, smoothness = _about_the_mean(problem)

@@ -167,7 +167,9 @@ class BlockFit(Fit[Any]):
         """Return the objective and the relative KKT residual at a value, in float64.
 
         The residual is the largest entry of s (v - prox_{g / s}(v - gradient / s)), s the
-        smoothness of all but g, over the largest entry of a term of the gradient. It is at least
+        smoothness of all but g, over the largest entry of a term of the gradient; of weights under
+        a bound, or several penalties, at least a duality gap over the size of its terms (see
+        `Penalty.judged`). It is at least
         the share of the objective that this may cost: for g strongly convex by its modulus, and
         where v is the target of a joint link of its own through the recurrence, as in
         `StatesOverTime`.
@@ -179,10 +181,13 @@ class BlockFit(Fit[Any]):
             return Measure(objective, torch.nan)
         terms = problem.terms(v)
         s = self.smoothness or 1.0
-        violation = s * (v - self.block.prox(v - sum(terms) / s, 1 / s))
+        violation, gap = self.block.judged(v, sum(terms[1:], terms[0]), s)
         ends = torch.stack([_largest(torch.stack(terms)), _largest(violation)])
         scale, off = (ends if self._shared else processes.largest(ends)).tolist()
         residual = off / scale if scale > 0 else off
+        if gap > 0:
+            size = (v * torch.stack(terms)).abs().sum() + self.block.value(v)
+            residual = max(residual, (gap + float((v * violation).abs().sum())) / float(size))
         if not self.convex or residual > NEAR:
             return Measure(objective, residual)
         if self.own is None:

@@ -14,6 +14,7 @@ from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import Formulation, Statement
 from liftednet.samples import Weights
+from liftednet.sets.penalty import Judgement
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
@@ -58,6 +59,10 @@ class BoxedStates:
         """Return the prox of t lam Phi, 0 where nothing counts."""
         flat = self.divergence.activation.prox(v.flatten(0, -2), t * self.lam)
         return self._counted(flat.view(v.shape))
+
+    def judged(self, v: Tensor, gradient: Tensor, s: float) -> Judgement:
+        """Return the prox-gradient mapping of a step 1 / s."""
+        return Judgement(s * (v - self.prox(v - gradient / s, 1 / s)))
 
     def _counted(self, v: Tensor) -> Tensor:
         return v if self.counted is None else v.where(self.counted.unsqueeze(-1), 0.0)
@@ -133,6 +138,13 @@ class PenalizedWeights:
         """Return the prox of t pi on W, with b as it is."""
         matrix = self.penalty.prox(self._matrix(v), t)
         return torch.cat([matrix, v[len(matrix) :]])
+
+    def judged(self, v: Tensor, gradient: Tensor, s: float) -> Judgement:
+        """Return what the penalty tells of W, and the gradient in b."""
+        found = self.penalty.judged(self._matrix(v), self._matrix(gradient), s)
+        return found._replace(
+            violation=torch.cat([found.violation, gradient[len(self._matrix(v)) :]])
+        )
 
     @property
     def modulus(self) -> float:

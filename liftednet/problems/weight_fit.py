@@ -18,6 +18,7 @@ from liftednet.penalties import Penalty
 from liftednet.problems.fit import Fit, Link, Measure, require_bounded
 from liftednet.problems.priors import PenalizedWeights
 from liftednet.samples import Design, Weights, row_chunks
+from liftednet.sets.penalty import Judgement
 from liftednet.validation import (
     require_finite,
     require_like,
@@ -176,7 +177,9 @@ class WeightFit(Fit[Weights]):
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
         centered (without a bias, its part across the mean of X is judged by centered terms, too);
         what the rounding of b itself may bring to it does not count. It is at least the share of
-        the objective that rounding hides where pre-activations are huge, or loses where b is huge.
+        the objective that rounding hides where pre-activations are huge, or loses where b is huge;
+        and, under a bound or several penalties, a duality gap over the size of its terms
+        |W|'(X'grad R(u) + X'V) lam + pi(W) (see `Penalty.judged`).
         Sums of a `rough` design add what their own rounding may hide.
         """
         stacked = self.design.centered.joined(value)
@@ -185,18 +188,25 @@ class WeightFit(Fit[Weights]):
             objective = self._link_value(stacked) + self.penalty.value(weight)
             return Measure(float(objective), torch.nan)
         link, slope = self._sums(stacked)
-        violation = self._stationarity(weight, self.lam * (slope - self.cross))
+        gradient = self.lam * (slope - self.cross)
+        judgement = self._judged(weight, gradient)
+        violation = torch.cat([judgement.violation, gradient[len(weight) :]])
         lost = link.new_zeros(())
         if value.bias is not None:
             lost = violation[-1].dot(violation[-1]) / (2 * self._steepest)
             violation = torch.sub(violation.abs(), self._rounding(value.bias)).clamp_(min=0)
+        terms = weight.abs() * (slope.abs() + self.cross.abs())[: len(weight)]
         found = [link, self.penalty.value(weight), lost, (stacked * self.cross).abs().sum()]
+        found += [terms.sum(), (weight * judgement.violation).abs().sum()]
         found += [part.abs().max() for part in (slope, self.cross, violation)]
-        link, paid, lost, hidden, *largest = torch.stack(found).tolist()
+        link, paid, lost, hidden, terms, missed, *largest = torch.stack(found).tolist()
         objective, scale = self.lam * link + paid, self.lam * max(largest[:2]) or 1.0
         residual = max(largest[2] / scale, self.across_mean(violation))
         if not self.design.exact:
             residual += self._unseen(stacked) / scale
+        if judgement.gap > 0:
+            size = max(self.lam * terms + paid, torch.finfo(torch.float64).tiny)
+            residual = max(residual, (judgement.gap + missed) / size)
         hidden *= self.design.rounding * self.lam
         size = self.lam * self.design.mass + abs(objective)
         worst = max(residual, hidden / size, lost / size)  # which passes over what is no number
@@ -271,13 +281,11 @@ class WeightFit(Fit[Weights]):
         """Return sum R(u) - <u, V>, of no meaning where not asked for, and X'grad R(u)."""
         return self._quadratic(stacked) if self.by_gram else self._pass(stacked, valued)
 
-    def _stationarity(self, weight: Tensor, gradient: Tensor) -> Tensor:
-        """Return how far [W; b] is from stationary, (inputs + 1, units)."""
+    def _judged(self, weight: Tensor, gradient: Tensor) -> Judgement:
+        """Return how far W is from stationary, and its duality gap."""
         smoothness = 1.0 if self.penalty.smooth else self.smoothness
         assert smoothness is not None  # measured only for smooth divergences
-        rows = len(weight)
-        off = self.penalty.stationarity(weight, gradient[:rows], smoothness)
-        return torch.cat([off, gradient[rows:]])
+        return self.penalty.judged(weight, gradient[: len(weight)], smoothness)
 
     def _quadratic(self, stacked: Tensor) -> tuple[Tensor, Tensor]:
         """Return sum R(u) - <u, V> and X'grad R(u) from sums over samples alone."""

@@ -280,6 +280,11 @@ class SimplexRows(Constrained):
         """Refuse a total that is not positive."""
         object.__setattr__(self, "total", require_positive("total", self.total))
 
+    @property
+    def reach(self) -> float:
+        """The total."""
+        return self.total
+
     def domain(self, weight: Expression) -> list[Constraint]:
         """Return W >= 0 and the sums of its rows."""
         return [weight >= 0, cp.sum(weight, axis=1) == self.total]
@@ -306,6 +311,11 @@ class DoublyStochastic(Constrained):
     """
 
     signed = True
+
+    @property
+    def reach(self) -> float:
+        """1."""
+        return 1.0
 
     def domain(self, weight: Expression) -> list[Constraint]:
         """Return W >= 0 and the sums of its rows and columns."""

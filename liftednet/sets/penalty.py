@@ -5,13 +5,13 @@ A set is the penalty that is 0 on it: its prox is the nearest point, in whatever
 
 from __future__ import annotations
 
+import math
 import warnings
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial, reduce
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.evaluation import stating
 from liftednet.lazy import cvxpy as cp
+from liftednet.sets.splitting import Meeting, Splitting
 from liftednet.validation import require_positive
 
 if TYPE_CHECKING:
@@ -27,10 +28,9 @@ if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
 _ROUNDING = 64  # units in the last place that a norm or a meeting of points may be off
-_DEGENERATE = 1e-9  # to which Dykstra's algorithm comes where terms barely touch
+_DEGENERATE = 1e-9  # to which the points of terms come that barely touch
 _CONIC_SLACK = 1e-6  # by which CVXPY's solvers leave a constraint
-_ROUNDS, _PATIENCE, _NEAR = 10_000, 300, 1e-4  # of Dykstra's algorithm
-_FARTHEST = 10.0  # times W, beyond which its corrections are not mixed
+_NEAR = 1e-4  # likewise, where bounds can still be met by a smaller W
 _COMPILED_ENTRIES = 1_000  # of W at most where CVXPY compiles a prox once
 _TOLERANCES = ("tol_gap_abs", "tol_gap_rel", "tol_feas")
 _ATTEMPTS: tuple[tuple[str, dict[str, float]], ...] = (
@@ -39,7 +39,18 @@ _ATTEMPTS: tuple[tuple[str, dict[str, float]], ...] = (
 )
 SQUARES = -1  # the place of squares, before all others
 
-Map = Callable[[Tensor], Tensor]
+
+class Judgement(NamedTuple):
+    """How far 0 is from gradient + dpi(W).
+
+    Attributes:
+        violation: (inputs, units), in units of the gradient.
+        gap: by how much the linearized objective <gradient, W> + pi(W) is above its least value,
+            were there no violation; 0 where a violation alone tells.
+    """
+
+    violation: Tensor
+    gap: float = 0.0
 
 
 class Penalty(ABC):
@@ -54,6 +65,7 @@ class Penalty(ABC):
         signed: whether entries have signs, so that a start must not rely on their cancelling.
         place: where its prox stands in a chain of proxes that is the prox of their sum (see
             `Sum`), `SQUARES` first; None where no such chain is known.
+        reach: what no entry of a W in the domain exceeds, infinity where there is no such bound.
 
     Example:
         >>> import torch
@@ -68,6 +80,11 @@ class Penalty(ABC):
     convex: bool = True
     signed: bool = False
     place: int | None = None
+
+    @property
+    def reach(self) -> float:
+        """What no entry of a W in the domain exceeds."""
+        return math.inf
 
     def __add__(self, other: Penalty) -> Sum:
         """Return the sum of two penalties, one list of terms."""
@@ -137,6 +154,25 @@ class Penalty(ABC):
         step = 1 / max(smoothness, torch.finfo(weight.dtype).tiny)
         return (weight - self.prox(weight - step * gradient, step)) / step
 
+    def judged(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Judgement:
+        """Return how far 0 is from gradient + dpi(W), for a certificate.
+
+        Within a bound it is the prox-gradient mapping of a step no longer than the bound, beside
+        which any W would seem to stand still, and a duality gap: P = prox(W - step gradient) has
+        the subgradient S = (W - P) / step - gradient, so that pi(W) - pi(P) - <W - P, S> is what W
+        may lose. With several penalties that share W it is the same of each at its share of
+        -gradient; any shares will do, so that what finds them is not relied upon.
+        """
+        if self.smooth or not self.convex or not math.isfinite(self.reach):
+            return Judgement(self.stationarity(weight, gradient, smoothness))
+        step = self._stride(weight, gradient, smoothness)
+        return _judged([self], weight, -gradient.unsqueeze(0), step)
+
+    def _stride(self, weight: Tensor, gradient: Tensor, smoothness: float) -> float:
+        """Return the step of a judgement: 1 / s, or less, which leads as far as W may reach."""
+        tiny, steepest = torch.finfo(torch.float64).tiny, float(gradient.abs().max())
+        return 1 / max(smoothness, steepest / self.reach, tiny)
+
 
 @dataclass(frozen=True, eq=False)
 class Weighted(Penalty):
@@ -199,6 +235,11 @@ class Bounded(Constrained):
         """Refuse a bound that is not positive."""
         object.__setattr__(self, "bound", require_positive("bound", self.bound))
 
+    @property
+    def reach(self) -> float:
+        """The bound."""
+        return self.bound
+
     def inside(self, weight: Tensor) -> float:
         """Return the bound less what rounding of a projection could add to a norm."""
         return self.bound * (1 - _ROUNDING * torch.finfo(weight.dtype).eps)
@@ -225,8 +266,8 @@ class Sum(Penalty):
     df(p). Now f shrinks, p = s y with s in [0, 1] for every entry or row, and g has degree one in
     it, so that dg(y) lies in dg(s y): x - p is in dg(p) + df(p).
 
-    Without a place, as for a bound on singular values, Dykstra's proximal algorithm takes over.
-    Where a term has no closed form, CVXPY takes the sum as a whole.
+    Without a place, as for a bound on singular values, they are split (see `Splitting`). Where a
+    term has no closed form, CVXPY takes the sum as a whole.
 
     Attributes:
         terms: the penalties.
@@ -280,25 +321,48 @@ class Sum(Penalty):
         """Return argmin over P of t pi(P) + |P - W|_F^2 / 2, (inputs, units).
 
         Raises:
-            SolverError: Dykstra's algorithm does not converge, or CVXPY's solvers fail.
+            SolverError: splitting does not converge, or CVXPY's solvers fail.
         """
         if not self.closed_form:
             return statement(self, tuple(weight.shape)).prox(weight, t)
-        for square in self._squares:
+        for square in self.squares:
             weight, t = square.prox(weight, t), t / (1 + t * square.curvature)
-        maps: list[Map] = [partial(other.prox, t=t) for other in self._others]
-        if self._chain:  # comes last, so that zeros and signs are exact
-            maps.append(partial(self._chained, t=t))
-        if len(maps) <= 1:
-            return _composed(maps, weight)
-        if not all(isinstance(other, Bounded) for other in self._others):
-            return _dykstra(maps, weight)
-        found = _dykstra(maps, weight, _NEAR)
-        for other in cast(list[Bounded], self._others):
-            norm = other.largest(found)
-            if norm > other.bound * (1 + _DEGENERATE):  # where terms only nearly meet
-                found = found * (other.inside(found) / norm)
+        if not self.split:
+            return reduce(lambda point, part: part.prox(point, t), self._single, weight)
+        met = self._met(weight.double(), t)
+        return self.nearly(met).to(weight)
+
+    def nearly(self, met: Meeting) -> Tensor:
+        """Return the point where the members have met, (inputs, units), within their bounds.
+
+        Raises:
+            SolverError: they have not met.
+        """
+        found, bounds = met.points[-1], [x for x in self.members if isinstance(x, Bounded)]
+        shrinks = len(bounds) == len(self.members) - bool(self._chain)
+        if not met.apart <= (_NEAR if shrinks else _DEGENERATE):
+            raise SolverError(
+                f"the prox of a sum of penalties is not found in {met.rounds} rounds: the points "
+                f"of its terms are {met.apart:.1e} apart. They may exclude each other.",
+                found,
+            )
+        for member in bounds if shrinks else ():
+            norm = member.largest(found)
+            if norm > member.bound:  # where terms only nearly meet
+                found = found * (member.inside(found) / norm)
         return found
+
+    def _met(self, target: Tensor, t: float) -> Meeting:
+        """Return where members meet in the prox of t times them, and their pulls there."""
+
+        def model(value: Tensor, center: Tensor, weight: float) -> Tensor:
+            return (target + weight * center) / (1 + weight)
+
+        maps = [partial(_scaled_prox, member, t) for member in self.members]
+        begin = target.expand(len(maps), *target.shape)
+        rho = max(1.0, float(target.abs().max()) / self.reach)
+        goal = _ROUNDING * torch.finfo(target.dtype).eps
+        return Splitting(maps, model, target, begin, rho).meeting(goal)
 
     def violation(self, weight: Tensor) -> float:
         """Return by how much W misses the domain of a term, at most."""
@@ -327,8 +391,41 @@ class Sum(Penalty):
             gradient = term.stationarity(weight, gradient, smoothness)
         return gradient
 
+    def judged(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Judgement:
+        """Return how far 0 is from gradient + sum dpi(W), for a certificate."""
+        if not self.split:
+            return super().judged(weight, gradient, smoothness)
+        for square in self.squares:
+            gradient = square.stationarity(weight, gradient, smoothness)
+        step = self._stride(weight, gradient, smoothness)
+        pulls = self._met(weight - step * gradient, step).pulls / step
+        pulls -= (gradient + pulls.sum(0)) / len(pulls)
+        return _judged(self.members, weight, pulls, step)
+
+    @property
+    def reach(self) -> float:
+        """The least of the terms."""
+        return min(term.reach for term in self.terms)
+
+    @property
+    def split(self) -> bool:
+        """Whether the prox needs those of several members in turn."""
+        return self.closed_form and len(self.members) > 1
+
     @cached_property
-    def _squares(self) -> list[Penalty]:
+    def members(self) -> tuple[Penalty, ...]:
+        """The penalties besides squares, each with a prox; the chain, with exact zeros, is last."""
+        chain = [Sum(tuple(self._chain))] if len(self._chain) > 1 else self._chain
+        return (*self._others, *chain)
+
+    @property
+    def _single(self) -> list[Penalty]:
+        """Those whose proxes in a row are the prox, where there is one member at most."""
+        return self._others or self._chain
+
+    @cached_property
+    def squares(self) -> list[Penalty]:
+        """The squares among the parts."""
         return [part for part in self.parts if part.place == SQUARES]
 
     @cached_property
@@ -348,96 +445,25 @@ class Sum(Penalty):
         smallest = {type(part): part for part in sorted(bounded, key=lambda part: -part.bound)}
         return [*(part for part in kinked if not isinstance(part, Bounded)), *smallest.values()]
 
-    def _chained(self, weight: Tensor, t: float) -> Tensor:
-        return _composed([partial(part.prox, t=t) for part in self._chain], weight)
-
 
 def _terms(penalty: Penalty) -> tuple[Penalty, ...]:
     return penalty.terms if isinstance(penalty, Sum) else (penalty,)
 
 
-def _composed(maps: Sequence[Map], weight: Tensor) -> Tensor:
-    return reduce(lambda point, step: step(point), maps, weight)
+def _scaled_prox(penalty: Penalty, scale: float, weight: Tensor, t: float) -> Tensor:
+    return penalty.prox(weight, scale * t)
 
 
-def _dykstra(maps: Sequence[Map], weight: Tensor, near: float = 0.0) -> Tensor:
-    """Return the prox of a sum from the proxes of its terms, (inputs, units).
-
-    Dykstra's proximal algorithm (Bauschke and Combettes, 2008) with Anderson's mixing, which
-    takes a sixth of the rounds, and few where it would need millions.
-
-    Args:
-        maps: proxes of the terms.
-        weight: W, (inputs, units).
-        near: how far apart, relative to W, the points of the terms may be after `_PATIENCE` rounds:
-            where a bound is just met without a push, they come nearer ever more slowly.
-
-    Raises:
-        SolverError: the points of the terms do not meet within `_ROUNDS` rounds.
-    """
-    target = weight.double()
-    largest, mixing = float(target.abs().max()), _Mixing(_FARTHEST * float(target.norm()))
-    held = target.new_zeros(len(maps) - 1, *target.shape)
-    for number in range(_ROUNDS):
-        points, released = _dykstra_round(maps, target, held)
-        gap = max(float((one - points[-1]).abs().max()) for one in points)
-        enough = near if number >= _PATIENCE else 0.0
-        if gap <= max(_ROUNDING * torch.finfo(target.dtype).eps, enough) * largest:
-            break
-        held = mixing.following(held, released)
-    if gap <= max(_DEGENERATE, near) * largest:
-        return points[-1].to(weight)
-    raise SolverError(
-        f"Dykstra's algorithm has not found the prox of a sum of penalties in {_ROUNDS} rounds: "
-        f"its terms are {gap:.1e} apart. They may exclude each other.",
-        points[-1].to(weight),
-    )
-
-
-def _dykstra_round(
-    maps: Sequence[Map], target: Tensor, held: Tensor
-) -> tuple[list[Tensor], Tensor]:
-    """Return the points x_k = prox_k(x_{k-1} + c_k), and x_{k-1} + c_k - x_k from the second on.
-
-    With x_0 + c_1 = W - (c_2 + ...). What is left over in each step is in df_k(x_k), and all of
-    it is W less the last point: where the points meet, they are the prox, whatever the c_k were.
-    """
-    points, released = [maps[0](target - held.sum(0))], []
-    for step, correction in zip(maps[1:], held, strict=True):
-        shifted = points[-1] + correction
-        points.append(step(shifted))
-        released.append(shifted - points[-1])
-    return points, torch.stack(released)
-
-
-class _Mixing:
-    """Anderson's mixing for a nonexpansive map T: where T(z) - z would be least by past changes.
-
-    A mixture that does not lessen it is given up, and T itself goes on from the best z. One of a
-    norm above `farthest` is not tried: T's way back would be long.
-    """
-
-    def __init__(self, farthest: float) -> None:
-        self._farthest = farthest
-        self._past = deque[tuple[Tensor, Tensor]](maxlen=6)  # z and T(z) - z
-        self._best, self._safe = torch.inf, torch.empty(0)
-
-    def following(self, value: Tensor, mapped: Tensor) -> Tensor:
-        """Return the value to go on with, z and T(z) given."""
-        residual = mapped - value
-        size = float(residual.norm())
-        if size > self._best:
-            mixed = len(self._past) > 1
-            self._past.clear()
-            return self._safe if mixed else mapped
-        self._best, self._safe = size, mapped
-        self._past.append((value.flatten(), residual.flatten()))
-        if len(self._past) == 1:
-            return mapped
-        moved, changed = (torch.stack(x, 1).diff(dim=1) for x in zip(*self._past, strict=True))
-        shares = torch.linalg.pinv(changed, rtol=1e-10) @ residual.flatten()
-        mixture = mapped - ((moved + changed) @ shares).view_as(residual)
-        return mixture if float(mixture.norm()) <= self._farthest else mapped
+def _judged(members: Sequence[Penalty], weight: Tensor, pulls: Tensor, step: float) -> Judgement:
+    """Return the judgement of penalties, each at its share S_k of what is pulled."""
+    off, gap = torch.zeros_like(weight), 0.0
+    for member, pull in zip(members, pulls, strict=True):
+        shifted = weight + step * pull
+        point = member.prox(shifted, step)
+        moved, subgradient = weight - point, (shifted - point) / step
+        lost = member.value(weight) - member.value(point) - (moved * subgradient).sum()
+        off, gap = off + moved.abs() / step, gap + abs(float(lost))
+    return Judgement(off, gap)
 
 
 @dataclass(frozen=True)

@@ -124,3 +124,29 @@ def test_an_ill_conditioned_lasso_is_solved():
     w = found.value.matrix[:, 0]
     assert torch.allclose(gradient[w != 0], -1e-4 * w[w != 0].sign(), rtol=0, atol=1e-8)
     assert bool((gradient[w == 0].abs() <= 1e-4).all())
+
+
+SIGNED = Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]]))
+
+
+@pytest.mark.parametrize("bound", [1e-6, 1e-3, 0.1, 10.0])
+@pytest.mark.parametrize("member", [Nonnegative(), SIGNED, L1(0.1)], ids=repr)
+def test_a_sum_under_a_bound_of_any_size_is_solved_and_nothing_else_certified(member, bound):
+    """CVXPY has the fit in units of the bound; what it lacks is over what W can gain at all."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 4, generator=generator, dtype=torch.float64)
+    y = torch.randn(12, 3, generator=generator, dtype=torch.float64)
+    penalty = member + SpectralNorm(bound)
+    fit = WeightFit(joint(activations.Identity()), Design(x, bias=False), y, penalty)
+    solution = solve(fit).require_solved()
+    unit = cp.Variable((4, 3))
+    loss = cp.sum_squares(bound * (x.numpy() @ unit)) / bound / 2
+    loss -= cp.sum(cp.multiply((x.T @ y).numpy(), unit))
+    domain = [*member.domain(unit), cp.sigma_max(unit) <= 1]
+    problem = cp.Problem(cp.Minimize(loss + member.expression(unit)), domain)
+    least = problem.solve(solver="CLARABEL") * bound
+    assert solution.objective == pytest.approx(least, rel=1e-6)
+    assert penalty.violation(solution.value.matrix) <= 1e-9 * bound
+    for share in (0.99, 0.0):
+        less = replace(solution.value, matrix=share * solution.value.matrix)
+        assert fit.measure(less).residual > 1e-6  # of what was certified 38 % off
