@@ -2,9 +2,9 @@
 
 One hidden layer of ReLU, one objective (loss summed over samples + squares of the weights), one
 start for every method of a seed, float64, all of the data in every step. Opponents take 2,000 steps
-of Adam whose rate falls to zero, with the units that the network keeps. Ours, under `constraints=`,
-begins with three times these units and leaves out those that do least. Their settings are chosen on
-seed 0, ours has none:
+of Adam whose rate falls to zero. Their settings are chosen on seed 0, ours has none. It takes a few
+hundred passes, behind a projection more, where it begins with three times the units and leaves out
+those that do least:
 
 - penalty: mu |excess|^2 / 2 for four mu, each with the best of three rates by its own objective;
 - Lagrangian: cooper-optim's augmented Lagrangian (3 rates, 2 penalties), the setting with the

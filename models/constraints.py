@@ -2,10 +2,12 @@
 
 Scores are affine in the weights of the last layer, so that its fit is convex and exact; the
 features that it sees are those of the forward pass, and so the network itself meets what it meets.
-All weights are trained before by multipliers around quasi-Newton steps, with more units for a
-while: networks with squares on their weights have fewer bad minima the wider they are, and with
-one hidden layer of ReLU and units enough the problem is equivalent to a convex one (Pilanci and
-Ergen, Neural Networks are Convex Regularizers, 2020).
+All weights are trained before by multipliers around quasi-Newton steps: a few, since more of them
+fit the training rows alone. Behind a projection, where there are no limits, they have more units
+for a while: networks with squares on their weights have fewer bad minima the wider they are, and
+with one hidden layer of ReLU and units enough the problem is equivalent to a convex one (Pilanci
+and Ergen, Neural Networks are Convex Regularizers, 2020). Under limits that lowers the objective,
+and not the loss of other rows.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,9 +50,10 @@ from .trace import Ending, Step, Steps
 
 Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 
-ROUNDS = 50  # of the multipliers
+_FREE_ROUNDS, _FREE_STEPS = 50, 30  # of the multipliers, of L-BFGS in each: without limits
+_ROUNDS, _FEWEST, _MOST = 7, 10, 60  # with limits: rounds, and least and most steps in each
+_ROWS = 24_000  # that a round passes between these, so that a fit costs at most thrice a free one
 _WIDEST, _WIDE, _NARROWING = 3.0, 3, 10  # times the units, in so many rounds, then in fewer
-_STEPS, _FREE_STEPS = 100, 30  # of L-BFGS in a round, and where there are no limits
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
@@ -175,12 +179,11 @@ class AugmentedLagrangian:
     by L-BFGS; then y is mu (a - P(a)) (Hestenes, 1969; Powell, 1969; Rockafellar, 1973, for
     inequalities). mu rises where a round has left too much. Rows of A have norm 1, so that one mu
     suits a mean of many scores and a difference of two. Inequalities are held with a little room,
-    in which the exact fit of the last layer begins. Only weights with a smooth penalty move. Where
-    there are no limits, as behind a projection, rounds are short.
+    in which the exact fit of the last layer begins. Only weights with a smooth penalty move.
 
-    The first rounds have three times the hidden units where they can (see `Widths`), the next ones
-    fewer and fewer, until the network has its own. It ends in lower minima than one that never had
-    more, and these depend less on the start.
+    Where there are no limits, as behind a projection, the first rounds have three times the hidden
+    units where they can (see `Widths`), the next ones fewer and fewer, until the network has its
+    own. It ends in lower minima than one that never had more, and these depend less on the start.
     """
 
     def __init__(
@@ -205,13 +208,20 @@ class AugmentedLagrangian:
         self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
         self._widths, self._generator = Widths(self._structure), generator
-        self._steps = _FREE_STEPS if limits is None else _STEPS
-        scores = blocks.values[term.label].numel()
+        samples, scores = len(blocks.values[term.label]), blocks.values[term.label].numel()
+        self.rounds, self._steps = _FREE_ROUNDS, _FREE_STEPS
+        if limits is not None:
+            self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
         normed = (stacked([], scores) if limits is None else limits).normed()
         self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
         room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
         self._ends = normed.lower + room, normed.upper - room
         self._prices = np.zeros(len(room))
+        y = self._values[term.label]
+        weights = row_weights(self._values, y)
+        self._weighed = term.weight * (y.new_ones(len(y)) if weights is None else weights)
+        potential = term.pinned.divergence.potential_value(y)
+        self._constant = float((self._weighed * potential).sum())
         self._mu = term.weight * (term.pinned.divergence.smoothness or 1.0)
 
     @property
@@ -229,8 +239,8 @@ class AugmentedLagrangian:
         if not self._moving:
             return Ending.CONVERGED
         _, before = self._reached()
-        last, factors = math.inf, self._factors()
-        for number in range(ROUNDS):
+        last, factors = math.inf, self._factors
+        for number in range(self.rounds):
             wide = number < len(factors)
             if number == 0 and wide:
                 self._stacked = self._widths.more(self._stacked, factors[0], self._generator)
@@ -260,12 +270,16 @@ class AugmentedLagrangian:
             last = off
         return Ending.BUDGET
 
+    @cached_property
     def _factors(self) -> list[float]:
-        """Return how many times its own units the network has in each of the first rounds."""
+        """How many times its own units the network has in each of the first rounds."""
         fewer = [_WIDEST ** (1 - n / _NARROWING) for n in range(1, _NARROWING)]
-        return [*(_WIDEST,) * _WIDE, *fewer] if self._widths else []
+        wide = self._widths and not len(self._prices)
+        return [*(_WIDEST,) * _WIDE, *fewer] if wide else []
 
     def _fewer(self, factor: float) -> Stacked:
+        if not self._factors:
+            return self._stacked
         return self._widths.fewer(self._stacked, self._passed(self._stacked), factor)
 
     def _passed(self, stacked: Mapping[Parameter, Tensor]) -> Values:
@@ -282,11 +296,8 @@ class AugmentedLagrangian:
     def _objective(self, u: Tensor, passed: Values) -> tuple[float, Tensor]:
         """Return the loss with the penalties, and the gradient of the loss in the scores."""
         divergence, y = self._term.pinned.divergence, passed[self._term.label]
-        weights = row_weights(passed, y)
-        weights = u.new_ones(len(u)) if weights is None else weights
-        weighed = self._term.weight * weights
-        loss = float((weighed * divergence.values(y, u)).sum())
-        slope = weighed.unsqueeze(-1) * (divergence.link_gradient(u) - y)
+        loss = self._constant + float((self._weighed * divergence.link_values(u, y)).sum())
+        slope = self._weighed.unsqueeze(-1) * (divergence.link_gradient(u) - y)
         return loss + self._structure.penalty(passed), slope
 
     def _minimize(self) -> int:

@@ -27,7 +27,6 @@ from liftednet.sets.polyhedron import Limits
 from .block import Structure
 from .checkpoint import Checkpoint, Keeper
 from .constraints import (
-    ROUNDS,
     AugmentedLagrangian,
     ConstraintReport,
     HeldScores,
@@ -351,7 +350,7 @@ class Lifted(Online):
 
         run(
             fitted.trace, moves.take_steps(fitted.trace.n_iter), {}, keep,
-            keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + ROUNDS,
+            keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + moves.rounds,
             progress=progress, on_step=on_step,
         )  # fmt: skip
 

@@ -3,8 +3,9 @@
 The scores X W + b are affine in the weights, so that the whole is one smooth convex problem in
 (inputs + 1) outputs unknowns, however many samples there are: equalities are eliminated, and
 limits held by slacks (Mehrotra, 1992; Boyd and Vandenberghe, Convex Optimization, 2004, section
-11.7). It begins at the fit without constraints, and looks at the limits that weights pass: those
-are few, and more are taken in as long as the weights pass more.
+11.7). Where limits are few it begins at once with all of them. Where they are many it begins at the
+fit without constraints, and looks at the limits that weights pass: those are few, and more are
+taken in as long as the weights pass more.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
         started = time.perf_counter()
         smooth = _Smooth(problem)
         try:
-            x, y, steps = _solved(smooth, smooth.unconstrained(start))
+            x, y, steps = _solved(smooth, smooth.begun(start))
         except SolverError as error:
             raise SolverError(_unmet(smooth)) from error
         value, prices = smooth.weights(x), problem.split(y)
@@ -125,8 +126,16 @@ class _Smooth:
         self.offset = offset.to(self.inputs)
         self.limits = problem.limits.moved(self.offset.cpu().numpy())  # on X W + b
 
-    def unconstrained(self, start: Weights | None) -> Tensor:
-        """Return the minimizer without constraints, from a start where there is one."""
+    @property
+    def few(self) -> bool:
+        """Whether all limits fit into one run."""
+        equal = self.limits.sides[0]
+        return len(equal) - int(equal.sum()) <= _MOST
+
+    def begun(self, start: Weights | None) -> Tensor:
+        """Return a start, or the minimizer without constraints, which passes few of many limits."""
+        if start is not None and self.few and not self.fit.quadratic:
+            return self.design.joined(start).reshape(-1)
         plain: Solver[Any, Any, Any] = Ridge() if self.fit.quadratic else GeneralizedLinear()
         found = plain.solve(self.fit, start, plain.prepare(self.fit))
         return self.design.joined(found.value).reshape(-1)
@@ -198,24 +207,24 @@ def _solved(smooth: _Smooth, x: Tensor) -> tuple[Tensor, Array, int]:
     """Return x, the prices of all limits, and the steps taken."""
     limits, equal = smooth.limits, smooth.limits.sides[0]
     found, taken = np.zeros(len(equal)), np.zeros(len(equal), dtype=bool)
-    if len(equal) - equal.sum() <= _MOST:
+    if smooth.few:
         taken = ~equal
     room = _Room(smooth.rows(equal), torch.from_numpy(limits.upper[equal]).to(x), x)
-    x, steps, run = room.origin, 0, None
+    x, steps = room.origin, 0
+    run: _Run | None = None
     for _ in range(_ROUNDS):
         u = smooth.products(x).cpu().numpy()
         excess = limits.excess(u)
         excess[equal | (taken if run else False)] = 0.0
         passed = excess > _PASSED * max(1.0, float(np.abs(u).max()))
-        if not passed.any() and (run or not equal.any()):
+        if run and not passed.any():
             break
         taken[np.argsort(-excess)[: min(_MOST, int(passed.sum()))]] = True
         run = _Run(smooth, room, taken)
         x, y, more = run.end(x)
         found[taken], steps = y.cpu().numpy(), steps + more
-    rest = smooth.gradient(x)
-    if run:
-        rest = rest + run.rows.T @ torch.from_numpy(found[taken]).to(x)
+    assert run is not None  # there is one in the first round
+    rest = smooth.gradient(x) + run.rows.T @ torch.from_numpy(found[taken]).to(x)
     found[equal] = room.prices(rest).cpu().numpy()
     return x, found, steps
 

@@ -182,6 +182,8 @@ def refuse_contradictions(constraints: Sequence[Constraint], samples: int, outpu
     if not linear:
         return
     given = stacked([limits for _, limits in linear], samples * outputs)
+    if not given.excess(np.zeros((samples, outputs))).any():
+        return  # scores of zero meet them, as they do most means and differences
     excess = least_excess(given.matrix, given.lower, given.upper)
     if excess is None:
         return
