@@ -152,8 +152,9 @@ class Posterior:
     def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Tensor:
         """Return class probabilities, averaged over the weights that the data leave open.
 
-        Over pre-activations from N(u, J H^-1 J') of all classes together, by fixed points of that
-        distribution. (samples, outputs).
+        Over pre-activations from N(u, c J H^-1 J') of all classes together, by fixed points of that
+        distribution, with the share c of the covariance that makes classes of samples that are left
+        out most likely (`share_of`). (samples, outputs).
 
         Raises:
             DataError: X cannot be used, or the loss gives no probabilities.
@@ -164,7 +165,7 @@ class Posterior:
             raise DataError(f"{self._term.loss.name} gives no probabilities; call predict.")
         data, activate = self.model._unlabeled(X, lengths), self._term.pinned.activate
         found = [
-            averaged(activate, outputs, covariances)
+            averaged(activate, outputs, self.laplace.share * covariances)
             for outputs, covariances in self.laplace.outputs(self._forward(data))
         ]
         return self._by_sample(torch.cat(found), data)
@@ -218,8 +219,11 @@ class Posterior:
         if self._term.loss.probabilistic:
             raise DataError(f"{self._term.loss.name} leaves no residuals, which are of squares.")
         data = self.model._on_data()
-        found = self.laplace.left_out(self._forward(data))
-        return self._by_sample(found, data) * self._scale
+        forward = self._forward(data)
+        (target,) = forward.targets
+        means = torch.cat([mean for mean, _ in self.laplace.left_out(forward)])
+        left = target.values - means.reshape_as(target.values)
+        return self._by_sample(left, data) * self._scale
 
     @property
     def _term(self) -> Term:
@@ -288,6 +292,13 @@ def posterior(model: Any) -> Posterior:
         lifted._fit = fitted
     assert fitted.laplace is not None  # made just now
     return Posterior(copy(lifted), fitted.laplace)
+
+
+def has_evidence(model: Lifted) -> bool:
+    """Say whether a model has been fitted with rho by the evidence, or was saved after it."""
+    fitted = model._known
+    by_evidence = isinstance(fitted.method, GaussNewton) and fitted.method.evidence
+    return fitted.laplace is not None or by_evidence
 
 
 def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:

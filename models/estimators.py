@@ -25,7 +25,7 @@ from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
 from .builders import LiftedMLP, LiftedRNN
-from .error_bars import posterior
+from .error_bars import has_evidence, posterior
 from .fingerprint import described_network
 from .lifted import Lifted
 from .methods import Method, with_numbers
@@ -292,6 +292,12 @@ class _Feedforward(_Estimator):
         return found
 
     @property
+    def log_evidence_(self) -> float:
+        """The log evidence, log p(y) in units of y: of two fits the larger is better."""
+        self._require_fitted()
+        return posterior(self).log_evidence
+
+    @property
     def _finite(self) -> bool | str:
         return "allow-nan" if self.missing else True
 
@@ -400,11 +406,18 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         return self._learn_part(X, target, len(self.classes_), weights)
 
     def predict_proba(self, X: Any) -> Rows:
-        """Return probabilities by the feedforward rule, (samples, classes)."""
-        return self._forward(self._checked(X))
+        """Return probabilities, (samples, classes).
+
+        By the feedforward rule; after a fit by the evidence averaged over the weights that the
+        data leave open, see `Posterior.predict_proba`.
+        """
+        X = self._checked(X)
+        if has_evidence(self.model_):
+            return posterior(self).predict_proba(X).cpu().numpy()
+        return self._forward(X)
 
     def predict(self, X: Any) -> Rows:
-        """Return labels by the feedforward rule, (samples,)."""
+        """Return the most probable labels, (samples,)."""
         chances = self.predict_proba(X)
         found: Rows = self.classes_[chances.argmax(1)]
         return found
@@ -536,12 +549,6 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         generator = torch.Generator().manual_seed(seed)
         drawn = posterior(self).sample(X, n_samples, generator).movedim(0, -1).cpu().numpy()
         return drawn[:, 0] if self._one else drawn
-
-    @property
-    def log_evidence_(self) -> float:
-        """The log evidence, log p(y) in units of y: of two fits the larger is better."""
-        self._require_fitted()
-        return posterior(self).log_evidence
 
     def _shaped(self, outputs: Rows) -> Rows:
         """Return (samples, outputs) in the shape of y."""

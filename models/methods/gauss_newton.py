@@ -25,7 +25,6 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, Timeline
-from liftednet.losses import SquaredError
 from liftednet.network import weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
@@ -64,7 +63,8 @@ class GaussNewton:
             outputs where these are fewer), or None to choose.
         evidence: whether the rho of every layer is chosen by the evidence of the data (see
             `Evidence`), from the given one on: it rises where targets are noisy, and falls where
-            they are not. It takes a dense matrix, a squared loss, and no tolerance: it ends at the
+            they are not. It takes a dense matrix, losses of one kind (squares, or probabilities,
+            such as those of CrossEntropy), and no tolerance: it ends at the
             largest evidence, whose rho stand in `model.structure.penalties`. Objectives along the
             way are each of their own rho. Weights without a square begin with rho = 0.1.
 
@@ -123,12 +123,13 @@ class GaussNewton:
                 f"evidence=True takes the determinant of a matrix of all weights, which are at "
                 f"most {MOST_WEIGHTS:,}; this network has {weights:,}."
             )
+        kinds = {term.loss.equivariant for term in structure.network.terms}
+        if self.evidence and len(kinds) > 1:
+            raise DeclarationError(
+                "evidence=True is for losses of one kind: squares, whose noise it finds, or "
+                "probabilities, whose noise is in them; this network has both."
+            )
         for term in structure.network.terms:
-            if self.evidence and not isinstance(term.loss, SquaredError):
-                raise DeclarationError(
-                    "evidence=True is for noise of one unknown variance, that is for the loss "
-                    f"SquaredError(); got {term.loss!r}."
-                )
             if term.state is not None or term.pinned.divergence.smoothness is None:
                 raise DeclarationError(
                     "method 'gauss-newton' needs a smooth loss on the last pre-activation; "
@@ -235,6 +236,8 @@ def suits_together(structure: Structure, samples: float) -> bool:
     fewer, more = sorted((answers, weights))
     most = _MOST_WORK if has_ends(structure) else _LITTLE_WORK
     if fewer * fewer * (answers + weights) > most or more > MOST_WEIGHTS:
+        return False
+    if not all(term.loss.equivariant for term in network.terms):
         return False
     if any(x.incomplete or x.sequence for x in network.inputs) or not _by_layers(structure):
         return False

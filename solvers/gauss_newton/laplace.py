@@ -9,6 +9,7 @@ at draws of w' errors are far larger, as the curvature H is that of the lineariz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -17,11 +18,13 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from .covariance import Covariance
-from .equations import NormalEquations, output_jacobians, parts_of
+from .equations import NormalEquations, hessians, output_jacobians, parts_of
 from .evidence import evidence, precision_of, prior_of
 from .objective import Forward
 from .steps import direct
 
+_SHARES = (0.0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+_ROWS = 1000  # by which one of them is chosen
 _ROUNDS = 4  # of the noise of several outputs, from that of their residuals on
 _POINTS = 256  # of half a normal distribution, by which outputs are averaged
 _EDGE = 1e-9  # of the unit interval, beyond which a point is as good as infinite
@@ -39,6 +42,7 @@ class Laplace:
         noise: variance of the targets of squares around the outputs, (outputs,); none of others.
         degrees: of freedom by which the noise is known; infinite of others.
         logarithm: log p(targets); -inf where weights have no rho.
+        share: of H^-1 that probabilities are averaged over, see `share_of`.
     """
 
     point: Tensor
@@ -47,6 +51,7 @@ class Laplace:
     noise: Tensor
     degrees: float
     logarithm: float
+    share: float = 1.0
 
     def outputs(self, forward: Forward) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield outputs and their covariances by the weights, some samples after others.
@@ -71,23 +76,32 @@ class Laplace:
             found.append(outputs + (rows @ moves.T).movedim(-1, 0))
         return torch.cat(found, 1)
 
-    def left_out(self, forward: Forward) -> Tensor:
-        """Return what is left of every target by the weights without its sample.
+    def left_out(self, forward: Forward) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield outputs and covariances by the weights without the sample itself.
 
-        (I - J H^-1 J' B)^-1 r with the rows J, B of the sample: exact for a linear network, and a
-        squared loss, whose rho are held. (samples, rows, outputs).
+        Without its part of H the covariance V = J H^-1 J' of a sample's outputs is V (I - B V)^-1,
+        and one Newton step without its gradient g moves the outputs u to u + V (I - B V)^-1 g:
+        exact for a linear network, and a squared loss, whose rho are held. (samples, outputs),
+        (samples, outputs, outputs), those of all rows of a sequence together.
         """
-        found = []
         for part in parts_of(forward, len(self.point)):
             (outputs,), (rows,) = output_jacobians(part, self.point)
-            (target,) = part.targets
-            images = self.covariance.image(rows).flatten(1, 2)
-            counted = target.curved(outputs)(self.scale / self.noise.expand_as(outputs))
-            system = torch.eye(images.shape[1], dtype=torch.float64, device=outputs.device)
-            system = system - images @ images.mT * counted.flatten(1, 2)[:, None]
-            left = (target.values - outputs).flatten(1, 2)
-            found.append(torch.linalg.solve(system, left).reshape_as(outputs))
-        return torch.cat(found)
+            target = replace(part.targets[0], precision=self._precision)
+            images, wide = self.covariance.image(rows).flatten(1, 2), outputs.flatten(1, 2)
+            covariance = images @ images.mT
+            curved = hessians(target.curved(outputs), outputs)
+            if outputs.shape[1] > 1:  # rows are apart
+                curved = torch.stack([torch.block_diag(*one) for one in curved])
+            else:
+                curved = curved[:, 0]
+            units = torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
+            wider = torch.linalg.solve(units - curved @ covariance, covariance, left=False)
+            slopes = target.slopes(outputs)[0].flatten(1, 2).unsqueeze(-1)
+            yield wide + (wider @ slopes)[..., 0], self.scale * wider
+
+    @property
+    def _precision(self) -> Tensor | None:
+        return self.scale / self.noise if bool(self.noise.any()) else None
 
 
 def laplace(forward: Forward, point: Tensor) -> Laplace | None:
@@ -103,7 +117,9 @@ def laplace(forward: Forward, point: Tensor) -> Laplace | None:
         if found is None or (precision := found[1]) is None:
             break
         forward = replace(forward, targets=(replace(target, precision=precision),))
-    return None if found is None else found[0]
+    if found is None or forward.squared:
+        return None if found is None else found[0]
+    return replace(found[0], share=share_of(found[0], forward))
 
 
 def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] | None:
@@ -123,6 +139,39 @@ def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] |
     return found, precision_of(forward, model)
 
 
+def share_of(found: Laplace, forward: Forward) -> float:
+    """Return the share of the covariance with which samples that are left out are most likely.
+
+    A posterior of weights that tell classes apart is skew: logits may be larger, not smaller. Its
+    Gaussian is as wide to both sides, and averages over it flatten what is certain; how wide it
+    should be is told by log p(y_i | others) at `left_out`. Of a thousand samples at most.
+
+    Args:
+        found: with all of its covariance.
+        forward: with one loss that is a probability.
+    """
+    few = slice(None, None, max(1, -(-forward.samples // _ROWS)))
+    some = replace(
+        forward,
+        data=tuple(part[few] for part in forward.data),
+        targets=tuple(target.take(few) for target in forward.targets),
+    )
+    (target,) = some.targets
+    rows, outputs = target.values.shape[1:]
+    weights = (target.weight * target.counted[..., None]).double().flatten()
+    scores = found.point.new_zeros(len(_SHARES))
+    means, covariances = (torch.cat(x) for x in zip(*found.left_out(some), strict=True))
+    each = covariances.unflatten(1, (rows, outputs)).unflatten(3, (rows, outputs))
+    blocks = each.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)
+    values = target.values.flatten(0, 1).unsqueeze(1)
+    for part, center, moves in _around(means.reshape(-1, outputs), blocks):
+        for number, share in enumerate(_SHARES):
+            far = target.divergence.values(values[part], center + share**0.5 * moves)
+            likely = torch.logsumexp(-far, 1) - math.log(moves.shape[1])
+            scores[number] += weights[part] @ likely
+    return _SHARES[int(scores.argmax())]
+
+
 def averaged(activate: Callable[[Tensor], Tensor], mean: Tensor, covariance: Tensor) -> Tensor:
     """Return the mean of activate(u) over u from N(mean, covariance), (..., outputs).
 
@@ -136,14 +185,22 @@ def averaged(activate: Callable[[Tensor], Tensor], mean: Tensor, covariance: Ten
         mean: (..., outputs).
         covariance: (..., outputs, outputs).
     """
+    found = [
+        activate(center + moves).mean(1)
+        for _, center, moves in _around(mean.flatten(0, -2), covariance.flatten(0, -3))
+    ]
+    return torch.cat(found).reshape_as(mean)
+
+
+def _around(mean: Tensor, covariance: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield rows, their means (rows, 1, outputs), and the moves to points around them."""
     outputs = mean.shape[-1]
     uniform = SobolEngine(outputs, scramble=True, seed=0).draw(_POINTS, dtype=torch.float64)
-    normal = torch.special.ndtri(uniform.clamp(_EDGE, 1 - _EDGE)).to(mean.device)
-    values, vectors = torch.linalg.eigh(covariance.flatten(0, -3))
-    roots = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
-    size, found = max(1, _BYTES // (16 * _POINTS * outputs)), []
-    for center, root in zip(mean.flatten(0, -2).split(size), roots.split(size), strict=True):
-        moves = normal @ root.mT  # (rows, points, outputs)
-        center = center.unsqueeze(-2)
-        found.append((activate(center + moves) + activate(center - moves)).mean(1) / 2)
-    return torch.cat(found).reshape_as(mean)
+    half = torch.special.ndtri(uniform.clamp(_EDGE, 1 - _EDGE)).to(mean)
+    normal = torch.cat([half, -half])
+    size = max(1, _BYTES // (8 * normal.numel()))
+    for first in range(0, len(mean), size):
+        part = slice(first, first + size)
+        values, vectors = torch.linalg.eigh(covariance[part])
+        roots = vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
+        yield part, mean[part].unsqueeze(1), normal @ roots.mT

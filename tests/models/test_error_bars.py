@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 from scipy.stats import binom
+from sklearn.datasets import load_iris
 from sklearn.linear_model import BayesianRidge
+from sklearn.metrics import log_loss
+from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from liftednet import LiftedRegressor, Network, lift, posterior
+from liftednet import LiftedClassifier, LiftedRegressor, Network, lift, posterior
 from liftednet.activations import Tanh
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
-from liftednet.losses import SquaredError
+from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
 from liftednet.penalties import SquaredFrobenius
 
@@ -178,6 +182,61 @@ def test_a_recurrent_network_has_error_bars_at_every_step() -> None:
     torch.testing.assert_close(found.mean, model.predict(x))
     left = posterior(model).leave_one_out()
     assert bool((left.square().sum() > (y - found.mean).square().sum()).all())
+
+
+def test_the_evidence_of_two_classes_is_that_of_an_integral() -> None:
+    """One weight of a logistic regression: its likelihood and prior, integrated."""
+    x = torch.linspace(-2, 2, 40, dtype=torch.float64)[:, None]
+    y = (x[:, 0] + torch.cos(7 * x[:, 0]) > 0).double()[:, None]
+    options: dict[str, Any] = {"bias": False, "standardize": False, "method": BY_EVIDENCE}
+    model = LiftedMLP((1, 1), loss=BinaryCrossEntropy(), **options).fit(x, y)
+    (penalty,) = model.structure.penalties.values()
+    weights = np.linspace(-10, 10, 2_001)
+
+    def logarithm(rho: float) -> float:
+        u = x.numpy() * weights
+        likelihood = (y.numpy() * u - np.logaddexp(0, u)).sum(0)
+        prior = np.log(rho / np.pi) / 2 - rho * weights**2
+        return float(logsumexp(likelihood + prior) + np.log(weights[1] - weights[0]))
+
+    rho, found = penalty.curvature / 2, posterior(model)
+    assert found.log_evidence == pytest.approx(logarithm(rho), abs=0.1)
+    best = max(np.geomspace(rho / 100, 100 * rho, 81), key=logarithm)
+    assert best / 1.5 < rho < 1.5 * best
+    unseen = np.array([0.1, 1.0])
+    u = x.numpy() * weights
+    density = np.exp((y.numpy() * u - np.logaddexp(0, u)).sum(0) - rho * weights**2)
+    right = (density / (1 + np.exp(-unseen[:, None] * weights))).sum(1) / density.sum()
+    chances = found.predict_proba(torch.from_numpy(unseen)[:, None])[:, 0]
+    np.testing.assert_allclose(chances, right, atol=0.02)
+
+
+def test_probabilities_of_classes_that_lie_apart_are_not_flattened() -> None:
+    X, y = load_iris(return_X_y=True)
+    kept, unseen, right, answers = train_test_split(X, y, stratify=y, random_state=0)
+    model = LiftedClassifier((10,), "tanh", method=BY_EVIDENCE, random_state=0).fit(kept, right)
+    chances = model.predict_proba(unseen)
+    np.testing.assert_allclose(chances.sum(1), 1)
+    np.testing.assert_array_equal(model.predict(unseen), chances.argmax(1))
+    plain = model.model_.forward(unseen).numpy()
+    assert log_loss(answers, chances) < log_loss(answers, plain) + 0.02
+    assert posterior(model).laplace.share < 1
+    assert model.log_evidence_ < 0
+    with pytest.raises(DataError, match="call predict_proba"):
+        posterior(model).predict(unseen)
+    with pytest.raises(DataError, match="no residuals"):
+        posterior(model).leave_one_out()
+    drawn = posterior(model).sample(unseen, 5)
+    torch.testing.assert_close(drawn.sum(-1), torch.ones(5, len(unseen), dtype=torch.float64))
+
+
+def test_noise_in_labels_is_not_followed() -> None:
+    """Without anything to learn, chances are those of the classes, as the entropy is the least."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(300, 4)), generator.integers(0, 2, 300)
+    model = LiftedClassifier((10,), "tanh", method=BY_EVIDENCE, random_state=0)
+    unseen, answers = generator.normal(size=(500, 4)), generator.integers(0, 2, 500)
+    assert log_loss(answers, model.fit(x, y).predict_proba(unseen)) < math.log(2) + 0.05
 
 
 def test_functions_and_answers_are_drawn() -> None:

@@ -11,11 +11,12 @@ from sklearn.linear_model import BayesianRidge
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from liftednet import LiftedRegressor, certify
+from liftednet import LiftedRegressor, Network, certify
 from liftednet.activations import Identity, Tanh
 from liftednet.divergences import tight
 from liftednet.errors import DeclarationError
-from liftednet.losses import CrossEntropy, SquaredError
+from liftednet.layers import dense
+from liftednet.losses import CrossEntropy, Quantile, SquaredError
 from liftednet.models import Ending, GaussNewton, Lifted, LiftedMLP, input_convex
 from liftednet.penalties import SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations, OutputEquations
@@ -109,8 +110,14 @@ def test_steps_by_evidence_go_on_where_they_were_killed(tmp_path: Any, last: int
 def test_what_has_no_evidence_is_refused() -> None:
     with pytest.raises(DeclarationError, match="needs the determinant"):
         GaussNewton(form="products", evidence=True)
-    with pytest.raises(DeclarationError, match="the loss SquaredError"):
-        LiftedMLP((2, 3, 2), Tanh(), CrossEntropy(), method=GaussNewton(evidence=True))
+    network = Network()
+    x = network.input(2)
+    network.loss(CrossEntropy(), dense(x, 2))
+    network.loss(SquaredError(), dense(x, 1))
+    with pytest.raises(DeclarationError, match="losses of one kind"):
+        Lifted(network, method=GaussNewton(evidence=True))
+    with pytest.raises(DeclarationError, match="a smooth loss on the last pre-activation"):
+        LiftedMLP((2, 3, 1), Tanh(), Quantile(), method=GaussNewton(evidence=True))
 
 
 def test_a_network_whose_matrix_has_no_room_is_refused_before_training() -> None:

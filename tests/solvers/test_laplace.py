@@ -107,10 +107,13 @@ def test_what_a_row_is_off_by_without_it_is_what_fits_without_it_leave(twice: bo
     forward = linear(x, y, weight)
     found = laplace(forward, solved(x[copies], y[copies])[:, 0])
     assert found is not None
-    left = found.left_out(forward)[:, 0]
+    ((without, wider),) = found.left_out(forward)
     for row in (0, 4, 19):
         others = [number for number in copies if number != row]
-        torch.testing.assert_close(left[row], y[row] - x[row] @ solved(x[others], y[others]))
+        torch.testing.assert_close(without[row], x[row] @ solved(x[others], y[others]))
+        system = x[others].T @ x[others] + 2 * RHO * torch.eye(3, dtype=torch.float64)
+        width = found.scale * x[row] @ torch.linalg.inv(system) @ x[row]
+        torch.testing.assert_close(wider[row, 0, 0], width)
 
 
 def test_a_row_of_weight_two_counts_as_two() -> None:
