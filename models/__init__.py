@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from .estimators import LiftedRegressor as LiftedRegressor
     from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
     from .programs import CvxpyNetwork as CvxpyNetwork
+    from .programs import Optimum as Optimum
+    from .programs import optimize as optimize
     from .programs import to_cvxpy as to_cvxpy
 
 _LATER = {
@@ -37,10 +39,12 @@ _LATER = {
     "LiftedClassifier": "estimators",
     "LiftedRegressor": "estimators",
     "LiftedSequenceClassifier": "estimators",
+    "Optimum": "programs",
     "Posterior": "error_bars",
     "Prediction": "error_bars",
     "certify": "certificate",
     "posterior": "error_bars",
+    "optimize": "programs",
     "to_cvxpy": "programs",
 }
 
@@ -60,12 +64,14 @@ __all__ = [
     "LiftedSequenceClassifier",
     "Minibatch",
     "Network",
+    "Optimum",
     "Posterior",
     "Prediction",
     "Step",
     "Trace",
     "certify",
     "input_convex",
+    "optimize",
     "posterior",
     "to_cvxpy",
 ]

@@ -161,7 +161,7 @@ def branch_and_bound(
     gap: float,
     absolute: float = 0.0,
     seconds: float = math.inf,
-    start: Array | None = None,
+    start: tuple[Array, Array] | None = None,
     told: Told | None = None,
 ) -> Bounded:
     """Return the least <c, z>, by branch and bound until a gap or a time is reached.
@@ -172,7 +172,7 @@ def branch_and_bound(
         gap: (value - bound) / |value| that is enough.
         absolute: value - bound that is enough.
         seconds: of the solver.
-        start: a point to begin with, (columns,), where one is known.
+        start: columns and their values, with which HiGHS tries to begin.
         told: called with the best value, the bound and the number of nodes, now and then.
     """
     library, solver = highs(), _model(program, cost, True)
@@ -181,18 +181,20 @@ def branch_and_bound(
         "mip_feasibility_tolerance": _FEASIBLE, "primal_feasibility_tolerance": _FEASIBLE,
     }.items():  # fmt: skip
         solver.setOptionValue(name, option)
-    if start is not None:
-        given = library.HighsSolution()
-        given.col_value = start.tolist()
-        given.row_value = (program.rows @ start).tolist()
-        solver.setSolution(given)
+    if start is not None and len(start[0]):
+        places, values = start
+        solver.setSolution(len(places), places.astype(np.int32), values)
     if told is not None:
         solver.cbMipLogging.subscribe(lambda event: told(*_told(event.data_out)))
     solver.run()
-    info, status = solver.getInfo(), solver.getModelStatus()
-    kinds = library.HighsModelStatus
+    kinds, status = library.HighsModelStatus, solver.getModelStatus()
+    if status == kinds.kUnboundedOrInfeasible:  # presolve does not ask which
+        solver.setOptionValue("presolve", "off")
+        solver.run()
+        status = solver.getModelStatus()
+    info = solver.getInfo()
     nodes = max(int(info.mip_node_count), 0)
-    if status in (kinds.kInfeasible, kinds.kUnboundedOrInfeasible):
+    if status == kinds.kInfeasible:
         return Bounded(None, math.inf, math.inf, "infeasible", nodes)
     if status == kinds.kUnbounded:
         return Bounded(None, -math.inf, -math.inf, "unbounded", nodes)

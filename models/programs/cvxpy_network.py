@@ -51,26 +51,26 @@ class Graph:
         self.free = cp.Variable(len(self._free), bounds=ends) if len(self._free) else None
         self.whole = cp.Variable(len(self._whole), boolean=True) if len(self._whole) else None
 
-    def of(self, matrix: Any, offset: Any = 0.0) -> Expression:
-        """Return M z + c."""
+    def of(self, matrix: Any, offset: Any = 0.0, whole: Any = None) -> Expression:
+        """Return M z + c, with numbers in the place of the whole ones where they are given."""
         inputs = self.relaxation.composition.inputs
         columns = matrix.tocsc()
         found: Expression = columns[:, :inputs] @ self.x + offset
         if self.free is not None:
             found = found + columns[:, self._free] @ self.free
         if self.whole is not None:
-            found = found + columns[:, self._whole] @ self.whole
+            found = found + columns[:, self._whole] @ (self.whole if whole is None else whole)
         return found
 
-    def constraints(self) -> list[Constraint]:
-        """Return the rows, the box, and what the outputs are."""
+    def constraints(self, whole: Any = None) -> list[Constraint]:
+        """Return the rows, the box, and what the outputs are; `whole` as in `of`."""
         program, inputs = self.relaxation.program, self.relaxation.composition.inputs
         found = [self.x >= program.lower[:inputs], self.x <= program.upper[:inputs]]
         for which, sign in ((np.isfinite(program.low), 1), (np.isfinite(program.high), -1)):
             if which.any():
                 ends = program.low if sign > 0 else program.high
-                found.append(sign * self.of(program.rows[which], -ends[which]) >= 0)
-        return [*found, self.y == self.of(*self.relaxation.output)]
+                found.append(sign * self.of(program.rows[which], -ends[which], whole) >= 0)
+        return [*found, self.y == self.of(*self.relaxation.output, whole)]
 
     def states(self) -> list[Expression]:
         """Return what each block gives."""

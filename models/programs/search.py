@@ -1,0 +1,254 @@
+"""A first answer: projected steps on the input of a network, from the best of many points.
+
+Points are drawn in the region of the inputs, {v : low <= G v <= high}: on rays from its center, or
+everywhere in a box. Steps go along the gradient, as wide as the region and shorter with every one;
+what leaves the region is drawn back towards the center, and comes to lie on its border.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from liftednet.curvature import Array
+from liftednet.lazy import cvxpy as cp
+from liftednet.lazy import sparse
+from liftednet.solvers.mixed_integer import Program, branch_and_bound
+
+from .cvxpy_network import Graph
+
+if TYPE_CHECKING:
+    from cvxpy.expressions.expression import Expression
+
+_DRAWN, _DRAWN_ONE_BY_ONE = 1024, 128  # where the objective is affine, and where it is not
+_KEPT = 16
+_STEPS = 40
+_FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
+_FARTHEST = 10.0  # along a ray that does not end
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """J v + c of the entries of some variables, one after another.
+
+    Attributes:
+        matrix: J, (entries, entries of the variables).
+        offset: c, (entries,).
+    """
+
+    matrix: Array
+    offset: Array
+
+
+def affine_in(expression: Any, variables: Sequence[Any]) -> Affine:
+    """Return an affine expression of CVXPY in variables, whose values become 0."""
+    for variable in expression.variables():
+        variable.save_value(np.zeros(variable.shape))
+    return linear_in(expression, variables)
+
+
+def linear_in(expression: Any, variables: Sequence[Any]) -> Affine:
+    """Return the derivatives of an expression, and its value, where its variables are."""
+    slopes, size = expression.grad, max(expression.size, 1)
+    parts = [
+        slopes[x].toarray().T
+        if sparse.issparse(slopes.get(x))
+        else np.broadcast_to(np.asarray(slopes.get(x, 0.0), dtype=float), (size, max(x.size, 1)))
+        for x in variables
+    ]
+    matrix = np.concatenate(parts, axis=1) if parts else np.zeros((size, 0))
+    return Affine(matrix, np.asarray(expression.value, dtype=float).flatten(order="F"))
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """{v : low <= G v <= high}, with a point inside it.
+
+    Attributes:
+        rows: G, (rows, entries).
+        low: (rows,).
+        high: (rows,).
+        center: as far from the border as a ball fits in.
+        box: whether G is the identity.
+    """
+
+    rows: Array
+    low: Array
+    high: Array
+    center: Array
+    box: bool
+
+    @property
+    def width(self) -> Array:
+        """The width along every entry of v, as far as single rows tell it, else 1, (entries,)."""
+        found = np.ones(len(self.center), dtype=np.float64)
+        for row, low, high in zip(self.rows, self.low, self.high, strict=True):
+            (which,) = np.nonzero(row)
+            if len(which) == 1 and np.isfinite(high - low):
+                found[which] = (high - low) / abs(row[which])
+        return found
+
+    def drawn(self, samples: int, generator: np.random.Generator) -> Array:
+        """Return points of the region, (samples, entries)."""
+        if self.box:
+            return generator.uniform(self.low, self.high, (samples, len(self.low)))
+        rays = generator.normal(size=(samples, len(self.center))) * self.width
+        far = self.inside(self.center + _FARTHEST * rays) - self.center
+        return self.center + generator.uniform(0, 1, (samples, 1)) ** (1 / far.shape[1]) * far
+
+    def inside(self, v: Array) -> Array:
+        """Return v where it is inside, else where the ray from the center to it leaves."""
+        if self.box:
+            return np.clip(v, self.low, self.high)
+        ray = v - self.center
+        along, start = ray @ self.rows.T, self.rows @ self.center
+        equal = self.high <= self.low
+        if equal.any():  # the nearest direction in which these rows stand still
+            held = self.rows[equal]
+            ray = ray - np.linalg.lstsq(held, (ray @ held.T).T, rcond=None)[0].T
+            along = ray @ self.rows.T
+        room = np.where(along > 0, self.high - start, start - self.low)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = np.where((np.abs(along) > 0) & ~equal, room / np.abs(along), np.inf)
+        found: Array = self.center + np.clip(ends.min(1, initial=1.0), 0, 1)[:, None] * ray
+        return found
+
+
+def region_of(
+    graphs: Sequence[Graph], variables: Sequence[Any], constraints: Sequence[Any]
+) -> Region | None:
+    """Return where x of all graphs is in its box and the linear constraints on it hold, or None."""
+    rows, low, high = [], [], []
+    for graph in graphs:
+        x, program = affine_in(graph.x, variables), graph.relaxation.program
+        rows.append(x.matrix)
+        low.append(program.lower[: len(x.offset)] - x.offset)
+        high.append(program.upper[: len(x.offset)] - x.offset)
+    known = {variable.id for variable in variables}
+    own = [one for variable in variables for one in variable.domain]
+    for one in (*constraints, *own):
+        inside = {variable.id for variable in one.variables()}
+        equal = isinstance(one, cp.constraints.Equality)
+        linear = equal or isinstance(one, cp.constraints.Inequality)
+        if linear and inside <= known and one.expr.is_affine():
+            left = affine_in(one.expr, variables)
+            rows.append(left.matrix)
+            low.append(-left.offset if equal else np.full(len(left.offset), -np.inf))
+            high.append(-left.offset)
+    matrix, lows, highs = np.concatenate(rows), np.concatenate(low), np.concatenate(high)
+    box = len(rows) == 1 and np.array_equal(matrix, np.eye(len(matrix)))
+    if box:
+        return Region(matrix, lows, highs, (lows + highs) / 2, True)
+    center = _center(matrix, lows, highs)
+    return None if center is None else Region(matrix, lows, highs, center, False)
+
+
+def _center(rows: Array, low: Array, high: Array) -> Array | None:
+    """Return the center of a ball that is as large as fits between rows that are not equal."""
+    lengths = np.where(high > low, np.linalg.norm(rows, axis=1), 0.0)[:, None]
+    entries = rows.shape[1]
+    above, below = np.hstack([rows, lengths]), np.hstack([rows, -lengths])
+    free = np.full(entries, np.inf)
+    program = Program(
+        sparse.csr_array(np.concatenate([above, below])),
+        np.concatenate([np.full(len(rows), -np.inf), low]),
+        np.concatenate([high, np.full(len(rows), np.inf)]),
+        np.append(-free, 0.0), np.append(free, 1e3), np.zeros(entries + 1, dtype=bool),
+    )  # fmt: skip
+    found = branch_and_bound(program, np.append(np.zeros(entries), -1.0), gap=0.0)
+    return None if found.z is None else found.z[:-1]
+
+
+@dataclass(eq=False)
+class Search:
+    """Steps over v, the variables in x, down an objective that is affine or convex.
+
+    Attributes:
+        graphs: of the samples.
+        variables: in x.
+        objective: to be minimized.
+        region: of v.
+    """
+
+    graphs: Sequence[Graph]
+    variables: Sequence[Any]
+    objective: Expression
+    region: Region
+
+    def __post_init__(self) -> None:
+        """Take the objective apart, where it is affine."""
+        self._x = [affine_in(graph.x, self.variables) for graph in self.graphs]
+        self._ends = np.cumsum([x.size for x in self.variables])[:-1]
+        outputs = [graph.y for graph in self.graphs]
+        self._seen = [*self.variables, *outputs]
+        self._affine = affine_in(self.objective, self._seen) if self.objective.is_affine() else None
+
+    def answers(self, v: Array) -> list[Array]:
+        """Return the outputs of all graphs, (points, outputs) each, at v (points, entries)."""
+        return [
+            graph.relaxation.composition.forward(v @ x.matrix.T + x.offset)
+            for graph, x in zip(self.graphs, self._x, strict=True)
+        ]
+
+    def assign(self, v: Array) -> None:
+        """Give v, and the outputs there, to the variables."""
+        for variable, value in zip(self.variables, np.split(v, self._ends), strict=True):
+            variable.save_value(value.reshape(variable.shape, order="F"))
+        for graph, y in zip(self.graphs, self.answers(v[None]), strict=True):
+            graph.y.save_value(y[0])
+
+    def values(self, v: Array) -> tuple[Array, Array]:
+        """Return the objective, (points,), and its derivatives in v and outputs as they stand."""
+        outputs = self.answers(v)
+        if self._affine is not None:
+            both = np.concatenate([v, *outputs], axis=1)
+            matrix, offset = self._affine.matrix, self._affine.offset
+            return both @ matrix[0] + offset[0], np.repeat(matrix, len(v), 0)
+        found = []
+        for point in v:
+            self.assign(point)
+            found.append(linear_in(self.objective, self._seen))
+        return np.array([x.offset[0] for x in found]), np.concatenate([x.matrix for x in found])
+
+    def gradients(self, v: Array, slopes: Array) -> Array:
+        """Return the gradients of the objective, (points, entries)."""
+        entries = v.shape[1]
+        found, first = slopes[:, :entries].copy(), entries
+        for graph, x in zip(self.graphs, self._x, strict=True):
+            outputs = graph.y.size
+            push = slopes[:, first : first + outputs]
+            at = v @ x.matrix.T + x.offset
+            found += graph.relaxation.composition.gradient(at, push) @ x.matrix
+            first += outputs
+        return found
+
+    def best(self, given: Sequence[Array], generator: np.random.Generator) -> Array:
+        """Return the ends of steps from the best of points that are given or drawn, best first."""
+        many = _DRAWN if self._affine is not None else _DRAWN_ONE_BY_ONE
+        drawn = self.region.drawn(many, generator)
+        v = np.concatenate([*(x[None] for x in given), self.region.center[None], drawn])
+        value, slopes = self.values(v)
+        order = np.argsort(value)[:_KEPT]
+        return self.descended(v[order], value[order], slopes[order])
+
+    def descended(self, v: Array, value: Array, slopes: Array, first: float = _FIRST) -> Array:
+        """Return the best points on the way of projected steps, the best first."""
+        kept, least = v.copy(), value.copy()
+        width = self.region.width
+        for length in np.geomspace(first, _LAST, _STEPS):
+            step = self.gradients(v, slopes) * width**2
+            size = np.abs(step / np.maximum(width, 1e-300)).max(1, keepdims=True)
+            v = self.region.inside(v - length * step / np.maximum(size, 1e-300))
+            value, slopes = self.values(v)
+            better = value < least
+            kept[better], least[better] = v[better], value[better]
+        return kept[np.argsort(least)]
+
+    def refined(self, v: Array) -> Array:
+        """Return the best point on the way of short steps from one, (entries,)."""
+        value, slopes = self.values(v[None])
+        found: Array = self.descended(v[None], value, slopes, 0.03)[0]
+        return found

@@ -1,0 +1,179 @@
+"""Proven optima: against CVXPY's own solution, grids and samples; and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from liftednet import (
+    DataError,
+    DeclarationError,
+    LiftedRegressor,
+    SolverError,
+    optimize,
+    to_cvxpy,
+)
+from liftednet.solvers.mixed_integer import Program, least
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(*sizes: int, activation: Any = None, seed: int = 0) -> Any:
+    """Return a network of drawn weights in float64."""
+    torch.manual_seed(seed)
+    parts: list[nn.Module] = []
+    for below, above in pairwise(sizes):
+        parts += [nn.Linear(below, above), activation or nn.ReLU()]
+    network = nn.Sequential(*parts[:-1]).double()
+    with torch.no_grad():
+        for one in network.parameters():
+            one.normal_(std=1.0 if one.ndim > 1 else 0.5)
+    return network
+
+
+def at(network, x) -> Any:
+    with torch.no_grad():
+        return network(torch.from_numpy(np.atleast_2d(x)))[0].numpy()
+
+
+def test_a_proven_maximum_is_attained_and_above_all_samples() -> None:
+    network = drawn(4, 12, 8, 1)
+    x: Any = cp.Variable(4)
+    stated = to_cvxpy(network, x, box=(-1, 1))
+    best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-6)
+    assert best.proven and best.gap <= 1e-6 and best.bound >= best.value - 1e-9 * abs(best.value)
+    assert at(network, x.value)[0] == pytest.approx(best.value, rel=1e-9)
+    assert stated.output.value[0] == pytest.approx(best.value, rel=1e-12)
+    assert at(network, best.x)[0] >= best.first[0] - 1e-9
+    samples = torch.from_numpy(RNG.uniform(-1, 1, (20_000, 4)))
+    with torch.no_grad():
+        assert float(network(samples).max()) <= best.bound
+    by_cvxpy = cp.Problem(cp.Maximize(stated.output[0]), stated.constraints)
+    assert by_cvxpy.solve(solver="HIGHS", mip_rel_gap=1e-8) == pytest.approx(best.value, rel=1e-5)
+
+
+def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
+    network = drawn(3, 8, 2, seed=1)
+    x: Any = cp.Variable(3)
+    slack: Any = cp.Variable(nonneg=True)
+    stated = to_cvxpy(network, x, box=(-1, 1))
+    limits = [cp.sum(x) == 0.3, stated.output[1] <= 0.2 + slack, cp.norm(x, 1) <= 1.5]
+    best = optimize(stated, cp.Maximize(stated.output[0] - 5 * slack), limits)
+    assert best.proven
+    assert all(np.max(one.violation()) < 1e-6 for one in limits)
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 41)] * 2), -1).reshape(-1, 2)
+    points = np.column_stack([grid, 0.3 - grid.sum(1)])
+    points = points[(np.abs(points).max(1) <= 1) & (np.abs(points).sum(1) <= 1.5)]
+    with torch.no_grad():
+        y = network(torch.from_numpy(points)).numpy()
+    reached = (y[:, 0] - 5 * np.maximum(y[:, 1] - 0.2, 0)).max()
+    assert reached <= best.value + 1e-6
+
+
+def test_a_target_is_matched_and_a_ball_is_kept() -> None:
+    network = drawn(3, 5, 2, seed=2)
+    x: Any = cp.Variable(3)
+    stated = to_cvxpy(network, x, box=(-1, 1))
+    wanted = at(network, [0.2, -0.1, 0.3]) + np.array([0.0, 0.5])
+    distance = cp.sum_squares(stated.output - wanted) + 0.1 * cp.sum_squares(x)
+    best = optimize(stated, cp.Minimize(distance), [cp.norm(x) <= 0.6], gap=3e-2)
+    assert best.proven and np.linalg.norm(x.value) <= 0.6 + 1e-6
+    points = RNG.normal(size=(20_000, 3))
+    points *= (
+        0.6 * RNG.uniform(size=(20_000, 1)) ** (1 / 3) / np.linalg.norm(points, axis=1)[:, None]
+    )
+    with torch.no_grad():
+        y = network(torch.from_numpy(points)).numpy()
+    values = ((y - wanted) ** 2).sum(1) + 0.1 * (points**2).sum(1)
+    assert best.bound <= best.value * (1 + 1e-9) <= values.min() * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU(), nn.Softplus()], ids=repr)
+def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
+    network = drawn(2, 5, 1, activation=activation, seed=3)
+    x: Any = cp.Variable(2)
+    stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
+    best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-3)
+    assert best.proven
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 201)] * 2), -1).reshape(-1, 2)
+    with torch.no_grad():
+        most = float(network(torch.from_numpy(grid)).max())
+    assert most <= best.bound + 1e-9 and best.value >= most - 1e-6
+    assert at(network, x.value)[0] == pytest.approx(best.value, rel=1e-9)
+
+
+def test_weights_in_float32_are_attained() -> None:
+    X = RNG.uniform(-2, 2, (300, 3)).astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LiftedRegressor((8,), max_iter=20, random_state=0).fit(X, np.abs(X).sum(1))
+    x: Any = cp.Variable(3)
+    stated = to_cvxpy(model, x, box=(-2, 2), mixed_integer=True)
+    best = optimize(stated, cp.Maximize(stated.output[0]))
+    assert best.proven
+    np.testing.assert_allclose(model.predict(x.value[None]), stated.output.value, rtol=1e-6)
+
+
+def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
+    network = drawn(6, 10, 1)
+    with torch.no_grad():
+        network[2].weight.abs_()
+    x: Any = cp.Variable(6)
+    stated = to_cvxpy(network, x)
+    best = optimize(stated, cp.Minimize(stated.output[0] + cp.sum_squares(x)), gap=1e-7)
+    assert best.proven and abs(best.value - best.bound) <= 1e-7 * abs(best.value)
+    with pytest.raises(DeclarationError, match="mixed_integer=True"):
+        optimize(stated, cp.Maximize(stated.output[0]))
+
+
+def test_a_limit_of_time_leaves_a_bound() -> None:
+    network = drawn(10, 40, 40, 1)
+    x: Any = cp.Variable(10)
+    stated = to_cvxpy(network, x, box=(-1, 1), seconds=0.2)
+    best = optimize(stated, cp.Maximize(stated.output[0]), seconds=0.5)
+    assert not best.proven and "not proven" in str(best)
+    assert best.value < best.bound
+    assert at(network, best.x)[0] == pytest.approx(best.value, rel=1e-9)
+
+
+def test_bounds_of_linear_programs_hold_for_any_multipliers() -> None:
+    rows = RNG.normal(size=(6, 5))
+    program = Program(
+        rows, -np.ones(6), np.full(6, np.inf), -np.ones(5), np.ones(5), np.zeros(5, dtype=bool)
+    )
+    costs = RNG.normal(size=(20, 5))
+    found = least(program, costs, 60.0)
+    z = cp.Variable(5)
+    for cost, bound in zip(costs, found, strict=True):
+        problem = cp.Problem(cp.Minimize(cost @ z), [rows @ z >= -1, z >= -1, z <= 1])
+        wanted = problem.solve(solver="CLARABEL")
+        assert bound <= wanted + 1e-8 and bound >= wanted - 1e-6
+
+
+def test_what_cannot_be_solved_is_refused() -> None:
+    network = drawn(2, 4, 1)
+    x: Any = cp.Variable(2)
+    free: Any = cp.Variable()
+    stated = to_cvxpy(network, x, box=(-1, 1))
+    y = stated.output[0]
+    with pytest.raises(SolverError, match="no input meets"):
+        optimize(stated, cp.Maximize(y), [cp.sum(x) >= 3])
+    with pytest.raises(SolverError, match="no best value"):
+        optimize(stated, cp.Maximize(y + free), [])
+    with pytest.raises(DeclarationError, match="not convex"):
+        optimize(stated, cp.Maximize(cp.square(y)))
+    with pytest.raises(DeclarationError, match=r"cp\.Minimize"):
+        optimize(stated, y)
+    with pytest.raises(DataError, match="to_cvxpy returns"):
+        optimize(network, cp.Maximize(y))
+    with pytest.raises(DataError, match="x0"):
+        optimize(stated, cp.Maximize(y), x0=np.zeros(3))
+    with pytest.raises(DataError, match="gap"):
+        optimize(stated, cp.Maximize(y), gap=0.0)
