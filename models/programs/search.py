@@ -84,12 +84,12 @@ class Region:
     @property
     def width(self) -> Array:
         """The width along every entry of v, as far as single rows tell it, else 1, (entries,)."""
-        found = np.ones(len(self.center), dtype=np.float64)
+        found: list[float] = [1.0] * len(self.center)
         for row, low, high in zip(self.rows, self.low, self.high, strict=True):
             (which,) = np.nonzero(row)
             if len(which) == 1 and np.isfinite(high - low):
-                found[which] = (high - low) / abs(row[which])
-        return found
+                found[which[0]] = (high - low) / abs(row[which[0]])
+        return np.array(found)
 
     def drawn(self, samples: int, generator: np.random.Generator) -> Array:
         """Return points of the region, (samples, entries)."""
