@@ -395,7 +395,6 @@ class FunctionActivation(Activation):
     """An activation that is declared by its forward map alone.
 
     Attributes:
-        slopes: the least and the largest phi', where they are proven; a grid proves nothing.
         bends: where phi bends, and how in between, as in `liftednet.curvature.Curve`; None where
             nothing is proven.
     """
@@ -404,11 +403,10 @@ class FunctionActivation(Activation):
         self,
         forward: Map,
         lipschitz: float | None = None,
-        slopes: tuple[float, float] | None = None,
         bends: Bends | None = None,
     ) -> None:
         """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
-        self.function, self.slopes, self.bends = forward, slopes, bends
+        self.function, self.bends = forward, bends
         refuse_bad_map(forward)
         if lipschitz is not None:
             self.lipschitz = require_positive("lipschitz", lipschitz)

@@ -25,6 +25,7 @@ from liftednet.activations import (
     Softplus,
     Tanh,
 )
+from liftednet.activations.smooth import LINEAR
 from liftednet.errors import DataError
 from liftednet.layers.convolution import Convolution
 from liftednet.layers.dense import Dense
@@ -460,7 +461,7 @@ _TORCH_MODULES: dict[type[Activation], Callable[[Any], list[nn.Module]]] = {
     Clipped: lambda clipped: [nn.Hardtanh(clipped.lower, clipped.upper)],
     Sigmoid: lambda _: [nn.Sigmoid()],
     Tanh: lambda _: [nn.Tanh()],
-    Softplus: lambda _: [nn.Softplus()],
+    Softplus: lambda _: [nn.Softplus(threshold=LINEAR)],
     ELU: lambda _: [nn.ELU()],
     Softmax: lambda _: [nn.Softmax(dim=-1)],
     MaxPooling: lambda pooling: [nn.MaxPool1d(pooling.block)],

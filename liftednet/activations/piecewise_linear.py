@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from liftednet.activation import Activation, between, clipped, infinite_off
 from liftednet.activations.smooth import Tanh
@@ -368,7 +369,7 @@ class LeakyReLU(_Leaky):
 
     def forward(self, u: Tensor) -> Tensor:
         """Return max(u, alpha u)."""
-        return torch.maximum(u, self.alpha * u)
+        return functional.leaky_relu(u, self.alpha)
 
     def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
         """Return w / (1 + t) where w > 0, else w / (1 + t / alpha)."""

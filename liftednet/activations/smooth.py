@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _MIDDLE = 0.5  # within this of 0 forms that are exact at the ends of the range cancel
 _NEAR = 0.25  # to 0, where series are right to rounding
-_LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
+LINEAR = 40.0  # log(1 + exp(u)) is u beyond, in float64 too
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510)
 SERIES = tuple(b / math.factorial(2 * k + 3) for k, b in enumerate(_BERNOULLI))
 EXPONENTIAL = tuple(1 / math.factorial(k) for k in range(2, 14))
@@ -266,7 +266,7 @@ class Softplus(Activation):
 
     def forward(self, u: Tensor) -> Tensor:
         """Return log(1 + exp(u))."""
-        return functional.softplus(u, threshold=_LINEAR)
+        return functional.softplus(u, threshold=LINEAR)
 
     def slope(self, u: Tensor) -> Tensor:
         """Return 1 / (1 + exp(-u))."""

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import linear  # not A.T, which no traced loop may close over
+from torch.overrides import handle_torch_function, has_torch_function
 
 from liftednet.errors import DataError, SolverError
 from liftednet.lazy import cvxpy as cp
@@ -167,6 +168,10 @@ def nearest_in_polyhedron(rows: Tensor, u: Tensor, lower: Tensor, upper: Tensor)
         >>> nearest_in_polyhedron(rows, torch.tensor([[0.2, 0.6]]), low, high)
         tensor([[0.3000, 0.7000]])
     """
+    given = (rows, u, lower, upper)
+    if has_torch_function(given):  # `certify` follows it as one call
+        followed: Tensor = handle_torch_function(nearest_in_polyhedron, given, *given)
+        return followed
     scaled = rows.to(u.device, torch.float64)
     norms = scaled.norm(dim=1)
     scaled, point = scaled / norms.unsqueeze(-1), u.double()

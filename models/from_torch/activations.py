@@ -1,9 +1,4 @@
-"""Activations of torch: which of ours they are, how steep they are, and which of them are split.
-
-The slopes are for `certify`: the least and the largest phi', proven. Those of GELU, SiLU and Mish
-are the values of phi' where phi'' = 0, rounded outward: GELU's at u = sqrt(2) in closed form, the
-others' by bisection. phi'(u) + phi'(-u) = 1 for GELU and SiLU.
-"""
+"""Activations of torch: which of ours they are, where they bend, and which of them are split."""
 
 from __future__ import annotations
 
@@ -32,57 +27,20 @@ from liftednet.validation import is_number
 from .reader import Reader, Seen, reads
 from .tracing import Call
 
-Slopes = tuple[float, float]
-
-_GELU = (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi) + 1e-15
-_GELU_BY_TANH, _SILU = 1.1289930687, 1.0998393202
-_SELU = 1.0507009873554805 * 1.6732632423543772  # its scale times its alpha, at 0 from below
 _SMOOTH = 20.0  # beta u, from where torch's softplus may go on as u: it differs by less than 3e-9
-
-
-def _of_exponential(call: Call) -> Slopes:
-    alpha = float(call.get(1, "alpha", 1.0))
-    return min(0.0, alpha), max(1.0, alpha)  # alpha exp(u) below 0, 1 above
-
-
-def _of_softplus(call: Call) -> Slopes | None:
-    beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
-    return (0.0, 1.0) if beta > 0 and threshold >= _SMOOTH else None  # it jumps at a lower one
-
-
-def _of_gelu(call: Call) -> Slopes:
-    largest = _GELU_BY_TANH if _by_tanh(call) else _GELU
-    return 1 - largest, largest
-
-
-_SLOPES: dict[str, Callable[[Call], Slopes | None]] = {
-    "gelu": _of_gelu,
-    "silu": lambda _: (1 - _SILU, _SILU),
-    "mish": lambda _: (-0.1125261224, 1.0884981613),
-    "elu": _of_exponential,
-    "celu": lambda call: (0.0, 1.0) if call.get(1, "alpha", 1.0) > 0 else None,
-    "selu": lambda _: (0.0, _SELU),
-    "softplus": _of_softplus,
-    "softsign": lambda _: (0.0, 1.0),
-    "log_sigmoid": lambda _: (0.0, 1.0),
-    "hardsigmoid": lambda _: (0.0, 1 / 6),
-    "softshrink": lambda _: (0.0, 1.0),
-    "tanhshrink": lambda _: (0.0, 1.0),
-    "hardswish": lambda _: (-0.5, 1.5),  # (2 u + 3) / 6 at -3 and 3
-}
 
 
 # Where phi'' changes its sign: roots of it, for GELU of 2 - u^2, by bisection to 18 digits.
 _SQUASHED, _BOWL = ((0.0,), (1, -1)), (-1, 1, -1)
 _GELU_BENDS = {False: math.sqrt(2), True: 1.41850400879082836}
-_BENDS: dict[str, Callable[[Call], Bends]] = {
+_BENDS: dict[str, Callable[[Call], Bends | None]] = {
     "gelu": lambda call: ((-(x := _GELU_BENDS[_by_tanh(call)]), x), _BOWL),
     "silu": lambda _: ((-2.39935728051546767, 2.39935728051546767), _BOWL),
     "mish": lambda _: ((-2.25637639636079312, 1.49057117948542846), _BOWL),
     "elu": lambda call: ((0.0,), (1 if call.get(1, "alpha", 1.0) > 0 else -1, 0)),
-    "celu": lambda _: ((0.0,), (1, 0)),
+    "celu": lambda call: ((0.0,), (1, 0)) if call.get(1, "alpha", 1.0) > 0 else None,
     "selu": lambda _: ((0.0,), (1, 0)),
-    "softplus": lambda _: ((), (1,)),
+    "softplus": lambda call: ((), (1,)) if _is_smooth(call) else None,
     "softsign": lambda _: _SQUASHED,
     "log_sigmoid": lambda _: ((), (-1,)),
     "hardsigmoid": lambda _: ((-3.0, 3.0), (0, 0, 0)),
@@ -96,18 +54,15 @@ def _by_tanh(call: Call) -> bool:
     return bool(call.kwargs.get("approximate", "none") == "tanh")
 
 
+def _is_smooth(call: Call) -> bool:
+    """Say whether a softplus does not fall where it goes over to u."""
+    beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
+    return bool(beta > 0 and threshold >= _SMOOTH)
+
+
 def bends_of(call: Call) -> Bends | None:
     """Return where an elementwise map of torch bends, and how, None where that is not known."""
-    known = None if slopes_of(call) is None else _BENDS.get(call.name)
-    return None if known is None else known(call)
-
-
-def slopes_of(call: Call) -> Slopes | None:
-    """Return the ends of the derivative of an elementwise map of torch, None where none are known.
-
-    Where phi has a corner they are those of both sides.
-    """
-    known = _SLOPES.get(call.name)
+    known = _BENDS.get(call.name)
     return None if known is None else known(call)
 
 
@@ -118,7 +73,7 @@ def _declared(call: Call) -> Activation:
         return cast(Tensor, call.again(u))
 
     declared.__name__ = call.name
-    return FunctionActivation(declared, slopes=slopes_of(call), bends=bends_of(call))
+    return FunctionActivation(declared, bends=bends_of(call))
 
 
 def _clamp(call: Call) -> Activation | None:
@@ -134,13 +89,13 @@ def _leaky(call: Call) -> Activation | None:
 
 
 def _softplus(call: Call) -> Activation | None:
-    if slopes_of(call) is None:  # it falls where it goes over to u
+    if not _is_smooth(call):
         return None
     return Softplus() if call.get(1, "beta", 1) == 1 else _declared(call)
 
 
 _ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
-    **dict.fromkeys(_SLOPES, _declared),
+    **dict.fromkeys(_BENDS, _declared),
     "relu": lambda _: ReLU(),
     "relu6": lambda _: Clipped(0.0, 6.0),
     "hardtanh": lambda call: Clipped(call.get(1, "min_val", -1.0), call.get(2, "max_val", 1.0)),
@@ -211,9 +166,7 @@ def _split(reader: Reader, call: Call) -> Seen | None:
         return call.again(u) + slope * u
 
     risen.__name__ = f"{call.name}(u) + {slope} u"
-    known = slopes_of(call)
-    slopes = None if known is None else (known[0] + slope, known[1] + slope)
-    split = FunctionActivation(risen, slopes=slopes, bends=bends_of(call))  # a line bends nothing
+    split = FunctionActivation(risen, bends=bends_of(call))  # a line bends nothing
     z = reader.state(call, split, x.expression)
     return Seen(z - slope * x.expression, x.layout)
 

@@ -8,7 +8,7 @@ scalar curve for each unit or the largest entry of each window.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,15 +21,15 @@ from liftednet.activations import Identity, MaxPooling
 from liftednet.activations.piecewise_linear import Bounded
 from liftednet.curvature import ABSOLUTE, Array, Curve, clip, curves_of
 from liftednet.errors import DataError, DeclarationError
-from liftednet.export import ExportedGraph
+from liftednet.export import Affine, ExportedGraph
 from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.modules import Mapped
 from liftednet.losses import SquaredError
 from liftednet.samples import Weights
 from liftednet.validation import model_inside
 
-from ..certificate import standardizing
 from ..prediction import Predictor
+from ..standardization import Moments
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
 
@@ -179,7 +179,7 @@ def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:
     weights: Sequence[Weights]
     if isinstance(model, ExportedGraph):
         weights, structure, last = model.layers, model.structure, not model.logits
-        moments = dict(standardizing(model))
+        moments = dict(_standardizing(model))
     elif isinstance(model, Predictor):
         weights, structure, last = model.weights, model.structure, False
         moments = dict(model.standardization.moments)
@@ -372,3 +372,14 @@ def _side_by_side(found: Sequence[Combination]) -> Combination:
     for x, place in zip(found, places, strict=True):
         total = total.plus(x.through(place))
     return total
+
+
+def _standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
+    """Yield what an exported network does to its inputs and outputs beside its weights."""
+    network = module.structure.network
+    for variable, part in zip(network.inputs, getattr(module, "before", ()), strict=False):
+        if isinstance(part, Affine):
+            yield variable, Moments(part.center, 1 / part.scale)
+    for term, part in zip(network.terms, getattr(module, "behind", ()), strict=False):
+        if isinstance(part, Affine):
+            yield term.label, Moments(part.shift, part.scale)

@@ -1,0 +1,506 @@
+"""What calls of torch make of units: the short list of those whose bounds are structural.
+
+Moves of entries act on numbers of units; linear calls are matrices over them; maps of one unit
+stand in `curves`; softmax, maxima and products have bounds of their own. An index, a mask or a
+whole number that depends on the inputs makes what it chooses unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from liftednet.validation import is_number
+
+from .curves import CURVES, WHOLE, clipped, leaky
+from .tensors import Call, Composite, Followed, Walk
+from .units import EPS, OTHER, Curve
+
+Rule = Callable[[Walk, Call], Any]
+RULES: dict[str, Rule] = {}
+FUNCTIONS = {name: Composite(name) for name in WHOLE}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Register what operators of torch make of units, by their names without overloads."""
+
+    def register(made: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, made))
+        return made
+
+    return register
+
+
+# Maps of one unit.
+
+
+def _curved(walk: Walk, x: Any, curve: Curve | None) -> Tensor | None:
+    if curve is None or not isinstance(x, Followed):
+        return None
+    return walk.units.bent(x.units.flatten(), curve).reshape(x.shape)
+
+
+@rule(*CURVES)
+def _unit_by_unit(walk: Walk, call: Call) -> Tensor | None:
+    options = [x for x in (*call.args[1:], *call.kwargs.values()) if not isinstance(x, str)]
+    if not all(x is None or isinstance(x, bool) or is_number(x) for x in options):
+        return None
+    return _curved(walk, call.args[0], CURVES[call.name](call))
+
+
+@rule(*WHOLE)
+def _whole(walk: Walk, call: Call) -> Tensor | None:
+    return _curved(walk, call.args[0], WHOLE[call.name])
+
+
+@rule("clamp", "clamp_min", "clamp_max")
+def _clamp(walk: Walk, call: Call) -> Tensor | None:
+    low, high = call.get(1, "min"), call.get(2, "max")
+    if call.name == "clamp_max":
+        low, high = None, call.get(1, "max")
+    if not all(x is None or is_number(x) for x in (low, high)):
+        return None
+    return _curved(walk, call.args[0], clipped(low, high))
+
+
+@rule("_prelu_kernel", "prelu")
+def _parametric(walk: Walk, call: Call) -> Tensor | None:
+    """The slope a of every channel, of u where u > 0, else a u."""
+    x, slope = call.args[:2]
+    a = walk.fixed(slope)
+    if a is None or not isinstance(x, Followed):
+        return None
+    every = a.double().expand(x.shape).flatten()
+    return walk.units.bent(x.units.flatten(), lambda ours: leaky(every[ours])).reshape(x.shape)
+
+
+# Moves of entries.
+
+
+@rule(
+    "clone", "_unsafe_view", "index_select", "gather", "take", "cat", "stack", "flip", "roll",
+    "repeat", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
+    "replication_pad3d", "slice_scatter", "select_scatter", "index", "scatter", "copy",
+    "_to_copy", "lift_fresh_copy", "im2col", "pixel_shuffle", "pixel_unshuffle", "contiguous",
+    "expand_copy", "view_copy", "index_put",
+)  # fmt: skip
+def _moved(walk: Walk, call: Call) -> Tensor | None:
+    """The call itself, on numbers of units."""
+    if call.get(4, "reduce") is not None or (call.name == "index_put" and call.get(3, "acc")):
+        return None
+    if call.name in ("_to_copy", "copy"):
+        units = walk.numbers(call.args[call.name == "copy"])
+        return units.expand(call.args[0].shape) if call.name == "copy" else units
+
+    def number(x: Any) -> Any:
+        if isinstance(x, tuple | list):
+            return type(x)(map(number, x))
+        if isinstance(x, Tensor) and (x.dtype.is_floating_point or x.dtype.is_complex):
+            return walk.numbers(x)
+        return x
+
+    places = "index_put", "scatter"
+    args = [number(x) for x in call.args]
+    if call.name == "scatter" and is_number(call.get(3, "value")):
+        args[3:] = [walk.numbers(call.args[3]).expand(call.args[2].shape)]
+    options = {} if call.name in places else {
+        k: x for k, x in call.kwargs.items() if k != "memory_format"}  # fmt: skip
+    if (
+        call.name in ("reflection_pad1d", "reflection_pad2d", "im2col")
+        or "replication" in call.name
+    ):
+        args[0] = args[0].double()  # they know no whole numbers; doubles hold all of these
+    found: Tensor = call.function(*args, **options)
+    return found.long()
+
+
+@rule("masked_fill")
+def _masked(walk: Walk, call: Call) -> Tensor | None:
+    x, mask, value = call.args[:3]
+    value = walk.numbers(value)
+    return walk.numbers(x).masked_fill(mask, int(value)) if value.ndim == 0 else None
+
+
+@rule("where")
+def _chosen(walk: Walk, call: Call) -> Tensor:
+    condition, one, other = call.args[:3]
+    return torch.where(condition, walk.numbers(one), walk.numbers(other))
+
+
+@rule("constant_pad_nd")
+def _padded(walk: Walk, call: Call) -> Tensor:
+    none = int(walk.numbers(float(call.get(2, "value", 0.0))))
+    return torch.constant_pad_nd(call.args[0].units, call.args[1], none)
+
+
+@rule("tril", "triu")
+def _triangle(walk: Walk, call: Call) -> Tensor:
+    x = call.args[0].units
+    kept = call.function(torch.ones(x.shape), *call.args[1:]) > 0
+    return torch.where(kept, x, walk.numbers(0.0))
+
+
+# Sums and multiples.
+
+
+def _combined(walk: Walk, terms: Sequence[tuple[Any, Any]], shift: Any = 0.0) -> Tensor:
+    """Return sum_k c_k x_k + b, entry by entry, of tensors that may be numbers or constants."""
+    below, factors, moved = [], [], [torch.as_tensor(shift, dtype=torch.float64)]
+    for x, c in terms:
+        factor = torch.as_tensor(c, dtype=torch.float64)
+        if isinstance(x, Followed) and not walk.units.constant(x.units):
+            below.append(x.units)
+            factors.append(factor)
+        else:
+            moved.append(torch.as_tensor(walk.fixed(x), dtype=torch.float64) * factor)
+    shape = torch.broadcast_shapes(*(x.shape for x in (*below, *factors, *moved)))
+    flat = [[x.expand(shape).flatten() for x in part] for part in (below, factors)]
+    shifts = torch.stack([x.expand(shape).flatten() for x in moved])
+    total, off = shifts.sum(0), 4 * EPS * shifts.abs().sum(0)
+    if len(below) == 1 and bool((factors[0] == 1).all()) and not bool((total != 0).any()):
+        return below[0].expand(shape)
+    units, scales = (torch.stack(x, 1) for x in flat)
+    return walk.units.sums(units, scales, total, off).reshape(shape)
+
+
+@rule("add", "sub", "rsub")
+def _sum(walk: Walk, call: Call) -> Tensor | None:
+    one, other = call.args[:2]
+    scale = call.kwargs.get("alpha", call.get(2, "alpha", 1))
+    if call.name == "rsub":
+        return _combined(walk, [(other, 1.0), (one, -float(scale))])
+    return _combined(walk, [(one, 1.0), (other, -float(scale) if call.name == "sub" else scale)])
+
+
+@rule("neg")
+def _negative(walk: Walk, call: Call) -> Tensor | None:
+    return _combined(walk, [(call.args[0], -1.0)])
+
+
+@rule("mul")
+def _product(walk: Walk, call: Call) -> Tensor | None:
+    return _times(walk, *call.args[:2])
+
+
+def _times(walk: Walk, one: Any, other: Any) -> Tensor | None:
+    for x, y in ((one, other), (other, one)):
+        fixed = walk.fixed(x)
+        if fixed is not None and isinstance(y, Followed):
+            return _combined(walk, [(y, fixed)])
+    x, y = torch.broadcast_tensors(one.units, other.units)
+    if x.equal(y):
+        return _curved(walk, one, CURVES["square"](None))
+    return walk.units.product(x.flatten(), y.flatten()).reshape(x.shape)
+
+
+@rule("div")
+def _quotient(walk: Walk, call: Call) -> Tensor | None:
+    x, y = call.args[:2]
+    fixed = walk.fixed(y)
+    if fixed is None or call.kwargs.get("rounding_mode") is not None:
+        return None
+    return _divided(walk, x, torch.as_tensor(fixed, dtype=torch.float64))
+
+
+def _divided(walk: Walk, x: Any, divisor: Tensor) -> Tensor | None:
+    """Return x / d; the product with 1 / d, whose rounding is within that of `sums`."""
+    return _combined(walk, [(x, 1 / divisor)])
+
+
+@rule("addcmul")
+def _sum_with_product(walk: Walk, call: Call) -> Tensor | None:
+    x, y, z = call.args[:3]
+    scale = float(call.get(3, "value", 1))
+    for one, other in ((y, z), (z, y)):
+        fixed = walk.fixed(one)
+        if fixed is not None:
+            return _combined(walk, [(x, 1.0), (other, scale * fixed.double())])
+    product = Followed(_times(walk, y, z), y.dtype, walk)  # type: ignore[arg-type]
+    return _combined(walk, [(x, 1.0), (product, scale)])
+
+
+@rule("lerp")
+def _between(walk: Walk, call: Call) -> Tensor | None:
+    one, other, share = call.args[:3]
+    fixed = walk.fixed(share)
+    if fixed is None:
+        return None
+    share = torch.as_tensor(fixed, dtype=torch.float64)
+    return _combined(walk, [(one, 1 - share), (other, share)])
+
+
+# Matrices.
+
+
+def _weights(value: Any) -> Tensor:
+    return value.detach().double()  # type: ignore[no-any-return]
+
+
+def _multiplied(walk: Walk, one: Any, other: Any, shift: Any = None, scale: float = 1.0) -> Any:
+    """Return A B + shift of matrices, one of which depends on the inputs."""
+    a, b = walk.fixed(one), walk.fixed(other)
+    added = None if shift is None else walk.fixed(shift)
+    if (a is None) == (b is None) or (shift is not None and added is None):
+        return None
+    if b is not None:
+        bias = None if added is None else _weights(added)
+        return walk.units.affine(one.units, scale * _weights(b), bias)
+    rows = walk.units.affine(other.units.T, scale * _weights(a).T)
+    if added is None:
+        return rows.T
+    return _combined(walk, [(Followed(rows.T, other.dtype, walk), 1.0)], _weights(added))
+
+
+@rule("mm")
+def _matrices(walk: Walk, call: Call) -> Any:
+    return _multiplied(walk, *call.args[:2])
+
+
+@rule("addmm")
+def _affine(walk: Walk, call: Call) -> Any:
+    shift, one, other = call.args[:3]
+    beta, alpha = (float(call.kwargs.get(name, 1)) for name in ("beta", "alpha"))
+    fixed = walk.fixed(shift)
+    if fixed is not None:
+        return _multiplied(walk, one, other, beta * _weights(fixed), alpha)
+    product = _multiplied(walk, one, other, None, alpha)
+    if product is None:
+        return None
+    return _combined(walk, [(shift, beta), (Followed(product, shift.dtype, walk), 1.0)])
+
+
+@rule("bmm")
+def _batches(walk: Walk, call: Call) -> Any:
+    one, other = call.args[:2]
+
+    def at(x: Any, n: int) -> Any:
+        return Followed(x.units[n], x.dtype, walk) if isinstance(x, Followed) else x[n]
+
+    found = [_multiplied(walk, at(one, n), at(other, n)) for n in range(len(one))]
+    return None if any(x is None for x in found) else torch.stack(found)
+
+
+@rule("mv", "dot")
+def _vectors(walk: Walk, call: Call) -> Any:
+    def with_axis(x: Any, axis: int) -> Any:
+        if isinstance(x, Followed):
+            return Followed(x.units.unsqueeze(axis), x.dtype, walk)
+        return x.unsqueeze(axis)
+
+    one, other = call.args[:2]
+    one = one if call.name == "mv" else with_axis(one, 0)
+    found = _multiplied(walk, one, with_axis(other, 1))
+    return None if found is None else found.reshape(-1 if call.name == "mv" else ())
+
+
+def _over(x: Tensor, dims: Any) -> tuple[Tensor, tuple[int, ...]]:
+    """Return rows of units over some axes, and the shape of the others."""
+    if dims is None or (isinstance(dims, tuple | list) and not dims):
+        dims = range(x.ndim)
+    axes = [d % x.ndim for d in ((dims,) if isinstance(dims, int) else dims)] if x.ndim else []
+    rest = [d for d in range(x.ndim) if d not in axes]
+    rows = x.permute(*rest, *axes) if x.ndim else x
+    return rows.reshape(math.prod(x.shape[d] for d in rest), -1), tuple(x.shape[d] for d in rest)
+
+
+def _kept(found: Tensor, x: Tensor, dims: Any, keep: bool) -> Tensor:
+    if not keep:
+        return found
+    axes = range(x.ndim) if dims is None else (dims,) if isinstance(dims, int) else dims
+    shape = [1 if d in {a % x.ndim for a in axes} else n for d, n in enumerate(x.shape)]
+    return found.reshape(shape)
+
+
+@rule("sum", "mean")
+def _reduced(walk: Walk, call: Call) -> Tensor:
+    x, dims = call.args[0].units, call.get(1, "dim")
+    rows, shape = _over(x, dims)
+    wide = rows.shape[1]
+    share = 1.0 if call.name == "sum" else 1 / wide
+    found = walk.units.affine(rows, torch.full((wide, 1), share, dtype=torch.float64))
+    return _kept(found.reshape(shape), x, dims, bool(call.get(2, "keepdim", False)))
+
+
+@rule("cumsum")
+def _accumulated(walk: Walk, call: Call) -> Tensor:
+    x, dim = call.args[0].units, call.args[1]
+    rows, _ = _over(x, dim)
+    found = walk.units.affine(rows, torch.ones(rows.shape[1], rows.shape[1]).triu().double())
+    return found.reshape(x.movedim(dim, -1).shape).movedim(-1, dim)
+
+
+@rule("convolution")
+def _convolved(walk: Walk, call: Call) -> Tensor | None:
+    x, weight, bias, stride, padding, dilation, transposed, _, groups = call.args[:9]
+    kernel, shift = walk.fixed(weight), None if bias is None else walk.fixed(bias)
+    if kernel is None or (bias is not None and shift is None) or not isinstance(x, Followed):
+        return None
+    if transposed:
+        plain = (stride, padding, dilation, True, call.args[7], groups)
+        found = _by_matrix(walk, x.units, 1, lambda v: call.function(
+            v, _weights(kernel), None, *plain))  # fmt: skip
+        if shift is None:
+            return found
+        along = _weights(shift).reshape(-1, *(1,) * (found.ndim - 2))
+        return _combined(walk, [(Followed(found, x.dtype, walk), 1.0)], along)
+    axes = kernel.ndim - 2
+    steps, pads, holes = (list(s) * (axes // len(s)) for s in (stride, padding, dilation))
+    windows = _windows(walk, x.units, kernel.shape[2:], steps, pads, holes, walk.numbers(0.0))
+    outputs = windows.shape[2 : 2 + axes]
+    channels = len(kernel) // groups
+    parts = []
+    for own, factors, b in zip(
+        windows.chunk(groups, 1), _weights(kernel).chunk(groups),
+        [None] * groups if shift is None else _weights(shift).chunk(groups), strict=True,
+    ):  # fmt: skip
+        rows = own.movedim(1, 1 + axes).reshape(len(x) * math.prod(outputs), -1)
+        made = walk.units.affine(rows, factors.flatten(1).T, b)
+        parts.append(made.reshape(len(x), *outputs, channels).movedim(-1, 1))
+    return torch.cat(parts, 1)
+
+
+def _windows(
+    walk: Walk, x: Tensor, sizes: Any, steps: Any, pads: Any, holes: Any, none: Tensor
+) -> Tensor:
+    """Return windows (samples, channels, places, sizes) of units (samples, channels, ...)."""
+    around = [p for pad in reversed(list(pads)) for p in (pad, pad)]
+    wide = torch.constant_pad_nd(x, around, int(none)).contiguous()
+    lengths = [
+        (n - h * (k - 1) - 1) // s + 1
+        for n, k, s, h in zip(wide.shape[2:], sizes, steps, holes, strict=True)
+    ]
+    strides = wide.stride()[2:]
+    moved = [a * s for a, s in zip(strides, steps, strict=True)]
+    inside = [a * h for a, h in zip(strides, holes, strict=True)]
+    return wide.as_strided(
+        (*wide.shape[:2], *lengths, *sizes), (*wide.stride()[:2], *moved, *inside)
+    )
+
+
+def _by_matrix(walk: Walk, x: Tensor, axis: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a linear map that torch applies to each entry of the axes before `axis` alone."""
+    size = math.prod(x.shape[axis:])
+    lone = [1] * max(0, axis - 1)
+    columns = function(torch.eye(size, dtype=torch.float64).reshape(size, *lone, *x.shape[axis:]))
+    found = walk.units.affine(x.reshape(-1, size), columns.reshape(size, -1))
+    return found.reshape(*x.shape[:axis], *columns.shape[axis:])
+
+
+@rule(
+    "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+    "adaptive_avg_pool1d", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d",
+    "upsample_linear1d", "_upsample_nearest_exact1d", "_upsample_nearest_exact2d",
+)  # fmt: skip
+def _pooled(walk: Walk, call: Call) -> Tensor | None:
+    """Means and interpolations, channel by channel."""
+    x = call.args[0].units
+    return _by_matrix(walk, x, 2, lambda v: call.function(v, *call.args[1:], **call.kwargs))
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm",
+      "_native_batch_norm_legit")  # fmt: skip
+def _normalized(walk: Walk, call: Call) -> Any:
+    """(x - mean) / sqrt(variance + eps) w + b with given statistics."""
+    x, weight, bias, mean, variance = call.args[:5]
+    given = call.name == "_native_batch_norm_legit_no_training" or not call.args[5]
+    eps = call.args[6 if call.name.endswith("no_training") else 7]
+    if not given or mean is None or not isinstance(x, Followed):
+        return None
+    parts = [None if p is None else walk.fixed(p) for p in (weight, bias, mean, variance)]
+    w, b, m, v = (None if p is None else _weights(p) for p in parts)
+    assert m is not None and v is not None  # given
+    scale = 1 / (v + eps).sqrt() if w is None else w / (v + eps).sqrt()
+    spread = (-1, *(1,) * (x.ndim - 2))
+    found = Followed(_combined(walk, [(x, 1.0)], -m.reshape(spread)), x.dtype, walk)
+    shift = torch.zeros_like(m) if b is None else b
+    return (_combined(walk, [(found, scale.reshape(spread))], shift.reshape(spread)),)
+
+
+# Softmax and maxima.
+
+
+def _rows(x: Tensor, dim: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """Return units with one axis last, (rows, entries), and the way back."""
+    last = x.movedim(dim, -1) if x.ndim else x.reshape(1)
+    return last.reshape(
+        -1, last.shape[-1]
+    ), lambda found: found.reshape(last.shape).movedim(-1, dim) if x.ndim else found.reshape(())
+
+
+@rule("_softmax", "_safe_softmax", "_log_softmax")
+def _shares(walk: Walk, call: Call) -> Tensor:
+    rows, back = _rows(call.args[0].units, call.args[1])
+    log = call.name == "_log_softmax"
+    return back(walk.units.log_softmax(rows) if log else walk.units.softmax(rows))
+
+
+@rule("amax", "max", "logsumexp", "amin", "min")
+def _largest(walk: Walk, call: Call) -> Any:
+    x, dims = call.args[0], call.get(1, "dim")
+    if isinstance(dims, Tensor):
+        return _elementwise(walk, call)
+    low = call.name in ("amin", "min")
+    rows, shape = _over(x.units, dims)
+    if low:
+        rows = _turned(walk, rows)
+    soft = math.log(max(1, rows.shape[1])) if call.name == "logsumexp" else 0.0
+    found = walk.units.largest(rows, soft)
+    found = (_turned(walk, found) if low else found).reshape(shape)
+    found = _kept(found, x.units, dims, bool(call.get(2, "keepdim", False)))
+    return (found,) if call.name in ("max", "min") and dims is not None else found
+
+
+def _turned(walk: Walk, units: Tensor) -> Tensor:
+    flat = units.flatten()
+    minus = torch.full((len(flat), 1), -1.0).double()
+    none = torch.zeros(len(flat)).double()
+    return walk.units.sums(flat[:, None], minus, none, none).reshape(units.shape)
+
+
+@rule("maximum", "minimum", "logaddexp", "fmax", "fmin")
+def _elementwise(walk: Walk, call: Call) -> Tensor:
+    one, other = (walk.numbers(x) for x in call.args[:2])
+    x, y = torch.broadcast_tensors(one, other)
+    pairs = torch.stack([x.flatten(), y.flatten()], 1)
+    if call.name in ("minimum", "fmin", "min"):
+        return _turned(walk, walk.units.largest(_turned(walk, pairs))).reshape(x.shape)
+    soft = math.log(2) if call.name == "logaddexp" else 0.0
+    return walk.units.largest(pairs, soft).reshape(x.shape)
+
+
+@rule("max_pool2d_with_indices", "max_pool3d_with_indices", "max_pool2d")
+def _max_pooled(walk: Walk, call: Call) -> Any:
+    x, sizes = call.args[0].units, list(call.args[1])
+    steps, pads = list(call.get(2, "stride") or sizes), call.get(3, "padding", [0])
+    holes, ceil = call.get(4, "dilation", [1]), call.get(5, "ceil_mode", False)
+    axes = len(sizes)
+    if ceil or len(sizes) != (3 if "3d" in call.name else 2):
+        return None
+    pads, holes = (list(s) * (axes // len(s)) for s in (pads, holes))
+    whole = x if x.ndim == axes + 2 else x[None]
+    windows = _windows(walk, whole, sizes, steps, pads, holes, torch.tensor(-1))
+    rows = windows.flatten(2 + axes).flatten(0, -2)
+    first = rows.gather(1, (rows >= 0).int().argmax(1, keepdim=True))
+    rows = torch.where(rows < 0, first, rows)  # padding is never the largest
+    found = walk.units.largest(rows).reshape(windows.shape[: 2 + axes])
+    return (found if x.ndim == axes + 2 else found[0],)
+
+
+@rule("nearest_in_polyhedron")
+def _projected(walk: Walk, call: Call) -> Tensor | None:
+    """Nearest points within limits that do not move with the inputs."""
+    rows, u, lower, upper = call.args[:4]
+    ends = []
+    for end in (lower, upper):
+        if isinstance(end, Followed):
+            own = end.units[(end.units != OTHER).all(1)]
+            low, high = walk.units.low[own], walk.units.high[own]
+            if bool((low[..., :-1] != 0).any() | (high[..., :-1] != 0).any()):
+                return None
+            end = walk.units.low[own, -1]
+        ends.append(end[0].isfinite())
+    return walk.units.projected(u.units, rows.double(), *ends)

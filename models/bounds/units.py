@@ -1,0 +1,582 @@
+"""Bounds on units as functions of the inputs: derivatives, values, curvature, Lipschitz constants.
+
+Rows of a table hold [l, h] of the derivative of a unit in each input and, last, of its value.
+Linear maps and slopes act on rows by interval arithmetic in float64, rounded outward. Units that
+came out of one call form a block, whose Lipschitz constant is that of all its units together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from liftednet.errors import DeclarationError
+
+OTHER = 0  # a unit of another sample
+EPS = torch.finfo(torch.float64).eps
+_NORM = 1 + 1e-10  # that rounding may take from a norm in float64
+_ENTRIES = 30_000_000  # of the table, in each of two ends
+_AT_ONCE = 4_000_000  # entries of rows that are gathered together
+_WHOLE = 1_500_000  # entries of the matrix of a convolution whose norm is taken of all of it
+_CONSTANTS = 0  # their block
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A map phi of one unit, by what is proven of it.
+
+    Attributes:
+        slopes: of values in [l, h] the least and the largest phi', of both sides at a corner.
+        values: of values in [l, h] the least and the largest phi, before rounding.
+        convex: whether phi is.
+        concave: whether phi is.
+    """
+
+    slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    values: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+    convex: bool | Tensor = False
+    concave: bool | Tensor = False
+
+
+@dataclass(frozen=True)
+class Linear:
+    """u = sum_k c_k x_k + b: units, the units below (n, k), factors (n, k) or (k, 1), and b (n,).
+
+    Of a matrix there are as many units as rows of `below` times columns, row by row.
+    """
+
+    below: Tensor
+    factors: Tensor
+    shift: Tensor
+    matrix: bool
+
+
+@dataclass(frozen=True)
+class Bent:
+    """v = phi(u): the units below (n,), and the ends of phi' at each."""
+
+    below: Tensor
+    flattest: Tensor
+    steepest: Tensor
+
+
+@dataclass
+class Units:
+    """The table of all units of one walk through a network.
+
+    Attributes:
+        inputs: how many there are.
+        reasons: why units are unknown, by the numbers that `reason` holds; the first is empty.
+        steps: what made a block, of units that follow one another from `first` on.
+    """
+
+    inputs: int
+    low: Tensor = field(init=False)
+    high: Tensor = field(init=False)
+    convex: Tensor = field(init=False)
+    concave: Tensor = field(init=False)
+    block: Tensor = field(init=False)
+    reason: Tensor = field(init=False)
+    lipschitz: list[float] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=lambda: [""])
+    steps: dict[int, Linear | Bent] = field(default_factory=dict)
+    first: dict[int, int] = field(default_factory=dict)
+    inputs_block: int = -1
+    _size: int = 0
+    _unknown: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Make room, and the unit that stands for all of other samples."""
+        self.low, self.high = (torch.zeros(64, self.inputs + 1, dtype=torch.float64) for _ in "ab")
+        self.convex, self.concave = (torch.zeros(64, dtype=torch.bool) for _ in "ab")
+        self.block, self.reason = (torch.zeros(64, dtype=torch.int64) for _ in "ab")
+        self.lipschitz.append(0.0)
+        none = torch.zeros(1, self.inputs + 1, dtype=torch.float64)
+        self._add(none, none, _CONSTANTS, True)
+
+    # How units come about.
+
+    def _add(
+        self,
+        low: Tensor,
+        high: Tensor,
+        block: int,
+        convex: Tensor | bool,
+        concave: Tensor | bool | None = None,
+        reason: Tensor | int = 0,
+    ) -> Tensor:
+        """Put rows into the table and return their numbers."""
+        start, end = self._size, self._size + len(low)
+        if end > len(self.low):
+            if end * (self.inputs + 1) > _ENTRIES:
+                raise DeclarationError(
+                    f"the network is too large to be certified: it has more than {start} units "
+                    f"of {self.inputs} inputs."
+                )
+            more = max(end, 2 * len(self.low)) - len(self.low)
+            for name in ("low", "high", "convex", "concave", "block", "reason"):
+                now = getattr(self, name)
+                setattr(self, name, torch.cat([now, now.new_zeros(more, *now.shape[1:])]))
+        self.low[start:end], self.high[start:end] = low, high
+        self.convex[start:end] = convex
+        self.concave[start:end] = convex if concave is None else concave
+        self.block[start:end], self.reason[start:end] = block, reason
+        self._size = end
+        return torch.arange(start, end)
+
+    def _new_block(self, lipschitz: float, step: Linear | Bent | None = None) -> int:
+        self.lipschitz.append(lipschitz)
+        block = len(self.lipschitz) - 1
+        self.first[block] = self._size
+        if step is not None:
+            self.steps[block] = step
+        return block
+
+    def variables(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return units that are the inputs themselves, between two ends (inputs,)."""
+        low, high = (torch.cat([torch.eye(self.inputs).to(x), x[:, None]], 1) for x in (low, high))
+        self.inputs_block = self._new_block(1.0)
+        return self._add(low, high, self.inputs_block, True)
+
+    def constants(self, values: Tensor) -> Tensor:
+        """Return units that do not depend on inputs, of the shape of the values."""
+        found, places = values.detach().double().flatten().unique(return_inverse=True)
+        rows = found.new_zeros(len(found), self.inputs + 1)
+        rows[:, -1] = found
+        bad = ~found.isfinite()
+        ends = rows.clone(), rows.clone()
+        for end, none in zip(ends, (-math.inf, math.inf), strict=True):
+            end[bad, -1] = none
+        return self._add(*ends, _CONSTANTS, ~bad)[places].reshape(values.shape)
+
+    def unknown(self, why: str) -> int:
+        """Return the unit of which nothing is known."""
+        if why not in self._unknown:
+            self.reasons.append(why)
+            row = torch.full((1, self.inputs + 1), math.inf, dtype=torch.float64)
+            block = self._new_block(math.inf)
+            number = self._add(-row, row, block, False, reason=len(self.reasons) - 1)
+            self._unknown[why] = int(number)
+        return self._unknown[why]
+
+    # What is known of units.
+
+    def constant(self, units: Tensor) -> bool:
+        """Say whether no unit depends on the inputs."""
+        return bool(((self.block[units] == _CONSTANTS) & (units != OTHER)).all())
+
+    def values(self, units: Tensor) -> Tensor:
+        """Return the values of constants."""
+        return self.low[units, -1]
+
+    def span(self, units: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the ends of values."""
+        return self.low[units, -1], self.high[units, -1]
+
+    def joint(self, units: Tensor, factors: Tensor | None = None) -> float:
+        """Return a Lipschitz constant of units together, each times a factor."""
+        flat = units.flatten()
+        size = torch.ones(len(flat), dtype=torch.float64) if factors is None else factors.flatten()
+        own, places = flat.unique(return_inverse=True)
+        weights = torch.zeros(len(own), dtype=torch.float64).index_add_(0, places, size.square())
+        blocks, of = self.block[own].unique(return_inverse=True)
+        largest = torch.zeros(len(blocks), dtype=torch.float64)
+        largest = largest.scatter_reduce(0, of, weights, "amax").sqrt()
+        parts = [
+            float(x) * self.lipschitz[b] if float(x) and self.lipschitz[b] else 0.0
+            for x, b in zip(largest, blocks.tolist(), strict=True)
+        ]
+        return math.hypot(*parts) * _NORM
+
+    # What maps make of them: rows of units (n, k) become units.
+
+    def rowwise(self, below: Tensor, make: Callable[[Tensor, Tensor], Tensor], wide: int) -> Tensor:
+        """Return units (n, wide) of rows (n, k) of the sample that is followed.
+
+        `make` takes the rows that there are and their numbers. Rows of another sample give its
+        unit; one of both is unknown, as is one of nothing but constants and another sample.
+        """
+        other = below == OTHER
+        theirs = other.any(1)
+        mixed = theirs & ((self.block[below] != _CONSTANTS) & ~other).any(1)
+        found = torch.full((len(below), wide), OTHER)
+        if bool(mixed.any()):
+            found[mixed] = self.unknown("a call that mixes samples")
+        ours = (~theirs).nonzero().flatten()
+        if len(ours):
+            found[ours] = make(below[ours], ours).reshape(len(ours), wide)
+        return found
+
+    def affine(self, below: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
+        """Return x A + b of rows (n, k) of units, A (k, m), b (m,) or (n, m)."""
+        bias = torch.zeros(matrix.shape[1]).to(matrix) if shift is None else shift.to(matrix)
+        bias = bias.expand(len(below), matrix.shape[1])
+        return self.rowwise(
+            below, lambda x, ours: self._affine(x, matrix, bias[ours]), matrix.shape[1]
+        )
+
+    def _affine(self, below: Tensor, matrix: Tensor, shift: Tensor) -> Tensor:
+        if not bool((matrix.isfinite().all()) & shift.isfinite().all()):
+            return self._lost(below, matrix.shape[1])
+        plus, minus = (matrix > 0).to(matrix), (matrix < 0).to(matrix)
+        step = Linear(below, matrix, shift, True)
+        block = self._new_block(self._through(below, matrix), step)
+        at_once = max(1, _AT_ONCE // (below.shape[1] * (self.inputs + 1)))
+        found = []
+        for x, b in zip(below.split(at_once), shift.split(at_once), strict=True):
+            low, high = _ends(self.low[x], self.high[x], matrix)
+            low, high = low.flatten(0, 1), high.flatten(0, 1)
+            low[:, -1], high[:, -1] = _shifted(low[:, -1], high[:, -1], b.flatten())
+            up, down = ~self.convex[x], ~self.concave[x]
+            convex = (up.to(matrix) @ plus + down.to(matrix) @ minus) == 0
+            concave = (down.to(matrix) @ plus + up.to(matrix) @ minus) == 0
+            used = (plus + minus)[None] * self.reason[x][..., None]
+            reason = used.amax(1).long()
+            found.append(
+                self._add(low, high, block, convex.flatten(), concave.flatten(), reason.flatten())
+            )
+        return torch.cat(found)
+
+    def _through(self, below: Tensor, matrix: Tensor) -> float:
+        """Return a Lipschitz constant of x A of all rows together."""
+        norm = _norm(matrix)
+        bound = norm * self.joint(below) if norm else 0.0
+        columns = self.block[below]
+        if bool((columns == columns[:1]).all()) and len(columns[0].unique()) > 1:
+            apart = 0.0
+            for each in columns[0].unique():
+                mine = columns[0] == each
+                part = _norm(matrix[mine])
+                apart += part * self.joint(below[:, mine]) if part else 0.0
+            bound = min(bound, apart)
+        own, places = below.unique(return_inverse=True)
+        wide = len(below) * matrix.shape[1]
+        shared = len(own) < below.numel() and len(below) > 1
+        if shared and len(own) * wide <= _WHOLE and min(len(own), wide) <= 1000:
+            whole = torch.zeros(len(own), len(below), matrix.shape[1], dtype=torch.float64)
+            rows = torch.arange(len(below))[:, None].expand_as(places)
+            whole.index_put_((places, rows), matrix.expand(len(below), -1, -1), accumulate=True)
+            norm = _norm(whole.flatten(1))
+            bound = min(bound, norm * self.joint(own) if norm else 0.0)
+        return bound
+
+    def sums(self, below: Tensor, factors: Tensor, shift: Tensor, off: Tensor) -> Tensor:
+        """Return sum_k c_k x_k + b row by row, (n,), of units and factors (n, k), and b (n,).
+
+        What b may be off by rounding is `off`, (n,).
+        """
+        return self.rowwise(
+            below, lambda x, ours: self._sums(x, factors[ours], shift[ours], off[ours]), 1
+        ).flatten()
+
+    def _sums(self, below: Tensor, factors: Tensor, shift: Tensor, error: Tensor) -> Tensor:
+        if not bool(factors.isfinite().all()):
+            return self._lost(below, 1)
+        low, high = (torch.zeros(len(below), self.inputs + 1).double() for _ in "ab")
+        size = torch.zeros_like(low), torch.zeros_like(low)
+        for x, c in zip(below.T, factors.T, strict=True):
+            c, ends = c[:, None], (self.low[x], self.high[x])
+            if bool((c < 0).any()):
+                ends = torch.where(c < 0, ends[1], ends[0]), torch.where(c < 0, ends[0], ends[1])
+            terms = [(c * end).masked_fill(c == 0, 0.0) for end in ends]
+            low, high = low + terms[0], high + terms[1]
+            for total, term in zip(size, terms, strict=True):
+                total += term.abs()
+        off = 2 * (below.shape[1] + 2) * EPS
+        low, high = low - _finite(off * size[0]), high + _finite(off * size[1])
+        low[:, -1], high[:, -1] = _shifted(low[:, -1] - error, high[:, -1] + error, shift)
+        endless = ~shift.isfinite()
+        low[endless, -1], high[endless, -1] = -math.inf, math.inf
+        positive, negative = factors > 0, factors < 0
+        up, down = ~self.convex[below], ~self.concave[below]
+        convex = ~((positive & up) | (negative & down)).any(1)
+        concave = ~((positive & down) | (negative & up)).any(1)
+        convex, concave = convex & ~endless, concave & ~endless
+        parts = [self.joint(x, c) for x, c in zip(below.T, factors.abs().T, strict=True)]
+        reason = (self.reason[below] * (factors != 0)).amax(1)
+        block = self._new_block(sum(parts) * _NORM, Linear(below, factors, shift, False))
+        return self._add(low, high, block, convex, concave, reason)
+
+    def bent(self, below: Tensor, curve: Curve | Callable[[Tensor], Curve]) -> Tensor:
+        """Return phi(u) of units (n,); phi may be made of the places of some of them."""
+
+        def make(x: Tensor, ours: Tensor) -> Tensor:
+            return self._bent(x.flatten(), curve if isinstance(curve, Curve) else curve(ours))
+
+        return self.rowwise(below[:, None], make, 1).flatten()
+
+    def _bent(self, below: Tensor, curve: Curve) -> Tensor:
+        span = self.span(below)
+        flattest, steepest = (x.double().expand(len(below)) for x in curve.slopes(*span))
+        low, high = _times(self.low[below], self.high[below], flattest[:, None], steepest[:, None])
+        low[:, -1], high[:, -1] = _outward(*curve.values(*span))
+        up, down = self.convex[below], self.concave[below]
+        straight = flattest == steepest
+        rising, falling = flattest >= 0, steepest <= 0
+        kept, turned = (up & rising) | (up & down), (down & falling) | (up & down)
+        convex = (straight | torch.as_tensor(curve.convex)) & (kept | turned)
+        kept, turned = (down & rising) | (up & down), (up & falling) | (up & down)
+        concave = (straight | torch.as_tensor(curve.concave)) & (kept | turned)
+        largest = torch.maximum(flattest.abs(), steepest.abs())
+        block = self._new_block(self.joint(below, largest), Bent(below, flattest, steepest))
+        reason = self.reason[below] * (largest > 0)
+        return self._add(low, high, block, convex, concave, reason)
+
+    def product(self, one: Tensor, other: Tensor) -> Tensor:
+        """Return x y of units (n,), (xy)' = x' y + x y'."""
+        return self.rowwise(
+            torch.stack([one, other], 1), lambda both, _: self._product(*both.T), 1
+        ).flatten()
+
+    def _product(self, one: Tensor, other: Tensor) -> Tensor:
+        low = high = torch.zeros(1, dtype=torch.float64)
+        lipschitz = 0.0
+        for x, y in ((one, other), (other, one)):
+            ends = [end[:, None] for end in self.span(y)]
+            part = _times(self.low[x], self.high[x], *ends)
+            low, high = low + part[0], high + part[1]
+            lipschitz += self.joint(x, torch.maximum(*(end.abs().flatten() for end in ends)))
+        spread = torch.maximum(low.abs(), high.abs())
+        low, high = low - _finite(8 * EPS * spread), high + _finite(8 * EPS * spread)
+        low[:, -1:], high[:, -1:] = _times(
+            *(end[one, -1:] for end in (self.low, self.high)),
+            *(end[other, -1:] for end in (self.low, self.high)),
+        )  # fmt: skip
+        no = torch.zeros(len(one), dtype=torch.bool)
+        reason = torch.maximum(self.reason[one], self.reason[other])
+        return self._add(low, high, self._new_block(lipschitz), no, reason=reason)
+
+    def largest(self, below: Tensor, soft: float = 0.0) -> Tensor:
+        """Return the largest unit of each row (n, k), or at most `soft` more, as log-sum-exp."""
+
+        def make(x: Tensor, _: Tensor) -> Tensor:
+            low, high = self.low[x].amin(1), self.high[x].amax(1)
+            low[:, -1], high[:, -1] = _outward(
+                self.low[x, -1].amax(1), self.high[x, -1].amax(1) + soft
+            )
+            block = self._new_block(self.joint(x))
+            no = torch.zeros(len(x), dtype=torch.bool)
+            return self._add(low, high, block, self.convex[x].all(1), no, self.reason[x].amax(1))
+
+        return self.rowwise(below, make, 1).flatten()
+
+    def softmax(self, below: Tensor) -> Tensor:
+        """Return p of each row (n, k): dp_k / du_k in [0, 1/4], dp_k / du_j in [-1/4, 0]."""
+
+        def make(x: Tensor, _: Tensor) -> Tensor:
+            wide = x.shape[1]
+            rise, fall = self.high[x].clamp(min=0), (-self.low[x]).clamp(min=0)
+            others = (1 - torch.eye(wide)).double()
+            high, low = rise + _summed(fall, others), fall + _summed(rise, others)
+            low, high = (end.flatten(0, 1) for end in _outward(-low / 4, high / 4))
+            low[:, -1], high[:, -1] = 0.0, 1.0
+            if wide == 1:
+                low, high = torch.zeros_like(low), torch.zeros_like(high)
+                low[:, -1] = high[:, -1] = 1.0
+            no = torch.zeros(x.numel(), dtype=torch.bool)
+            reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
+            lipschitz = 0.0 if wide == 1 else self.joint(x) / 2
+            return self._add(low, high, self._new_block(lipschitz), no, reason=reason)
+
+        return self.rowwise(below, make, below.shape[1])
+
+    def log_softmax(self, below: Tensor) -> Tensor:
+        """Return log p of each row (n, k): (log p_k)' = sum_j p_j (u_k' - u_j'), concave in u."""
+
+        def make(x: Tensor, _: Tensor) -> Tensor:
+            wide, low, high = x.shape[1], self.low[x], self.high[x]
+            lowest, highest = low.amin(1, keepdim=True), high.amax(1, keepdim=True)
+            ends = (low - highest).clamp(max=0), (high - lowest).clamp(min=0)
+            low, high = (end.nan_to_num(0.0).flatten(0, 1) for end in _outward(*ends))
+            low[:, -1], high[:, -1] = -math.inf, 0.0
+            straight = (self.convex[x] & self.concave[x]).all(1, keepdim=True)
+            no = torch.zeros(x.numel(), dtype=torch.bool)
+            block = self._new_block((1 + math.sqrt(wide)) * self.joint(x))
+            reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
+            return self._add(low, high, block, no, straight.expand(x.shape).flatten(), reason)
+
+        return self.rowwise(below, make, below.shape[1])
+
+    def projected(self, below: Tensor, rows: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
+        """Return the nearest points of units (n, k) within limits, l <= A v <= h.
+
+        Their derivative J in u is a projection: J_kk is in [0, 1], J_jk in [-1/2, 1/2], and not
+        negative where each limit is on one unit or on the difference of two: J then is the mean
+        over units that are held together, or 0.
+
+        Args:
+            below: units.
+            rows: A, (limits, k).
+            lower: whether there is l, (limits,) booleans.
+            upper: the same of h.
+        """
+        touched = rows != 0
+        single, bound = touched.sum(1) == 1, touched.any(0)
+        means = bool((single | ((touched.sum(1) == 2) & (rows.sum(1) == 0))).all())
+        halves = _together(touched).double() / 2
+        alone = ~touched[~single].any(0)
+        low_side, high_side = ((side & single)[:, None] for side in (lower, upper))
+        raised = (((rows > 0) & low_side) | ((rows < 0) & high_side)).any(0)  # max(u, l): convex
+        lowered = (((rows > 0) & high_side) | ((rows < 0) & low_side)).any(0)
+
+        def make(x: Tensor, _: Tensor) -> Tensor:
+            up, down = self.high[x].clamp(min=0), (-self.low[x]).clamp(min=0)
+            either = torch.maximum(up, down)
+            low = -down - _summed(down if means else either, halves)
+            high = up + _summed(up if means else either, halves)
+            held = bound[:, None]
+            low, high = torch.where(held, low, self.low[x]), torch.where(held, high, self.high[x])
+            convex = self.convex[x] & alone & ~lowered
+            concave = self.concave[x] & alone & ~raised
+            steepest = self.steepest(x.flatten(), self.joint(x))
+            low, high = low.flatten(0, 1), high.flatten(0, 1)
+            low[:, -1], high[:, -1] = -math.inf, math.inf
+            reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
+            block = self._new_block(steepest)
+            return self._add(low, high, block, convex.flatten(), concave.flatten(), reason)
+
+        return self.rowwise(below, make, below.shape[1])
+
+    def _lost(self, below: Tensor, wide: int) -> Tensor:
+        return torch.full((len(below), wide), self.unknown("a weight that is not finite"))
+
+    def steepest(self, units: Tensor, lipschitz: float) -> float:
+        """Return a Lipschitz constant, or what the ends of derivatives say where that is less."""
+        low, high = self.low[units, :-1], self.high[units, :-1]
+        largest = torch.maximum(low.abs(), high.abs())
+        if not bool(largest.isfinite().all()):
+            return lipschitz
+        about = _norm((low + high) / 2) + _norm((high - low) / 2)
+        return min(lipschitz, _norm(largest), about)
+
+
+def _times(low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ends of [l, h] [least, most], rounded outward; 0 times any size is 0."""
+    ends = [end * slope for end in (low, high) for slope in (least, most)]
+    ends = [end.nan_to_num(0.0, torch.inf, -torch.inf) for end in ends]
+    return _outward(*torch.stack(ends).aminmax(dim=0))
+
+
+def _together(touched: Tensor) -> Tensor:
+    """Return which units one limit or several hold together, (units, units), but for themselves."""
+    near = touched.double().T @ touched.double() > 0
+    for _ in range(len(near).bit_length()):
+        near = near.double() @ near.double() > 0
+    return near.fill_diagonal_(False)
+
+
+def _ends(low: Tensor, high: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ends of A' [low, high], (..., m, columns) of (..., k, columns) and A (k, m).
+
+    The last column, of values, may be infinite more often than the others.
+    """
+    parts = [
+        _products(low[..., part].contiguous(), high[..., part].contiguous(), matrix)
+        for part in (slice(None, -1), slice(-1, None))
+    ]
+    below, above = (torch.cat(ends, -1) for ends in zip(*parts, strict=True))
+    return below, above
+
+
+def _products(low: Tensor, high: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the ends of A' [low, high], never inside of them by rounding; 0 stays 0."""
+    plus, minus = matrix.clamp(min=0).T, (-matrix).clamp(min=0).T
+    endless = None
+    if not bool(low.isfinite().all() and high.isfinite().all()):
+        down, up = low.isinf().to(matrix), high.isinf().to(matrix)
+        some, other = (plus > 0).to(matrix), (minus > 0).to(matrix)
+        endless = some @ down + other @ up > 0, some @ up + other @ down > 0
+        low, high = (end.masked_fill(end.isinf(), 0.0) for end in (low, high))
+    above = low.clamp(min=0), high.clamp(min=0)
+    below = (-low).clamp(min=0), (-high).clamp(min=0)
+    more, less = 1 + 4 * (len(matrix) + 4) * EPS, 1 - 4 * (len(matrix) + 4) * EPS
+    up, down = plus @ above[0] + minus @ below[1], plus @ below[0] + minus @ above[1]
+    least = up * less - down * more
+    up, down = plus @ above[1] + minus @ below[0], plus @ below[1] + minus @ above[0]
+    most = up * more - down * less
+    if endless is not None:
+        least.masked_fill_(endless[0], -math.inf)
+        most.masked_fill_(endless[1], math.inf)
+    return least, most
+
+
+def _outward(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ends that are farther apart by some units in the last place; 0 stays 0."""
+    off = 16 * EPS
+    return low - _finite(off * low.abs()), high + _finite(off * high.abs())
+
+
+def _shifted(low: Tensor, high: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ends moved by a shift, farther apart by what its addition may round."""
+    off = 2 * EPS
+    return (
+        low + shift - _finite(off * (low.abs() + shift.abs())),
+        high + shift + _finite(off * (high.abs() + shift.abs())),
+    )
+
+
+def _finite(x: Tensor) -> Tensor:
+    return x.masked_fill(x.isinf(), 0.0)  # an end at infinity stays there
+
+
+def _summed(sizes: Tensor, matrix: Tensor) -> Tensor:
+    """Return A' sizes, of entries that are not negative, never below by rounding."""
+    return _products(torch.zeros_like(sizes), sizes, matrix)[1]
+
+
+def _norm(matrix: Tensor) -> float:
+    """Return the spectral norm, or a bound where the matrix is large; never below by rounding."""
+    if min(matrix.shape) > 1500:
+        sides = matrix.abs().sum(0).max() * matrix.abs().sum(1).max()
+        return float(sides.sqrt()) * _NORM
+    return float(torch.linalg.matrix_norm(matrix, 2)) * _NORM
+
+
+def chain(units: Units, outputs: Tensor) -> tuple[list[Tensor], list[tuple[float, float]]] | None:
+    """Return the matrices and the slopes between them, where outputs are a chain of dense layers.
+
+    None where they are not.
+    """
+    matrices: list[Tensor] = []
+    slopes: list[tuple[float, float]] = []
+    at = outputs
+    behind = torch.eye(len(outputs), dtype=torch.float64)
+    while True:
+        (block, *others) = units.block[at].unique().tolist()
+        if others:
+            return None
+        step = units.steps.get(block)
+        places = at - units.first[block]
+        if isinstance(step, Linear):
+            if step.matrix and len(step.below) > 1:
+                return None
+            behind, at = _composed(step, places, behind)
+        elif isinstance(step, Bent):
+            own, where = at.unique(return_inverse=True)
+            behind = torch.zeros(len(own), behind.shape[1]).double().index_add_(0, where, behind)
+            matrices.insert(0, behind)
+            places = own - units.first[block]
+            flattest, steepest = step.flattest[places], step.steepest[places]
+            slopes.insert(0, (float(flattest.min()), float(steepest.max())))
+            at, behind = step.below[places], torch.eye(len(own), dtype=torch.float64)
+        elif block == units.inputs_block:
+            whole = torch.zeros(units.inputs, behind.shape[1], dtype=torch.float64)
+            return [whole.index_add_(0, places, behind), *matrices], slopes
+        else:
+            return None
+
+
+def _composed(step: Linear, places: Tensor, behind: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the map of what is below a linear step, and which units that are."""
+    if step.matrix:
+        return step.factors[:, places] @ behind, step.below[0]
+    below, factors = step.below[places], step.factors[places]
+    own, where = below.unique(return_inverse=True)
+    found = torch.zeros(len(own), behind.shape[1], dtype=torch.float64)
+    for n in range(below.shape[1]):
+        found.index_add_(0, where[:, n], factors[:, n, None] * behind)
+    return found, own
