@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from .data import Arrays, Data, Lengths
 from .lifted import Lifted
 from .methods.gauss_newton import MOST_WEIGHTS, GaussNewton, count_weights, forward_of
 from .prediction import Fitted
+from .standardization import unpacked_standardization
 
 if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Posterior", "Prediction", "posterior"]
 
+_MOST_BYTES = 2**24  # of error bars in a file
+_KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
 
 
@@ -295,10 +299,11 @@ def posterior(model: Any) -> Posterior:
 
 
 def has_evidence(model: Lifted) -> bool:
-    """Say whether a model has been fitted with rho by the evidence, or was saved after it."""
-    fitted = model._known
+    """Say whether rho are by the evidence, and error bars those of one loss on whole inputs."""
+    fitted, network = model._known, model.network
     by_evidence = isinstance(fitted.method, GaussNewton) and fitted.method.evidence
-    return fitted.laplace is not None or by_evidence
+    whole = not fitted.distributed and not any(x.incomplete for x in network.inputs)
+    return fitted.laplace is not None or (by_evidence and whole and len(network.terms) == 1)
 
 
 def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
@@ -344,6 +349,64 @@ def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
     rows = count_answers(target) / len(found.noise)
     shift = rows * float(moments.scale.double().log().sum())
     return replace(found, logarithm=found.logarithm - shift)
+
+
+def packed_posterior(model: Lifted) -> dict[str, Tensor]:
+    """Return the error bars of a fit by the evidence as tensors of a file; nothing without them.
+
+    With them go the weights on standardized data, and the scales of these.
+    """
+    fitted = model._known
+    if not has_evidence(model):
+        return {}
+    if fitted.laplace is None:
+        assert fitted.data is not None  # of a fit
+        weights = count_weights(fitted.structure)
+        answers = len(fitted.data) * sum(term.argument.units for term in model.network.terms)
+        if 8 * weights * min(weights / 2, answers) > _MOST_BYTES:
+            return {}
+    try:
+        found = posterior(model).laplace
+    except SolverError:  # without noise there are none
+        return {}
+    numbers = [found.scale, min(found.degrees, _KNOWN), found.logarithm, found.share]
+    tensors = {
+        **found.covariance.packed(), **fitted.standardization.packed(model.network),
+        "point": found.point, "noise": found.noise,
+        "numbers": torch.tensor(numbers, dtype=torch.float64),
+    }  # fmt: skip
+    return {f"posterior.{name}": tensor.cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def restore_posterior(model: Lifted, tensors: Mapping[str, Tensor]) -> None:
+    """Give a model the error bars that `packed_posterior` has packed, where there are some."""
+    from liftednet.solvers.gauss_newton.covariance import unpacked_covariance
+    from liftednet.solvers.gauss_newton.laplace import Laplace
+
+    own = {
+        name.removeprefix("posterior."): tensor.to(model.device)
+        for name, tensor in tensors.items()
+        if name.startswith("posterior.")
+    }
+    if not own:
+        return
+    fitted, point = model._known, own["point"]
+    stacked = [layer.stacked() for layer in fitted.weights]
+    parts = point.split([part.numel() for part in stacked])
+    weights = tuple(
+        layer.like(part.view_as(like).to(like))
+        for layer, part, like in zip(fitted.weights, parts, stacked, strict=True)
+    )
+    scale, degrees, logarithm, share = own["numbers"].tolist()
+    degrees = math.inf if degrees == _KNOWN else degrees
+    model._fit = replace(
+        fitted,
+        weights=weights,
+        standardization=unpacked_standardization(own, model.network),
+        laplace=Laplace(
+            point, unpacked_covariance(own), scale, own["noise"], degrees, logarithm, share
+        ),
+    )
 
 
 def refuse_loss(model: Lifted) -> None:

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from liftednet import LiftedClassifier, LiftedRegressor, Network, lift, posterior
+from liftednet import LiftedClassifier, LiftedRegressor, Network, lift, load, posterior, save
 from liftednet.activations import Tanh
 from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
@@ -252,6 +252,33 @@ def test_functions_and_answers_are_drawn() -> None:
     functions = found.sample(unseen, 400, noise=False)[..., 0]
     together = np.corrcoef(functions[:, 20], functions[:, 21])[0, 1]
     assert together > 0.9  # one function, not a number for each row
+
+
+@pytest.mark.parametrize("units", [6, 60])  # fewer and more weights than answers
+def test_a_saved_model_keeps_its_error_bars(tmp_path: Any, units: int) -> None:
+    x, y = (torch.from_numpy(part).float() for part in waves(60))
+    model = LiftedMLP((1, units, 1), Tanh(), SquaredError(), method=BY_EVIDENCE)
+    model.fit(30 * x - 4, 100 * y)
+    again = load(save(model, tmp_path / "model.safetensors"))
+    found, wanted = (posterior(one) for one in (again, model))
+    unseen = torch.linspace(-100, 100, 7)[:, None]
+    assert torch.equal(found.predict(unseen).std, wanted.predict(unseen).std)
+    assert torch.equal(again.forward(unseen), model.forward(unseen))
+    assert found.log_evidence == wanted.log_evidence
+    torch.testing.assert_close(again.weights[0].matrix, model.weights[0].matrix)
+    with pytest.raises(NotFittedError, match="no data"):
+        found.leave_one_out()
+    assert again.fit(x, y).is_fitted  # which has error bars of its own
+    assert not torch.equal(posterior(again).predict(unseen).std, wanted.predict(unseen).std)
+
+
+def test_a_file_without_error_bars_says_so(tmp_path: Any, monkeypatch) -> None:
+    x, y = map(torch.from_numpy, waves(60))
+    model = LiftedMLP((1, 6, 1), Tanh(), SquaredError(), method=BY_EVIDENCE).fit(x, y)
+    monkeypatch.setattr(error_bars, "_MOST_BYTES", 100)
+    again = load(save(model, tmp_path / "model.safetensors"))
+    with pytest.raises(NotFittedError, match="weights were given, loaded"):
+        posterior(again)
 
 
 @pytest.mark.parametrize(
