@@ -7,11 +7,15 @@ Nothing in such a file is executed. What the numbers mean is known to the models
 from __future__ import annotations
 
 import glob
+import hashlib
 import inspect
 import json
 import os
-import tempfile
+import secrets
+import stat
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,14 +29,16 @@ from liftednet.errors import DataError
 from liftednet.validation import is_integer, is_number, require_finite, require_float
 
 _FORMAT = "liftednet"
-_VERSION = 2
+_VERSION = 3
+_WITHOUT_CHECKSUM = 2
 _OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described by their sizes
+_METADATA = {"format", "version", "model"}
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
 OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
-_TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
+TYPES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.uint8: "U8"}
 
 Description = Mapping[str, Any]
 Catalogue = Mapping[str, type[Any]]
@@ -79,27 +85,63 @@ def write(archive: Archive, path: str | Path) -> Path:
     try:
         replace_file(target, archive.tensors, metadata)
     except OSError as error:
-        raise DataError(f"the model cannot be saved to {target}: {error.strerror}.") from error
+        raise DataError(f"the model cannot be saved to {target}: {error.strerror}.") from None
     return target
 
 
 def replace_file(target: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors and metadata to a safetensors file, at once or not at all.
+    """Write tensors, metadata and their checksum to a safetensors file, at once or not at all.
 
     Raises:
         OSError: the folder cannot be written to, or is full; the file is as it was.
+        DataError: a tensor is of a type that such a file has not.
     """
-    name = unfinished(target)
+    if other := [name for name, tensor in tensors.items() if tensor.dtype not in TYPES]:
+        raise DataError(
+            f"{other[0]} is of {tensors[other[0]].dtype}, and {target} can hold "
+            f"{', '.join(map(str, TYPES))}."
+        )
+    sealed = {**metadata, "checksum": _checksum(metadata, tensors)}
+    with replacement(target) as place, open(place, "wb") as file:
+        for part in _content(tensors, sealed):
+            file.write(part)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replacement(target: Path) -> Iterator[Path]:
+    """Give an empty file beside a target to be written, and move it in the target's place.
+
+    Where the target is a symbolic link, what it points at is replaced. Owner and permissions stay;
+    a file that is new has those that the user's files have.
+    """
+    real = Path(os.path.realpath(target))
+    name = real.with_name(f".{real.name}.{secrets.token_hex(4)}{_UNFINISHED}{real.suffix}")
     try:
-        with open(name, "wb") as file:
-            for part in _content(tensors, metadata):
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, target)
+        name.touch(exist_ok=False)
+        with suppress(FileNotFoundError):
+            before = real.stat()
+            with suppress(OSError, AttributeError):  # who may not, or Windows, which has no owners
+                os.chown(name, before.st_uid, before.st_gid)
+            name.chmod(stat.S_IMODE(before.st_mode))
+        yield name
+        os.replace(name, real)
     finally:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
+
+
+def _checksum(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Return what tells other metadata, and tensors of other names or entries, from these."""
+    found = hashlib.sha256(json.dumps(metadata, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(_entries(tensor))
+    return found.hexdigest()
+
+
+def _entries(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
 
 
 def _content(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[Any]:
@@ -113,26 +155,80 @@ def _content(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iter
     for name, tensor in tensors.items():
         begin, end = end, end + tensor.numel() * tensor.element_size()
         offsets = {"data_offsets": [begin, end]}
-        header[name] = {"dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), **offsets}
+        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), **offsets}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little")
     yield text
     for tensor in tensors.values():
-        yield tensor.detach().cpu().contiguous().view(-1).numpy()
-
-
-def unfinished(target: Path) -> str:
-    """Make an empty file beside a target, to be written and then moved in its place."""
-    handle, name = tempfile.mkstemp(_UNFINISHED, f".{target.name}.", target.parent)
-    os.close(handle)
-    return name
+        yield _entries(tensor)
 
 
 def remove_unfinished(target: Path) -> None:
     """Remove what runs that were killed have left beside a target."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*{_UNFINISHED}"):
+    real = Path(os.path.realpath(target))
+    for left in real.parent.glob(f".{glob.escape(real.name)}.*{_UNFINISHED}*"):
         left.unlink(missing_ok=True)
+
+
+# A file that is one process's while it is written again and again.
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _lock(handle: int) -> None:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_OWNED: set[Path] = set()  # by this process, to which the system would lend a lock twice
+
+
+@contextmanager
+def owned(target: Path) -> Iterator[bool]:
+    """Keep a file from all others that ask; say whether it was to be had.
+
+    The lock is the system's, on an empty file beside the target, and ends with its process
+    however that ends; children do not inherit it. A file system without locks gives it to all.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    real = Path(os.path.realpath(target))
+    place = real.with_name(f".{real.name}.lock")
+    handle = None if place in _OWNED else _locked(place)
+    if handle is None:
+        yield False
+        return
+    _OWNED.add(place)
+    try:
+        yield True
+    finally:
+        _OWNED.remove(place)
+        with suppress(OSError):  # Windows removes no open file, and a folder may be gone
+            place.unlink()
+        os.close(handle)
+
+
+def _locked(place: Path) -> int | None:
+    """Return the handle of a locked file, or None where another process has it."""
+    while True:
+        handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            _lock(handle)
+        except (BlockingIOError, PermissionError):
+            os.close(handle)
+            return None
+        except OSError:
+            return handle
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), os.stat(place)):
+                return handle
+        os.close(handle)  # who held it has removed it meanwhile
 
 
 def read(path: str | Path) -> Archive:
@@ -166,16 +262,21 @@ def read_tensors(source: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        DataError: it is none, or damaged.
+        DataError: it is none, or damaged, as its checksum tells where it has one.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(source, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return file.metadata() or {}, tensors
+            metadata = file.metadata() or {}
+        bare = {name: text for name, text in metadata.items() if name != "checksum"}
+        whole = metadata.get("checksum") in (None, _checksum(bare, tensors))
     except (SafetensorError, *OF_BAD_VALUES) as error:
         raise DataError(f"{source} is no whole safetensors file: {error}.") from error
+    if not whole:
+        raise DataError(f"{source} is damaged: its numbers or names are not those that it had.")
+    return metadata, tensors
 
 
 def _described(metadata: Mapping[str, str], source: Path) -> Description:
@@ -188,12 +289,14 @@ def _described(metadata: Mapping[str, str], source: Path) -> Description:
             "by load_state_dict"
         )
         raise DataError(f"{source} was not saved by liftednet.save: {hint}.")
-    if metadata.get("version") not in (str(_VERSION), str(_OLDER)):
+    if (version := metadata.get("version", "none")) not in map(str, range(_OLDER, _VERSION + 1)):
         raise DataError(
-            f"{source} has version {metadata.get('version')} of the format, and this liftednet "
-            f"reads versions {_OLDER} and {_VERSION}: install the liftednet that saved it, or a "
-            "newer one."
+            f"{source} has version {version} of the format, and this liftednet reads versions "
+            f"{_OLDER} to {_VERSION}: install the liftednet that saved it, or a newer one."
         )
+    checked = set() if int(version) <= _WITHOUT_CHECKSUM else {"checksum"}
+    if metadata.keys() != _METADATA | checked:
+        raise DataError(f"{source} is damaged: its metadata are {sorted(metadata)}.")
     try:
         about = json.loads(metadata["model"])
     except (KeyError, ValueError, RecursionError) as error:

@@ -8,10 +8,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -22,20 +22,21 @@ from liftednet.processes import share_of
 from liftednet.samples import Weights
 from liftednet.storage import (
     OF_BAD_VALUES,
+    TYPES,
     Description,
+    owned,
     read_tensors,
     remove_unfinished,
     replace_file,
-    unfinished,
 )
 from liftednet.validation import is_number
 
-from .fingerprint import checksum, difference
+from .fingerprint import difference
 from .trace import Ending, Memory, OfSamples, Step, Trace
 
-_FORMAT, _VERSION = "liftednet checkpoint", "3"
+_FORMAT, _VERSION = "liftednet checkpoint", "4"
 _CACHE_LINE = 64  # bytes: where torch's memory begins
-Saved = tuple[Description, Mapping[str, Tensor]]
+Saved = tuple[Description, Description, Mapping[str, Tensor]]  # all, of it the identity, tensors
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,10 @@ class Keeper:
         """
         if checkpoint is not None and not isinstance(checkpoint, Checkpoint):
             checkpoint = Checkpoint(checkpoint)
-        self._checkpoint, self._saved = checkpoint, None
+        self._checkpoint, self._saved, self._owned = checkpoint, None, ExitStack()
         self._held: tuple[Memory, int] | None = None
         self._kept: tuple[Memory, int] | None = None
-        self._terminated = self._stopped = False
+        self._terminated = self._stopped = self._told = False
         self._signal = int(signal.SIGTERM)
         processes.ask(stop=False, write=False)
         processes.asked()  # what was asked of a training before is forgotten
@@ -105,15 +106,25 @@ class Keeper:
             return
         self._path = Path(checkpoint.path)
         first = processes.rank() == 0
-        with processes.agreed():
-            if first:
-                _try_place(self._path)
-            if resume and self._path.exists():
-                self._saved = _read(self._path)
-        there = processes.gathered([self._saved is not None])
-        if bool(there.any()) and not bool(there.all()):
-            raise DataError(f"{self._path} must be where every process can read it.")
+        with self._owned as held:
+            with processes.agreed():
+                if first:
+                    _take_place(self._path, held)
+                if resume and self._path.exists():
+                    self._saved = _read(self._path)
+            there = processes.gathered([self._saved is not None])
+            if bool(there.any()) and not bool(there.all()):
+                raise DataError(f"{self._path} must be where every process can read it.")
+            self._owned = held.pop_all()
         self._last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        """Keep the file from other trainings."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the file to others."""
+        self._owned.close()
 
     def refuse(self, reason: str) -> None:
         """Raise `DataError` where there is a file, for a reason."""
@@ -138,7 +149,7 @@ class Keeper:
         self._identity = json.loads(json.dumps(identity()))
         first = processes.rank() == 0
         with processes.agreed():
-            known = self._saved[0]["identity"] if first and self._saved else self._identity
+            known = self._saved[1] if first and self._saved else self._identity
             if found := difference(known, self._identity):
                 where, was, given = found
                 raise DataError(
@@ -148,7 +159,7 @@ class Keeper:
         saved, self._saved = self._saved, None
         if saved is None:
             return {}, None
-        about, tensors = saved
+        about, _, tensors = saved
         own = share_of(samples).rows if processes.size() > 1 else None
         try:
             steps = [Step(*fields) for fields in about["steps"]]
@@ -242,35 +253,42 @@ class Keeper:
         }
         try:
             text = json.dumps(about)
-            metadata = {
-                "format": _FORMAT, "version": _VERSION, "run": text,
-                "checksum": _checksum(text, tensors),
-            }  # fmt: skip
+            metadata = {"format": _FORMAT, "version": _VERSION, "run": text}
             if processes.rank() == 0:
                 replace_file(self._path, tensors, metadata)
             self._kept = held
         except (OSError, MemoryError) as error:
             reason = getattr(error, "strerror", None) or "memory has run out"
             kept = "the last one stands" if self._path.exists() else "there is none yet"
-            processes.warn(
-                f"the checkpoint cannot be written to {self._path}: {reason}. Training goes on, "
-                f"and {kept}.",
-                RuntimeWarning,
-            )
+            if not self._told:
+                processes.warn(
+                    f"the checkpoint cannot be written to {self._path}: {reason}. Training goes "
+                    f"on, and {kept}.",
+                    RuntimeWarning,
+                )
+            self._told = True
         self._last = time.monotonic()
 
 
-def _try_place(path: Path) -> None:
-    """Raise `DataError` where no file can be made; what killed runs have left is removed."""
+def _take_place(path: Path, held: ExitStack) -> None:
+    """Keep a file from other trainings, and remove what killed ones have left beside it.
+
+    Raises:
+        DataError: no file can be made there, or another training that still runs keeps it.
+    """
     if path.is_dir():
         raise DataError(f"the checkpoint {path} is a folder: name a file.")
     if path.exists() and not path.is_file():  # a device would be replaced by a file
         raise DataError(f"no checkpoint can be written to {path}: it is there, and is no file.")
     try:
+        if not held.enter_context(owned(path)):
+            raise DataError(
+                f"the checkpoint {path} is that of a training that still runs, here or in another "
+                "process: wait for it, or name another file."
+            )
         remove_unfinished(path)
-        Path(unfinished(path)).unlink()
     except OSError as error:
-        raise DataError(f"no checkpoint can be written to {path}: {error.strerror}.") from error
+        raise DataError(f"no checkpoint can be written to {path}: {error.strerror}.") from None
 
 
 def _read(path: Path) -> Saved:
@@ -285,10 +303,18 @@ def _read(path: Path) -> Saved:
             f"{path} has version {metadata.get('version')} of checkpoints, and this liftednet "
             f"reads version {_VERSION}: go on with the liftednet that wrote it."
         )
-    text = metadata.get("run", "")
-    if metadata.get("checksum") != _checksum(text, tensors):
-        raise DataError(f"the checkpoint {path} is damaged: its checksum is another.")
-    return json.loads(text), tensors
+    if "checksum" not in metadata:
+        raise DataError(f"the checkpoint {path} is damaged: it has lost its checksum.")
+    for name, tensor in tensors.items():
+        if tensor.dtype not in TYPES:
+            raise DataError(
+                f"the checkpoint {path} cannot be used: its tensor {name} is of {tensor.dtype}."
+            )
+    try:
+        about = json.loads(metadata["run"])
+        return about, about["identity"], tensors
+    except OF_BAD_VALUES as error:
+        raise DataError(f"the checkpoint {path} cannot be used: {error}.") from error
 
 
 # Memories and data as JSON and tensors.
@@ -375,8 +401,3 @@ def _unpacked_samples(
     order = sorted(range(whole.ndim), key=lambda place: -whole.stride(place))
     rows = whole.narrow(axis, own.start, own.stop - own.start).permute(order).contiguous()
     return OfSamples(rows.permute([order.index(place) for place in range(whole.ndim)]), axis)
-
-
-def _checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
-    parts = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8)
-    return checksum(parts, *(tensors[name] for name in sorted(tensors)))

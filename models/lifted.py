@@ -163,19 +163,19 @@ class Lifted(Online):
                         f"{processes.size()} share them."
                     )
             structure, method = self.suited(structure, method, X, sample_weight)
-            keeper = Keeper(checkpoint, resume)
             given = X, y, lengths, sample_weight
-            if isinstance(method, Minibatch) and isinstance(X, DataLoader):
-                problem = self._prepare_loader(structure, method, given, constraints, keeper)
-            else:
-                problem = self._prepare(structure, method, given, constraints, keeper)
-            seen = problem.seen
-            with _hinting(seen):
-                run(
-                    problem.trace, method.take_steps(problem), problem.memory,
-                    partial(self._keep, problem), keeper=keeper, max_iter=_most(method, problem),
-                    progress=progress, on_step=on_step,
-                )  # fmt: skip
+            with Keeper(checkpoint, resume) as keeper:
+                if isinstance(method, Minibatch) and isinstance(X, DataLoader):
+                    problem = self._prepare_loader(structure, method, given, constraints, keeper)
+                else:
+                    problem = self._prepare(structure, method, given, constraints, keeper)
+                seen = problem.seen
+                with _hinting(seen):
+                    run(
+                        problem.trace, method.take_steps(problem), problem.memory,
+                        partial(self._keep, problem), keeper=keeper,
+                        max_iter=_most(method, problem), progress=progress, on_step=on_step,
+                    )  # fmt: skip
             self._finish(method, seen, X, constraints, progress, on_step)
         return self
 

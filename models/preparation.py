@@ -232,7 +232,7 @@ class Store:
         except OSError as error:
             raise DataError(
                 f"{self._folder} cannot keep {entries * dtype.itemsize:,} bytes: {error.strerror}."
-            ) from error
+            ) from None
         return mapped.view(shape)
 
     def standardized(self, standardization: Standardization, data: Data) -> Data:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import sys
 import warnings
 from collections.abc import Iterator
@@ -247,6 +246,8 @@ def run_export(path: Path, output: Path, activation: str | None) -> None:
     """
     if output.suffix not in _EXPORTS:
         raise DataError(f"the file must be one of {', '.join(_EXPORTS)}, got {str(output)!r}.")
+    from safetensors import SafetensorError
+
     require_place(output, path)
     model, _ = opened(path, activation)
     if output.suffix != ".safetensors" and any(x.sequence for x in model.network.inputs):
@@ -254,12 +255,13 @@ def run_export(path: Path, output: Path, activation: str | None) -> None:
             f"a recurrent network is written to {output.suffix} for one number of steps: write "
             "FILE.safetensors, or call torch.export on liftednet.to_torch(model) in Python."
         )
-    partial = output.with_name(f".{output.name}.unfinished{output.suffix}")
+    module = to_torch(model).eval()
     try:
-        _write(model, to_torch(model).eval(), partial)
-        os.replace(partial, output)
-    finally:
-        partial.unlink(missing_ok=True)
+        with storage.replacement(output) as place:
+            _write(model, module, place)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{output} cannot be written: {reason}.") from None
     typer.echo(f"written to {output}")
 
 
@@ -274,12 +276,14 @@ def _write(model: Any, module: nn.Module, path: Path) -> None:
     with _in_one_sentence("torch.export"):
         program = _program(model, module)
     if path.suffix == ".pt2":
-        torch.export.save(program, path)
+        whole = io.BytesIO()  # on a full disk torch's own writer ends the process
+        torch.export.save(program, whole)
+        path.write_bytes(whole.getvalue())
         return
     with _in_one_sentence("ONNX"):
         written = torch.onnx.export(program, dynamo=True, verbose=False)
         assert written is not None  # it has been traced
-        written.save(path)
+    written.save(path)
 
 
 def _program(model: Any, module: nn.Module) -> torch.export.ExportedProgram:

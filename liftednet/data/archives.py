@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liftednet.errors import DataError
+from liftednet.storage import replacement
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -146,10 +147,16 @@ def _download(archive: Archive) -> Path | None:
 
     cache = cache_folder()
     name = "download-" + archive.origin.url.rsplit("/", 1)[1]
-    fetched = pooch.retrieve(archive.origin.url, f"sha256:{archive.origin.sha256}", name, cache)
-    target, partial = cache / archive.file, cache / f"{archive.name}-partial.npz"
-    np.savez_compressed(partial, allow_pickle=False, **dict(archive.origin.read(Path(fetched))))
-    partial.replace(target)
+    target = cache / archive.file
+    try:
+        sha256 = f"sha256:{archive.origin.sha256}"
+        fetched = pooch.retrieve(archive.origin.url, sha256, name, cache)
+        with replacement(target) as place:
+            arrays = dict(archive.origin.read(Path(fetched)))
+            np.savez_compressed(place, allow_pickle=False, **arrays)
+    except OSError as error:  # the web's, too
+        reason = error.strerror or error
+        raise DataError(f"{archive.file} cannot be fetched to {cache}: {reason}.") from None
     return target
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import copy
 import errno
+import multiprocessing
 import os
+import re
 import signal
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, activations, lift, load, penalties, save
+from liftednet import DataError, activations, lift, load, penalties, save, storage
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
     Checkpoint,
@@ -207,7 +210,7 @@ def test_other_data_are_refused(written):
         model.fit(loader, checkpoint=written, resume=True)
 
 
-def test_every_damaged_file_is_refused_or_whole(written):
+def test_every_damaged_file_is_refused_or_whole(written, monkeypatch):
     content = written.read_bytes()
     generator = torch.Generator().manual_seed(0)
     places = torch.randint(len(content), (60,), generator=generator).tolist()
@@ -220,11 +223,62 @@ def test_every_damaged_file_is_refused_or_whole(written):
             model.fit(X, Y, checkpoint=written, resume=True)
     written.write_bytes(content)
     assert load_file(written)
+    foreign = {"format": "liftednet checkpoint", "version": "4", "run": "{}"}
+    save_file({}, written, foreign)
+    with pytest.raises(DataError, match="lost its checksum"):
+        model.fit(X, Y, checkpoint=written, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "TYPES", {torch.bfloat16: "BF16"})
+        replace_file(written, {"a": torch.zeros(2).bfloat16()}, foreign)
+    with pytest.raises(DataError, match=r"its tensor a is of torch\.bfloat16"):
+        model.fit(X, Y, checkpoint=written, resume=True)
+    replace_file(written, {}, foreign)
+    with pytest.raises(DataError, match="cannot be used: 'identity'"):
+        model.fit(X, Y, checkpoint=written, resume=True)
+    with pytest.raises(DataError, match=r"a is of torch\.bool"):
+        replace_file(written, {"a": torch.ones(2) > 0}, foreign)
+    written.write_bytes(content)
     with pytest.raises(DataError, match=r"not saved by liftednet.*a liftednet checkpoint"):
         load(written)
     save(LiftedMLP((4, 3), []).fit(X, Y), written)
     with pytest.raises(DataError, match="is no checkpoint of liftednet"):
         model.fit(X, Y, checkpoint=written, resume=True)
+
+
+def train_until_told(path: Path, begun: Any, go_on: Any) -> None:
+    """Train on a checkpoint, and stay in it until told."""
+
+    def wait(_: Any) -> None:
+        begun.set()
+        go_on.wait(60)
+
+    LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path, on_step=wait)
+
+
+def test_of_two_trainings_on_one_checkpoint_one_is_told(tmp_path):
+    path = tmp_path / "training"
+    (tmp_path / "link").symlink_to(path)
+    fork = multiprocessing.get_context("spawn")
+    begun, go_on = fork.Event(), fork.Event()
+    other = fork.Process(target=train_until_told, args=(path, begun, go_on))
+    other.start()
+    assert begun.wait(60)
+    model = LiftedMLP((4, 8, 3), method=SHORT)
+    for place in (path, tmp_path / "link"):
+        with pytest.raises(DataError, match="that of a training that still runs"):
+            model.fit(X, Y, checkpoint=place)
+    other.kill()
+    other.join()
+    model.fit(X, Y, checkpoint=path, on_step=lambda _: refused(path))  # the dead hold nothing
+    with pytest.raises(DataError, match="another training"):  # nor does a fit that was refused
+        LiftedMLP((4, 5, 3), method=SHORT).fit(X, Y, checkpoint=path, resume=True)
+    model.fit(X, Y, checkpoint=path)
+    assert sorted(os.listdir(tmp_path)) == ["link", "training"]
+
+
+def refused(path: Path) -> None:
+    with pytest.raises(DataError, match="still runs, here or in another process"):
+        LiftedMLP((4, 8, 3), method=SHORT).fit(X, Y, checkpoint=path)
 
 
 def test_without_a_file_training_begins_and_without_resume_it_begins_anew(tmp_path, monkeypatch):
@@ -290,8 +344,11 @@ def test_a_full_disk_is_a_warning_and_the_last_file_stands(error, written, monke
     before = written.read_bytes()
     monkeypatch.setattr(WRITE, full)
     model = LiftedMLP((4, 8, 3), method=SHORT)
-    with pytest.warns(RuntimeWarning, match=r"(No space left|memory).*goes on, and the last one"):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
         model.fit(X, Y, checkpoint=Checkpoint(written, seconds=0))
+    (one,) = [x for x in told if x.category is RuntimeWarning]
+    assert re.search(r"(No space left|memory).*goes on, and the last one", str(one.message))
     assert model.trace is not None and model.trace.ending is Ending.BUDGET
     assert written.read_bytes() == before
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import random
+import re
 import resource
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -274,6 +278,50 @@ def test_a_declared_activation_is_asked_for_and_another_is_refused(
         load(save(plain, path), activations.ReLU())
 
 
+def test_every_flipped_bit_and_every_exchange_of_tensors_is_refused(plain, tmp_path) -> None:
+    path = save(plain, tmp_path / "model")
+    content = path.read_bytes()
+    source = random.Random(0)
+    text = content.find(b'"model"')  # the architecture, among which a flip may still be JSON
+    places = [*range(text), *source.sample(range(text, len(content)), 150)]
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << source.randrange(8)
+        path.write_bytes(flipped)
+        with pytest.raises(DataError, match=re.escape(str(path))):
+            load(path)
+    path.write_bytes(content)
+    with safe_open(path, framework="pt") as file:
+        metadata, tensors = file.metadata(), load_file(path)
+    for one, other in itertools.combinations(tensors, 2):
+        save_file({**tensors, one: tensors[other], other: tensors[one].clone()}, path, metadata)
+        with pytest.raises(DataError, match="is damaged"):
+            load(path)
+
+
+def test_permissions_and_links_stay(plain, tmp_path) -> None:
+    before = os.umask(0o027)
+    try:
+        path = save(plain, tmp_path / "model")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    path.chmod(0o600)
+    link, dangling = tmp_path / "link", tmp_path / "dangling"
+    link.symlink_to("model")
+    dangling.symlink_to("new")
+    for place in (path, link, dangling):
+        before_it = path.stat().st_ino
+        save(plain, place)
+        assert (path.stat().st_ino == before_it) == (place is dangling)  # it was written
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (os.readlink(link), os.readlink(dangling)) == ("model", "new")
+    assert sorted(os.listdir(tmp_path)) == ["dangling", "link", "model", "new"]
+    torch.testing.assert_close(
+        load(dangling).forward(torch.ones(1, 5)), load(path).forward(torch.ones(1, 5))
+    )
+
+
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """Let files grow to so many bytes, as on a disk that is full then."""
@@ -299,8 +347,12 @@ def test_an_interrupt_or_a_disk_that_fills_leaves_the_file_that_was_there(
         with pytest.raises(KeyboardInterrupt):
             save(plain, path)
     assert path.read_bytes() == before
-    with files_of_at_most(len(before) // 2), pytest.raises(DataError, match="File too large"):
+    with (
+        files_of_at_most(len(before) // 2),
+        pytest.raises(DataError, match="File too large") as full,
+    ):
         save(plain, path)
+    assert full.value.__suppress_context__  # one error, not a chain
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["model"]
 
@@ -346,9 +398,10 @@ def test_what_is_no_model_is_refused(tmp_path) -> None:
 
 
 def changed(path: Path, **changes: Any) -> Path:
-    """Write a saved model again with other metadata or tensors."""
+    """Write a saved model again with other metadata or tensors, as before there were checksums."""
     with safe_open(path, framework="pt") as file:
-        metadata = dict(file.metadata())
+        metadata = {**file.metadata(), "version": "2"}
+        del metadata["checksum"]
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     tensors.update({name: changes.pop(name) for name in set(changes) & set(tensors)})
     save_file(tensors, path, {**metadata, **changes})

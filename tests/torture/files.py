@@ -183,9 +183,10 @@ def _cut(content: bytes, source: random.Random) -> bytes:
 
 
 def _metadata_changed(content: bytes, source: random.Random) -> bytes:
-    """Change what describes the model."""
+    """Change what describes the model, in a file of before there were checksums."""
     size = int.from_bytes(content[:8], "little")
-    metadata = dict(json.loads(content[8 : 8 + size])["__metadata__"])
+    metadata = {**json.loads(content[8 : 8 + size])["__metadata__"], "version": "2"}
+    del metadata["checksum"]
     chance = source.random()
     if chance < 0.1:
         metadata[source.choice(sorted(metadata))] = source.choice(_TEXTS)
