@@ -31,6 +31,16 @@ def test_an_example_runs_and_draws(path, monkeypatch, tmp_path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_error_bars_are_large_beyond_the_data() -> None:
+    text = (DOCS / "error_bars.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(block, "error_bars.md", "exec"), names)
+    near, _, far = names["found"].ignorance[:, 0]
+    assert near < 0.2 < far
+    assert (names["lower"] < names["mean"]).all()
+
+
 def test_the_first_five_minutes_run(monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
