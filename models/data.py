@@ -89,6 +89,26 @@ class Data:
                 taken[variable] = value.index_select(axis, there)
         return Data(taken, self.last_only)
 
+    def merged(self) -> Data:
+        """Return the distinct samples in an order of their own, each with the sum of its weights.
+
+        A sample of weight 2 then is two samples, to the last bit, where training on few of them
+        makes more of any difference in rounding. Data without weights or repetitions stay.
+        """
+        weights = self.values.get(SAMPLE_WEIGHTS)
+        rows = [v.double().flatten(1) for x, v in self.values.items() if x is not SAMPLE_WEIGHTS]
+        found, place = torch.cat(rows, 1).unique(dim=0, return_inverse=True)
+        if weights is None and len(found) == len(self):
+            return self
+        given = place.new_ones(len(self), dtype=torch.float64) if weights is None else weights
+        total = given.new_zeros(len(found)).index_add(0, place, given)
+        order = torch.arange(len(self), device=place.device)
+        first = order.new_zeros(len(found)).scatter_reduce(
+            0, place, order, "amin", include_self=False
+        )
+        taken, there = self.take(first[total > 0].cpu()), total[total > 0]
+        return replace(taken, values={**taken.values, SAMPLE_WEIGHTS: there})
+
     def parts(self, numbers: Tensor, made: Sequence[State]) -> Iterator[Data]:
         """Yield the samples of some numbers, so few at a time that all of them are small.
 

@@ -20,7 +20,7 @@ from liftednet import errors, processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, LiftedError
-from liftednet.losses import CrossEntropy, Loss, SquaredError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
@@ -28,7 +28,7 @@ from .builders import LiftedMLP, LiftedRNN
 from .error_bars import has_evidence, posterior
 from .fingerprint import described_network
 from .lifted import Lifted
-from .methods import Method, with_numbers
+from .methods import Method
 from .methods.descent import AnySolver
 from .settings import Penalties, Settings, told_in
 
@@ -68,10 +68,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         solver: of every block.
         max_iter: the most epochs, sweeps or steps; None for the method's own number.
         batch_size: samples of a minibatch; None for the method's own number.
-        early_stopping: whether some samples are held out, and training on minibatches stops when
-            their objective no longer improves.
+        early_stopping: whether some samples are held out, whatever the method is: training ends
+            where their mean loss no longer falls, and keeps the weights of the least.
         validation_fraction: share of the samples that is held out for it.
-        n_iter_no_change: epochs without improvement that it waits.
+        n_iter_no_change: epochs, sweeps or steps without a smaller loss that it waits.
         warm_start: whether another `fit` goes on from the weights that are there.
         random_state: of the first weights and the order of batches; an integer is the seed of
             the model, None draws one.
@@ -113,7 +113,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                     "them: fit a LiftedMLP or LiftedRNN, which takes numbers of the classes."
                 )
         model = self._model(outputs, self._settings())
-        model.method = self._tuned(model)
         if not self.warm_start or not self.__sklearn_is_fitted__():
             return model
         if described_network(model.network) != described_network(self.model_.network):
@@ -134,18 +133,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             with _refusals():
                 seed = check_random_state(seed).randint(2**31)
         return {**settings, "seed": seed}
-
-    def _tuned(self, model: Lifted) -> str | Method:
-        """Return the model's method with the numbers that are set here, or as it chooses it."""
-        if self.max_iter is None and self.batch_size is None and not self.early_stopping:
-            return model.method
-        numbers: dict[str, Any] = {}
-        if self.batch_size is not None:
-            numbers["batch_size"] = self.batch_size
-        if self.early_stopping:
-            numbers["validation"] = self.validation_fraction
-            numbers["patience"] = self.n_iter_no_change
-        return with_numbers(model.checked()[1], self.max_iter, **numbers)
 
     def _learn(
         self,
@@ -253,8 +240,30 @@ class _Feedforward(_Estimator):
         X, y = self._checked_pair(X, y)
         return self._learn(X, *self._told(y, sample_weight), constraints=constraints)
 
+    def declared(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, classes: Any = None
+    ) -> tuple[Lifted, Rows, Rows, Any]:
+        """Return the model that `fit` begins with, and what it gives it: X, y and weights.
+
+        For what estimators do not do: checkpoints, several processes.
+
+        Args:
+            X: as in `fit`.
+            y: as in `fit`.
+            sample_weight: as in `fit`.
+            classes: all labels of a classifier, where y may lack some; None for those of y.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+        """
+        X, y = self._checked_pair(X, y)
+        target, outputs, weights = self._told(y, sample_weight, classes)
+        return self._model(outputs, self._settings()), X, target, weights
+
     @abstractmethod
-    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
+    def _told(
+        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
+    ) -> tuple[Rows, int, Any]:
         """Return targets as the loss takes them, the number of outputs, and weights of samples."""
 
     @abstractmethod
@@ -348,6 +357,7 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
             "logistic" or "identity"; or one for each.
         class_weight: weights by label, "balanced", or None for 1.
+        loss: of labels, from `liftednet.losses`, or its name; None for CrossEntropy().
         **settings: see the estimators.
 
     Attributes:
@@ -369,12 +379,15 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
     """
 
     class_weight: Mapping[Any, float] | str | None = None
+    loss: Loss | str | None = None
 
-    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
+    def _told(
+        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
+    ) -> tuple[Rows, int, Any]:
         labels = self._labels(y)
-        self._take_classes(np.unique(labels), goes_on=self.warm_start)
+        self._take_classes(np.unique(labels if classes is None else classes), self.warm_start)
         target = _numbered(labels, self.classes_)
-        return target, len(self.classes_), self._weighted(labels, sample_weight)
+        return target, self._outputs, self._weighted(labels, sample_weight)
 
     def partial_fit(
         self,
@@ -403,7 +416,7 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         if known is not None:
             self._take_classes(known, goes_on=True)
         target, weights = _numbered(labels, self.classes_), self._weighted(labels, sample_weight)
-        return self._learn_part(X, target, len(self.classes_), weights)
+        return self._learn_part(X, target, self._outputs, weights)
 
     def predict_proba(self, X: Any) -> Rows:
         """Return probabilities, (samples, classes).
@@ -412,9 +425,9 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         data leave open, see `Posterior.predict_proba`.
         """
         X = self._checked(X)
-        if has_evidence(self.model_):
-            return posterior(self).predict_proba(X).cpu().numpy()
-        return self._forward(X)
+        averaged = has_evidence(self.model_)
+        chances = posterior(self).predict_proba(X).cpu().numpy() if averaged else self._forward(X)
+        return chances if chances.shape[1] > 1 else np.hstack([1 - chances, chances])
 
     def predict(self, X: Any) -> Rows:
         """Return the most probable labels, (samples,)."""
@@ -423,7 +436,15 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         return found
 
     def _loss(self) -> Loss:
-        return CrossEntropy()
+        return _named(self.loss, CrossEntropy())
+
+    @property
+    def _outputs(self) -> int:
+        if not isinstance(self._loss(), BinaryCrossEntropy):
+            return len(self.classes_)
+        if len(self.classes_) > 2:
+            raise DataError(f"BinaryCrossEntropy is for two labels, and y has {self.classes_}.")
+        return 1
 
     def _labels(self, y: Any) -> Rows:
         """Return labels (samples,)."""
@@ -471,7 +492,9 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
 
     loss: Loss | str | None = None
 
-    def _told(self, y: Any, sample_weight: ArrayLike | None) -> tuple[Rows, int, Any]:
+    def _told(
+        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
+    ) -> tuple[Rows, int, Any]:
         self._one, target = y.ndim == 1, _columns(y)
         return target, target.shape[1], sample_weight
 
@@ -555,9 +578,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         return outputs[:, 0] if self._one else outputs
 
     def _loss(self) -> Loss:
-        if self.loss is None:
-            return SquaredError()
-        return loss_named(self.loss) if isinstance(self.loss, str) else self.loss
+        return _named(self.loss, SquaredError())
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several outputs are possible."""
@@ -757,6 +778,10 @@ def _activations(given: Names) -> Any:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return [_activations(one) for one in given]
     return activation_named(given) if isinstance(given, str) else given
+
+
+def _named(loss: Loss | str | None, default: Loss) -> Loss:
+    return loss_named(loss) if isinstance(loss, str) else loss or default
 
 
 def _numbers(name: str, values: ArrayLike) -> Rows:

@@ -26,6 +26,7 @@ from .methods import Method
 
 _OF_TRAINING = (
     "divergence", "solver", "state_solver", "seed", "refit_output", "standardize",
+    "early_stopping", "validation_fraction", "n_iter_no_change",
 )  # fmt: skip
 _ROWS = 1_000  # by which the rows of processes are told apart
 

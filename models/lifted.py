@@ -20,12 +20,13 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.constraints import Constraint, violations
 from liftednet.errors import DataError, SolverError
+from liftednet.layers.expression import TIME
 from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
 
-from .block import Structure
 from .checkpoint import Checkpoint, Keeper
+from .choice import Choice, choose, shape_of, suits_together
 from .constraints import (
     AugmentedLagrangian,
     ConstraintReport,
@@ -42,7 +43,7 @@ from .fingerprint import described_training, refuse_unlike
 from .incomplete import WHOLE, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
 from .methods.descent import FullBatch
-from .methods.gauss_newton import GaussNewton, suits_together
+from .methods.gauss_newton import GaussNewton
 from .methods.minibatch import BatchSteps, Minibatch
 from .online import Online
 from .output import refitted
@@ -55,7 +56,10 @@ from .standardization import (
 from .starts import (
     given_weights,
 )
-from .trace import Problem, Report, Trace, run
+from .trace import Problem, Report, Trace, run, stopped_early
+
+_ROUNDING = 1e-9  # that a product of norms may be too small by
+_FEW = 100  # samples, all of which go into every step
 
 
 @passes_settings
@@ -151,80 +155,138 @@ class Lifted(Online):
         """
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
-                structure, method = self.checked()
+                structure, _ = self.checked()
+                choice = choose(self, structure, shape_of(self, X))
             if processes.size() > 1:
                 refuse_unlike(
-                    self, structure, method, X=X, y=y, lengths=lengths, checkpoint=checkpoint,
-                    sample_weight=sample_weight, resume=resume, constraints=constraints or None,
+                    self, structure, choice.method, X=X, y=y, lengths=lengths,
+                    checkpoint=checkpoint, sample_weight=sample_weight, resume=resume,
+                    constraints=constraints or None,
                 )  # fmt: skip
                 if constraints:
                     raise DataError(
                         "constraints on scores need all samples in one process, and "
                         f"{processes.size()} share them."
                     )
-            structure, method = self.suited(structure, method, X, sample_weight)
             given = X, y, lengths, sample_weight
             with Keeper(checkpoint, resume) as keeper:
-                if isinstance(method, Minibatch) and isinstance(X, DataLoader):
-                    problem = self._prepare_loader(structure, method, given, constraints, keeper)
+                found = (
+                    None if choice.otherwise is None else self._tried(choice, given, constraints)
+                )
+                if found is None:
+                    choice = choice.otherwise or choice
+                    problem = self._prepare(choice, given, constraints, keeper)
+                    self._train(choice, problem, keeper, progress, on_step)
                 else:
-                    problem = self._prepare(structure, method, given, constraints, keeper)
-                seen = problem.seen
-                with _hinting(seen):
-                    run(
-                        problem.trace, method.take_steps(problem), problem.memory,
-                        partial(self._keep, problem), keeper=keeper,
-                        max_iter=_most(method, problem), progress=progress, on_step=on_step,
-                    )  # fmt: skip
-            self._finish(method, seen, X, constraints, progress, on_step)
+                    problem = found
+                    for step in problem.trace.steps if on_step is not None else ():
+                        on_step(step)  # now that the model is known to meet its bound
+            self._finish(choice.method, problem.seen, X, constraints, progress, on_step)
         return self
+
+    def _train(
+        self, choice: Choice, problem: Problem, keeper: Keeper, progress: bool,
+        on_step: Report | None,
+    ) -> None:  # fmt: skip
+        """Take the steps of a method."""
+        steps = choice.method.take_steps(problem)
+        if problem.validate is not None:
+            steps = stopped_early(steps, problem)
+        problem.trace.method, problem.trace.reason = choice.method, choice.reason
+        with _hinting(problem.seen):
+            run(
+                problem.trace, steps, problem.memory, partial(self._keep, problem), keeper=keeper,
+                max_iter=_most(choice.method, problem), progress=progress, on_step=on_step,
+            )  # fmt: skip
+
+    def _tried(
+        self, choice: Choice, given: tuple[Any, Any, Any, Any], constraints: Sequence[Constraint]
+    ) -> Problem | None:
+        """Return what a method without a bound reaches, None where that does not meet the bound."""
+        assert self.lipschitz is not None  # it is what there is another choice for
+        before, met = self._fit, False
+        with Keeper(None, resume=False) as keeper:
+            problem = self._prepare(choice, given, constraints, keeper)
+            try:
+                self._train(choice, problem, keeper, False, None)
+                if self.interrupted:
+                    raise KeyboardInterrupt
+                met = self._steepness() <= self.lipschitz
+            finally:
+                if not met:  # nothing that breaks the bound is left
+                    self._fit = before
+        return problem if met else None
+
+    def _steepness(self) -> float:
+        """Return the product of the norms of all weights and slopes, on raw data."""
+        if self.standardization.moments:
+            return math.inf
+        norms = [float(torch.linalg.matrix_norm(x.matrix.double(), 2)) for x in self.weights]
+        slopes = [state.activation.lipschitz or 1.0 for state in self.network.states]
+        return math.prod(norms) * math.prod(slopes) * (1 + _ROUNDING)
 
     def _prepare(
         self,
-        structure: Structure,
-        method: Method,
+        choice: Choice,
         given: tuple[Any, Any, Any, Any],
         constraints: Sequence[Constraint],
         keeper: Keeper,
     ) -> Problem:
-        """Return the problem of a method on arrays: where the last fit ended, or at the start."""
+        """Return the problem of a method: where the last fit ended, or at the start."""
+        structure, method = choice.structure, choice.method
+        if isinstance(method, Minibatch) and isinstance(given[0], DataLoader):
+            return self._prepare_loader(choice, given, constraints, keeper)
         raw = self._data(*given)
         if constraints:
             refuse_unmet(self.network, constraints, raw)
-        completion = completion_of(self.network, raw)
-        standardization = self._standardization(completion.spread(raw), self.warm_start)
-        declared, structure = structure, self._bounded(structure, standardization)
+        few = len(raw) <= _FEW and processes.size() == 1 and TIME not in raw.values
+        some = raw.merged() if few and not isinstance(method, FullBatch) else raw
+        completion = completion_of(self.network, some)
+        standardization = self._standardization(
+            completion.spread(some), self.warm_start, choice.lipschitz
+        )
+        declared = structure
+        structure = self._bounded(structure, standardization, choice.lipschitz)
         problem = Problem(
             None, self.solver, self.state_solver, standardization=standardization,
-            completion=completion,
+            completion=completion, patience=self.n_iter_no_change, chosen=str(choice),
         )  # fmt: skip
+        generator = self._generator()
+        share = self.validation_fraction if self.early_stopping else 0.0
+        numbers, held = hold_out(some, share, generator)
         if isinstance(method, Minibatch):
-            data = standardization.later(completion.of(raw))
-            generator = self._generator()
-            numbers, held = hold_out(data, method.validation, generator)
+            data = whole = seen = standardization.later(completion.of(raw))
+            if some is not raw:
+                whole = seen = standardization.later(completion.of(some))
 
             def redrawn(source: torch.Generator) -> Data:
-                return standardization.of(completion.drawn(raw, source))
+                return standardization.of(completion.drawn(some, source))
 
             problem.batches = ArrayBatches(
-                data, method.batch_size, generator, numbers, redrawn if completion.priors else None
+                seen, method.batch_size, generator, numbers, redrawn if completion.priors else None
             )
-            if held is not None:
-                problem.validate = partial(self._mean_objective, declared, data, held)
-            weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+            weights = self._weights_to_begin_with(structure, seen, standardization, self.warm_start)
             problem.point = BatchSteps(structure, weights, method, generator)
         elif isinstance(method, FullBatch) and method.store is not None:
             refuse_incomplete(self.network, "A store")
             keeper.refuse("the states of a store change in place")
+            if held is not None:
+                raise DataError("a store keeps every sample: early_stopping=False, or store=None.")
             with processes.agreed():
                 store = Store(method.store)
-                data = store.standardized(standardization, raw)
+                data = seen = store.standardized(standardization, raw)
             problem.point = self._stored_blocks(structure, data, standardization, store)
         else:
-            data = standardization.of(completion.of(raw)).aligned()
-            problem.point = self._first_blocks(structure, data, standardization, method)
+            data = whole = seen = standardization.of(completion.of(raw)).aligned()
+            if some is not raw:
+                whole = seen = standardization.of(completion.of(some)).aligned()
+            if numbers is not None:
+                seen = whole.take(processes.share_of(len(whole)).own(numbers)).aligned()
+            problem.point = self._first_blocks(structure, seen, standardization, choice)
+        if held is not None:
+            problem.validate = partial(self._mean_loss, declared, whole, held)
         identity = partial(described_training, self, structure, method, raw)
-        problem.data = problem.seen = data
+        problem.data, problem.seen = data, seen
         problem.memory, begun = keeper.begun(identity, data.like.device, len(data))
         if isinstance(method, Minibatch):
             problem.memory["standardization"] = standardization.packed(self.network)
@@ -235,18 +297,18 @@ class Lifted(Online):
 
     def _prepare_loader(
         self,
-        structure: Structure,
-        method: Minibatch,
+        choice: Choice,
         given: tuple[Any, Any, Any, Any],
         constraints: Sequence[Constraint],
         keeper: Keeper,
     ) -> Problem:
         """Return the problem of minibatches that a DataLoader brings; scales are of the first."""
-        loader, *others = given
-        if any(x is not None for x in others) or method.validation > 0:
+        structure, method, (loader, *others) = choice.structure, choice.method, given
+        assert isinstance(method, Minibatch)  # the caller has seen to it
+        if any(x is not None for x in others) or self.early_stopping:
             raise DataError(
                 "a DataLoader brings its own y and cannot be split: pass y, lengths or weights, or "
-                "ask for a validation share, with arrays alone."
+                "early_stopping, with arrays alone."
             )
         if self.refit_output:
             raise DataError("refit_output needs all samples: give X and y as arrays.")
@@ -257,8 +319,12 @@ class Lifted(Online):
         if constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         raw = batches.first()
-        standardization = self._standardization(raw, self.warm_start).of_a_part
-        first, bounds = standardization.of(raw), self._bounded(structure, standardization)
+        lipschitz = choice.lipschitz
+        standardization = self._standardization(raw, self.warm_start, lipschitz).of_a_part
+        first, bounds = (
+            standardization.of(raw),
+            self._bounded(structure, standardization, lipschitz),
+        )
         weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)
         point = BatchSteps(bounds, weights, method, self._generator())
         identity = partial(described_training, self, bounds, method, raw, batches)
@@ -266,12 +332,12 @@ class Lifted(Online):
         if memory:  # the batches that came first then were others
             standardization = unpacked_standardization(memory["standardization"], self.network)
             first = standardization.of(raw)
-            point.structure = self._bounded(structure, standardization)
+            point.structure = self._bounded(structure, standardization, lipschitz)
         batches.standardize = standardization.of
         memory["standardization"] = standardization.packed(self.network)
         return Problem(
             point, batches=batches, memory=memory, trace=begun or Trace(math.nan), seen=first,
-            standardization=standardization, completion=WHOLE,
+            standardization=standardization, completion=WHOLE, chosen=str(choice),
         )  # fmt: skip
 
     # What a fit leaves.
@@ -333,7 +399,8 @@ class Lifted(Online):
         structure = self._known.structure
         projected = any(isinstance(x.layer, Projection) for x in self.network.layers())
         small = projected and suits_together(structure, samples) and bool(Widths(structure))
-        chosen = isinstance(method, Minibatch) and self.method == "auto"
+        pulled = not (isinstance(method, GaussNewton) and method.evidence)
+        chosen = pulled and self.method == "auto"
         here = self._known.data is not None and processes.size() == 1
         return small and chosen and here and not self.interrupted
 

@@ -54,6 +54,7 @@ class Fitted:
         last_only: the labels of sequences that have one answer, at the last step.
         distributed: whether several processes have the data, of which this one has a part.
         completion: the priors of inputs that are not seen as they are.
+        chosen: the method and why it was chosen, in words.
         standardization: what is between the data and the weights.
         report: of constraints on scores, where the fit had some.
     """
@@ -70,6 +71,7 @@ class Fitted:
     completion: Completion = WHOLE
     method: Method | None = None
     laplace: Laplace | None = None
+    chosen: str = ""
 
     @cached_property
     def folded(self) -> list[Weights] | None:
@@ -89,8 +91,10 @@ class Predictor(Settings):
     _fit: Fitted | None = None
 
     def __repr__(self) -> str:
-        """Name the settings, and whether there are weights."""
-        return f"{super().__repr__()[:-1]}, {'fitted' if self.is_fitted else 'not fitted'})"
+        """Name the settings, and whether there are weights, and by what."""
+        fitted = "not fitted" if self._fit is None else "fitted"
+        by = f" by {self._fit.chosen}" if self._fit is not None and self._fit.chosen else ""
+        return f"{super().__repr__()[:-1]}, {fitted}{by})"
 
     @property
     def is_fitted(self) -> bool:
@@ -197,12 +201,13 @@ class Predictor(Settings):
 
     def _keep(self, problem: Problem) -> None:
         """Make what a method has reached the model's."""
-        point = problem.point
+        point, weights = problem.point, problem.best or problem.point.weights
+        whole = problem.best is None and problem.seen is problem.data
         self._fit = Fitted(
-            point.structure, tuple(point.weights), problem.data,
-            point if isinstance(point, Blocks) else None, problem.trace, problem.seen.last_only,
-            standardization=problem.standardization, distributed=processes.size() > 1,
-            completion=problem.completion,
+            point.structure, tuple(weights), problem.data,
+            point if whole and isinstance(point, Blocks) else None, problem.trace,
+            problem.seen.last_only, standardization=problem.standardization,
+            distributed=processes.size() > 1, completion=problem.completion, chosen=problem.chosen,
         )  # fmt: skip
 
     @property

@@ -21,11 +21,12 @@ from liftednet.samples import Weights
 from liftednet.validation import require_seed
 
 from .block import Blocks, Structure
-from .data import ArrayLike, Data, Lengths, prepared, row_parts
+from .choice import Choice
+from .data import ArrayBatches, ArrayLike, Data, Lengths, prepared, row_parts
 from .diagnosis import is_useless
 from .fingerprint import refuse_shares
-from .methods import Method
 from .methods.gauss_newton import GaussNewton
+from .methods.minibatch import BatchSteps, Minibatch
 from .prediction import Predictor
 from .settings import feasible
 from .shapes import bounded, in_proportion
@@ -89,7 +90,9 @@ class Prepared(Predictor):
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(require_seed(self.seed))
 
-    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
+    def _standardization(
+        self, data: Data, goes_on: bool, lipschitz: float | None = None
+    ) -> Standardization:
         """Return what stands between data and weights: that of before, or that of the data."""
         if goes_on and self._fit is not None and self._fit.standardization.moments:
             return self._known.standardization
@@ -97,18 +100,20 @@ class Prepared(Predictor):
         if not (has_several_units(self.network, data) if asked is None else asked):
             return RAW
         found = standardization_of(self.network, data)
-        if self.lipschitz is not None:
+        if lipschitz is not None:
             found = in_proportion(found)
         known = self._fit.weights if goes_on and self._fit is not None else self.start
         if isinstance(known, str) or found.unfolded(self.network, known) is not None:
             return found
         return RAW  # weights were given for raw data, and cannot be those for other
 
-    def _bounded(self, structure: Structure, standardization: Standardization) -> Structure:
+    def _bounded(
+        self, structure: Structure, standardization: Standardization, lipschitz: float | None
+    ) -> Structure:
         """Return the training problem, with bounds that make the network Lipschitz on raw data."""
-        if self.lipschitz is None:
+        if lipschitz is None:
             return structure
-        penalties = bounded(structure.penalties, self.network, standardization, self.lipschitz)
+        penalties = bounded(structure.penalties, self.network, standardization, lipschitz)
         return replace(structure, penalties=penalties)
 
     def _weights_to_begin_with(
@@ -134,22 +139,35 @@ class Prepared(Predictor):
         structure: Structure,
         data: Data,
         standardization: Standardization,
-        method: Method,
+        choice: Choice,
     ) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._known if self.warm_start and self.is_fitted else None
         if before is not None:
             structure = replace(structure, divergences=before.structure.divergences)
-        together = method if isinstance(method, GaussNewton) else None
+        together = choice.method if isinstance(choice.method, GaussNewton) else None
         drawn = self.start == AUTO and before is None
         if drawn and together and recurrent_layers(self.network):
             return self._best_of_starts(structure, data, standardization, together)
         weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
+        if choice.before is not None and before is None:
+            weights = self._after_batches(choice.before, data, weights)
         blocks = self._blocks_at(structure, data, weights)
         known = None if before is None or together else before.memory(data)
         if known is not None:
             blocks.recall_states(known)
         return blocks
+
+    def _after_batches(
+        self, method: Minibatch, data: Data, weights: Sequence[Weights]
+    ) -> list[Weights]:
+        """Return what minibatches make of weights, with the penalties of the settings."""
+        generator = self._generator()
+        point = BatchSteps(self._structure(), weights, method, generator)
+        batches = ArrayBatches(data, method.batch_size, generator)
+        with torch.no_grad():
+            deque(method.take_steps(Problem(point, batches=batches)), maxlen=0)
+        return point.weights
 
     def _best_of_starts(
         self,
@@ -191,17 +209,15 @@ class Prepared(Predictor):
         values = {**data.values, **given, **kept}
         return Blocks(structure, values, data.last_only, stored=True)
 
-    def _mean_objective(
+    def _mean_loss(
         self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
     ) -> float:
-        """Return the objective over some samples at their forward pass, some of them at a time."""
+        """Return the loss of some samples at their forward pass, some of them at a time."""
         total = 0.0
         with processes.agreed():
             for part in data.parts(numbers, structure.states):
                 total += self._blocks_at(structure, part, weights).own_sum()
-        given = dict(zip(structure.parameters, weights, strict=True))
-        held = processes.total_of(len(numbers))
-        return (structure.penalty(given) + processes.total_of(total)) / held
+        return processes.total_of(total) / processes.total_of(len(numbers))
 
 
 class Store:

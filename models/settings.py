@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
-from liftednet import processes
 from liftednet.activation import Activation
 from liftednet.constraints import Constraint
-from liftednet.divergences import Divergence, Raw, joint, tight
+from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Expression, Parameter
@@ -25,6 +22,8 @@ from liftednet.samples import Weights
 from liftednet.solvers import Solver, solver_names
 from liftednet.validation import (
     FLOATS,
+    is_number,
+    require_count,
     require_device,
     require_flag,
     require_positive,
@@ -32,9 +31,9 @@ from liftednet.validation import (
 )
 
 from .block import Structure
-from .methods import GaussNewton, Method, Minibatch, method_named
+from .choice import choose
+from .methods import GaussNewton, Method
 from .methods.descent import AnySolver, FullBatch
-from .methods.gauss_newton import FIRST_RHO, has_ends, pulled, suits_together
 from .output import output_obstacle
 from .shapes import monotone_penalties, refuse_unbounded
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
@@ -43,13 +42,8 @@ Penalties = Penalty | Sequence[Penalty]
 
 COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 _RHO, _RECURRENT_RHO = 1.0, 3.0  # where neither rho nor a penalty is given
-_SWEEPS = 50  # of recurrent networks, whose states change slowly
-_EPOCHS = 30  # of recurrent networks, at least
-_TOLERANCE = 1e-4  # of their gradient, from which more steps teach no more (recurrent_defaults.md)
-_MANY = 1000  # sequences, enough for minibatches
-_MOST_WORK = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
-_SHOWN = ("lam", "rho", "divergence", "penalty", "method", "start", "solver", "seed",
-    "monotonic_cst", "lipschitz",
+_SHOWN = ("lam", "rho", "divergence", "penalty", "method", "max_iter", "batch_size", "start",
+    "solver", "seed", "monotonic_cst", "lipschitz",
 )  # fmt: skip
 
 Builder = TypeVar("Builder", bound=type)
@@ -71,14 +65,19 @@ class Settings:
         penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,
             held by every method at every step.
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
-            with numbers of its own; "auto" for minibatches, but where a raw divergence
-            needs all samples, and for regressions of some hundreds of samples, which are
-            standardized and not weighted, where no rho is given: for these Gauss-Newton, with rho
-            by the evidence. Where weights have signs or places fixed to zero, as where outputs are
-            monotone or convex, it is Gauss-Newton with a given rho, too. Of recurrent networks
-            "auto" is Gauss-Newton, but minibatches where that would take many minutes or cannot be
-            used, and "full" where the divergence is not tight, with fifty sweeps at most and
-            without extrapolation.
+            with numbers of its own; "auto" for minibatches, but where a raw divergence needs all
+            samples, and for squared errors, dense layers and data of a size that a matrix serves in
+            seconds: for these Gauss-Newton from what minibatches have reached, with rho by the
+            evidence, or with a rho or a penalty that is given. Of recurrent networks "auto" is
+            Gauss-Newton, but minibatches where that would take many minutes or cannot be used, and
+            "full" where the divergence is not tight, with fifty sweeps at most and without
+            extrapolation. What was chosen and why stands in `trace` and in what the model prints.
+        max_iter: the most epochs, sweeps or steps; None for the method's own number.
+        batch_size: samples of a minibatch; None for the method's own number.
+        early_stopping: whether some samples are held out, whatever the method is: training ends
+            where their mean loss no longer falls, and keeps the weights of the least.
+        validation_fraction: share of the samples that is held out for it.
+        n_iter_no_change: epochs, sweeps or steps without a smaller loss that it waits.
         start: "auto" ("kaiming", but from five layers with states on "orthogonal", scaled by the
             first samples so that each layer lies in the nearly linear range of its activation),
             "kaiming", "orthogonal", or weights. Drawn weights on states whose penalty gives them
@@ -111,7 +110,8 @@ class Settings:
         lipschitz: of a chain of dense layers the most by which scores may differ, over the distance
             of their raw inputs, in Euclidean norms; None for no bound. Every layer's spectral norm
             is held below its share at every step, and inputs are standardized by one number
-            together.
+            together; but where "auto" is Gauss-Newton, which holds no norms, what that reaches
+            without a bound stays if the product of its norms meets it.
 
     Raises:
         DataError: a number cannot be used.
@@ -125,6 +125,11 @@ class Settings:
     _: KW_ONLY
     penalty: Penalties | None = None
     method: str | Method = "auto"
+    max_iter: int | None = None
+    batch_size: int | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
     start: Start = "auto"
     solver: AnySolver = "auto"
     state_solver: AnySolver = "auto"
@@ -155,8 +160,9 @@ class Settings:
             DataError: a number cannot be used.
             DeclarationError: settings do not fit together.
         """
+        self._refuse_numbers()
         structure = self._structure()
-        method = self._method(structure)
+        method = choose(self, structure, None).method
         method.refuse(structure)
         curved = self.network.curved() if isinstance(method, FullBatch) else None
         if curved is not None:
@@ -181,6 +187,16 @@ class Settings:
             raise DeclarationError(f"refit_output needs {obstacle}.")
         self._first_weights()
         return structure, method
+
+    def _refuse_numbers(self) -> None:
+        for name in ("max_iter", "batch_size"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name), 1)
+        require_flag("early_stopping", self.early_stopping)
+        share = self.validation_fraction
+        if not is_number(share) or not 0 < share < 1:
+            raise DataError(f"validation_fraction must be a share in (0, 1), got {share!r}.")
+        require_count("n_iter_no_change", self.n_iter_no_change, 1)
 
     def _refuse_lipschitz(self, method: Method) -> None:
         assert self.lipschitz is not None  # asked before
@@ -262,58 +278,6 @@ class Settings:
     @property
     def _default_rho(self) -> float:
         return _RECURRENT_RHO if recurrent_layers(self.network) else _RHO
-
-    # The method.
-
-    def _method(self, structure: Structure) -> Method:
-        """Return the method, of data of any number."""
-        recurrent, auto = bool(recurrent_layers(self.network)), self.method == "auto"
-        if recurrent and (self.method == "full" or (auto and self.divergence != "tight")):
-            return FullBatch(_SWEEPS, extrapolation=False)
-        if not auto:
-            return method_named(self.method)
-        raw = any(isinstance(divergence, Raw) for divergence in structure.divergences.values())
-        if raw:
-            return FullBatch()
-        if not recurrent:
-            return Minibatch()
-        together = GaussNewton(tolerance=_TOLERANCE)
-        try:
-            together.refuse(structure)
-        except DeclarationError:
-            return Minibatch(_EPOCHS)
-        return together
-
-    def suited(
-        self, structure: Structure, method: Method, X: Any, sample_weight: Any
-    ) -> tuple[Structure, Method]:
-        """Return the training problem and the method as the number of samples asks for them."""
-        fixed = self.method != "auto" or self.lipschitz is not None
-        if fixed or isinstance(method, FullBatch):
-            return structure, method
-        if recurrent_layers(self.network):
-            return structure, self._of_sequences(method, X)
-        shapes = [getattr(x, "shape", ()) for x in (X if isinstance(X, tuple) else (X,))]
-        if not shapes[0] or not suits_together(structure, processes.total_of(shapes[0][0])):
-            return structure, method
-        given = [p.penalty for p in structure.parameters if p.penalty is not None]
-        if self.rho is None and self.penalty is None and not any(x.curvature for x in given):
-            if has_ends(structure) or (self.standardize and sample_weight is None):
-                return pulled(structure, FIRST_RHO), GaussNewton(evidence=True)
-            return structure, method
-        return structure, GaussNewton() if has_ends(structure) else method
-
-    def _of_sequences(self, method: Method, X: Any) -> Method:
-        if isinstance(X, DataLoader):
-            return Minibatch(_EPOCHS)
-        samples, steps = (*getattr(X, "shape", ()), 0, 0)[:2]
-        samples = int(processes.total_of(samples))
-        weights = sum(math.prod(p.shape) for p in self.network.parameters)
-        fast = samples < _MANY or samples * steps * weights <= _MOST_WORK
-        if fast and isinstance(method, GaussNewton):
-            return method
-        batches = max(1, -(-samples // Minibatch().batch_size))
-        return Minibatch(max(_EPOCHS, Minibatch().epochs_of(batches)))
 
     # The first weights.
 

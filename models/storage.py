@@ -46,7 +46,7 @@ Tensors = dict[str, Tensor]
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
 _OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectral_radius")
 _OF_THE_FILE = (  # beside what a class takes
-    "activations", "graph", "learned", "last_only", *_OF_OLDER_FILES,
+    "activations", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
 )  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
@@ -180,6 +180,7 @@ def _pack(model: Lifted) -> Archive:
             None if own is state.activation else describe(own) for state, own in activations
         ],
         "last_only": [number for number, last in enumerate(last_only) if last],
+        "chosen": known.chosen,
     }
     for number, (state, one) in enumerate(zip(network.states, described, strict=True), start=1):
         if "declared" in one:
@@ -248,7 +249,8 @@ def _arguments(
     """
     about = archive.architecture
     if isinstance(method := about.get("method"), dict):
-        for gone in ("learn_activations", "state_passes", "precision"):  # of older files
+        gone_since = ("learn_activations", "state_passes", "precision", "validation", "patience")
+        for gone in gone_since:
             method.get("parameters", {}).pop(gone, None)
     found = {
         name: rebuild(value, name, _parts(), archive.tensors)
@@ -324,6 +326,7 @@ def _restore(model: Lifted, archive: Archive) -> None:
         last_only=last_only,
         standardization=unpacked_standardization(archive.tensors, network),
         completion=unpacked_completion(archive.tensors, network),
+        chosen=str(about.get("chosen", "")),
     )
     restore_posterior(model, archive.tensors)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import SolverError
+from liftednet.samples import Weights
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Step:
         iterations: iterations of the solver.
         solver: name of the solver.
         seconds: since training began, without those between an interrupt and its resumption.
-        validation: mean objective of a held-out sample after it, or None.
+        validation: mean loss of a held-out sample after it, or None.
         whole: whether its sweep or epoch is finished with it.
         messages: that this one of several processes has sent since training began, or since it
             was resumed; each is a round in which all take part.
@@ -75,7 +76,7 @@ class Ending(Enum):
 
     CONVERGED = "every block's KKT residual was within the tolerance over a whole sweep"
     BUDGET = "the number of sweeps, epochs or steps was used up"
-    STOPPED = "the held-out objective no longer improved; the best weights are kept"
+    STOPPED = "the loss of held-out samples no longer fell; the weights of the least are kept"
     STALLED = "no step lowers the objective any further, as far as rounding tells"
     INTERRUPTED = "it was interrupted, or ended by an error; what was done until then is kept"
 
@@ -89,6 +90,8 @@ class Trace:
         steps: one entry for every step.
         ending: why it ended.
         max_iter: the sweeps, epochs or steps that it was given.
+        method: by which it was done, with its numbers; None of a batch by itself.
+        reason: why this one, in words.
 
     Example:
         >>> from liftednet import data
@@ -104,6 +107,8 @@ class Trace:
     steps: list[Step] = field(default_factory=list)
     ending: Ending = Ending.BUDGET
     max_iter: int = 0
+    method: Any = None
+    reason: str = ""
 
     @property
     def objectives(self) -> list[float]:
@@ -152,11 +157,14 @@ class Problem:
         solver: of every block.
         state_solver: of states over time.
         batches: of minibatches.
-        validate: of minibatches, the objective of weights on what is held out, None for nothing.
+        validate: the loss of weights on what is held out, None for nothing.
+        patience: rounds without a smaller one that training waits.
+        best: the weights to keep in place of the last, None where these are to stay.
         memory: what the method goes on from, if anything; brought up to date before every yield.
         trace: the history so far.
         data: all of them, on the scale of training; None where a DataLoader brings them.
-        seen: these, or the first batches of a DataLoader.
+        seen: those that it trains on, or the first batches of a DataLoader.
+        chosen: method and reason, in words.
         standardization: between the data and the weights.
         completion: the priors of inputs that are not seen as they are.
     """
@@ -165,13 +173,16 @@ class Problem:
     solver: Any = "auto"
     state_solver: Any = "auto"
     batches: Any = None
-    validate: Callable[[Any], float] | None = None
+    validate: Callable[[Sequence[Weights]], float] | None = None
+    patience: int = 1
+    best: Sequence[Weights] | None = None
     memory: Memory = field(default_factory=dict)
     trace: Trace = field(default_factory=lambda: Trace(math.nan))
     data: Any = None
     seen: Any = None
     standardization: Any = None
     completion: Any = None
+    chosen: str = ""
 
 
 class CheckpointSink(Protocol):
@@ -185,6 +196,32 @@ class CheckpointSink(Protocol):
 
     def guarding(self) -> AbstractContextManager[None]:
         """Turn a signal to end into an interrupt."""
+
+
+def stopped_early(steps: Steps, problem: Problem) -> Steps:
+    """Yield steps with the held-out loss after each round, and stop where it no longer falls.
+
+    The weights of the least are those to keep, whatever the method is.
+    """
+    assert problem.validate is not None  # there is something held out
+    weights, value, since = problem.memory.get("best", (None, math.inf, 0))
+    ending = Ending.STOPPED
+    while since < problem.patience:
+        try:
+            step = next(steps)
+        except StopIteration as stop:
+            ending = stop.value
+            break
+        if step is not None and step.whole:
+            found, since = problem.validate(problem.point.weights), since + 1
+            if found < value:
+                weights, value, since = list(problem.point.weights), found, 0
+            problem.memory["best"] = [weights, value, since]
+            step = replace(step, validation=found)
+        yield step
+    steps.close()
+    problem.best = weights
+    return ending
 
 
 def run(

@@ -25,7 +25,6 @@ from benchmarks.papers.networks import PlainRNN
 from liftednet import to_torch
 from liftednet.data import echo, running_sum
 from liftednet.models import LiftedRNN
-from liftednet.models.methods import with_numbers
 from liftednet.solvers.over_time import NewtonOverTime, RedBlack
 
 TRAIN, TEST, CLASSES = 200, 1000, 10  # as printed
@@ -216,7 +215,7 @@ def _fitted(
     x, y = train
     classes = 10 if row.table == "echo" else 2
     model = LiftedRNN(x.shape[2], row.hidden, classes, **options)
-    model.method = with_numbers(model.checked()[1], passes)
+    model.max_iter = passes
     return model.fit(x[:, :steps], y[:, :steps])
 
 

@@ -30,8 +30,10 @@ print(f"from a loader: accuracy {accuracy:.3f}")
 # %%
 # Tensors, of which 15 % are held out: training stops when they have not improved for five
 # epochs, and the best weights are kept.
-method = Minibatch(epochs=200, batch_size=50, validation=0.15, patience=5)
-stopped = LiftedMLP((64, 50, 10), rho=0.01, method=method).fit(digits.x_train, digits.y_train)
+stopped = LiftedMLP(
+    (64, 50, 10), rho=0.01, method=Minibatch(epochs=200, batch_size=50),
+    early_stopping=True, validation_fraction=0.15, n_iter_no_change=5,
+).fit(digits.x_train, digits.y_train)  # fmt: skip
 accuracy = (stopped.predict(digits.x_test) == digits.y_test).float().mean()
 print(f"stopped after {stopped.trace.n_iter} epochs: accuracy {accuracy:.3f}")
 print(stopped.trace.ending.value)
@@ -40,6 +42,6 @@ print(stopped.trace.ending.value)
 figure, panel = plt.subplots(figsize=(5.5, 3), layout="constrained")
 panel.plot(stopped.trace.losses, label="batches")
 panel.plot([step.validation for step in stopped.trace.steps], label="held out")
-panel.set(xlabel="epochs", ylabel="mean objective of a sample", yscale="log")
+panel.set(xlabel="epochs", ylabel="mean loss of a sample", yscale="log")
 panel.legend()
 plt.show()

@@ -119,10 +119,12 @@ def train(
     columns: Annotated[
         str | None, typer.Option(help="Columns of the inputs, as in age,size; all others else.")
     ] = None,
-    hidden: Annotated[str, typer.Option(help="Units of the hidden layers, as in 100,50.")] = "100",
+    hidden: Annotated[
+        str | None, typer.Option(help="Units of the hidden layers, as in 100,50.")
+    ] = None,
     activation: Annotated[
-        str, typer.Option(help="A name from liftednet.activations, or MODULE:NAME.")
-    ] = "ReLU",
+        str | None, typer.Option(help="A name from liftednet.activations, or MODULE:NAME.")
+    ] = None,
     loss: Annotated[
         str,
         typer.Option(help="A name from liftednet.losses, such as squared-error or quantile:0.9."),
@@ -138,6 +140,15 @@ def train(
         int | None, typer.Option(min=1, help="The most epochs, sweeps or steps.")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of a minibatch.")] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any option of LiftedClassifier, or of LiftedRegressor for a regression, as in "
+            "--set early_stopping=true --set 'penalty=L1(0.1)'; or several.",
+        ),
+    ] = None,
     held_out: Annotated[
         float | None,
         typer.Option(help="Share of a file's samples kept to test; 0.25 if not given."),

@@ -34,7 +34,7 @@ from liftednet.models.storage import load
 from liftednet.names import activation_named
 from liftednet.validation import name_of
 
-_HOW = ("divergence", "lam", "rho", "penalty", "method", "solver", "seed")
+_HOW = ("divergence", "lam", "rho", "penalty", "method", "max_iter", "solver", "seed")
 _EXPORTS = (".safetensors", ".pt2", ".onnx")
 _SAMPLES = 3  # that a program is traced with; it takes other numbers, too
 
@@ -195,6 +195,8 @@ def _lines(archive: storage.Archive) -> list[str]:
         lines += [f"  {name}: {' x '.join(map(str, x.shape))}" for name, x in tensors.items()]
     how = [f"{name} {_said(about[name])}" for name in _HOW if about.get(name) is not None]
     lines.append(f"training: {', '.join(how)}")
+    if about.get("chosen"):
+        lines.append(f"by {about['chosen']}")
     if notes.trained:
         lines.append(f"trained on {notes.trained}")
     if notes.columns:

@@ -23,12 +23,14 @@ from torch.distributed.rendezvous import rendezvous
 
 from liftednet import data
 from liftednet.command.files import Labels, Notes, activation_from, opened, require_place, some
+from liftednet.command.options import options_of
 from liftednet.data import Classification
 from liftednet.data.tables import read_table
 from liftednet.errors import DataError
 from liftednet.losses import BinaryCrossEntropy, Loss
 from liftednet.models import Ending, LiftedMLP
-from liftednet.models.methods import COUNTED, with_numbers
+from liftednet.models.estimators import LiftedClassifier, LiftedRegressor
+from liftednet.models.methods import COUNTED
 from liftednet.models.storage import save
 from liftednet.names import loss_named
 from liftednet.processes import shard
@@ -81,30 +83,29 @@ def _run_train(order: SimpleNamespace, rank: int) -> None:
         if rank == 0:
             typer.echo(line)
 
-    activation, loss = activation_from(order.activation), loss_named(order.loss)
+    loss = loss_named(order.loss)
     require_place(order.output, order.data, order.checkpoint)
     if order.checkpoint is not None:
         require_place(order.checkpoint, order.data)
     elif order.resume:
         raise DataError("--resume goes on from a checkpoint: name its file by --checkpoint.")
-    halves, notes, outputs = _samples(order, loss)
-    x, y, *_ = halves
-    sizes = (x.shape[1], *_hidden(order.hidden), outputs)
-    model = LiftedMLP(sizes, activation, loss, **_options(order))
-    batches = {} if order.batch_size is None else {"batch_size": order.batch_size}
-    model.method = with_numbers(model.checked()[1], order.max_iter, **batches)
-    say(f"{' - '.join(map(str, sizes))} units, {len(y)} samples")
+    (x, y, *test), notes, estimator = _samples(order, loss)
+    labels = None if notes.labels is None else range(len(notes.labels))
+    model, x, y, weights = estimator.declared(x.numpy(), y.numpy(), classes=labels)
+    assert isinstance(model, LiftedMLP)  # that of these estimators
+    say(f"{' - '.join(map(str, model.sizes))} units, {len(y)} samples")
     kept: dict[str, Any] = {}
     if order.checkpoint is not None:
         kept = {"checkpoint": order.checkpoint, "resume": order.resume}
     rows = shard(len(y))
     try:
-        model.fit(x[rows], y[rows], progress=True, **kept)
+        some = None if weights is None else weights[rows]
+        model.fit(x[rows], y[rows], sample_weight=some, progress=True, **kept)
     except KeyboardInterrupt:  # before it trains, or again while it comes to its end
         say(f"interrupted: nothing is saved{_goes_on(order)}")
         raise typer.Exit(INTERRUPTED) from None
     assert model.trace is not None  # it has been fitted just now
-    done = f"{model.trace.n_iter} of {model.trace.max_iter} {COUNTED[type(model.method)]}"
+    done = f"{model.trace.n_iter} of {model.trace.max_iter} {COUNTED[type(model.trace.method)]}"
     interrupted = model.trace.ending is Ending.INTERRUPTED
     if interrupted and not model.trace.n_iter:
         say(f"interrupted after {done}: nothing is saved{_goes_on(order)}")
@@ -118,13 +119,31 @@ def _run_train(order: SimpleNamespace, rank: int) -> None:
         raise typer.Exit(INTERRUPTED)
     say(f"saved to {order.output}")
     if rank == 0:
-        say("\n".join(_scores(model, halves)))
+        say("\n".join(_scores(model, (x, y, *test))))
 
 
-def _options(order: SimpleNamespace) -> dict[str, Any]:
-    found = {name: getattr(order, name) for name in ("lam", "rho", "seed")}
-    found["method"] = order.method.value
-    return {name: value for name, value in found.items() if value is not None}
+def _estimator(order: SimpleNamespace, kind: type, loss: Loss, notes: Notes) -> Any:
+    """Return the estimator with the options that were given."""
+    hidden = None if order.hidden is None else _hidden(order.hidden)
+    activation = None if order.activation is None else activation_from(order.activation)
+    method = None if order.method.value == "auto" else order.method.value
+    given = {
+        "hidden_layer_sizes": hidden, "activation": activation, "loss": loss, "lam": order.lam,
+        "rho": order.rho, "method": method, "max_iter": order.max_iter,
+        "batch_size": order.batch_size, "random_state": order.seed,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value is not None}
+    options = options_of(kind, order.options or ())
+    if twice := [name for name in options if name in given]:  # --loss and --seed always are
+        raise DataError(f"{twice[0]} has an option of its own here: say that, and not --set.")
+    if isinstance(by_label := options.get("class_weight"), dict) and notes.labels is not None:
+        places = {str(label): number for number, label in enumerate(notes.labels)}
+        options["class_weight"] = {places.get(str(x), x): w for x, w in by_label.items()}
+    if isinstance(by_name := options.get("monotonic_cst"), dict):
+        options["monotonic_cst"] = [by_name.pop(name, 0) for name in notes.columns]
+        if by_name:
+            raise DataError(f"monotonic_cst names {next(iter(by_name))!r}, which is no input.")
+    return kind(**given, **options)
 
 
 def _goes_on(order: SimpleNamespace) -> str:
@@ -133,9 +152,13 @@ def _goes_on(order: SimpleNamespace) -> str:
     return f"; the same command with --resume goes on from {order.checkpoint}"
 
 
-def _scores(model: LiftedMLP, halves: Halves) -> list[str]:
-    parts = {"training": halves[:2], "test": halves[2:]}
-    return [f"{part} {score(model.loss, model.predict(x), y)}" for part, (x, y) in parts.items()]
+def _scores(model: LiftedMLP, halves: Sequence[Any]) -> list[str]:
+    dtype, parts = model.weights[0].matrix.dtype, {"training": halves[:2], "test": halves[2:]}
+    found = []
+    for part, (x, y) in parts.items():
+        predicted = model.predict(torch.as_tensor(x).to(dtype))
+        found.append(f"{part} {score(model.loss, predicted, torch.as_tensor(y))}")
+    return found
 
 
 def _hidden(text: str) -> tuple[int, ...]:
@@ -147,8 +170,8 @@ def _hidden(text: str) -> tuple[int, ...]:
         raise DataError(f"--hidden needs integers, as in 100,50; got {text!r}.") from error
 
 
-def _samples(order: SimpleNamespace, loss: Loss) -> tuple[Halves, Notes, int]:
-    """Return both halves, what is noted of them, and how many outputs they ask for."""
+def _samples(order: SimpleNamespace, loss: Loss) -> tuple[Halves, Notes, Any]:
+    """Return both halves, what is noted of them, and the estimator to train."""
     if order.data in IMAGES:
         if order.held_out is not None or order.target or order.columns:
             raise DataError(
@@ -158,20 +181,25 @@ def _samples(order: SimpleNamespace, loss: Loss) -> tuple[Halves, Notes, int]:
         found = IMAGES[order.data]()
         labels = labels_of(found.y_train.numpy(), loss)
         y_train, y_test = (encoded(y.numpy(), labels) for y in (found.y_train, found.y_test))
-        halves = found.x_train, y_train, found.x_test, y_test
-        return halves, Notes(labels=labels), outputs_of(y_train, labels, loss)
+        halves, notes = (found.x_train, y_train, found.x_test, y_test), Notes(labels=labels)
+        return halves, notes, _estimator(order, _kind(labels), loss, notes)
     table = read_table(Path(order.data))
     target = order.target or ["y"]
     y = table.targets(target)
     labels = labels_of(y, loss)
     chosen = None if order.columns is None else [name.strip() for name in order.columns.split(",")]
-    x, columns = table.inputs(chosen, target)
+    missing = bool(options_of(_kind(labels), order.options or ()).get("missing", False))
+    x, columns = table.inputs(chosen, target, missing)
     if x.ndim != 2:
         raise DataError(f"X of {table.source} must be (samples, features), got shape {x.shape}.")
-    numbers = encoded(y, labels)
     share = _HELD_OUT if order.held_out is None else order.held_out
-    halves = data.split(torch.from_numpy(x).float(), numbers, share, order.seed)
-    return halves, Notes(columns, target, labels), outputs_of(numbers, labels, loss)
+    halves = data.split(torch.from_numpy(x).float(), encoded(y, labels), share, order.seed)
+    notes = Notes(columns, target, labels)
+    return halves, notes, _estimator(order, _kind(labels), loss, notes)
+
+
+def _kind(labels: Labels | None) -> type:
+    return LiftedRegressor if labels is None else LiftedClassifier
 
 
 # Labels of any kind as the numbers that a loss takes, and back.
@@ -206,7 +234,7 @@ def labels_of(y: Values, loss: Loss) -> Labels | None:
 
 
 def encoded(y: Values, labels: Labels | None) -> Tensor:
-    """Return y as a network takes it: float32, or int64 numbers of the labels.
+    """Return y as a network takes it: float64, or int64 numbers of the labels.
 
     Raises:
         DataError: y has a label that the network does not know, or text for a regression.
@@ -214,7 +242,7 @@ def encoded(y: Values, labels: Labels | None) -> Tensor:
     if labels is None:
         if y.dtype.kind not in "biuf":
             raise DataError(f"the model predicts numbers, and the targets are text: {y.flat[0]!s}.")
-        return torch.from_numpy(y.astype(np.float32))
+        return torch.from_numpy(y.astype(np.float64))
     place = {label: number for number, label in enumerate(labels)}
     unknown = [label for label in np.unique(y).tolist() if label not in place]
     if unknown:
@@ -224,18 +252,12 @@ def encoded(y: Values, labels: Labels | None) -> Tensor:
     return torch.tensor([place[label] for label in y.ravel().tolist()]).reshape(y.shape)
 
 
-def outputs_of(y: Tensor, labels: Labels | None, loss: Loss) -> int:
-    """Return how many outputs a network needs."""
-    if y.ndim == 2:
-        return y.shape[1]
-    return 1 if labels is None or isinstance(loss, BinaryCrossEntropy) else len(labels)
-
-
 def score(loss: Loss, predicted: Tensor, y: Tensor) -> str:
     """Return how good predictions are, in words."""
     y = y.argmax(-1) if y.ndim > predicted.ndim else y.reshape(predicted.shape)
     if loss.probabilistic:
         return f"accuracy {float((predicted == y).double().mean()):.3f}"
+    predicted, y = predicted.double(), y.double()  # whose squares overflow later
     error, variance = (predicted - y).square().mean(0), (y - y.mean(0)).square().mean(0)
     known = f", R2 {float(1 - (error / variance).mean()):.3f}" if bool((variance > 0).all()) else ""
     return f"mean squared error {float(error.mean()):.4g}{known}"
@@ -298,5 +320,6 @@ def _inputs_for(model: Any, notes: Notes, data: str) -> Tensor:
         table, columns = read_table(Path(data)), notes.columns
         if table.source.suffix == ".npz" and not set(columns) <= set(table.columns):
             columns = []  # of a table; its columns are those of X
-        found = torch.from_numpy(table.inputs(columns or None, notes.target)[0])
+        missing = any(x.missing for x in model.network.inputs)
+        found = torch.from_numpy(table.inputs(columns or None, notes.target, missing)[0])
     return found.to(model.weights[0].matrix.dtype)

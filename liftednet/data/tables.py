@@ -31,7 +31,10 @@ class Table:
     columns: Mapping[str, Values]
 
     def inputs(
-        self, names: Sequence[str] | None = None, without: Sequence[str] = ()
+        self,
+        names: Sequence[str] | None = None,
+        without: Sequence[str] = (),
+        missing: bool = False,
     ) -> tuple[Values, list[str]]:
         """Return X in float64, (samples, features), and the names of its columns.
 
@@ -39,12 +42,13 @@ class Table:
             names: of the columns; None for all but some, or for the array X of an npz file, whose
                 columns have no names.
             without: columns that are no inputs.
+            missing: whether a value that is not there is NaN, and no error.
 
         Raises:
             DataError: columns are missing, or are no real numbers.
         """
         if names is None and self.source.suffix == ".npz":
-            return _real(f"X of {self.source}", self._array("X")).astype(np.float64), []
+            return _real(f"X of {self.source}", self._array("X"), missing).astype(np.float64), []
         found = [name for name in self.columns if name not in without] if names is None else names
         if not found:
             raise DataError(f"{self.source} has no columns beside {', '.join(without)}.")
@@ -53,7 +57,9 @@ class Table:
                 f"{self.source} has a column without a name, as pandas writes the numbers of rows: "
                 "leave it out by index=False, give it a name, or choose columns."
             )
-        parts = [_real(f"the column {x!r} of {self.source}", self._array(x)) for x in found]
+        parts = [
+            _real(f"the column {x!r} of {self.source}", self._array(x), missing) for x in found
+        ]
         if len({part.shape[:1] for part in parts}) > 1:
             shapes = ", ".join(str(part.shape) for part in parts)
             raise DataError(
@@ -158,18 +164,22 @@ def _plain(values: Values) -> Values:
     return values.astype(str) if text else values
 
 
-def _real(name: str, values: Values) -> Values:
+def _real(name: str, values: Values, missing: bool) -> Values:
     if values.dtype.kind in "biuf":
         return values
+    if missing and values.dtype.kind in "US":
+        values = np.where(np.char.strip(values) == "", "nan", values)
     for row, value in enumerate(map(str, values.flat), start=1):
         try:
             float(value)
         except ValueError as error:
             held = f"has {value!r}: make numbers of it, or name other columns (--columns)"
             if not value.strip():
-                held = "has none: fill it in, leave the row out, or take "
-                held += "LiftedClassifier(missing=True)"
+                held = "has none: fill it in, leave the row out, or say missing=True (at the "
+                held += "command line --set missing=true)"
             raise DataError(f"{name} must hold real numbers, and row {row} {held}.") from error
+    if missing:
+        return values.astype(np.float64)
     raise DataError(f"{name} must hold real numbers, got {values.dtype}.")
 
 

@@ -127,8 +127,10 @@ class LiftedModule(Lifted):
                 weights[number] = Weights(given.matrix / unit, given.bias)
         return weights
 
-    def _standardization(self, data: Data, goes_on: bool) -> Standardization:
-        found = super()._standardization(data, goes_on)
+    def _standardization(
+        self, data: Data, goes_on: bool, lipschitz: float | None = None
+    ) -> Standardization:
+        found = super()._standardization(data, goes_on, lipschitz)
         if not found.moments:
             return found
         if found.folded(self.network, self._first_weights(), self._structure().penalties) is None:

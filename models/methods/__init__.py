@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DeclarationError
 
 from .descent import FullBatch
 from .gauss_newton import GaussNewton
@@ -19,7 +18,6 @@ __all__ = [
     "Method",
     "Minibatch",
     "method_named",
-    "with_numbers",
 ]
 
 Method = FullBatch | GaussNewton | Minibatch
@@ -29,33 +27,11 @@ METHODS: dict[str, type[FullBatch] | type[GaussNewton] | type[Minibatch]] = {
     "minibatch": Minibatch,
 }
 
-COUNTED: dict[type[Method], str] = {  # what `max_iter` is of each method
+COUNTED: dict[type[Any], str] = {  # what `max_iter` is of each method
     FullBatch: "sweeps",
     GaussNewton: "steps",
     Minibatch: "epochs",
 }
-
-
-def with_numbers(method: Method, max_iter: int | None = None, **numbers: Any) -> Method:
-    """Return a method with numbers of one's own.
-
-    Args:
-        method: any.
-        max_iter: the most sweeps, epochs or steps; None for those that it has.
-        numbers: of `Minibatch`.
-
-    Raises:
-        DataError: a number cannot be used, or is for minibatches and the method is another.
-    """
-    if numbers and not isinstance(method, Minibatch):
-        raise DataError(
-            f"{' and '.join(numbers)} {'are' if len(numbers) > 1 else 'is'} for "
-            f"method='minibatch', and the method is {method}."
-        )
-    if max_iter is not None:
-        numbers[COUNTED[type(method)]] = max_iter
-    changed: Method = replace(method, **numbers)
-    return changed
 
 
 def method_named(method: object) -> Method:

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.objective import Forward, Target
 
 MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
-_MOST_WORK = 2e9  # multiplications in a matrix that a default may ask for: a tenth of a second
-_LITTLE_WORK = 5e8  # the same where minibatches are not much worse
 FIRST_RHO = 0.1  # from which the evidence goes on
 
 
@@ -224,30 +222,6 @@ def has_ends(structure: Structure) -> bool:
     return any(part.ends(p.shape) is not None for p, part in parts)
 
 
-def suits_together(structure: Structure, samples: float) -> bool:
-    """Say whether a network is a regression so small that Gauss-Newton is the better default.
-
-    Minibatches of as much time have a larger error where weights lie between ends
-    (benchmarks/results/input_convex.md), and mostly elsewhere (benchmarks/results/small_data.md).
-    """
-    network = structure.network
-    weights = count_weights(structure)
-    answers = samples * sum(term.argument.units for term in network.terms)
-    fewer, more = sorted((answers, weights))
-    most = _MOST_WORK if has_ends(structure) else _LITTLE_WORK
-    if fewer * fewer * (answers + weights) > most or more > MOST_WEIGHTS:
-        return False
-    if not all(term.loss.equivariant for term in network.terms):
-        return False
-    if any(x.incomplete or x.sequence for x in network.inputs) or not _by_layers(structure):
-        return False
-    try:
-        GaussNewton(evidence=True).refuse(structure)
-    except DeclarationError:
-        return False
-    return True
-
-
 def _place(memory: Memory, forward: Forward, point: Tensor) -> Place:
     """Return the place that a memory tells, or where nothing is known the first one."""
     from liftednet.solvers.gauss_newton.evidence import Place
@@ -334,7 +308,7 @@ def _weighed(structure: Structure) -> list[Applied]:
     return list(dict.fromkeys(layer for x in arguments for layer in weighed_in(x)))
 
 
-def _by_layers(structure: Structure) -> bool:
+def of_plain_layers(structure: Structure) -> bool:
     """Return whether every weight stands in one dense layer."""
     layers = _weighed(structure)
     plain = all(layer.layer.plain for layer in layers)
@@ -366,7 +340,7 @@ class _Function:
     @cached_property
     def dense(self) -> bool:
         """Whether every weight stands in one dense layer, and a sample is one row."""
-        return _by_layers(self._structure) and self._timeline is None
+        return of_plain_layers(self._structure) and self._timeline is None
 
     @cached_property
     def recurrent(self) -> Activation | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from liftednet import processes
 from liftednet.divergences import Raw
-from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import Applied, arguments_of
 from liftednet.layers.modules import RunningStatistics, running_statistics
 from liftednet.layers.time import Timeline
@@ -22,7 +22,7 @@ from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.samples import Weights
 from liftednet.solvers.cuda_graphs import Captured, Graphs, graphs_for
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
-from liftednet.validation import is_number, require_count, require_positive
+from liftednet.validation import require_count, require_positive
 
 from ..block import Structure, row_weights
 from ..data import Data
@@ -59,9 +59,6 @@ class Minibatch:
             constraint, or another penalty than a square, so that its prox is the exact step.
             None for 16, or 0 for all layers where there are such weights.
         refresh: batches from one look at the statistics to the next.
-        validation: share of the samples that is held out; 0 for none.
-        patience: epochs without a better validation objective until training stops and the best
-            weights are kept; None trains to the end and keeps the last.
 
     Raises:
         DataError: a number is out of its range.
@@ -82,22 +79,16 @@ class Minibatch:
     damping: float = 30.0
     rank: int | None = None
     refresh: int = 20
-    validation: float = 0.0
-    patience: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
-        counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0, "patience": 1}
+        counts = {"epochs": 1, "batch_size": 1, "refresh": 1, "rank": 0}
         for name, least in counts.items():
-            if getattr(self, name) is not None or name not in ("epochs", "patience", "rank"):
+            if getattr(self, name) is not None or name not in ("epochs", "rank"):
                 require_count(name, getattr(self, name), least)
         if self.rate is not None:
             require_positive("rate", self.rate)
         require_positive("damping", self.damping)
-        if not is_number(self.validation) or not 0 <= self.validation < 1:
-            raise DataError(f"validation must be a share in [0, 1), got {self.validation!r}.")
-        if self.patience is not None and self.validation == 0:
-            raise DataError("patience needs a validation share; validation is 0.")
 
     def epochs_of(self, batches: int) -> int:
         """Return the epochs, of so many batches each."""
@@ -121,13 +112,13 @@ class Minibatch:
                 last good epoch.
         """
         moves, batches, memory = problem.point, problem.batches, problem.memory
-        place, best = _Place(*memory.get("place", ())), _Best(*memory.get("best", ()))
+        place = _Place(*memory.get("place", ()))
         if "moves" in memory:
             moves.recall(memory["moves"])
             batches.recall(memory["batches"])
         last, epochs = memory.get("last", moves.weights), self.epochs_of(len(batches))
         memory["batches"] = batches.memory()
-        while place.epoch < epochs and not best.over(self.patience):
+        while place.epoch < epochs:
             try:
                 # batches before numbers: a pass is read to its end, where samplers draw once more
                 for batch, number in zip(batches, range(len(batches)), strict=False):
@@ -153,21 +144,15 @@ class Minibatch:
                     moves.weights = last
                 raise
             loss, last = place.total / place.seen, moves.weights
-            found = None if problem.validate is None else problem.validate(last)
-            if self.patience is not None and found is not None:
-                best.take(found, last)
             step = Step(
-                place.epoch, "epoch", loss, place.before - loss, math.nan, len(batches),
-                "minibatch", validation=found,
-            )  # fmt: skip
+                place.epoch, "epoch", loss, place.before - loss, math.nan, len(batches), "minibatch"
+            )
             place = _Place(place.epoch + 1, before=loss)
             memory.update(
-                place=place.packed(), moves=moves.memory(), last=last,
-                best=[best.weights, best.value, best.since], batches=batches.memory(),
-            )  # fmt: skip
+                place=place.packed(), moves=moves.memory(), last=last, batches=batches.memory()
+            )
             yield step
-        moves.weights = best.weights or moves.weights
-        return Ending.STOPPED if best.over(self.patience) else Ending.BUDGET
+        return Ending.BUDGET
 
 
 @dataclass
@@ -190,25 +175,6 @@ class _Place:
             self.total += met * loss
             self.seen += met
             self.done += 1
-
-
-@dataclass
-class _Best:
-    """The weights of the best validation, where training may stop early, and epochs since then."""
-
-    weights: list[Weights] | None = None
-    value: float = math.inf
-    since: int = 0
-
-    def over(self, patience: int | None) -> bool:
-        """Return whether patience has ended."""
-        return patience is not None and self.since >= patience
-
-    def take(self, value: float, weights: list[Weights]) -> None:
-        """Take the newest validation."""
-        self.since += 1
-        if value < self.value:
-            self.weights, self.value, self.since = weights, value, 0
 
 
 class BatchSteps:

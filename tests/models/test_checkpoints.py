@@ -101,10 +101,13 @@ def test_every_training_goes_on_as_if_nothing_had_happened(
     assert os.listdir(tmp_path) == ["training"]
 
 
+PATIENCE = {"early_stopping": True, "validation_fraction": 0.3, "n_iter_no_change": 2}
 OWN: list[tuple[str, Any, dict[str, Any]]] = [
     ("plain", FullBatch(3, extrapolation=False), {"divergence": "joint"}),
     ("reference", FullBatch(2), {"solver": "reference"}),
-    ("patience", Minibatch(9, 10, rate=3.0, validation=0.3, patience=2), {}),
+    ("patience", Minibatch(9, 10, rate=3.0), PATIENCE),
+    ("patience of blocks", FullBatch(9), PATIENCE),
+    ("patience of steps", GaussNewton(9), PATIENCE),
     ("penalty", SHORT, {"penalty": penalties.L1(0.1), "refit_output": False}),
     ("refit", SHORT, {"refit_output": True, "dtype": torch.float32}),
     ("products", GaussNewton(9, form="products"), {"dtype": torch.float32}),

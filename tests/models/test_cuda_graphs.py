@@ -173,8 +173,10 @@ def test_a_network_that_reads_takes_plain_steps(replays: Replays) -> None:
 
 
 def _make() -> LiftedMLP:
-    method = Minibatch(epochs=4, batch_size=2, validation=0.2, patience=3)
-    return _dense(activations.Tanh(), dtype=torch.float32, method=method)
+    return _dense(
+        activations.Tanh(), dtype=torch.float32, method=Minibatch(epochs=4, batch_size=2),
+        early_stopping=True, validation_fraction=0.2, n_iter_no_change=3,
+    )  # fmt: skip
 
 
 def _fit(model: LiftedMLP, **options: Any) -> LiftedMLP:

@@ -15,7 +15,7 @@ from liftednet import activations
 from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, GaussNewton, LiftedRNN, settings
+from liftednet.models import Ending, GaussNewton, LiftedRNN, choice
 from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import Nonnegative, SpectralNorm
@@ -255,8 +255,8 @@ def test_the_method_is_one_that_serves(generator, options, solver):
 def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     x = torch.randn(60, 5, 2, generator=generator)
     y = (x[..., 0] > 0).long()
-    monkeypatch.setattr(settings, "_MANY", 50)
-    monkeypatch.setattr(settings, "_MOST_WORK", 1.0)
+    monkeypatch.setattr(choice, "_MANY", 50)
+    monkeypatch.setattr(choice, "_MOST_OVER_TIME", 1.0)
     for fitted in (
         LiftedRNN(2, 3, 2).fit(x, y),
         LiftedRNN(2, 3, 2).fit(DataLoader(TensorDataset(x, y), batch_size=20)),

@@ -168,7 +168,16 @@ def _models(rank: int, size: int) -> list[Found]:
     rows, found = shard(len(x)), []
     deep, weights = (6, *(5,) * 5, 3), x[rows, 3].abs()
     for model, given in (
-        (LiftedMLP((6, 5, 3), method=Minibatch(4, 20, validation=0.3, patience=2)), None),
+        (
+            LiftedMLP(
+                (6, 5, 3),
+                method=Minibatch(4, 20),
+                early_stopping=True,
+                validation_fraction=0.3,
+                n_iter_no_change=2,
+            ),
+            None,
+        ),
         (LiftedMLP((6, 5, 3), method=Minibatch(2, 20), refit_output=True), None),
         (LiftedMLP((6, 5, 3), penalty=L1(0.1), method=Minibatch(2, 20)), None),
         (LiftedMLP(deep, Tanh(), method=Minibatch(2, 20)), None),

@@ -82,7 +82,7 @@ def _graph(name: str) -> Callable[[], Lifted]:
 TRAININGS: dict[str, tuple[Callable[[], Lifted], Fit]] = {
     "blocks": (_mlp(method=FullBatch(8)), _rows),
     "minibatches": (
-        _mlp(method=Minibatch(20, 10, validation=0.2, patience=8)), _rows,
+        _mlp(method=Minibatch(20, 10), early_stopping=True, n_iter_no_change=8), _rows,
     ),
     "a loader": (_mlp(Sigmoid(), method=Minibatch(15)), _loaded),
     "normal equations": (_mlp(Tanh(), method=GaussNewton(30, form="normal")), _rows),

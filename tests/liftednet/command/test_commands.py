@@ -193,7 +193,11 @@ def test_train_hands_on_what_is_asked_for(here) -> None:
     assert call(*line.split()).exit_code == 0
     model = load("model.safetensors")
     assert (model.lam, model.rho, model.seed) == (3.0, 0.5, 4)
-    assert model.method == Minibatch(epochs=2, batch_size=7)
+    assert (model.method, model.max_iter, model.batch_size) == ("auto", 2, 7)
+    assert (
+        f"by {Minibatch(epochs=2, batch_size=7)!r}: minibatches, since CrossEntropy"
+        in call("show", "model.safetensors").stdout
+    )
 
 
 def test_the_package_runs_as_a_module() -> None:

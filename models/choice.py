@@ -1,0 +1,242 @@
+"""Which method trains a network, and why: one rule for models, estimators and the command."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from liftednet import processes
+from liftednet.divergences import Raw
+from liftednet.errors import DataError, DeclarationError
+from liftednet.losses import SquaredError
+
+from .block import Structure
+from .methods import COUNTED, FullBatch, GaussNewton, Method, Minibatch, method_named
+from .methods.gauss_newton import (
+    FIRST_RHO,
+    MOST_WEIGHTS,
+    count_weights,
+    has_ends,
+    of_plain_layers,
+    pulled,
+)
+from .starts import recurrent_layers
+
+if TYPE_CHECKING:
+    from .settings import Settings
+
+_SWEEPS = 50  # of recurrent networks, whose states change slowly
+_EPOCHS = 30  # of recurrent networks, at least
+_TOLERANCE = 1e-4  # of their gradient, from which more steps teach no more (recurrent_defaults.md)
+_MANY = 1000  # sequences, enough for minibatches
+_MOST_OVER_TIME = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
+_MOST_BETWEEN_ENDS = 2e9  # multiplications in the matrix of a step: a tenth of a second
+_MOST_WORK = 8e10  # multiplications in all steps after minibatches: about five seconds
+_LEAST_STEPS = 5  # by which these gain on minibatches (small_regressions.md)
+
+
+@dataclass(frozen=True)
+class DataShape:
+    """What a method is chosen by of the data.
+
+    Attributes:
+        samples: of all processes.
+        steps: of sequences.
+        unseen: whether entries are missing or noisy.
+        loader: whether a DataLoader brings them, which tells nothing else.
+    """
+
+    samples: int
+    steps: int = 0
+    unseen: bool = False
+    loader: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """A method, and why it was chosen.
+
+    Attributes:
+        method: with its numbers.
+        structure: the training problem that it begins with.
+        reason: in words.
+        before: what leads drawn weights to where the method begins, None for nothing.
+        lipschitz: the bound that weights are held to at every step, None for none.
+        otherwise: the choice where the weights that are reached do not meet the settings' bound,
+            None where they do by themselves.
+    """
+
+    method: Method
+    structure: Structure
+    reason: str
+    before: Minibatch | None = None
+    lipschitz: float | None = None
+    otherwise: Choice | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method!r}: {self.reason}"
+
+
+def shape_of(settings: Settings, X: Any) -> DataShape | None:
+    """Return the shape of arrays or of a DataLoader, None of what is neither."""
+    if isinstance(X, DataLoader):
+        return DataShape(0, loader=True)
+    given = X if isinstance(X, tuple | list) else (X,)
+    shapes = [getattr(x, "shape", ()) for x in given]
+    if not shapes or not shapes[0]:
+        return None
+    inputs = settings.network.inputs
+    noisy = any(bool(np.any(np.asarray(x.noise) != 0)) for x in inputs)
+    gaps = any(x.missing for x in inputs)
+    holes = gaps and any(bool(torch.as_tensor(x).isnan().any()) for x in given)
+    samples, steps = (*shapes[0], 0)[:2]
+    return DataShape(int(processes.total_of(samples)), int(steps), noisy or holes)
+
+
+def choose(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:
+    """Return the method that settings and data ask for.
+
+    It is asked for by name, or follows from the network, the loss, the penalties and the size of
+    the data; how long and how steps are taken does not matter to it.
+
+    Args:
+        settings: of the model.
+        structure: its training problem.
+        data: None where nothing is known of them.
+
+    Raises:
+        DataError: a number is for another method.
+        DeclarationError: there is no such method.
+    """
+    if settings.method == "auto":
+        return _with_numbers(_suited(settings, structure, data), settings)
+    method = method_named(settings.method)
+    if settings.method == "full" and recurrent_layers(settings.network):
+        method = FullBatch(_SWEEPS, extrapolation=False)
+    if settings.batch_size is not None and not isinstance(method, Minibatch):
+        raise DataError(f"batch_size is for method='minibatch', and the method is {method}.")
+    return _with_numbers(Choice(method, structure, "asked for"), settings)
+
+
+def _with_numbers(choice: Choice, settings: Settings) -> Choice:
+    """Return a choice with the numbers of the settings, and the bound that it has to hold."""
+    method, reason, numbers = choice.method, choice.reason, dict[str, Any]()
+    if settings.max_iter is not None:
+        numbers[COUNTED[type(method)]] = settings.max_iter
+    if settings.batch_size is not None and isinstance(method, Minibatch):
+        numbers["batch_size"] = settings.batch_size
+    elif settings.batch_size is not None:
+        reason += f"; batch_size={settings.batch_size} is for minibatches"
+    found = replace(choice, method=replace(method, **numbers), reason=reason)
+    if choice.otherwise is None:
+        return replace(found, lipschitz=settings.lipschitz)
+    return replace(found, otherwise=_with_numbers(choice.otherwise, settings))
+
+
+def _suited(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:
+    """Return the default method."""
+    recurrent = bool(recurrent_layers(settings.network))
+    if recurrent and settings.divergence != "tight":
+        reason = f"divergence={settings.divergence!r} needs all samples"
+        return Choice(FullBatch(_SWEEPS, extrapolation=False), structure, reason)
+    if any(isinstance(divergence, Raw) for divergence in structure.divergences.values()):
+        return Choice(FullBatch(), structure, "a raw divergence needs all samples")
+    if recurrent:
+        return _over_time(structure, data)
+    obstacle = _obstacle(structure, data)
+    if data is None or obstacle is not None:
+        return Choice(Minibatch(), structure, f"minibatches, since {obstacle}")
+    answers, weights, _ = sizes(structure, data.samples)
+    reason = f"{answers:,} answers and {weights:,} weights are few enough for Gauss-Newton"
+    own = (p.penalty for p in structure.parameters if p.penalty is not None)
+    evidence = settings.rho is None and settings.penalty is None
+    evidence = evidence and not any(penalty.curvature for penalty in own)
+    if evidence:
+        reason += ", rho by their evidence"
+        structure = pulled(structure, FIRST_RHO)
+    else:
+        reason += ", with the rho or the penalty that is given"
+    method, before = GaussNewton(evidence=evidence), None
+    if not has_ends(structure):
+        steps = min(method.steps, affordable_steps(structure, data.samples))
+        method, before = replace(method, steps=steps), Minibatch()
+    found = Choice(method, structure, reason, before)
+    if settings.lipschitz is None:
+        return found
+    bound = f"lipschitz={settings.lipschitz:g}"
+    held = f"minibatches, since the weights of Gauss-Newton alone do not meet {bound}"
+    return replace(
+        found, reason=f"{reason}; the weights meet {bound} by themselves",
+        otherwise=Choice(Minibatch(), found.structure, held),
+    )  # fmt: skip
+
+
+def _over_time(structure: Structure, data: DataShape | None) -> Choice:
+    """Return the default method of recurrent networks."""
+    together = GaussNewton(tolerance=_TOLERANCE)
+    try:
+        together.refuse(structure)
+    except DeclarationError as error:
+        return Choice(Minibatch(_EPOCHS), structure, f"minibatches, since {error}".rstrip("."))
+    if data is None:
+        return Choice(together, structure, "a recurrent network")
+    if data.loader:
+        return Choice(Minibatch(_EPOCHS), structure, "minibatches, since a DataLoader brings them")
+    _, weights, _ = sizes(structure, data.samples)
+    size = f"{data.samples:,} sequences of {data.steps:,} steps and {weights:,} weights"
+    if data.samples < _MANY or data.samples * data.steps * weights <= _MOST_OVER_TIME:
+        return Choice(together, structure, f"{size} are few enough for Gauss-Newton")
+    batches = max(1, -(-data.samples // Minibatch().batch_size))
+    epochs = max(_EPOCHS, Minibatch().epochs_of(batches))
+    return Choice(Minibatch(epochs), structure, f"minibatches, since {size} are many")
+
+
+def _obstacle(structure: Structure, data: DataShape | None) -> str | None:
+    """Say what keeps Gauss-Newton from being the default, None where nothing does."""
+    network = structure.network
+    for term in network.terms:
+        if not isinstance(term.loss, SquaredError):
+            return f"{type(term.loss).__name__} is no squared error"
+    if data is None or data.loader:
+        return "there are no arrays whose samples could be counted"
+    if data.unseen:
+        return "entries of X are missing or noisy, and are drawn anew in every epoch"
+    if any(x.sequence for x in network.inputs) or not of_plain_layers(structure):
+        return "not all weights are those of dense layers"
+    answers, weights, _ = sizes(structure, data.samples)
+    if affordable_steps(structure, data.samples) < _LEAST_STEPS or weights > MOST_WEIGHTS:
+        return f"{answers:,} answers and {weights:,} weights would take long by Gauss-Newton"
+    try:
+        GaussNewton(evidence=True).refuse(structure)
+    except DeclarationError as error:
+        return str(error).rstrip(".")
+    return None
+
+
+def suits_together(structure: Structure, samples: int) -> bool:
+    """Say whether Gauss-Newton serves a network as a default."""
+    return _obstacle(structure, DataShape(samples)) is None
+
+
+def sizes(structure: Structure, samples: int) -> tuple[int, int, int]:
+    """Return how many answers, how many weights, and multiplications in the matrix of a step."""
+    weights = count_weights(structure)
+    answers = samples * sum(term.argument.units for term in structure.network.terms)
+    fewer = min(answers, weights)
+    return answers, weights, fewer * fewer * (answers + weights)
+
+
+def affordable_steps(structure: Structure, samples: int) -> int:
+    """Return how many steps with a matrix take some seconds; none where weights have ends.
+
+    Minibatches of as much time have a larger error where weights lie between ends
+    (benchmarks/results/input_convex.md), and mostly elsewhere (benchmarks/results/small_data.md).
+    """
+    work = sizes(structure, samples)[2]
+    if has_ends(structure):
+        return GaussNewton().steps if work <= _MOST_BETWEEN_ENDS else 0
+    return int(_MOST_WORK // max(1, work))
