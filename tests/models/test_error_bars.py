@@ -286,7 +286,7 @@ def test_a_file_without_error_bars_says_so(tmp_path: Any, monkeypatch) -> None:
     [
         ({"loss": "huber"}, DeclarationError, "loss=None in LiftedRegressor"),
         ({"method": "minibatch"}, NotFittedError, r"Set method=GaussNewton\(evidence=True\)"),
-        ({"missing": True}, NotFittedError, r"Set method=GaussNewton"),
+        ({"noise": 0.1}, NotFittedError, r"Set method=GaussNewton"),
         ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing or noisy"),
     ],
 )
