@@ -179,8 +179,9 @@ class Lifted(Online):
                     self._train(choice, problem, keeper, progress, on_step)
                 else:
                     problem = found
-                    for step in problem.trace.steps if on_step is not None else ():
-                        on_step(step)  # now that the model is known to meet its bound
+                    if on_step is not None:  # now that the model is known to meet its bound
+                        for step in problem.trace.steps:
+                            on_step(step)
             self._finish(choice.method, problem.seen, X, constraints, progress, on_step)
         return self
 
