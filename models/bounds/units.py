@@ -391,7 +391,7 @@ class Units:
             wide, low, high = x.shape[1], self.low[x], self.high[x]
             lowest, highest = low.amin(1, keepdim=True), high.amax(1, keepdim=True)
             ends = (low - highest).clamp(max=0), (high - lowest).clamp(min=0)
-            low, high = (end.nan_to_num(0.0).flatten(0, 1) for end in _outward(*ends))
+            low, high = (end.flatten(0, 1) for end in _outward(*ends))
             low[:, -1], high[:, -1] = -math.inf, 0.0
             straight = (self.convex[x] & self.concave[x]).all(1, keepdim=True)
             no = torch.zeros(x.numel(), dtype=torch.bool)
@@ -530,6 +530,8 @@ def _summed(sizes: Tensor, matrix: Tensor) -> Tensor:
 
 def _norm(matrix: Tensor) -> float:
     """Return the spectral norm, or a bound where the matrix is large; never below by rounding."""
+    if not bool(matrix.isfinite().all()):
+        return math.inf
     if min(matrix.shape) > 1500:
         sides = matrix.abs().sum(0).max() * matrix.abs().sum(1).max()
         return float(sides.sqrt()) * _NORM

@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 
 import liftednet
-from tests.torture import files, kills, subproblems
+from tests.torture import files, kills, modules, subproblems
 from tests.torture.report import Finding
 
-PARTS = ("subproblems", "files", "kills")
+PARTS = ("subproblems", "modules", "files", "kills")
 RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
 
 
@@ -36,6 +36,7 @@ def main() -> int:
     torch.set_num_threads(1)
     parts: dict[str, Callable[[float], Iterable[Finding]]] = {
         "subproblems": partial(subproblems.findings, first=asked.first),
+        "modules": modules.findings,
         "files": files.findings,
         "kills": kills.findings,
     }

@@ -1,0 +1,158 @@
+"""Bounds on units: against exact arithmetic, derivatives at their extremes, and closed forms."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from liftednet import certify
+
+
+def fractions(matrix):
+    return [[Fraction(x) for x in row] for row in matrix.double().tolist()]
+
+
+def product(a, b):
+    columns = list(zip(*b, strict=True))
+    return [
+        [sum(x * y for x, y in zip(row, column, strict=True)) for column in columns] for row in a
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_derivatives_of_linear_networks_enclose_the_exact_ones(dtype):
+    """Products and multiples in float64 are off by rounding: the exact ones are rational."""
+    for seed in range(30):
+        torch.manual_seed(seed)
+        layers = [nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(4, 2)]
+
+        class Scaled(nn.Module):
+            def __init__(self, layers):
+                super().__init__()
+                self.layers = nn.Sequential(*layers)
+
+            def forward(self, x):
+                return 0.1 * self.layers(x) - self.layers(x) / 3.0
+
+        network = Scaled(layers).to(dtype)
+        exact = fractions(layers[0].weight)
+        for layer in layers[1:]:
+            exact = product(fractions(layer.weight), exact)
+        factor = Fraction(0.1) - Fraction(1, 3)  # exact numbers of Python
+        claim = certify(network)
+        for row, lows, highs in zip(
+            exact, claim.lowest.tolist(), claim.highest.tolist(), strict=True
+        ):
+            for x, low, high in zip(row, lows, highs, strict=True):
+                assert Fraction(low) <= factor * x <= Fraction(high)
+                assert high - low <= 1e-12
+
+
+def test_a_multiple_in_float64_is_not_below_the_truth():
+    class Tenth(nn.Module):
+        def forward(self, x):
+            return 0.1 * x
+
+    claim = certify(Tenth().double(), torch.zeros(2, 1, dtype=torch.float64))
+    assert Fraction(float(claim.lowest)) <= Fraction(0.1) <= Fraction(float(claim.highest))
+    assert claim.lipschitz >= 0.1 and claim.lipschitz == pytest.approx(0.1, rel=1e-9)
+
+
+def test_slopes_of_a_softmax_reach_a_quarter_and_its_norm_a_half():
+    """At equal scores of two classes p' is [[1/4, -1/4], [-1/4, 1/4]], of norm 1/2."""
+    network: Any = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Softmax(-1)).double()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.eye(2))
+    claim, quarter = certify(network), torch.full((2,), 0.25, dtype=torch.float64)
+    torch.testing.assert_close(claim.highest.diagonal(), quarter, rtol=1e-12, atol=0)
+    torch.testing.assert_close(-claim.lowest[[0, 1], [1, 0]], quarter, rtol=1e-12, atol=0)
+    assert claim.highest[0, 0] >= 0.25 and claim.lowest[0, 1] <= -0.25
+    assert claim.highest[0, 1] == 0 and claim.lowest[0, 0] == 0
+    assert 0.5 <= claim.lipschitz <= 0.5 * (1 + 1e-9)
+    assert not claim.convex.any() and not claim.concave.any()
+
+
+def test_what_is_cut_at_both_ends_is_neither_convex_nor_steeper():
+    for middle, bends in (
+        (nn.Hardtanh(-1.0, 2.0), (False, False)), (nn.Hardtanh(-math.inf, 2.0), (False, True)),
+        (nn.Hardtanh(-1.0, math.inf), (True, False)),
+    ):  # fmt: skip
+        network: Any = nn.Sequential(nn.Linear(1, 1, bias=False), middle).double()
+        with torch.no_grad():
+            network[0].weight.fill_(3.0)
+        claim = certify(network)
+        assert (bool(claim.convex), bool(claim.concave)) == bends
+        assert float(claim.lowest) == 0 and float(claim.highest) == pytest.approx(3.0)
+        assert math.isclose(float(claim.least), middle.min_val)
+        assert math.isclose(float(claim.most), middle.max_val)
+
+
+def test_convex_units_turn_concave_under_a_falling_map():
+    class Sum(nn.Module):
+        def __init__(self, sign):
+            super().__init__()
+            self.sign = sign
+
+        def forward(self, x):
+            return (self.sign * x.relu()).sum(1, keepdim=True)
+
+    for sign in (1.0, -1.0):
+        claim = certify(Sum(sign).double(), torch.zeros(2, 3, dtype=torch.float64))
+        assert bool(claim.convex) == (sign > 0) and bool(claim.concave) == (sign < 0)
+        assert claim.increasing == ((0, 1, 2) if sign > 0 else ())
+        assert claim.decreasing == ((0, 1, 2) if sign < 0 else ())
+
+
+@pytest.mark.parametrize("slopes", [[0.5, 2.0, 0.0, 1.0], [0.25]], ids=str)
+def test_slopes_of_a_prelu_are_those_of_its_channels(slopes):
+    network: Any = nn.Sequential(nn.Linear(4, 4, bias=False), nn.PReLU(len(slopes))).double()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.eye(4))
+        network[1].weight.copy_(torch.tensor(slopes))
+    claim, a = certify(network), torch.tensor(slopes * (4 // len(slopes)), dtype=torch.float64)
+    torch.testing.assert_close(claim.lowest.diagonal(), a.clamp(max=1), rtol=1e-12, atol=0)
+    torch.testing.assert_close(claim.highest.diagonal(), a.clamp(min=1), rtol=1e-12, atol=0)
+    assert claim.convex.equal(a <= 1) and claim.concave.equal(a >= 1)
+
+
+def test_convolutions_have_the_norm_of_their_matrix():
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1, stride=2), nn.Conv2d(3, 2, (1, 2), dilation=(1, 2)),
+        nn.AvgPool2d(2, 1),
+    ).double()  # fmt: skip
+    x = torch.zeros(1, 2, 6, 7, dtype=torch.float64)
+    matrix = torch.autograd.functional.jacobian(network, x).reshape(-1, x.numel())
+    claim = certify(network, torch.cat([x, x]))
+    torch.testing.assert_close(claim.lowest, matrix, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(claim.highest, matrix, rtol=1e-9, atol=1e-12)
+    norm = float(torch.linalg.matrix_norm(matrix, 2))
+    assert norm <= claim.lipschitz <= norm * (1 + 1e-8)
+
+
+def test_maxima_and_products_are_bounded_by_their_parts():
+    class Gated(nn.Module):
+        def forward(self, x):
+            return torch.stack([x[:, 0].sigmoid() * x[:, 1].tanh(), x.amax(1), x.logsumexp(1)], 1)
+
+    claim = certify(Gated(), torch.zeros(2, 2, dtype=torch.float64))
+    gate = torch.tensor([0.25, 1.0]), torch.tensor([[-0.25, 0.0]])  # s' t and s t'
+    torch.testing.assert_close(claim.highest[0].float(), gate[0])
+    torch.testing.assert_close(claim.lowest[:1].float(), gate[1])
+    assert claim.convex.tolist() == [False, True, True] and claim.increasing == ()
+    assert claim.least[0] >= -1.0001 and claim.most[0] <= 1.0001
+    assert bool((claim.lowest[1:] >= 0).all() and (claim.highest[1:] <= 1 + 1e-12).all())
+
+
+def test_a_lipschitz_constant_is_not_below_the_exact_norm():
+    for seed in range(30):
+        torch.manual_seed(seed)
+        network: Any = nn.Linear(5, 1).double()
+        exact = sum(Fraction(x) ** 2 for x in network.weight[0].tolist())
+        bound = Fraction(certify(network).lipschitz) ** 2
+        assert exact <= bound <= exact * Fraction(1 + 1e-8)
