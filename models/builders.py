@@ -46,6 +46,8 @@ class LiftedMLP(Lifted):
             output states of its own (eq. (14)), which SimplexCrossEntropy has by itself.
         loss: a loss from `liftednet.losses`.
         bias: whether layers have one, one answer or one for each.
+        skip: whether outputs have a linear layer on the inputs, too, the last of the weights, with
+            a rho of its own: what is linear in the data needs no units then.
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
         noise: standard deviation of X around what there is, see `Network.input`.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs or a
@@ -72,6 +74,7 @@ class LiftedMLP(Lifted):
         loss: Loss | None = None,
         *,
         bias: bool | Sequence[bool] = True,
+        skip: bool = False,
         missing: bool = False,
         noise: float | Sequence[float] = 0.0,
         within: Sequence[Constraint] = (),
@@ -81,16 +84,20 @@ class LiftedMLP(Lifted):
         self.sizes = _checked_sizes(sizes)
         self.loss = CrossEntropy() if loss is None else loss
         self.missing, self.noise, self.within = missing, noise, require_constraints(within)
+        require_flag("skip", skip)
+        self.skip = skip
         network = feedforward(
             self.sizes, ReLU() if activations is None else activations, self.loss, bias,
-            missing=missing, noise=noise, within=self.within,
+            skip=skip, missing=missing, noise=noise, within=self.within,
         )  # fmt: skip
         super().__init__(network, **settings)
 
     def _declared(self) -> dict[str, Any]:
         hidden = list(self.activations[: len(self.sizes) - 2])
-        within = {"within": list(self.within)} if self.within else {}
-        return {"sizes": self.sizes, "activations": hidden, "loss": self.loss, **within}
+        told = {"within": list(self.within)} if self.within else {}
+        if self.skip:
+            told["skip"] = True
+        return {"sizes": self.sizes, "activations": hidden, "loss": self.loss, **told}
 
 
 def feedforward(
@@ -99,6 +106,7 @@ def feedforward(
     loss: Loss,
     bias: bool | Sequence[bool] = True,
     *,
+    skip: bool = False,
     missing: bool = False,
     noise: float | Sequence[float] = 0.0,
     within: Sequence[Constraint] = (),
@@ -115,11 +123,15 @@ def feedforward(
         raise DataError(f"bias needs one answer, or one for each of {layers}; got {bias!r}.")
     declared = _checked_activations(activations, layers - 1, loss)
     x: Expression = network.input(sizes[0], missing=missing, noise=noise)
+    inputs = x
     for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
         x = network.state(activation, dense(x, activation.pre_units(units), bias=biased))
     last = declared[layers - 1] if len(declared) == layers else None
     outputs = sizes[-1] if last is None else last.pre_units(sizes[-1])
-    network.loss(loss, dense(x, outputs, bias=biases[-1]), activation=last, within=within)
+    scores = dense(x, outputs, bias=biases[-1])
+    if skip and layers > 1:  # one layer is linear by itself
+        scores = scores + dense(inputs, outputs, bias=False)
+    network.loss(loss, scores, activation=last, within=within)
     return network
 
 

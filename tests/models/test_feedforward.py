@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from liftednet import activations, losses
+from liftednet import activations, load, losses, save
+from liftednet.models import GaussNewton, LiftedMLP
 from tests.models.networks import bias_of, fitted, full, labeled, targets_for
 
 
@@ -52,3 +53,26 @@ def test_the_network_names_itself() -> None:
     assert found.endswith("not fitted)")
     network.lam = 3.5
     assert "lam=3.5" in repr(network)
+
+
+def test_a_skip_is_a_linear_layer_beside_the_chain(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    x = 3 * torch.randn(60, 3, generator=generator, dtype=torch.float64) + 2
+    y = x @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    y = y + 0.1 * torch.randn(60, generator=generator, dtype=torch.float64)
+    method = GaussNewton(evidence=True)
+    model = LiftedMLP(
+        (3, 8, 1), activations.Tanh(), losses.SquaredError(), skip=True, method=method
+    ).fit(x, y)
+    (w, b), (v, c), (q, none) = ((one.matrix, one.bias) for one in model.weights)
+    assert none is None
+    data = (x - x.mean(0)) / model.standardization.moments[model.network.inputs[0]].scale
+    above = model.standardization.moments[model.network.terms[0].label]
+    right = (data @ w + b).tanh() @ v + c + data @ q
+    torch.testing.assert_close(model.forward(x), above.undone(right))
+    least_squares = torch.linalg.lstsq(torch.cat([x, torch.ones(60, 1)], 1), y[:, None]).solution
+    far = 100 * torch.randn(9, 3, generator=generator, dtype=torch.float64)  # beyond the data
+    wanted = far @ least_squares[:3] + least_squares[3]
+    torch.testing.assert_close(model.forward(far), wanted, rtol=0.05, atol=5.0)
+    again = load(save(model, tmp_path / "skip.safetensors"))
+    assert torch.equal(again.forward(x), model.forward(x))
