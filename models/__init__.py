@@ -13,7 +13,7 @@ from liftednet.network import Network
 
 from .builders import LiftedMLP, LiftedRNN
 from .checkpoint import Checkpoint
-from .constraints import ConstraintReport
+from .constraint_report import ConstraintReport
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .shapes import input_convex

@@ -38,13 +38,15 @@ from liftednet.sets.constraint import (
     refuse_impossible,
     require_constraints,
 )
-from liftednet.sets.polyhedron import Array, Limits, stacked
+from liftednet.sets.polyhedron import Array, Limits
+from liftednet.sets.rates import RateConstraint
 from liftednet.solution import Solution
 from liftednet.solvers import solve
 
 from .block import Blocks, Structure, row_weights
 from .data import Data
 from .forward_pass import Values
+from .rates import HeldRates, refuse_unmet_rates
 from .standardization import Standardization
 from .trace import Ending, Step, Steps
 
@@ -62,56 +64,6 @@ _NEEDS = (
     "constraints on scores need one loss on the last pre-activation, such as CrossEntropy or "
     "SquaredError, right on a dense layer, and no sequences."
 )
-
-
-@dataclass(frozen=True, eq=False)
-class ConstraintReport:
-    """How a fitted network meets its constraints.
-
-    Attributes:
-        constraints: as they were given.
-        violations: by how much the forward pass breaks each at most on the training samples, in
-            units of the scores.
-        prices: of each constraint in its shape: the rate at which the training objective (on
-            standardized data, summed over samples) falls where a limit is moved by one unit of the
-            scores; positive where scores rest on an upper end, negative on a lower.
-        objective: of the fit of the last layer, features given, less what no weight changes.
-        gap: by which it may lie above the least one.
-        residual: relative KKT residual of that fit.
-        solver: of that fit.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.constraints import Budget
-        >>> from liftednet.losses import SquaredError
-        >>> from liftednet.models import LiftedMLP
-        >>> X = torch.linspace(-1, 1, 20, dtype=torch.float64).unsqueeze(1)
-        >>> model = LiftedMLP((1, 8, 1), loss=SquaredError())
-        >>> report = model.fit(X, X.square(), constraints=[Budget(0.25)]).constraint_report()
-        >>> max(report.violations) < 1e-9, float(report.prices[0]) > 0
-        (True, True)
-    """
-
-    constraints: tuple[Constraint, ...]
-    violations: tuple[float, ...]
-    prices: tuple[Tensor, ...]
-    objective: float
-    gap: float
-    residual: float
-    solver: str
-
-    def __str__(self) -> str:
-        """Return a line for each constraint, and one for the fit."""
-        lines = [
-            f"{one!r}: violation {violation:.1e}, largest price {float(price.abs().max()):.4g}"
-            for one, violation, price in zip(
-                self.constraints, self.violations, self.prices, strict=True
-            )
-        ]
-        fit = f"last layer by {self.solver}: objective {self.objective:.6g} less a constant, "
-        return "\n".join([*lines, f"{fit}gap {self.gap:.1e}, residual {self.residual:.1e}"])
-
-    __repr__ = __str__
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +88,18 @@ class HeldScores:
 
     def problem(self, blocks: Blocks) -> ConstrainedFit:
         """Return the fit of the last layer to the features that are there."""
-        fit, held = blocks.weight_fit(self.last), self.constraints
+        fit = blocks.weight_fit(self.last)
         if not isinstance(fit, WeightFit):
             raise DeclarationError(_NEEDS)
+        return ConstrainedFit(fit, self.rescaled)
+
+    @property
+    def rescaled(self) -> tuple[Constraint, ...]:
+        """The constraints on the scores in training."""
+        held = self.constraints
         if (known := self.standardization.moments.get(self.term.label)) is not None:
             held = tuple(Rescaled(one, known.scale, known.center) for one in held)
-        return ConstrainedFit(fit, held)
+        return held
 
     def fitted(self, blocks: Blocks) -> tuple[Solution[Weights], float]:
         """Return the fit of the last layer, and its duality gap."""
@@ -150,14 +108,17 @@ class HeldScores:
         return solution, problem.gap(solution.value, solution.duals)
 
 
-def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data) -> None:
+def refuse_unmet(
+    network: Network, constraints: Sequence[Constraint | RateConstraint], data: Data
+) -> None:
     """Refuse constraints that no training of this network on these data can meet.
 
     Raises:
         DataError: one does not fit the scores, or they contradict each other.
         DeclarationError: the network has no scores that they could hold.
     """
-    if not require_constraints(constraints):
+    scored, rates = parted(constraints)
+    if not constraints:
         return
     term = network.terms[0]
     if _scores(term.argument) is not term.argument:
@@ -168,8 +129,23 @@ def refuse_unmet(network: Network, constraints: Sequence[Constraint], data: Data
     elsewhere = len(network.terms) > 1 or term.state is not None or term.argument.sequence
     if elsewhere or term.argument.weights is None:
         raise DeclarationError(_NEEDS)
-    refuse_contradictions(constraints, len(data), term.argument.units)
-    refuse_impossible(constraints, len(data), term.argument.units)
+    refuse_unmet_rates(network, rates, data.values[term.label])
+    refuse_contradictions(scored, len(data), term.argument.units)
+    refuse_impossible(scored, len(data), term.argument.units)
+
+
+def parted(
+    constraints: Sequence[Constraint | RateConstraint],
+) -> tuple[tuple[Constraint, ...], tuple[RateConstraint, ...]]:
+    """Return those on scores, and those on rates.
+
+    Raises:
+        DeclarationError: they are no sequence of either.
+    """
+    listed = isinstance(constraints, Sequence)
+    rates = [x for x in constraints if isinstance(x, RateConstraint)] if listed else []
+    rest = [x for x in constraints if x not in rates] if listed else constraints
+    return require_constraints(rest), tuple(rates)
 
 
 class AugmentedLagrangian:
@@ -187,14 +163,18 @@ class AugmentedLagrangian:
     """
 
     def __init__(
-        self, blocks: Blocks, term: Term, limits: Limits | None, generator: torch.Generator
+        self,
+        blocks: Blocks,
+        term: Term,
+        limits: Limits | HeldRates | None,
+        generator: torch.Generator,
     ) -> None:
         """Begin at the weights of the blocks.
 
         Args:
             blocks: the network on its data.
             term: the loss on the scores.
-            limits: on these scores, as training has them; None for none.
+            limits: on these scores, as training has them, or on rates; None for none.
             generator: of the units that come in.
         """
         self._structure, self._term = blocks.structure, term
@@ -208,14 +188,20 @@ class AugmentedLagrangian:
         self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
         self._widths, self._generator = Widths(self._structure), generator
-        samples, scores = len(blocks.values[term.label]), blocks.values[term.label].numel()
+        samples = len(blocks.values[term.label])
         self.rounds, self._steps = _FREE_ROUNDS, _FREE_STEPS
         if limits is not None:
             self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
-        normed = (stacked([], scores) if limits is None else limits).normed()
-        self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
-        room = np.minimum(_MET, (normed.upper - normed.lower) / 4)
-        self._ends = normed.lower + room, normed.upper - room
+        self._held: _Scores | HeldRates | None = None
+        if isinstance(limits, Limits):
+            self._held = _Scores(limits)
+        elif limits is not None:
+            self._held = limits
+        lower = upper = np.zeros(0)
+        if self._held is not None:
+            lower, upper = self._held.ends
+        room = np.minimum(_MET, (upper - lower) / 4)
+        self._ends = lower + room, upper - room
         self._prices = np.zeros(len(room))
         y = self._values[term.label]
         weights = row_weights(self._values, y)
@@ -247,6 +233,8 @@ class AugmentedLagrangian:
             else:
                 self._stacked = self._fewer(factors[number] if wide else 1.0)
             good = self._stacked
+            if self._held is not None:
+                self._held.narrow(number / self.rounds)
             taken = self._minimize()
             u, objective = self._reached()
             if not math.isfinite(objective):
@@ -320,8 +308,9 @@ class AugmentedLagrangian:
                 u = value_of(self._term.argument, passed)
             excess, (objective, slope) = self._excess(u), self._objective(u, passed)
             total = objective + self._mu / 2 * float(excess @ excess)
-            pull = torch.from_numpy(self._back @ (self._mu * excess)).to(u).view_as(u)
-            slopes = torch.autograd.grad(u, list(moved.values()), slope + pull)
+            if self._held is not None:
+                slope = slope + self._held.pulled(u.detach(), self._mu * excess)
+            slopes = torch.autograd.grad(u, list(moved.values()), slope)
             for parameter, slope in zip(moved, slopes, strict=True):
                 matrix, penalty = passed[parameter].matrix, self._structure.penalties[parameter]
                 rows = slice(len(matrix))  # a bias has no penalty
@@ -337,9 +326,32 @@ class AugmentedLagrangian:
 
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""
-        at = self._matrix @ u.detach().cpu().numpy().reshape(-1) + self._prices / self._mu
+        if self._held is None:
+            return np.zeros(0)
+        at = self._held.at(u.detach()) + self._prices / self._mu
         found: Array = at - np.clip(at, *self._ends)
         return found
+
+
+class _Scores:
+    """Limits on scores, with rows of norm 1."""
+
+    def __init__(self, limits: Limits) -> None:
+        normed = limits.normed()
+        self._matrix, self._back = normed.matrix, normed.matrix.T.tocsr()
+        self.ends = normed.lower, normed.upper
+
+    def at(self, u: Tensor) -> Array:
+        """Return A u."""
+        found: Array = self._matrix @ u.cpu().numpy().reshape(-1)
+        return found
+
+    def pulled(self, u: Tensor, prices: Array) -> Tensor:
+        """Return A'y, like u."""
+        return torch.from_numpy(self._back @ prices).to(u).view_as(u)
+
+    def narrow(self, share: float) -> None:
+        """Stay as wide: limits on scores are no surrogate."""
 
 
 def _flat(parts: Sequence[Tensor]) -> Array:

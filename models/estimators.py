@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validat
 
 from liftednet import errors, processes
 from liftednet.activation import Activation
-from liftednet.constraints import Constraint
+from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
 from liftednet.names import activation_named, loss_named
@@ -141,13 +141,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         outputs: int,
         sample_weight: Any,
         lengths: Any = None,
-        constraints: Sequence[Constraint] = (),
+        constraints: Sequence[Constraint | RateConstraint] = (),
+        **asked: Any,
     ) -> Self:
         model = self._start(outputs)
         weights = None if sample_weight is None else _numbers("sample_weight", sample_weight)
         model.fit(
             X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose),
-            constraints=constraints,
+            constraints=constraints, **asked,
         )  # fmt: skip
         assert model.trace is not None  # it has been fitted just now
         last = {step.number: step.objective for step in model.trace.steps}
@@ -221,7 +222,10 @@ class _Feedforward(_Estimator):
         X: Any,
         y: Any,
         sample_weight: ArrayLike | None = None,
-        constraints: Sequence[Constraint] = (),
+        constraints: Sequence[Constraint | RateConstraint] = (),
+        confidence: float | None = None,
+        held_out: float = 0.3,
+        strict: bool = False,
     ) -> Self:
         """Fit the network.
 
@@ -230,15 +234,28 @@ class _Feedforward(_Estimator):
             y: of a classifier labels (samples,) of any type; of a regressor numbers, (samples,) or
                 (samples, outputs).
             sample_weight: (samples,), not negative; None for 1.
-            constraints: of `liftednet.constraints`, on the scores of all samples of X, as
-                `Lifted.fit` takes them.
+            constraints: of `liftednet.constraints`, on the scores of all samples of X, or of a
+                classifier on rates of its decisions, as `Lifted.fit` takes them.
+            confidence: with which rates shall hold on new rows, as in `Lifted.fit`.
+            held_out: the share of the rows that is set aside for it.
+            strict: whether a model is handed out only if they are shown to hold.
 
         Raises:
             DataError: X, y or a setting cannot be used.
             SolverError: the training failed.
         """
         X, y = self._checked_pair(X, y)
-        return self._learn(X, *self._told(y, sample_weight), constraints=constraints)
+        told = self._told(y, sample_weight)
+        return self._learn(
+            X, *told, constraints=self._numbered(constraints), confidence=confidence,
+            held_out=held_out, strict=strict,
+        )  # fmt: skip
+
+    def _numbered(
+        self, constraints: Sequence[Constraint | RateConstraint]
+    ) -> Sequence[Constraint | RateConstraint]:
+        """Return constraints with numbers of labels in place of labels."""
+        return constraints
 
     def declared(
         self, X: Any, y: Any, sample_weight: ArrayLike | None = None, classes: Any = None
@@ -388,6 +405,16 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         self._take_classes(np.unique(labels if classes is None else classes), self.warm_start)
         target = _numbered(labels, self.classes_)
         return target, self._outputs, self._weighted(labels, sample_weight)
+
+    def _numbered(
+        self, constraints: Sequence[Constraint | RateConstraint]
+    ) -> Sequence[Constraint | RateConstraint]:
+        if not isinstance(constraints, Sequence):
+            return constraints  # which the model refuses
+        return [
+            one.numbered(self.classes_) if isinstance(one, RateConstraint) else one
+            for one in constraints
+        ]
 
     def partial_fit(
         self,

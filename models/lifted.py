@@ -9,31 +9,29 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet import processes
-from liftednet.constraints import Constraint, violations
+from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError, SolverError
 from liftednet.layers.expression import TIME
 from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
 
+from .block import Blocks, row_weights
 from .checkpoint import Checkpoint, Keeper
 from .choice import Choice, choose, shape_of, suits_together
-from .constraints import (
-    AugmentedLagrangian,
-    ConstraintReport,
-    HeldScores,
-    Widths,
-    refuse_unmet,
-)
+from .constraint_report import ConstraintReport, HeldOut, apart_of, broken
+from .constraints import AugmentedLagrangian, HeldScores, Widths, parted, refuse_unmet
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import (
     scale_hint,
@@ -49,6 +47,7 @@ from .online import Online
 from .output import refitted
 from .prediction import Fitted
 from .preparation import Store
+from .rates import CountedFit, HeldRates, counted_fit, decides, numbers_of
 from .settings import passes_settings
 from .standardization import (
     unpacked_standardization,
@@ -57,9 +56,32 @@ from .starts import (
     given_weights,
 )
 from .trace import Problem, Report, Trace, run, stopped_early
+from .warranty import errors_aside, refuse_too_few, set_aside, taken, verdicts
 
 _ROUNDING = 1e-9  # that a product of norms may be too small by
 _FEW = 100  # samples, all of which go into every step
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of constraints on new rows.
+
+    Attributes:
+        confidence: of all of them together.
+        share: of the rows that is set aside.
+        strict: whether there is no model where one is not shown to hold.
+    """
+
+    confidence: float
+    share: float
+    strict: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what is no share."""
+        if not 0 < self.confidence < 1:
+            raise DataError(
+                f"confidence must lie between 0 and 1, as in 0.95; got {self.confidence}."
+            )
 
 
 @passes_settings
@@ -92,6 +114,8 @@ class Lifted(Online):
         True
     """
 
+    _errors = 1.0  # of the training rows, by which rates are aimed at within their limits
+
     def fit(
         self,
         X: Arrays | DataLoader[Any],
@@ -103,7 +127,10 @@ class Lifted(Online):
         on_step: Report | None = None,
         checkpoint: str | Path | Checkpoint | None = None,
         resume: bool = False,
-        constraints: Sequence[Constraint] = (),
+        constraints: Sequence[Constraint | RateConstraint] = (),
+        confidence: float | None = None,
+        held_out: float = 0.3,
+        strict: bool = False,
     ) -> Self:
         """Fit weights, and by the full method states, to data.
 
@@ -135,7 +162,13 @@ class Lifted(Online):
                 forward pass meets in the end: after the method, all weights with a smooth penalty
                 are trained under them on the whole of X, by an augmented Lagrangian, and then the
                 last layer is fitted under them exactly. In float32 they are met to its rounding. A
-                checkpoint is of the method before. See `constraint_report`.
+                checkpoint is of the method before. Those on rates are met as decisions are counted,
+                where they can be: by rounds, with a margin. See `constraint_report`.
+            confidence: with which constraints on rates shall hold on new rows, such as 0.95, all of
+                them together; None asks for none. Then training takes a share of the rows, with a
+                larger margin, and exact bounds on the others say whether they hold.
+            held_out: the share of the rows that is set aside for it, of every group alike.
+            strict: whether a model is handed out only if all constraints are shown to hold.
 
         Returns:
             The model; `trace` holds what every step did. An interrupt stops early and keeps what
@@ -146,13 +179,20 @@ class Lifted(Online):
                 damaged or that of another training; nothing has changed.
             SolverError: a block failed or raised the joint objective, or the loss or the weights
                 are not finite, or the last layer cannot meet the constraints; the model keeps the
-                last good state.
+                last good state. Asked strictly, a constraint is not shown to hold; there is no
+                model then.
 
         Warns:
             FitWarning: the fit is no better than a constant prediction, or most units of a layer
                 answer the same to every sample, or some entries of a feature lie so far from all
                 others that these look alike.
         """
+        if confidence is not None:
+            given = X, y, lengths, sample_weight
+            return self._fit_with_warranty(
+                given, constraints, Asked(confidence, held_out, strict), progress=progress,
+                on_step=on_step, checkpoint=checkpoint, resume=resume,
+            )  # fmt: skip
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, _ = self.checked()
@@ -201,7 +241,10 @@ class Lifted(Online):
             )  # fmt: skip
 
     def _tried(
-        self, choice: Choice, given: tuple[Any, Any, Any, Any], constraints: Sequence[Constraint]
+        self,
+        choice: Choice,
+        given: tuple[Any, Any, Any, Any],
+        constraints: Sequence[Constraint | RateConstraint],
     ) -> Problem | None:
         """Return what a method without a bound reaches, None where that does not meet the bound."""
         assert self.lipschitz is not None  # it is what there is another choice for
@@ -230,7 +273,7 @@ class Lifted(Online):
         self,
         choice: Choice,
         given: tuple[Any, Any, Any, Any],
-        constraints: Sequence[Constraint],
+        constraints: Sequence[Constraint | RateConstraint],
         keeper: Keeper,
     ) -> Problem:
         """Return the problem of a method: where the last fit ended, or at the start."""
@@ -300,7 +343,7 @@ class Lifted(Online):
         self,
         choice: Choice,
         given: tuple[Any, Any, Any, Any],
-        constraints: Sequence[Constraint],
+        constraints: Sequence[Constraint | RateConstraint],
         keeper: Keeper,
     ) -> Problem:
         """Return the problem of minibatches that a DataLoader brings; scales are of the first."""
@@ -348,7 +391,7 @@ class Lifted(Online):
         method: Method,
         seen: Data,
         X: Any,
-        constraints: Sequence[Constraint],
+        constraints: Sequence[Constraint | RateConstraint],
         progress: bool,
         on_step: Report | None,
     ) -> None:
@@ -373,23 +416,114 @@ class Lifted(Online):
         self._fit = replace(fitted, weights=tuple(weights), blocks=None)
 
     def _hold(
-        self, constraints: Sequence[Constraint], X: Any, progress: bool, on_step: Report | None
+        self,
+        constraints: Sequence[Constraint | RateConstraint],
+        X: Any,
+        progress: bool,
+        on_step: Report | None,
     ) -> None:
         """Train all layers under constraints on the scores, and the last one exactly."""
         fitted, data = self._known, self._on_data()
-        held = HeldScores(self.network.terms[0], tuple(constraints), fitted.standardization)
+        term, (scored, rates) = self.network.terms[0], parted(constraints)
+        held = HeldScores(term, scored, fitted.standardization)
         blocks = self._blocks_at(fitted.structure, data, fitted.weights)
-        if len((limits := held.problem(blocks).limits).lower):
+        if scored and len((limits := held.problem(blocks).limits).lower):
             self._go_on(limits, progress, on_step)
             blocks = self._blocks_at(fitted.structure, data, self._known.weights)
-        solution, gap = held.fitted(blocks)
-        blocks.values[held.last] = solution.value
+        if rates:
+            asked = HeldRates(rates, *self._numbers(data), errors=self._errors)
+            found = self._counted(held, asked, blocks)
+            if found.dear and not self.interrupted:
+                self._go_on(asked, progress, on_step)
+                ahead = self._blocks_at(fitted.structure, data, self._known.weights)
+                wider = self._counted(held, asked, ahead)
+                if wider.rank < found.rank:
+                    found, blocks = wider, ahead
+            *prices, last = found.prices
+            each, more = iter(prices), iter(asked.split(last))
+            duals = tuple(next(more if x in rates else each) for x in constraints)
+            objective, gap, residual = found.objective, math.nan, found.residual
+            value, solver = found.value, found.solver
+        else:
+            solution, gap = held.fitted(blocks)
+            objective, residual = solution.objective, solution.residual
+            value, solver, duals = solution.value, solution.solver, solution.duals
+        blocks.values[held.last] = value
         self._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
+        scores = self.scores(X)
+        labels = self._numbers(data)[0] if decides(self.network) else None
         report = ConstraintReport(
-            held.constraints, violations(held.constraints, self.scores(X)), solution.duals,
-            solution.objective, gap, solution.residual, solution.solver,
+            tuple(constraints), broken(constraints, labels, scores), duals, objective, gap,
+            residual, solver, self._loss_of(scores, data),
+            tuple(apart_of(one, labels, scores) for one in constraints),
         )  # fmt: skip
         self._fit = replace(self._fit, report=report)
+
+    def _counted(self, held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:
+        fit = held.problem(blocks).fit
+        return counted_fit(fit, asked, held.rescaled, blocks.values[held.last])
+
+    def _numbers(self, data: Data) -> tuple[NDArray[Any], int]:
+        """Return the number of every label, and of classes."""
+        term = self.network.terms[0]
+        return numbers_of(data.values[term.label]), max(2, term.argument.units)
+
+    def _loss_of(self, scores: Tensor, data: Data) -> float:
+        """Return the loss of scores, a weighed mean over samples of raw data."""
+        term = self.network.terms[0]
+        y = self._known.standardization.answer(term, data.values[term.label]).double()
+        losses = term.pinned.divergence.values(y, scores.to(y))
+        weights = row_weights(data.values, y)
+        weights = torch.ones_like(losses) if weights is None else weights
+        return float(losses @ weights / weights.sum())
+
+    def _fit_with_warranty(
+        self,
+        given: tuple[Any, Any, Any, Any],
+        constraints: Sequence[Constraint | RateConstraint],
+        asked: Asked,
+        **others: Any,
+    ) -> Self:
+        """Fit on some of the rows, and let the others say whether constraints on rates hold."""
+        X, y, lengths, sample_weight = given
+        if isinstance(X, DataLoader) or lengths is not None:
+            raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
+        raw = self._data(X, y)
+        scored, rates = parted(constraints)
+        if scored or not rates:
+            raise DataError(
+                "confidence speaks of rates, which lie between 0 and 1: scores have no ends, and "
+                f"no rows show where their mean lies. Got {list(constraints)}."
+            )
+        refuse_unmet(self.network, rates, raw)
+        labels, classes = self._numbers(raw)
+        rows, aside = set_aside(rates, labels, classes, asked.share, self._generator())
+        new = [one.taken(aside) for one in rates]
+        if asked.strict:
+            refuse_too_few(new, labels[aside], classes, asked.confidence)
+        weights = None if sample_weight is None else taken(sample_weight, rows)
+        self._errors = errors_aside(asked.confidence, len(rates), asked.share)
+        try:
+            self.fit(
+                taken(X, rows), taken(y, rows), sample_weight=weights,
+                constraints=[one.taken(rows) for one in rates], **others,
+            )  # fmt: skip
+        finally:
+            self._errors = 1.0
+        scores = self.scores(taken(X, aside))
+        found = verdicts(new, labels[aside], scores, asked.confidence)
+        known = self._known
+        assert known.report is not None  # of the constraints just held
+        loss = self._loss_of(scores, known.standardization.of(raw.take(torch.from_numpy(aside))))
+        apart = tuple(apart_of(one, labels[aside], scores) for one in new)
+        report = replace(
+            known.report, constraints=tuple(rates), held_out=HeldOut(aside, loss, found, apart)
+        )
+        self._fit = replace(known, report=report)
+        if asked.strict and not all(one.holds for one in found):
+            self._fit = None
+            raise SolverError(f"no model is handed out:\n{report}")
+        return self
 
     def _gains_from_width(self, method: Method, samples: int) -> bool:
         """Return whether more units for a while would lower what minibatches have reached.
@@ -405,7 +539,9 @@ class Lifted(Online):
         here = self._known.data is not None and processes.size() == 1
         return small and chosen and here and not self.interrupted
 
-    def _go_on(self, limits: Limits | None, progress: bool, on_step: Report | None) -> None:
+    def _go_on(
+        self, limits: Limits | HeldRates | None, progress: bool, on_step: Report | None
+    ) -> None:
         """Train all layers on, by rounds of which some have more units, under limits if any."""
         fitted, data = self._known, self._on_data()
         assert fitted.trace is not None  # of the method before

@@ -251,7 +251,7 @@ class _OutputFit:
 
     def _problem(self, rows: _Rows, share: float, penalty: Penalty, given: Weights) -> WeightFit:
         design = Design(rows.features, given.bias is not None, rows.weights)
-        pull = _pulled(penalty, share * rows.size, given.matrix)
+        pull = pulled(penalty, share * rows.size, given.matrix)
         return WeightFit(self._divergence, design, rows.targets, pull, self.term.weight)
 
     def _loss(self, weights: Weights) -> float:
@@ -265,7 +265,7 @@ class _OutputFit:
         return self.term.pinned.divergence
 
 
-def _pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
+def pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
     """Return a penalty + pull |W - before|_F^2, up to a constant."""
     if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
         return penalty + SquaredFrobenius(pull, before)

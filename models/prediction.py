@@ -21,7 +21,7 @@ from liftednet.samples import Weights
 from liftednet.solvers import solve
 
 from .block import Blocks, Structure
-from .constraints import ConstraintReport
+from .constraint_report import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion

@@ -128,9 +128,11 @@ class Linear(Constraint):
 
 
 class GroupMeans(Constraint):
-    """|mean of U over group g - mean of U over all groups| <= within; prices (groups, outputs).
+    """Mean scores, not rates of decisions: |mean of U in a group - mean of all| <= within.
 
-    Demographic parity of the scores: Agarwal et al., A Reductions Approach to Fair Classification
+    Scores of a classifier are log-odds, of which a few outliers may satisfy it while decisions stay
+    as unequal as before: `GroupRates` speaks of these, `GroupProbabilities` of mean probabilities.
+    Prices are (groups, outputs). Agarwal et al., A Reductions Approach to Fair Classification
     (2018), section 2, with scores in place of decisions.
 
     The distances of all groups, each times its size, sum to 0: at `within=0` one of the equations

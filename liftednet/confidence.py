@@ -1,0 +1,150 @@
+"""Exact bounds on shares and means of new rows, from rows that no training has seen.
+
+Every bound is one-sided: what it bounds lies above it with a probability of at most delta, whatever
+the distribution, for independent rows.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+from scipy.optimize import brentq
+
+from liftednet.errors import DataError
+
+__all__ = ["difference_bound", "mean_bound", "share_bound"]
+
+_APART = 0.02  # of delta is spent on where the nuisance share lies (Berger and Boos, 1994)
+_ANGLE = 2e-3  # in arcsin(sqrt(P)), by which P may change between two points of the grid at most
+_DIGITS = 1e-4  # of a bound on a difference
+_FEW = 40  # points of the grid while a bound is looked for
+_FAR = 9.0  # standard deviations beyond which hits have no probability in float64
+
+
+def share_bound(hits: int, rows: int, delta: float) -> float:
+    """Return the upper bound on a share (Clopper and Pearson, Biometrika 26, 1934).
+
+    Args:
+        hits: of the rows, how many count.
+        rows: one or more.
+        delta: probability that the share lies above.
+
+    Example:
+        >>> from liftednet.confidence import share_bound
+        >>> round(share_bound(0, 59, 0.05), 3)  # the rule of three
+        0.05
+    """
+    _require(hits, rows, delta)
+    return 1.0 if hits == rows else float(special.betaincinv(hits + 1, rows - hits, 1 - delta))
+
+
+def difference_bound(first: tuple[int, int], second: tuple[int, int], delta: float) -> float:
+    """Return the upper bound on p - q, of the shares of two independent samples.
+
+    It is the largest w for which the observed difference, or a smaller one, has a probability above
+    delta for some q in its own confidence interval where p = q + w: an unconditional exact test
+    (Berger and Boos, P values maximized over a confidence set for the nuisance parameter, 1994).
+    The maximum over q is taken on a grid in arcsin(sqrt(q)), and between its points bounded by
+    Cauchy and Schwarz: |d arcsin(sqrt(P))| <= sqrt(Fisher information) / 2.
+
+    Args:
+        first: hits and rows of p.
+        second: hits and rows of q.
+        delta: probability that p - q lies above.
+
+    Example:
+        >>> from liftednet.confidence import difference_bound
+        >>> round(difference_bound((250, 500), (250, 500), 0.05), 2)  # 1.645 standard errors
+        0.05
+    """
+    (a, n), (b, m) = first, second
+    _require(a, n, delta)
+    _require(b, m, delta)
+    spent = _APART * delta
+    ends = 1 - share_bound(m - b, m, spent / 2), share_bound(b, m, spent / 2)
+    test = _Difference(a, n, b, m, ends)
+    lower, upper = a / n - b / m, 1.0
+    while upper - lower > _DIGITS:  # by few points, which the last word does not trust
+        middle = (lower + upper) / 2
+        passes = test.chance(middle, _FEW) > delta - spent
+        lower, upper = (middle, upper) if passes else (lower, middle)
+    while upper < 1 and test.chance(upper) > delta - spent:
+        upper = min(1.0, upper + _DIGITS)
+    return upper
+
+
+class _Difference:
+    """The probability of no larger a difference than a / n - b / m, for shares p = q + w and q."""
+
+    def __init__(self, a: int, n: int, b: int, m: int, ends: tuple[float, float]) -> None:
+        self._n, self._m, self._ends, self._seen = n, m, ends, a / n - b / m
+
+    def chance(self, w: float, points: int | None = None) -> float:
+        """Return its maximum over q, or over so many points without what lies between."""
+        low, high = max(self._ends[0], -w, 0.0), min(self._ends[1], 1 - w, 1.0)
+        if low >= high:
+            return 0.0
+        first, last = np.arcsin(np.sqrt([low, high]))
+        if points is not None:
+            return float(self._at(np.linspace(first, last, points), w).max())
+        steep = math.sqrt(self._m + self._n * self._ratio(first, last, w))
+        count = 2 + math.ceil((last - first) * steep / (2 * _ANGLE))
+        most = float(self._at(np.linspace(first, last, count), w).max())
+        angle = math.asin(math.sqrt(min(most, 1.0))) + _ANGLE
+        return math.sin(min(angle, math.pi / 2)) ** 2
+
+    def _ratio(self, first: float, last: float, w: float) -> float:
+        """Return the largest q (1 - q) over p (1 - p), p a row from its ends at least."""
+        q = np.sin(np.linspace(first, last, _FEW)) ** 2
+        p = np.clip(q + w, 1 / self._n, 1 - 1 / self._n)
+        return float((q * (1 - q) / (p * (1 - p))).max())
+
+    def _at(self, angles: np.ndarray, w: float) -> np.ndarray:
+        n, m = self._n, self._m
+        q = np.sin(angles) ** 2
+        p = np.clip(q + w, 0.0, 1.0)
+        reach = _FAR * math.sqrt(n) / 2 + _FAR**2
+        hits = np.arange(max(0, int(n * p.min() - reach)), min(n, int(n * p.max() + reach)) + 1)
+        least = np.ceil(m * (hits / n - self._seen) - 1e-9)  # of q, for no larger a difference
+        logs = special.gammaln(n + 1) - special.gammaln(hits + 1) - special.gammaln(n - hits + 1)
+        p = p[:, None]
+        weights = np.exp(logs + special.xlogy(hits, p) + special.xlog1py(n - hits, -p))
+        tails = special.bdtrc(np.clip(least - 1, 0, m), m, q[:, None])
+        tails = np.where(least <= 0, 1.0, np.where(least > m, 0.0, tails))
+        found: np.ndarray = (weights * tails).sum(1)
+        return found
+
+
+def mean_bound(mean: float, rows: int, delta: float) -> float:
+    """Return the upper bound on the mean of numbers from 0 to 1 (Hoeffding, 1963, theorem 1).
+
+    It is the largest mu with rows kl(mean, mu) <= log(1 / delta), kl that of two coins.
+
+    Args:
+        mean: of the rows.
+        rows: one or more.
+        delta: probability that the mean of all lies above.
+
+    Example:
+        >>> from liftednet.confidence import mean_bound
+        >>> round(mean_bound(0.5, 1_000, 0.05), 3)
+        0.539
+    """
+    _require(mean * rows, rows, delta)
+    if mean >= 1:
+        return 1.0
+
+    def apart(mu: float) -> float:
+        far = special.rel_entr(mean, mu) + special.rel_entr(1 - mean, 1 - mu)
+        return float(rows * far + math.log(delta))
+
+    return 1.0 if apart(1 - 1e-12) <= 0 else float(brentq(apart, mean, 1 - 1e-12))
+
+
+def _require(hits: float, rows: int, delta: float) -> None:
+    if rows < 1 or not 0 <= hits <= rows * (1 + 1e-9):
+        raise DataError(f"a bound needs 0 to {rows} hits among at least one row, got {hits:g}.")
+    if not 0 < delta < 1:
+        raise DataError(f"delta must lie between 0 and 1, got {delta}.")

@@ -1,0 +1,333 @@
+"""Constraints on rates in training: a surrogate that narrows, and then the last layer by counts.
+
+Decisions jump, so that no set of weights with given rates is convex. Two steps hold them:
+
+1. where the last layer alone does not do, all weights move under limits on softmax(U / T), whose
+   width T narrows, by the multipliers of `AugmentedLagrangian`;
+2. rounds fit the last layer by one convex problem each: rates stand as they are counted at the
+   scores that are there, rows far from the threshold keep their decisions, and those near it move
+   the rates as the slope of softmax(U / T) has it. A step is taken as far as the count falls.
+
+Both aim at limits that are a margin tighter, the standard error of the rates, so that other rows
+are as likely within the limits; what is judged is the count, on the limits that were asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from liftednet.errors import DataError, SolverError
+from liftednet.lazy import sparse
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy
+from liftednet.network import Network
+from liftednet.problems import ConstrainedFit, WeightFit
+from liftednet.samples import Weights
+from liftednet.sets.constraint import Constraint
+from liftednet.sets.polyhedron import Array, Limits
+from liftednet.sets.rates import Comparison, RateConstraint, rate_limits, refuse_rates
+from liftednet.solvers import solve
+
+from .output import pulled
+
+_ROUNDS = 16  # of the last layer
+_PULL = 0.1  # toward the weights of before, as a share of a feature's sum of squares
+_FARTHER = 3.0  # times as strong a pull after a failure
+_NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
+_DEAR = 1.05  # times the objective of before, above which all layers are trained
+_EXACT = 2.0  # times the prices, at which what rates miss is weighed against the objective
+_LENGTHS = (1.0, 0.5, 0.25, 0.1)  # of a step, tried in turn
+_LEFT, _LEAST_LEFT = 0.5, 0.1  # of the ends' distance is left by the margin of one error, of more
+_WIDE, _NARROW = 1.0, 0.2  # T of the first round of all weights, and of the last
+_STEEP = 4.0  # over the slope of a probability in its score, at most
+
+
+def refuse_unmet_rates(network: Network, rates: Sequence[RateConstraint], y: Tensor) -> None:
+    """Refuse constraints on rates that nothing can meet, or that the network has no decisions for.
+
+    Raises:
+        DataError: it is no classifier, a rate is of no row, or they contradict each other.
+    """
+    if not rates:
+        return
+    term = network.terms[0]
+    units = term.argument.units
+    if not decides(network):
+        raise DataError(
+            f"{rates[0]!r} speaks of decisions, one label a row, and {term.loss.name} on {units} "
+            "outputs decides none: take CrossEntropy or BinaryCrossEntropy on one output, or for "
+            "the mean output of a regression GroupMeans."
+        )
+    refuse_rates(rates, numbers_of(y), max(2, units))
+
+
+def decides(network: Network) -> bool:
+    """Return whether a network decides for one label a row."""
+    (term, *more), units = network.terms, network.terms[0].argument.units
+    one = isinstance(term.loss, BinaryCrossEntropy) and units == 1
+    known = isinstance(term.loss, CrossEntropy) or one
+    return known and not more and not term.argument.sequence
+
+
+def numbers_of(y: Tensor) -> Array:
+    """Return the number of every label, (samples,), of targets (samples, outputs)."""
+    found = (y[:, 0] > 0.5).long() if y.shape[1] == 1 else y.argmax(1)
+    numbers: Array = found.cpu().numpy()
+    return numbers
+
+
+def decided(u: Tensor) -> Array:
+    """Return decisions (samples, classes), one-hot, of scores (samples, outputs)."""
+    at = (u[:, 0] > 0).long() if u.shape[1] == 1 else u.argmax(1)
+    found: Array = np.eye(max(2, u.shape[1]))[at.cpu().numpy()]
+    return found
+
+
+def chances(u: Tensor, temperature: float = 1.0) -> Tensor:
+    """Return softmax(u / T), (samples, classes)."""
+    u = torch.cat([torch.zeros_like(u), u], 1) if u.shape[1] == 1 else u
+    return torch.softmax(u.double() / temperature, 1)
+
+
+@dataclass(eq=False)
+class HeldRates:
+    """Constraints on rates, on the rows of a fit.
+
+    Attributes:
+        constraints: as they were given, with numbers of labels.
+        labels: (samples,) numbers.
+        classes: two or more.
+        temperature: of the surrogate of decisions; of probabilities it is 1.
+        errors: by how many standard errors the aim is tighter than what is asked.
+    """
+
+    constraints: tuple[RateConstraint, ...]
+    labels: Array
+    classes: int
+    temperature: float = _WIDE
+    errors: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Keep the limits, probabilities in front."""
+        each = [(one, one.comparisons(self.labels, self.classes)) for one in self.constraints]
+        self.comparisons = [x for soft in (True, False) for one, some in each
+                            if one.soft is soft for x in some]  # fmt: skip
+        self.soft = sum(len(some) for one, some in each if one.soft)
+        self.limits = rate_limits(self.comparisons, len(self.labels), self.classes)
+        lower, upper = self.limits.lower, self.limits.upper
+        left = _LEFT if self.errors <= 1 else _LEAST_LEFT
+        margin = self.errors * np.array([spread_of(one) for one in self.comparisons])
+        margin = np.minimum(margin, (1 - left) * (upper - lower) / 2)
+        single = np.array([one.second is None for one in self.comparisons], dtype=bool)
+        none = single & (lower <= 0), single & (upper >= 1)  # shares lie from 0 to 1
+        self.lower, self.upper = (
+            np.where(no, end, end + sign * margin)
+            for no, end, sign in zip(none, (lower, upper), (1, -1), strict=True)
+        )
+        self._scale = _STEEP / self.limits.norms
+
+    @property
+    def _parts(self) -> tuple[slice, slice]:
+        return slice(self.soft), slice(self.soft, None)
+
+    def counted(self, u: Tensor) -> Array:
+        """Return the rates of decisions, and mean probabilities, (limits,)."""
+        soft, hard = self._parts
+        matrix, found = self.limits.matrix, np.zeros(len(self.comparisons))
+        if self.soft:
+            found[soft] = matrix[soft] @ chances(u).cpu().numpy().reshape(-1)
+        found[hard] = matrix[hard] @ decided(u).reshape(-1)
+        return found
+
+    def split(self, prices: Tensor) -> list[Tensor]:
+        """Return prices (limits,) for each constraint."""
+        found = {}
+        for soft in (True, False):
+            for one in self.constraints:
+                if one.soft is soft:
+                    count = len(one.comparisons(self.labels, self.classes))
+                    found[id(one)], prices = prices[:count], prices[count:]
+        return [found[id(one)] for one in self.constraints]
+
+    def excess(self, rates: Array) -> float:
+        """Return by how much rates miss the aim at most."""
+        return float(np.maximum(self.lower - rates, rates - self.upper).max(initial=0.0))
+
+    # What `AugmentedLagrangian` asks: rows of A are scaled alike.
+
+    @property
+    def ends(self) -> tuple[Array, Array]:
+        """The ends of the aim."""
+        return self._scale * self.lower, self._scale * self.upper
+
+    def at(self, u: Tensor) -> Array:
+        """Return A softmax(u / T)."""
+        (soft, hard), matrix = self._parts, self.limits.matrix
+        parts = ((soft, 1.0), (hard, self.temperature))
+        each = [matrix[rows] @ chances(u, t).cpu().numpy().reshape(-1) for rows, t in parts]
+        found: Array = self._scale * np.concatenate(each)
+        return found
+
+    def pulled(self, u: Tensor, prices: Array) -> Tensor:
+        """Return the gradient of y' A softmax(u / T), like u."""
+        (soft, hard), matrix = self._parts, self.limits.matrix
+        total, prices = torch.zeros_like(u), self._scale * prices
+        for rows, t in ((soft, 1.0), (hard, self.temperature)):
+            q = chances(u, t)
+            push = torch.from_numpy(matrix[rows].T @ prices[rows]).to(q).view_as(q)
+            down = q * (push - (q * push).sum(1, keepdim=True)) / t
+            total += down[:, -u.shape[1] :].to(u)
+        return total
+
+    def narrow(self, share: float) -> None:
+        """Narrow the surrogate, at a share of all rounds."""
+        self.temperature = _WIDE * (_NARROW / _WIDE) ** share
+
+    def linear(self, u: Tensor, near: float) -> Limits:
+        """Return limits on scores U: the counts at u, and the slopes of the surrogate from there.
+
+        Args:
+            u: scores.
+            near: T over the spread of scores between two classes.
+        """
+        outputs, rates = u.shape[1], self.counted(u)
+        between = u if outputs == 1 else u - u.mean(1, keepdim=True)
+        (soft, hard), matrix = self._parts, self.limits.matrix
+        spread = near * float(between.std().clamp(min=torch.finfo(u.dtype).tiny))
+        slopes = []
+        for rows, t in ((soft, 1.0), (hard, spread)):
+            q = chances(u, t).cpu().numpy()
+            some = matrix[rows].tocsr()
+            flat = q.reshape(-1)
+            own = some.multiply(flat).tocsr()
+            spreader = sparse.kron(sparse.identity(len(q)), np.ones((self.classes, 1)), "csr")
+            shared = (own @ spreader) @ sparse.csr_matrix(
+                (flat, np.arange(q.size), np.arange(0, q.size + 1, self.classes)),
+                (len(q), q.size),
+            )
+            slopes.append((own - shared) / t)
+        found = sparse.csr_matrix(sparse.vstack(slopes))
+        if outputs == 1:
+            found = found[:, 1::2]
+        level = found @ u.double().cpu().numpy().reshape(-1) - rates
+        return Limits(found, self.lower + level, self.upper + level, rates.shape)
+
+
+class _Linear(Constraint):
+    """Limits that are known."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+
+    def limits(self, samples: int, outputs: int) -> Limits:
+        """Return them."""
+        return self._limits
+
+
+def spread_of(one: Comparison) -> float:
+    """Return the standard error of a difference of shares at their largest, by their rows."""
+    ends = [one.upper, one.lower] if one.second is None else [0.5]
+    share = min(ends, key=lambda x: abs(x - 0.5))
+    variance = max(share * (1 - share), 1 / min(len(x.rows) for _, x in one.parts))
+    return math.sqrt(variance * sum(1 / len(share.rows) for _, share in one.parts))
+
+
+@dataclass(frozen=True)
+class CountedFit:
+    """The last layer whose counts are best.
+
+    Attributes:
+        excess: by how much they miss the aim at most.
+        value: weights.
+        prices: of the constraints on scores, and (limits,) of those on rates.
+        objective: of the fit, without its pull.
+        residual: of the convex problem that the weights lead to; 0 where none was needed.
+        solver: of it.
+        before: the objective at the start.
+    """
+
+    excess: float
+    value: Weights
+    prices: tuple[Tensor, ...]
+    objective: float
+    residual: float
+    solver: str
+    before: float
+
+    @property
+    def dear(self) -> bool:
+        """Whether all layers should be tried: the aim is missed, or met at a high price."""
+        return self.excess > 0 or self.objective > _DEAR * self.before
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """What is less where it is better."""
+        return self.excess, self.objective
+
+
+def counted_fit(
+    fit: WeightFit, held: HeldRates, others: Sequence[Constraint], start: Weights
+) -> CountedFit:
+    """Return the last layer whose counts are best.
+
+    Args:
+        fit: of the last layer, to the features that are there.
+        held: rates.
+        others: constraints on its scores, which the start need not meet, and what is found does.
+        start: weights.
+
+    Raises:
+        SolverError: no weights of this layer meet the others.
+    """
+    if others:
+        meets = solve(ConstrainedFit(fit, tuple(others)), start=start).require_solved()
+        start, prices = meets.value, (*meets.duals, torch.zeros(len(held.lower)))
+    else:
+        prices = (torch.zeros(len(held.lower)),)
+    plain, size = ConstrainedFit(fit, ()), _size(fit)
+    u = plain.scores(start)
+    before = float(fit.measure(start).objective)
+    best = CountedFit(held.excess(held.counted(u)), start, prices, before, 0.0, "no fit", before)
+    near, pull = _NEAR, _PULL
+    for _ in range(_ROUNDS):
+        if best.excess <= 0:
+            break
+        held_fit = replace(fit, penalty=pulled(fit.penalty, pull * size, best.value.matrix))
+        problem = ConstrainedFit(held_fit, (*others, _Linear(held.linear(u, near))))
+        near, pull = near * _NEARER, pull * _FARTHER  # where this one does not help
+        try:
+            solution = solve(problem, start=best.value).require_solved()
+        except SolverError:
+            continue
+        worth = _EXACT * float(solution.duals[-1].abs().sum())
+        for length in _LENGTHS:
+            value = _between(best.value, solution.value, length)
+            u_ahead = plain.scores(value)
+            excess = held.excess(held.counted(u_ahead))
+            objective = float(fit.measure(value).objective)
+            falls = objective + worth * excess < best.objective + worth * best.excess
+            if falls and excess < best.excess:
+                best = CountedFit(
+                    excess, value, solution.duals, objective, solution.residual, solution.solver,
+                    before,
+                )  # fmt: skip
+                u, near, pull = u_ahead, _NEAR, max(_PULL, pull / _FARTHER**2)
+                break
+    return best
+
+
+def _between(before: Weights, after: Weights, length: float) -> Weights:
+    bias = None
+    if before.bias is not None and after.bias is not None:
+        bias = torch.lerp(before.bias, after.bias, length)
+    return Weights(torch.lerp(before.matrix, after.matrix, length), bias)
+
+
+def _size(fit: WeightFit) -> float:
+    """Return the sum of squares of a feature, in the mean of the features."""
+    return max(float(fit.design.inputs.double().square().mean(1).sum()), 1.0)

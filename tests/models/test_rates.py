@@ -1,0 +1,144 @@
+"""Networks whose decisions meet rates, as they are counted; what new rows show of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from liftednet import DataError, LiftedClassifier, LiftedRegressor, SolverError
+from liftednet.constraints import Budget, GroupMeans, GroupProbabilities, GroupRates, Rate
+from liftednet.losses import BinaryCrossEntropy, SquaredError
+from liftednet.models import LiftedMLP, Minibatch
+
+QUICK = Minibatch(epochs=5)
+
+
+def drawn(rows: int, seed: int = 0, classes: int = 2) -> tuple[Any, Any, Any]:
+    """Return inputs of which the first is a group, and labels that go with it."""
+    generator = np.random.default_rng(seed)
+    group = generator.integers(0, 2, rows)
+    x = np.column_stack([group, generator.standard_normal((rows, 4)) + 0.5 * group[:, None]])
+    score = x[:, 1] + x[:, 2] * x[:, 3] + group + generator.standard_normal(rows)
+    return x, np.digitize(score, [0.5, 1.5][: classes - 1]), group
+
+
+X, Y, GROUP = drawn(600)
+
+
+def gap(hit: Any, group: Any) -> float:
+    return float(abs(hit[group == 0].mean() - hit[group == 1].mean()))
+
+
+@pytest.mark.parametrize("of", ["selection", "true_positive", "false_positive", "error"])
+def test_decisions_meet_rates_on_the_training_rows(of: str) -> None:
+    rows = {"true_positive": Y == 1, "false_positive": Y == 0}.get(of, np.ones(600, dtype=bool))
+    model = LiftedClassifier((10,), max_iter=5, random_state=0).fit(X, Y)
+    hit = model.predict(X) != Y if of == "error" else model.predict(X) == 1
+    assert of == "error" or gap(hit[rows], GROUP[rows]) > 0.1
+    held = LiftedClassifier((10,), max_iter=5, random_state=0)
+    held.fit(X, Y, constraints=[GroupRates(GROUP, 0.03, of=of)])
+    hit = held.predict(X) != Y if of == "error" else held.predict(X) == 1
+    assert gap(hit[rows], GROUP[rows]) <= 0.03
+    report = held.model_.constraint_report()
+    assert report.violations == (0.0,)
+    assert report.apart[0] is not None
+    assert report.apart[0].decisions == pytest.approx(gap(hit[rows], GROUP[rows]))
+    assert held.score(X, Y) > 0.6
+
+
+def test_mean_scores_say_little_of_decisions_and_the_report_shows_it() -> None:
+    model = LiftedClassifier((10,), max_iter=5, random_state=0)
+    report = model.fit(X, Y, constraints=[GroupMeans(GROUP, 0.0)]).model_.constraint_report()
+    odds, chances = model.model_.scores(X).numpy(), model.predict_proba(X)[:, 1]
+    assert report.apart[0] is not None
+    assert report.apart[0].decisions == pytest.approx(gap(model.predict(X) == 1, GROUP))
+    assert report.apart[0].probabilities == pytest.approx(gap(chances, GROUP))
+    assert report.apart[0].scores == pytest.approx(gap(odds[:, 1] - odds[:, 0], GROUP), abs=1e-9)
+    assert "of new rows this says nothing" in str(report)
+
+
+def test_several_constraints_are_held_together_for_several_classes_and_one_output() -> None:
+    x, y, group = drawn(600, classes=3)
+    names = np.array(["no", "perhaps", "yes"])
+    old = LiftedClassifier((10,), max_iter=5, random_state=0).fit(x, names[y]).predict(x)
+    asked: list[Any] = [GroupRates(group, 0.1), Rate(of="churn", old=old, at_most=0.3),
+             Rate(of="error", at_most=0.45), GroupProbabilities(group, 0.1),
+             Budget(5.0)]  # fmt: skip
+    model = LiftedClassifier((10,), max_iter=5, random_state=0).fit(x, names[y], constraints=asked)
+    found = model.predict(x)
+    assert max(gap(found == name, group) for name in names) <= 0.1
+    assert (found != old).mean() <= 0.3
+    assert max(gap(model.predict_proba(x)[:, k], group) for k in range(3)) <= 0.1
+    assert [len(p) for p in model.model_.constraint_report().prices[:4]] == [3, 1, 1, 3]
+    single = LiftedMLP((5, 10, 1), loss=BinaryCrossEntropy(), method=QUICK)
+    recall = Rate(of="true_positive", at_least=0.9)
+    single.fit(X, Y.astype(float), constraints=[recall])
+    assert single.predict(X).numpy()[Y == 1].mean() >= 0.9
+
+
+def test_all_layers_move_where_the_last_one_does_not_do() -> None:
+    x = X[:, 1:]  # the group is known by what goes with it alone
+    model = LiftedClassifier((10,), max_iter=5, random_state=0)
+    model.fit(x, Y, constraints=[GroupRates(GROUP, 0.03)])
+    assert gap(model.predict(x) == 1, GROUP) <= 0.03
+
+
+def test_rows_set_aside_say_whether_rates_hold() -> None:
+    x, y, group = drawn(6_000, seed=1)
+    model = LiftedClassifier((10,), max_iter=2, random_state=0)
+    asked = [GroupRates(group, 0.15), Rate(at_most=0.9)]
+    model.fit(x, y, constraints=asked, confidence=0.95, held_out=0.4)
+    report = model.model_.constraint_report()
+    held = report.held_out
+    assert held is not None
+    assert len(held.rows) == pytest.approx(2_400, abs=4)
+    assert np.isin(held.rows, np.arange(6_000)).all()
+    hit = model.predict(x[held.rows]) == 1
+    assert held.apart[0] is not None
+    assert held.apart[0].decisions == pytest.approx(gap(hit, group[held.rows]))
+    assert all(one.holds for one in held.verdicts)
+    assert gap(hit, group[held.rows]) < held.verdicts[0].bound <= 0.15
+    fresh = drawn(40_000, seed=2)
+    assert gap(model.predict(fresh[0]) == 1, fresh[2]) <= held.verdicts[0].bound
+    assert "holds with confidence 0.95" in str(report)
+    lot = LiftedClassifier((10,), max_iter=2, random_state=0)
+    lot.fit(X, Y, constraints=[GroupRates(GROUP, 0.05)], confidence=0.95)
+    told = lot.model_.constraint_report().held_out
+    assert told is not None
+    assert not told.verdicts[0].holds
+    assert told.verdicts[0].needed is None or told.verdicts[0].needed > 180
+    assert "not shown with confidence 0.95" in str(lot.model_.constraint_report())
+
+
+def test_asked_strictly_there_is_no_model_without_proof() -> None:
+    asked = [GroupRates(GROUP, 0.05)]
+    model = LiftedMLP((5, 10, 2), method=QUICK)
+    with pytest.raises(DataError, match="on 4 and 6 rows set aside"):
+        model.fit(X[:100], Y[:100], constraints=[GroupRates(GROUP[:100], 0.02)], confidence=0.95,
+                  held_out=0.1, strict=True)  # fmt: skip
+    assert not model.is_fitted
+    with pytest.raises(SolverError, match="no model is handed out"):
+        model.fit(X, Y, constraints=asked, confidence=0.95, strict=True)
+    assert not model.is_fitted
+
+
+def test_rates_that_have_no_meaning_are_refused_before_training() -> None:
+    rates = GroupRates(GROUP, 0.05)
+    with pytest.raises(DataError, match="SquaredError on 1 outputs decides none"):
+        LiftedRegressor((5,)).fit(X, Y.astype(float), constraints=[rates])
+    with pytest.raises(DataError, match="no positive row"):
+        LiftedClassifier((5,)).fit(X, Y, constraints=[GroupRates(Y, of="true_positive")])
+    with pytest.raises(DataError, match="contradict"):
+        LiftedClassifier((5,)).fit(X, Y, constraints=[Rate(at_most=0.1), Rate(at_least=0.2)])
+    with pytest.raises(DataError, match="speaks of rates"):
+        LiftedClassifier((5,)).fit(X, Y, constraints=[GroupMeans(GROUP)], confidence=0.95)
+    with pytest.raises(DataError, match="confidence must lie"):
+        LiftedClassifier((5,)).fit(X, Y, constraints=[rates], confidence=95)
+    with pytest.raises(DataError, match="held_out must lie"):
+        LiftedClassifier((5,)).fit(X, Y, constraints=[rates], confidence=0.95, held_out=1.0)
+    model = LiftedMLP((5, 4, 1), loss=SquaredError())
+    with pytest.raises(DataError, match="GroupMeans"):
+        model.fit(torch.from_numpy(X), Y.astype(float), constraints=[rates])
