@@ -357,6 +357,16 @@ class Design:
             return largest_eigenvalue(self.gram)
         return squared_norm_of(torch.cat([rows.clone() for _, rows in self.rows()]))
 
+    @cached_property
+    def squares(self) -> Tensor:
+        """The diagonal of the Gram matrix, the square of the length of every column."""
+        if "gram" in self.__dict__:
+            return self.gram.diagonal()
+        squares = self.inputs.new_zeros(self.features + self.bias, dtype=torch.float64)
+        for part, chunk in self.rows():
+            squares += self.weighed(chunk.square(), part).sum(0)
+        return processes.total(squares)[0]
+
     def cross(self, targets: Tensor) -> Tensor:
         """Return [X - shift, 1]'V in float64."""
         return processes.total(*self._own_sums(targets, False))[0].T

@@ -11,7 +11,8 @@ from liftednet.penalties import Penalty, Sum
 from liftednet.problems import WeightFit
 from liftednet.sets.splitting import Splitting
 
-_STRICTER, _LEAST = 0.1, 1e-14  # what points may be apart, where the verdict asks for more
+# What points may be apart, by how much less where the verdict asks for more, and the least.
+_NEAR, _STRICTER, _LEAST = 1e-9, 0.1, 1e-14
 
 
 def is_split(penalty: Penalty) -> bool:
@@ -30,11 +31,11 @@ def consensus(problem: WeightFit, start: Tensor, tolerance: float) -> tuple[Tens
     """
     penalty = problem.penalty
     assert isinstance(penalty, Sum)  # asked for by the caller
-    splitting, goal = _splitting(problem, penalty, start), 0.1 * tolerance
+    splitting, goal = _splitting(problem, penalty, start), min(0.1 * tolerance, _NEAR)
     best, found = math.inf, start
     while True:
         met = splitting.meeting(goal)
-        matrix = penalty.nearly(met)
+        matrix = penalty.nearly(met) if met.apart <= goal else penalty.project(met.points[-1])
         value = torch.cat([matrix, met.value[len(matrix) :]])
         if problem.design.bias:
             value[-1] -= _slope_in_bias(problem, value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isnan
+from math import isfinite, isnan
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from liftednet.validation import (
     require_shape,
 )
 
+_TINY = torch.finfo(torch.float64).tiny
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
 
@@ -177,9 +178,9 @@ class WeightFit(Fit[Weights]):
         dpi(W), over the largest entry of its terms X'grad R(u) lam and X'V lam, X as it is
         centered (without a bias, its part across the mean of X is judged by centered terms, too);
         what the rounding of b itself may bring to it does not count. It is at least the share of
-        the objective that rounding hides where pre-activations are huge, or loses where b is huge;
-        and, under a bound or several penalties, a duality gap over the size of its terms
-        |W|'(X'grad R(u) + X'V) lam + pi(W) (see `Penalty.judged`).
+        the objective that rounding hides where pre-activations are huge, or that steps of
+        rows can gain; and, of several penalties, a duality gap over the objective's size,
+        or over that of |W|'(X'grad R(u) + X'V) lam + pi(W) under a bound (see `Penalty.judged`).
         Sums of a `rough` design add what their own rounding may hide.
         """
         stacked = self.design.centered.joined(value)
@@ -191,9 +192,8 @@ class WeightFit(Fit[Weights]):
         gradient = self.lam * (slope - self.cross)
         judgement = self._judged(weight, gradient)
         violation = torch.cat([judgement.violation, gradient[len(weight) :]])
-        lost = link.new_zeros(())
+        lost = self._lost(weight, gradient)
         if value.bias is not None:
-            lost = violation[-1].dot(violation[-1]) / (2 * self._steepest)
             violation = torch.sub(violation.abs(), self._rounding(value.bias)).clamp_(min=0)
         terms = weight.abs() * (slope.abs() + self.cross.abs())[: len(weight)]
         found = [link, self.penalty.value(weight), lost, (stacked * self.cross).abs().sum()]
@@ -204,13 +204,31 @@ class WeightFit(Fit[Weights]):
         residual = max(largest[2] / scale, self.across_mean(violation))
         if not self.design.exact:
             residual += self._unseen(stacked) / scale
-        if judgement.gap > 0:
-            size = max(self.lam * terms + paid, torch.finfo(torch.float64).tiny)
-            residual = max(residual, (judgement.gap + missed) / size)
         hidden *= self.design.rounding * self.lam
         size = self.lam * self.design.mass + abs(objective)
+        if judgement.gap > 0:
+            bounded = isfinite(self.penalty.reach)
+            against = self.lam * terms + paid if bounded else size
+            residual = max(residual, (judgement.gap + missed) / max(against, _TINY))
         worst = max(residual, hidden / size, lost / size)  # which passes over what is no number
         return Measure(objective, torch.nan if isnan(hidden + lost + sum(largest)) else worst)
+
+    def _lost(self, weight: Tensor, gradient: Tensor) -> Tensor:
+        """Return what the objective can fall by steps of rows of [W; b], at least.
+
+        A gradient or prox-gradient mapping r by the curvature c of the row has r^2 / (2 c) to
+        gain alone, in whatever units an input is, and all of n rows together 1 / n of their sum.
+        """
+        assert self.divergence.smoothness is not None  # measured only for smooth divergences
+        steep = self.lam * self.divergence.smoothness * self.design.centered.squares.unsqueeze(1)
+        off, rows = gradient.clone(), len(weight)
+        if self.penalty.by_rows:
+            steep[:rows] += self.penalty.curvature
+            off[:rows] = self.penalty.stationarity(weight, off[:rows], steep[:rows])
+        else:
+            off[:rows] = 0.0
+        gains = (off.square() / (2 * steep.clamp(min=_TINY))).sum(1)
+        return torch.stack([gains[:rows].sum() / max(rows, 1), *gains[rows:]]).max()
 
     def _rounding(self, bias: Tensor) -> Tensor:
         """Return what the rounding of b to its type may bring to the gradient.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class SquaredFrobenius(Weighted):
 
     center: Tensor | None = None
     smooth = True
+    by_rows = True
     place = SQUARES
 
     @property
@@ -63,7 +64,7 @@ class SquaredFrobenius(Weighted):
         pulled = weight if self.center is None else weight + t * self.linear_term(weight)
         return pulled / (1 + 2 * t * self.rho)
 
-    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: Any) -> Tensor:
         """Return gradient + 2 rho (W - W_0), (inputs, units)."""
         return gradient + 2 * self.rho * self._shifted(weight)
 
@@ -94,6 +95,7 @@ class L1(Weighted):
     """
 
     place = 0
+    by_rows = True
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho |W|_1."""
@@ -107,7 +109,7 @@ class L1(Weighted):
         """Return sign(W) max(|W| - t rho, 0): W less its own part in [-t rho, t rho]."""
         return weight - weight.clamp(-t * self.rho, t * self.rho)
 
-    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: Any) -> Tensor:
         """Return gradient + the part of s W - gradient in [-rho, rho].
 
         The prox-gradient mapping, of which the rounding of a large W leaves nothing.
@@ -133,6 +135,7 @@ class GroupLasso(Weighted):
     """
 
     place = 1
+    by_rows = True
 
     def expression(self, weight: Expression) -> Expression:
         """Return rho times the sum of the row norms."""
@@ -170,6 +173,7 @@ class Nonnegative(Weighted):
 
     rho: float = 0.0
     signed = True
+    by_rows = True
     place = 0
 
     def __post_init__(self) -> None:
@@ -204,7 +208,7 @@ class Nonnegative(Weighted):
         positive = weight.clamp(min=0)
         return positive.div_(1 + 2 * self.rho * t) if self.rho else positive
 
-    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: Any) -> Tensor:
         """Return (gradient + 2 rho W) / (1 + 2 rho / s) where W > gradient / s, else s W.
 
         The prox-gradient mapping, of which the rounding of a large W leaves nothing.

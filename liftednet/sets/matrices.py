@@ -43,6 +43,7 @@ class _Between(Constrained):
     """Entries between ends, each of which is 0 or infinite."""
 
     place = 0
+    by_rows = True
 
     @property
     @abstractmethod
@@ -198,6 +199,7 @@ class RowNorm(_VectorNorm):
 
     dim = 1
     place = 2
+    by_rows = True
 
 
 @dataclass(frozen=True)
@@ -275,6 +277,7 @@ class SimplexRows(Constrained):
 
     total: float = 1.0
     signed = True
+    by_rows = True
 
     def __post_init__(self) -> None:
         """Refuse a total that is not positive."""
@@ -397,6 +400,7 @@ class LinearEqualities(Constrained):
 
     matrix: Tensor
     right: Tensor | None = None
+    by_rows = True
 
     def __post_init__(self) -> None:
         """Refuse what is not finite."""
@@ -410,9 +414,12 @@ class LinearEqualities(Constrained):
         return [self.matrix.double().cpu().numpy() @ weight == right.cpu().numpy()]
 
     def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W - A^+ (A W - B), in float64 inside."""
+        """Return W - A^+ (A W - B), or the nearest by distances over t, in float64 inside."""
         matrix, inverse, right = (x.to(weight.device) for x in self._parts)
         exact = weight.double()
+        if isinstance(t, Tensor) and t.ndim:
+            roots = t.double().sqrt()
+            inverse = roots * torch.linalg.pinv(matrix * roots.T)
         return (exact - inverse @ (matrix @ exact - right)).to(weight)
 
     @cached_property

@@ -37,6 +37,7 @@ _ATTEMPTS: tuple[tuple[str, dict[str, float]], ...] = (
     *(("CLARABEL", dict.fromkeys(_TOLERANCES, each)) for each in (1e-13, 1e-11, 1e-9)),
     ("SCS", {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 200_000}),
 )
+_TOLD = 1e-11  # by which points may be apart whose pulls only prove what W is
 SQUARES = -1  # the place of squares, before all others
 
 
@@ -65,6 +66,8 @@ class Penalty(ABC):
         signed: whether entries have signs, so that a start must not rely on their cancelling.
         place: where its prox stands in a chain of proxes that is the prox of their sum (see
             `Sum`), `SQUARES` first; None where no such chain is known.
+        by_rows: whether `prox` and `stationarity` take a step or smoothness for each row, too,
+            (inputs, 1), as those of a sum over rows can.
         reach: what no entry of a W in the domain exceeds, infinity where there is no such bound.
 
     Example:
@@ -80,6 +83,7 @@ class Penalty(ABC):
     convex: bool = True
     signed: bool = False
     place: int | None = None
+    by_rows: bool = False
 
     @property
     def reach(self) -> float:
@@ -145,13 +149,13 @@ class Penalty(ABC):
         """Raise `DataError` where no W (inputs, units) satisfies the constraints; some does."""
         return None
 
-    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: Any) -> Tensor:
         """Return how far 0 is from gradient + dpi(W), (inputs, units), in units of gradient.
 
         The prox-gradient mapping s (W - prox_{pi / s}(W - gradient / s)) with s the smoothness of
         the rest of the objective.
         """
-        step = 1 / max(smoothness, torch.finfo(weight.dtype).tiny)
+        step: Any = 1 / torch.as_tensor(smoothness).clamp(min=torch.finfo(weight.dtype).tiny)
         return (weight - self.prox(weight - step * gradient, step)) / step
 
     def judged(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Judgement:
@@ -289,6 +293,8 @@ class Sum(Penalty):
         object.__setattr__(self, "closed_form", known)
         for name, of in (("smooth", all), ("convex", all), ("signed", any)):
             object.__setattr__(self, name, of(getattr(term, name) for term in self.terms))
+        rows = all(term.by_rows for term in self.terms) and not self.split
+        object.__setattr__(self, "by_rows", rows)
         if not self.convex and len(self._kinked) > 1:
             raise DeclarationError(
                 f"{self!r} has a term that is not convex: the prox of a sum is known for squares "
@@ -329,7 +335,8 @@ class Sum(Penalty):
             weight, t = square.prox(weight, t), t / (1 + t * square.curvature)
         if not self.split:
             return reduce(lambda point, part: part.prox(point, t), self._single, weight)
-        met = self._met(weight.double(), t)
+        goal = _ROUNDING * torch.finfo(torch.float64).eps
+        met = self._met(weight.double(), t, goal)
         return self.nearly(met).to(weight)
 
     def nearly(self, met: Meeting) -> Tensor:
@@ -338,8 +345,8 @@ class Sum(Penalty):
         Raises:
             SolverError: they have not met.
         """
-        found, bounds = met.points[-1], [x for x in self.members if isinstance(x, Bounded)]
-        shrinks = len(bounds) == len(self.members) - bool(self._chain)
+        found, bounds = met.points[-1], [x for x in self._others if isinstance(x, Bounded)]
+        shrinks = len(bounds) == len(self._others)
         if not met.apart <= (_NEAR if shrinks else _DEGENERATE):
             raise SolverError(
                 f"the prox of a sum of penalties is not found in {met.rounds} rounds: the points "
@@ -352,7 +359,7 @@ class Sum(Penalty):
                 found = found * (member.inside(found) / norm)
         return found
 
-    def _met(self, target: Tensor, t: float) -> Meeting:
+    def _met(self, target: Tensor, t: float, goal: float) -> Meeting:
         """Return where members meet in the prox of t times them, and their pulls there."""
 
         def model(value: Tensor, center: Tensor, weight: float) -> Tensor:
@@ -361,7 +368,6 @@ class Sum(Penalty):
         maps = [partial(_scaled_prox, member, t) for member in self.members]
         begin = target.expand(len(maps), *target.shape)
         rho = max(1.0, float(target.abs().max()) / self.reach)
-        goal = _ROUNDING * torch.finfo(target.dtype).eps
         return Splitting(maps, model, target, begin, rho).meeting(goal)
 
     def violation(self, weight: Tensor) -> float:
@@ -383,7 +389,7 @@ class Sum(Penalty):
         for term in self.terms:
             term.refuse_infeasible(shape)
 
-    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Tensor:
+    def stationarity(self, weight: Tensor, gradient: Tensor, smoothness: Any) -> Tensor:
         """Return gradient + sum dpi(W) of smooth terms, else the prox-gradient mapping."""
         if not self.smooth:
             return super().stationarity(weight, gradient, smoothness)
@@ -398,7 +404,7 @@ class Sum(Penalty):
         for square in self.squares:
             gradient = square.stationarity(weight, gradient, smoothness)
         step = self._stride(weight, gradient, smoothness)
-        pulls = self._met(weight - step * gradient, step).pulls / step
+        pulls = self._met(weight - step * gradient, step, _TOLD).pulls / step
         pulls -= (gradient + pulls.sum(0)) / len(pulls)
         return _judged(self.members, weight, pulls, step)
 
@@ -410,7 +416,7 @@ class Sum(Penalty):
     @property
     def split(self) -> bool:
         """Whether the prox needs those of several members in turn."""
-        return self.closed_form and len(self.members) > 1
+        return self.closed_form and len(self._others) + bool(self._chain) > 1
 
     @cached_property
     def members(self) -> tuple[Penalty, ...]:
@@ -461,8 +467,10 @@ def _judged(members: Sequence[Penalty], weight: Tensor, pulls: Tensor, step: flo
         shifted = weight + step * pull
         point = member.prox(shifted, step)
         moved, subgradient = weight - point, (shifted - point) / step
-        lost = member.value(weight) - member.value(point) - (moved * subgradient).sum()
-        off, gap = off + moved.abs() / step, gap + abs(float(lost))
+        parts = [member.value(weight), -member.value(point), -(moved * subgradient).sum()]
+        lost, size = float(sum(parts)), float(sum(part.abs() for part in parts))
+        rounding = _ROUNDING * torch.finfo(weight.dtype).eps * size
+        off, gap = off + moved.abs() / step, gap + (abs(lost) if abs(lost) > rounding else 0.0)
     return Judgement(off, gap)
 
 

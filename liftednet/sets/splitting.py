@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_ROUNDS, _PATIENCE = 5_000, 500  # in all, and without points that come nearer
+_ROUNDS, _PATIENCE = 5_000, 500  # in all, and while points come no nearer
 _BALANCED = 20  # rounds, and then twice as many again and again, after which rho is looked at
 _RATIO = 2.0  # of what is apart in W and in pulls, from which rho is changed
 _VANISHED = 1e-4  # of the first W, below which one may be on its way to 0
@@ -64,9 +64,9 @@ class Splitting:
         self._state, self._mixing = torch.cat([points.flatten(), value.flatten()]), _Mixing()
         self._earlier, self._rounds, self._look, self._least = points, 0, _BALANCED, 0.0
 
-    def meeting(self, goal: float, rounds: int = _ROUNDS) -> Meeting:
+    def meeting(self, goal: float) -> Meeting:
         """Return where the points are apart by a goal at most, or come no nearer."""
-        best, since, last = torch.inf, 0, self._rounds + rounds
+        best, since = torch.inf, self._rounds
         while True:
             self._rounds += 1
             shifted, value = self._parts()
@@ -81,8 +81,8 @@ class Splitting:
             apart = self._apart(points, gaps, shifted)
             if apart < 0.9 * best:
                 best, since = apart, self._rounds
-            late = self._rounds >= last or self._rounds - since > _PATIENCE
-            if apart <= goal or late or not apart < torch.inf:
+            late = self._rounds >= _ROUNDS or self._rounds - since > _PATIENCE
+            if apart <= goal or late or apart != apart:
                 pulls = self._rho * (shifted - points)
                 return Meeting(points, pulls, following, apart, self._rounds)
             self._go_on(shifted, points, gaps, following)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,21 @@ from liftednet import activations
 from liftednet.divergences import Divergence, joint, tight
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.losses import CrossEntropy, OutputLoss, SimplexCrossEntropy, SquaredError
-from liftednet.penalties import L1, Nonnegative, Penalty, SquaredFrobenius
+from liftednet.penalties import (
+    L1,
+    ColumnNorm,
+    FixedZeros,
+    GroupLasso,
+    LinearEqualities,
+    Nonnegative,
+    Penalty,
+    RowNorm,
+    Signs,
+    SimplexRows,
+    SpectralNorm,
+    SquaredFrobenius,
+    Sum,
+)
 from liftednet.problems import (
     BlockFit,
     Design,
@@ -28,6 +42,7 @@ from liftednet.problems import (
 from liftednet.problems.priors import BoxedStates
 from liftednet.solution import Status
 from liftednet.solvers import Reference, solve
+from tests.torture import statements
 from tests.torture.report import Finding
 
 ACTIVATIONS: dict[str, Any] = {
@@ -62,12 +77,21 @@ class Drawn:
     dtype: torch.dtype
 
     def judge(self, value: Any) -> tuple[float, float, float]:
-        """Return the objective at a value, the least that CVXPY finds, and the size of both."""
+        """Return the objective at a value, the least that CVXPY finds, and the size of both.
+
+        What CVXPY may be off by itself counts for the least.
+        """
         found, rest = (self.problem.measure(x).objective for x in (value, self.rest))
-        try:
-            least = Reference().solve(self.problem).objective
-        except (DeclarationError, SolverError):  # CVXPY does not know, or not find it
-            least = found
+        judged = statements.least(self.problem)
+        if judged is not None:
+            least = judged[0] + math.copysign(
+                min(judged[1], abs(found - judged[0])), found - judged[0]
+            )
+        else:  # no formula of cones, or none that CLARABEL is sure of
+            try:
+                least = Reference().solve(self.problem).objective
+            except (DeclarationError, SolverError):
+                least = found
         return found, least, abs(least) + (abs(rest) if math.isfinite(rest) else 0)
 
 
@@ -116,6 +140,22 @@ class Draw:
         if kind == "rank one":
             plain = plain[:, :1] * plain[:1]
         return self.pick(1e-3, 10.0, 100.0) * plain if kind == "scaled" else plain
+
+    def inputs(self, rows: int, columns: int) -> Tensor:
+        """Return inputs: in units from 1e3 to 1e-3, of lower rank in either type, with a mean."""
+        plain = self.normal(rows, columns)
+        kind = self.pick("plain", "units", "conditioned", "rank one", "twice")
+        if kind == "units":
+            plain = plain * torch.logspace(3, -3, columns).to(plain)
+        if kind == "conditioned":
+            plain = plain * torch.logspace(0, -4, columns).to(plain)
+        if kind == "rank one":
+            plain = (2 * plain).round()  # so that products, and what is added, are exact
+            plain = plain[:, :1] * plain[:1]
+        if kind == "twice":
+            plain[:, -1] = plain[:, 0]
+        mean: float = self.pick(0.0, 0.0, 0.0, 1.0, 100.0, 1e4)
+        return plain + mean
 
 
 def _links(draw: Draw, samples: int, units: int) -> tuple[Link, ...]:
@@ -189,6 +229,47 @@ def _weights(seed: int) -> Drawn:
     return Drawn(problem, problem.zeros(), draw.dtype)
 
 
+def _member(draw: Draw, inputs: int) -> Penalty:
+    """Return one penalty, its bound from 1e-6 to 1e3."""
+    rho, bound = draw.lam(), float(10 ** (9 * torch.rand((), generator=draw.generator) - 6))
+    some = torch.randint(-1, 2, (inputs, 1), generator=draw.generator)
+    row = draw.normal(1, inputs)
+    found: Penalty = draw.pick(
+        SquaredFrobenius(rho), L1(rho), GroupLasso(rho), Nonnegative(rho), Nonnegative(),
+        RowNorm(bound), ColumnNorm(bound), SpectralNorm(bound), SpectralNorm(bound),
+        Signs(some.to(row)), FixedZeros(some == 1), LinearEqualities(row), SimplexRows(bound),
+    )  # fmt: skip
+    return found
+
+
+def _penalties(draw: Draw, inputs: int) -> Penalty:
+    """Return one penalty of all, or several that 0 meets."""
+    if draw.pick(True, False):
+        return _member(draw, inputs)
+    chosen: list[Penalty] = []
+    while len(chosen) < draw.pick(2, 2, 3):
+        member = _member(draw, inputs)
+        if not isinstance(member, SimplexRows):
+            chosen.append(member)
+    return Sum(tuple(chosen))
+
+
+def _penalized(seed: int) -> Drawn:
+    draw = Draw(seed)
+    samples, inputs = draw.pick(2, 6, 12, 30), draw.pick(1, 2, 4, 8)
+    divergence = draw.above()
+    units = 2 if divergence is SOFTMAX else draw.pick(1, 2, 4)
+    x, bias, lam = draw.inputs(samples, inputs), draw.pick(True, False), draw.lam()
+    penalty = _penalties(draw, inputs)
+    target = draw.target(divergence, samples, units)
+    counts = draw.pick(None, None, draw.normal(samples).abs())
+    offset = draw.pick(None, draw.normal(samples, units))
+    problem = WeightFit(divergence, Design(x, bias, counts), target, penalty, lam, offset)
+    rest = problem.zeros()
+    rest = replace(rest, matrix=penalty.project(rest.matrix))
+    return Drawn(problem, rest, draw.dtype)
+
+
 def _over_time(seed: int) -> Drawn:
     draw = Draw(seed)
     steps, samples, units = draw.pick(2, 5, 10, 20), 2, draw.pick(1, 1, 2)
@@ -214,6 +295,7 @@ def _over_time(seed: int) -> Drawn:
 KINDS: dict[str, tuple[Callable[[int], Drawn], int]] = {
     "state fits": (_states, 3_000),
     "weight fits": (_weights, 2_500),
+    "penalized weight fits": (_penalized, 3_000),
     "states over time, expanding up to 3": (_over_time, 2_000),
     "output fits": (_outputs, 1_500),
     "block fits": (_blocks, 500),
