@@ -21,6 +21,7 @@ from liftednet.layers.projection import Projection
 from liftednet.validation import as_tensor, model_inside
 
 from .bounds.calls import FUNCTIONS, RULES
+from .bounds.programs import Closer
 from .bounds.refutation import refute
 from .bounds.tensors import Followed, Walk, follow
 from .bounds.units import OTHER, Units, chain
@@ -179,6 +180,9 @@ def certify(
     network = _apart(subject.network)
     first, second = (_walked(network, subject, ends, *walk) for walk in _WALKS)
     found = _both(first, second, network, subject)
+    if ends is not None and first.outputs is not None and not math.isinf(found.lipschitz):
+        first = _walked(network, subject, ends, *_WALKS[0], Closer())
+        found = _certificate(first)
     if semidefinite:
         found = replace(found, lipschitz=min(found.lipschitz, _semidefinite(first)))
     found = replace(found, limits=subject.limits, names=subject.names, box=ends)
@@ -337,11 +341,16 @@ class _Found:
 
 
 def _walked(
-    network: nn.Module, subject: _Subject, box: Tensor | None, samples: int, followed: int
+    network: nn.Module,
+    subject: _Subject,
+    box: Tensor | None,
+    samples: int,
+    followed: int,
+    closer: Closer | None = None,
 ) -> _Found:
     """Return what is known of the outputs for one of several samples."""
     sizes = [math.prod(x.shape[1:]) for x in subject.example]
-    units = Units(sum(sizes))
+    units = Units(sum(sizes), closer=closer)
     ends = torch.tensor([[-math.inf], [math.inf]], dtype=torch.float64).expand(2, units.inputs)
     variables = units.variables(*(ends if box is None else box))
     like = next((x for x in network.parameters() if x.is_floating_point()), subject.example[0])
@@ -368,6 +377,8 @@ def _walked(
         own = x.units if isinstance(x, Followed) else units.constants(x)
         parts.append(own[followed].flatten())
     outputs = torch.cat(parts)
+    if closer is not None:
+        closer(units, outputs)
     return _Found(units, torch.where(outputs == OTHER, _mixing(units), outputs))
 
 

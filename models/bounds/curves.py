@@ -22,6 +22,7 @@ Ends = tuple[Tensor, Tensor]
 _GELU = (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi) + 1e-15
 _GELU_BY_TANH, _SILU, _MISH = 1.1289930687, 1.0998393202, 1.0884981613
 _MISH_FALL = -0.1125261224
+_SILU_TURN, _NEAR = 2.39935728051546767, 1e-6  # where phi'' = 0, and within which it is
 # Below the least values, at u = -0.75, -1.28, -1.19 and -1.5.
 _LEAST = {"gelu": -0.1701, "silu": -0.2785, "mish": -0.309, "hardswish": -0.375}
 _OFF = 1e-14  # that functions of torch may err by in float64, relative
@@ -84,7 +85,39 @@ def _logistic_slope(u: Tensor) -> Tensor:
     return falls / (1 + falls).square()
 
 
-def _bell(name: str, slopes: tuple[float, float], phi: Callable[[Tensor], Tensor]) -> Curve:
+def _waved(
+    slope: Callable[[Tensor], Tensor], least: float, most: float, turn: float
+) -> Callable[[Tensor, Tensor], Ends]:
+    """Return the ends of a slope that falls to its least at -turn and rises to its most at turn."""
+
+    def slopes(low: Tensor, high: Tensor) -> Ends:
+        ends = [slope(x) for x in (low, high)]
+        off = [_OFF * (1 + x.abs()) for x in ends]
+        bottom = (low < -turn + _NEAR) & (high > -turn - _NEAR)
+        top = (low < turn + _NEAR) & (high > turn - _NEAR)
+        return (
+            torch.where(bottom, least, torch.minimum(ends[0] - off[0], ends[1] - off[1])),
+            torch.where(top, most, torch.maximum(ends[0] + off[0], ends[1] + off[1])),
+        )
+
+    return slopes
+
+
+def _gelu_slope(u: Tensor) -> Tensor:
+    near = u.clamp(-40, 40)
+    below: Tensor = torch.special.ndtr(u)
+    return below + near * torch.exp(-near.square() / 2) / math.sqrt(2 * math.pi)
+
+
+def _silu_slope(u: Tensor) -> Tensor:
+    near = u.clamp(-700, 700)
+    found: Tensor = near.sigmoid() * (1 + near * (-near).sigmoid())
+    return found
+
+
+def _bell(
+    name: str, slopes: Callable[[Tensor, Tensor], Ends], phi: Callable[[Tensor], Tensor]
+) -> Curve:
     """Return a map that falls from 0 to its least value and rises from there."""
 
     def values(low: Tensor, high: Tensor) -> Ends:
@@ -92,7 +125,7 @@ def _bell(name: str, slopes: tuple[float, float], phi: Callable[[Tensor], Tensor
         most = torch.maximum(*ends)
         return torch.where(low >= 0, ends[0], _LEAST[name]), most.clamp(min=0)
 
-    return Curve(_between(*slopes), values)
+    return Curve(slopes, values)
 
 
 LINE = Curve(_between(1.0, 1.0), lambda low, high: (low, high), True, True)
@@ -209,8 +242,10 @@ def _softplus(call: Any) -> Curve | None:
 
 def _gelu(call: Any) -> Curve:
     kind = call.kwargs.get("approximate", "none")
-    largest = _GELU_BY_TANH if kind == "tanh" else _GELU
-    return _bell("gelu", (1 - largest, largest), lambda u: functional.gelu(u, approximate=kind))
+    slopes = _waved(_gelu_slope, 1 - _GELU, _GELU, math.sqrt(2))
+    if kind == "tanh":
+        slopes = _between(1 - _GELU_BY_TANH, _GELU_BY_TANH)
+    return _bell("gelu", slopes, lambda u: functional.gelu(u, approximate=kind))
 
 
 def _shrunk(call: Any) -> Curve | None:
@@ -250,10 +285,11 @@ CURVES: dict[str, Callable[[Any], Curve | None]] = {
     "celu": _celu,
     "softplus": _softplus,
     "gelu": _gelu,
-    "silu": lambda _: _bell("silu", (1 - _SILU, _SILU), functional.silu),
-    "mish": lambda _: _bell("mish", (_MISH_FALL, _MISH), functional.mish),
+    "silu": lambda _: _bell(
+        "silu", _waved(_silu_slope, 1 - _SILU, _SILU, _SILU_TURN), functional.silu),
+    "mish": lambda _: _bell("mish", _between(_MISH_FALL, _MISH), functional.mish),
     # (2 u + 3) / 6 at -3 and 3
-    "hardswish": lambda _: _bell("hardswish", (-0.5, 1.5), functional.hardswish),
+    "hardswish": lambda _: _bell("hardswish", _between(-0.5, 1.5), functional.hardswish),
     "hardsigmoid": lambda _: Curve(
         _between(0.0, 1 / 6 * (1 + _OFF)), _of(functional.hardsigmoid)),
     "softshrink": _shrunk,

@@ -44,24 +44,39 @@ class Curve:
 
 @dataclass(frozen=True)
 class Linear:
-    """u = sum_k c_k x_k + b: units, the units below (n, k), factors (n, k) or (k, 1), and b (n,).
+    """u = sum_k c_k x_k + b of the units below (n, k).
 
-    Of a matrix there are as many units as rows of `below` times columns, row by row.
+    Attributes:
+        below: x.
+        factors: c, (n, k); or a matrix (k, m), and there are n m units, row by row.
+        shift: b, (n,) or (n, m).
+        matrix: which of both it is.
+        off: what b may be off by rounding, (n,).
     """
 
     below: Tensor
     factors: Tensor
     shift: Tensor
     matrix: bool
+    off: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Bent:
-    """v = phi(u): the units below (n,), and the ends of phi' at each."""
+    """v = phi(u): the units below (n,), and the ends of phi' at each.
+
+    Attributes:
+        span: the ends of u, (2, n).
+        ends: the ends of phi at both of them, (2, 2, n).
+        bends: whether phi is convex, and whether it is concave, (2, n).
+    """
 
     below: Tensor
     flattest: Tensor
     steepest: Tensor
+    span: Tensor
+    ends: Tensor
+    bends: Tensor
 
 
 @dataclass
@@ -70,6 +85,7 @@ class Units:
 
     Attributes:
         inputs: how many there are.
+        closer: brings the ends of values of some units closer together, where there is a box.
         reasons: why units are unknown, by the numbers that `reason` holds; the first is empty.
         steps: what made a block, of units that follow one another from `first` on.
     """
@@ -86,6 +102,7 @@ class Units:
     steps: dict[int, Linear | Bent] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
     inputs_block: int = -1
+    closer: Callable[[Units, Tensor], None] | None = None
     _size: int = 0
     _unknown: dict[str, int] = field(default_factory=dict)
 
@@ -298,7 +315,7 @@ class Units:
         convex, concave = convex & ~endless, concave & ~endless
         parts = [self.joint(x, c) for x, c in zip(below.T, factors.abs().T, strict=True)]
         reason = (self.reason[below] * (factors != 0)).amax(1)
-        block = self._new_block(sum(parts) * _NORM, Linear(below, factors, shift, False))
+        block = self._new_block(sum(parts) * _NORM, Linear(below, factors, shift, False, error))
         return self._add(low, high, block, convex, concave, reason)
 
     def bent(self, below: Tensor, curve: Curve | Callable[[Tensor], Curve]) -> Tensor:
@@ -312,6 +329,10 @@ class Units:
     def _bent(self, below: Tensor, curve: Curve) -> Tensor:
         span = self.span(below)
         flattest, steepest = (x.double().expand(len(below)) for x in curve.slopes(*span))
+        if self.closer is not None and bool((flattest < steepest).any()):
+            self.closer(self, below[flattest < steepest])
+            span = self.span(below)
+            flattest, steepest = (x.double().expand(len(below)) for x in curve.slopes(*span))
         low, high = _times(self.low[below], self.high[below], flattest[:, None], steepest[:, None])
         low[:, -1], high[:, -1] = _outward(*curve.values(*span))
         up, down = self.convex[below], self.concave[below]
@@ -322,7 +343,13 @@ class Units:
         kept, turned = (down & rising) | (up & down), (up & falling) | (up & down)
         concave = (straight | torch.as_tensor(curve.concave)) & (kept | turned)
         largest = torch.maximum(flattest.abs(), steepest.abs())
-        block = self._new_block(self.joint(below, largest), Bent(below, flattest, steepest))
+        kinds = (torch.as_tensor(x).expand(len(below)) for x in (curve.convex, curve.concave))
+        ends = [torch.stack(_outward(*curve.values(end, end))) for end in span]
+        step = Bent(
+            below, flattest, steepest, torch.stack(span), torch.stack(ends),
+            torch.stack([known | straight for known in kinds]),
+        )  # fmt: skip
+        block = self._new_block(self.joint(below, largest), step)
         reason = self.reason[below] * (largest > 0)
         return self._add(low, high, block, convex, concave, reason)
 

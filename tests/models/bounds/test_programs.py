@@ -1,0 +1,98 @@
+"""Bounds over a box: against linear programs stated in CVXPY, and values on fine grids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from liftednet import LiftedRegressor, certify
+from liftednet.errors import DataError
+
+
+def network(activation: Any, inputs: int = 2) -> Any:
+    torch.manual_seed(1)
+    layers = [nn.Linear(inputs, 8), activation(), nn.Linear(8, 6), activation(), nn.Linear(6, 1)]
+    return nn.Sequential(*layers).double()
+
+
+def stated(layers: Any, low: float, high: float) -> tuple[float, float]:
+    """Return the ends of a ReLU network's output by triangles, layer by layer, in CVXPY."""
+    weights = [(x.weight.detach().numpy(), x.bias.detach().numpy()) for x in layers[::2]]
+    z = cp.Variable(weights[0][0].shape[1])
+    rows = [z >= low, z <= high]
+
+    def ends(u: Any, number: int) -> tuple[float, float]:
+        least = cp.Problem(cp.Minimize(u[number]), rows).solve(solver=cp.CLARABEL)
+        most = cp.Problem(cp.Maximize(u[number]), rows).solve(solver=cp.CLARABEL)
+        return float(least), float(most)
+
+    for matrix, bias in weights[:-1]:
+        u, v = matrix @ z + bias, cp.Variable(len(bias))
+        found = [ends(u, n) for n in range(len(bias))]
+        for n, (a, b) in enumerate(found):
+            rows += [v[n] >= 0, v[n] >= u[n]] if a < 0 < b else [v[n] == (u[n] if a >= 0 else 0)]
+            rows += [v[n] <= b * (u[n] - a) / (b - a)] if a < 0 < b else []
+        z = v
+    return ends(weights[-1][0] @ z + weights[-1][1], 0)
+
+
+def test_values_of_a_relu_network_are_those_of_its_triangles():
+    made = network(nn.ReLU)
+    claim, (least, most) = certify(made, box=(-1.0, 2.0)), stated(made, -1.0, 2.0)
+    assert float(claim.least) == pytest.approx(least, rel=1e-6, abs=1e-7)
+    assert float(claim.most) == pytest.approx(most, rel=1e-6, abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.Hardtanh, nn.LeakyReLU,
+     nn.SELU, nn.Hardswish, nn.Softsign, nn.LogSigmoid, lambda: nn.Softplus(2.0, 40.0)],
+)  # fmt: skip
+def test_bounds_hold_on_a_box_and_are_closer_than_everywhere(activation):
+    made, box = network(activation), ([-0.3, 0.1], [0.2, 0.5])
+    claim, anywhere = certify(made, box=box), certify(made)
+    x = torch.cartesian_prod(
+        *(torch.linspace(a, b, 60, dtype=torch.float64) for a, b in zip(*box, strict=True))
+    ).requires_grad_()
+    y = made(x)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    assert claim.least <= y.min() and y.max() <= claim.most
+    assert bool((claim.lowest <= slope.amin(0)).all() and (slope.amax(0) <= claim.highest).all())
+    assert float(slope.norm(dim=1).max()) <= claim.lipschitz
+    assert claim.lipschitz <= anywhere.lipschitz * (1 + 1e-9)
+    assert bool((claim.lowest >= anywhere.lowest - 1e-9).all())
+
+
+def test_units_that_do_not_bend_in_the_box_are_affine():
+    made: Any = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+    with torch.no_grad():
+        made[0].bias.fill_(9.0)
+        made[0].bias[0] = -9.0
+    claim, on = certify(made, box=(-1, 1)), torch.tensor([0.0, 1, 1]).double()
+    exact = (made[2].weight * on) @ made[0].weight
+    torch.testing.assert_close(claim.lowest, exact.detach())
+    torch.testing.assert_close(claim.highest, exact.detach())
+    assert claim.convex.all() and claim.concave.all()
+    assert not certify(made).convex.all() or not certify(made).concave.all()
+
+
+def test_a_box_is_refused_with_what_is_needed():
+    for bad in ((0.0,), (1.0, 0.0), (0.0, np.inf), ([0, 0, 0], 1.0), "box"):
+        with pytest.raises(DataError, match="box must"):
+            certify(network(nn.ReLU), box=bad)
+
+
+def test_estimators_have_the_names_of_their_columns():
+    pandas = pytest.importorskip("pandas")
+    X = pandas.DataFrame(np.random.default_rng(0).random((60, 2)), columns=["age", "height"])
+    found = LiftedRegressor((4,), max_iter=3, monotonic_cst=[1, 0]).fit(X, X["age"])
+    claim = certify(found, box=(0.0, 1.0))
+    assert claim.names == ("age", "height") and claim.increasing == (0,)
+    text = str(claim)
+    assert "nondecreasing in inputs age" in text and "within the box" in text
+    assert "<= output 0 <=" in text
