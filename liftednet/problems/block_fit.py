@@ -28,6 +28,8 @@ from liftednet.validation import require_finite
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
+_UNSEEN = 1e-6  # of the objective's size, below which terms of weights may be their rounding
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BlockFit(Fit[Any]):
@@ -187,7 +189,7 @@ class BlockFit(Fit[Any]):
         residual = off / scale if scale > 0 else off
         if gap > 0:
             size = (v * torch.stack(terms)).abs().sum() + self.block.value(v)
-            residual = max(residual, (gap + float((v * violation).abs().sum())) / float(size))
+            residual = max(residual, gap / max(float(size), _UNSEEN * (1 + abs(objective))))
         if not self.convex or residual > NEAR:
             return Measure(objective, residual)
         if self.own is None:

@@ -27,6 +27,8 @@ from liftednet.validation import (
     require_shape,
 )
 
+_ROUNDED = 1e-14  # of terms, by which their sums may be off
+_UNSEEN = 1e-6  # of the objective's size, below which terms of weights may be their rounding
 _TINY = torch.finfo(torch.float64).tiny
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
@@ -192,14 +194,14 @@ class WeightFit(Fit[Weights]):
         gradient = self.lam * (slope - self.cross)
         judgement = self._judged(weight, gradient)
         violation = torch.cat([judgement.violation, gradient[len(weight) :]])
-        lost = self._lost(weight, gradient)
+        lost = self._lost(weight, violation, gradient)
         if value.bias is not None:
             violation = torch.sub(violation.abs(), self._rounding(value.bias)).clamp_(min=0)
         terms = weight.abs() * (slope.abs() + self.cross.abs())[: len(weight)]
         found = [link, self.penalty.value(weight), lost, (stacked * self.cross).abs().sum()]
-        found += [terms.sum(), (weight * judgement.violation).abs().sum()]
+        found.append(terms.sum())
         found += [part.abs().max() for part in (slope, self.cross, violation)]
-        link, paid, lost, hidden, terms, missed, *largest = torch.stack(found).tolist()
+        link, paid, lost, hidden, terms, *largest = torch.stack(found).tolist()
         objective, scale = self.lam * link + paid, self.lam * max(largest[:2]) or 1.0
         residual = max(largest[2] / scale, self.across_mean(violation))
         if not self.design.exact:
@@ -208,12 +210,12 @@ class WeightFit(Fit[Weights]):
         size = self.lam * self.design.mass + abs(objective)
         if judgement.gap > 0:
             bounded = isfinite(self.penalty.reach)
-            against = self.lam * terms + paid if bounded else size
-            residual = max(residual, (judgement.gap + missed) / max(against, _TINY))
+            against = max(self.lam * terms + paid, _UNSEEN * size) if bounded else size
+            residual = max(residual, judgement.gap / against)
         worst = max(residual, hidden / size, lost / size)  # which passes over what is no number
         return Measure(objective, torch.nan if isnan(hidden + lost + sum(largest)) else worst)
 
-    def _lost(self, weight: Tensor, gradient: Tensor) -> Tensor:
+    def _lost(self, weight: Tensor, violation: Tensor, gradient: Tensor) -> Tensor:
         """Return what the objective can fall by steps of rows of [W; b], at least.
 
         A gradient or prox-gradient mapping r by the curvature c of the row has r^2 / (2 c) to
@@ -221,12 +223,10 @@ class WeightFit(Fit[Weights]):
         """
         assert self.divergence.smoothness is not None  # measured only for smooth divergences
         steep = self.lam * self.divergence.smoothness * self.design.centered.squares.unsqueeze(1)
-        off, rows = gradient.clone(), len(weight)
+        off, rows = violation.clone(), len(weight)
         if self.penalty.by_rows:
             steep[:rows] += self.penalty.curvature
-            off[:rows] = self.penalty.stationarity(weight, off[:rows], steep[:rows])
-        else:
-            off[:rows] = 0.0
+            off[:rows] = self.penalty.stationarity(weight, gradient[:rows], steep[:rows])
         gains = (off.square() / (2 * steep.clamp(min=_TINY))).sum(1)
         return torch.stack([gains[:rows].sum() / max(rows, 1), *gains[rows:]]).max()
 
@@ -276,7 +276,8 @@ class WeightFit(Fit[Weights]):
         pulled, mean = self.pulled.double(), self.design.far
         (total,) = processes.total(self.design.weighed(pulled, slice(None)).sum(0))
         about = (self.cross - mean.outer(total)).abs().max()
-        if not 0 < _HIDDEN * about < self.cross.abs().max():
+        most = self.cross.abs().max()
+        if not _ROUNDED * most < about < most / _HIDDEN:
             return 0.0
         across = violation - mean.outer(mean @ violation) / mean.dot(mean)
         return float(across.abs().max() / (self.lam * about))

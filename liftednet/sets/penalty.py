@@ -155,7 +155,8 @@ class Penalty(ABC):
         The prox-gradient mapping s (W - prox_{pi / s}(W - gradient / s)) with s the smoothness of
         the rest of the objective.
         """
-        step: Any = 1 / torch.as_tensor(smoothness).clamp(min=torch.finfo(weight.dtype).tiny)
+        steep = torch.as_tensor(smoothness, dtype=torch.float64, device=weight.device)
+        step: Any = 1 / steep.clamp(min=torch.finfo(weight.dtype).tiny)
         return (weight - self.prox(weight - step * gradient, step)) / step
 
     def judged(self, weight: Tensor, gradient: Tensor, smoothness: float) -> Judgement:
