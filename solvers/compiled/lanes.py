@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import extending, njit, types
+from numba import extending, njit, typeof, types
 from numba.core import caching, cgutils
 
 LANES = 32  # samples of a block: several registers, so that one waits for another
@@ -47,6 +47,23 @@ class Kept(caching.FunctionCache):
         with suppress(OSError):
             super().save_overload(sig, data)
 
+    def holds(self, sig: Any, target_context: Any) -> bool:
+        """Say whether something is kept for a signature, without reading it."""
+        target_context.refresh()
+        key = self._index_key(sig, target_context.codegen())
+        return key in self._cache_file._load_index()
+
+
+def at_hand(loop: Any, *given: Any) -> bool:
+    """Say whether a loop takes such arguments without a compiler."""
+    signature = tuple(map(typeof, given))
+    if signature in loop.overloads:
+        return True
+    try:
+        return bool(loop._cache.holds(signature, loop.targetctx))
+    except Exception:  # what cannot be read, or what Numba does otherwise in other versions
+        return False
+
 
 def compiled(loop: Callable[..., Any]) -> Any:
     """Return a loop that Numba compiles when it is first called, and keeps.
@@ -55,7 +72,8 @@ def compiled(loop: Callable[..., Any]) -> Any:
     """
     fastmath = {"contract", "nsz", "reassoc"}
     found: Any = njit(nogil=True, error_model="numpy", fastmath=fastmath)(loop)
-    found._cache = Kept(loop)  # as cache=True does, with Numba's own
+    with suppress(RuntimeError):  # Numba's word for no place to keep it
+        found._cache = Kept(loop)  # as cache=True does, with Numba's own
     return found
 
 

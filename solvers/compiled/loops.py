@@ -2,7 +2,8 @@
 
 Numba compiles them for the CPU when they are first called, which takes seconds, and keeps them
 beside their sources, or where NUMBA_CACHE_DIR says, so that later processes load them in
-milliseconds. Without Numba, or a place to keep them, torch does the same.
+milliseconds. Without Numba, or a place to keep them, torch does the same; and where the problem is
+so small that torch is done before the compiler would be, until they are kept there.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from liftednet.divergences import Joint
 from liftednet.problems import StateFit
 
 _ENTRIES = 1 << 17  # of a part that is worth a thread
+WORTH_COMPILING = 1 << 20  # entries: torch takes about a second for a state fit of so many
 RAMP, SIGMOID, TANH, ARCTAN, SINE, SOFTPLUS, ELU = range(7)
 _CURVED: dict[type[Activation], int] = {
     smooth.Sigmoid: SIGMOID,
@@ -75,6 +77,11 @@ def refusal(tensor: Tensor) -> str | None:
     if not has_numba():
         return "it needs Numba, which is not installed: pip install 'liftednet[cpu]'"
     return None
+
+
+def worth_compiling(*sizes: int) -> bool:
+    """Say whether a problem, whose entries are a product of sizes, is worth a compiler's time."""
+    return math.prod(sizes) >= WORTH_COMPILING
 
 
 def in_threads(work: Callable[[slice], Found], samples: int, columns: int) -> list[Found]:
@@ -197,6 +204,12 @@ def link_rows(problem: StateFit) -> tuple[LinkRows, ...]:
         parts = array(link.weight), offset, array(link.target), slope
         found.append(LinkRows(*parts, float(link.lam), smooth))
     return tuple(found)
+
+
+def like_link_rows(dtype: torch.dtype, count: int) -> tuple[LinkRows, ...]:
+    """Return so many empty links, as `link_rows` returns those of a fit of a type."""
+    of_fit, of_slope = torch.empty(0, 0, dtype=dtype).numpy(), np.empty((0, 1))
+    return (LinkRows(of_fit, of_fit, of_fit, of_slope, 1.0, 1.0),) * count
 
 
 def rows_of(links: tuple[LinkRows, ...], part: slice) -> tuple[LinkRows, ...]:

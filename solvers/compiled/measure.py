@@ -6,8 +6,10 @@ They are none of a solver's own loops: it does not judge itself by them.
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from liftednet import quicker
@@ -17,13 +19,16 @@ from liftednet.problems import Measure, OutputFit, StateFit
 from liftednet.problems.fit import measured
 
 from .loops import (
+    Ramp,
     array,
     in_threads,
+    like_link_rows,
     link_rows,
     ramp,
     ramp_refusal,
     refusal,
     rows_of,
+    worth_compiling,
 )
 
 Judged = tuple[float, float, float]
@@ -32,6 +37,9 @@ Judged = tuple[float, float, float]
 def measured_states(problem: StateFit, value: Tensor) -> Measure | None:
     """Return what `StateFit.measure` does, of states below quadratic links, or None."""
     if not len(value) or problem.smoothness is None or ramp_refusal(problem) is not None:
+        return None
+    dtypes = problem.pre_activation.dtype, value.dtype
+    if not (worth_compiling(*value.shape) or _states_at_hand(*dtypes, len(problem.links))):
         return None
     from .measure_rows import judged_states
 
@@ -59,7 +67,10 @@ def measured_outputs(problem: OutputFit, value: Tensor) -> Measure | None:
         return None
     from .measure_rows import judged_on_simplex
 
-    rows = [part.detach().numpy() for part in (problem.target, problem.pre_activation, value)]
+    given = problem.target, problem.pre_activation, value
+    if not (worth_compiling(*value.shape) or _outputs_at_hand(*(x.dtype for x in given))):
+        return None
+    rows = [array(part) for part in given]
 
     def work(part: slice) -> Judged:
         found: Judged = judged_on_simplex(*(x[part] for x in rows), problem.lam, SLACK)
@@ -67,6 +78,25 @@ def measured_outputs(problem: OutputFit, value: Tensor) -> Measure | None:
 
     objectives, violations, largest = zip(*in_threads(work, *value.shape), strict=True)
     return measured(sum(objectives), max(violations), max(1.0, *largest))
+
+
+@cache
+def _states_at_hand(fit: torch.dtype, value: torch.dtype, links: int) -> bool:
+    from .lanes import at_hand
+    from .measure_rows import judged_states
+
+    u, z = (torch.empty(0, 0, dtype=dtype).numpy() for dtype in (fit, value))
+    line = Ramp(1.0, 0.0, 1.0).to(np.float64)
+    return at_hand(judged_states, u, z, like_link_rows(fit, links), 1.0, 1.0, line)
+
+
+@cache
+def _outputs_at_hand(*dtypes: torch.dtype) -> bool:
+    from .lanes import at_hand
+    from .measure_rows import judged_on_simplex
+
+    rows = (torch.empty(0, 0, dtype=dtype).numpy() for dtype in dtypes)
+    return at_hand(judged_on_simplex, *rows, 1.0, SLACK)
 
 
 def bring() -> None:

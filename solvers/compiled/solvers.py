@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,13 +28,16 @@ from ..output import SimplexDual, settled
 from ..state_links import OfLinks, columns_above, curvature_of, kept, states_refusal
 from .loops import (
     Array,
+    Ramp,
     array,
     in_threads,
+    like_link_rows,
     link_rows,
     ramp,
     ramp_refusal,
     refusal,
     rows_of,
+    worth_compiling,
 )
 
 # of CompiledNewton
@@ -99,6 +103,11 @@ class CompiledNewton(_OnRamps[SharedMap]):
         if columns > _MOST:
             return f"it serves at most {_MOST} columns of all links, not {columns}"
         return None
+
+    def suits(self, problem: StateFit) -> bool:
+        """Say whether no compiler has to be waited for, or that is worth it."""
+        size, dtype = (problem.samples, problem.units), problem.pre_activation.dtype
+        return worth_compiling(*size) or _newton_at_hand(dtype, len(problem.links))
 
     def prepare(self, problem: StateFit, previous: SharedMap | None = None) -> SharedMap:
         """Return the links' weights in rotated coordinates, the previous ones if they serve."""
@@ -180,8 +189,9 @@ class CompiledDescent(_OnRamps[SharedHessian]):
     name: str = field(default="compiled-descent", init=False)
 
     def suits(self, problem: StateFit) -> bool:
-        """Say whether the units are so few that their matrix stays in a cache."""
-        return problem.units <= _UNITS
+        """Say whether the units' matrix stays in a cache, and no compiler is waited for in vain."""
+        size = problem.samples, problem.units
+        return problem.units <= _UNITS and (worth_compiling(*size) or _descent_at_hand())
 
     def prepare(self, problem: StateFit, previous: SharedHessian | None = None) -> SharedHessian:
         """Return the links' products, the previous ones if they serve."""
@@ -267,6 +277,41 @@ class CompiledDescent(_OnRamps[SharedHessian]):
             return None
 
 
+_SQUARE, _ROW = np.empty((0, 0)), np.empty(0)
+
+
+@cache
+def _newton_at_hand(dtype: torch.dtype, links: int) -> bool:
+    from .lanes import at_hand
+    from .newton_rows import newton_rows
+
+    rows, line = torch.empty(0, 0, dtype=dtype).numpy(), Ramp(1.0, 0.0, 1.0).to(np.float64)
+    shared = like_link_rows(dtype, links), 1.0, rows, _SQUARE, _SQUARE, _ROW, line
+    return at_hand(newton_rows, rows, *shared, 1.0, rows)
+
+
+@cache
+def _descent_at_hand() -> bool:
+    from .descent_rows import descend, panelled, sweep
+    from .lanes import at_hand
+
+    line, single, panels = Ramp(1.0, 0.0, 1.0), _SQUARE.astype("f4"), np.empty((0, 0, 0), "f4")
+    exact, quick = line.to(np.float64), line.to(np.float32)
+    alone = at_hand(descend, _SQUARE, single, _SQUARE, exact, quick, 1.0, 1.0, _SQUARE)
+    together = at_hand(sweep, _SQUARE, panels, _SQUARE, exact, 1.0, 1, _SQUARE)
+    return alone and together and at_hand(panelled, _SQUARE)
+
+
+@cache
+def _simplex_at_hand(targets: torch.dtype, scores: torch.dtype) -> bool:
+    from .lanes import at_hand
+    from .simplex_rows import simplex_rows
+
+    y, u = (torch.empty(0, 0, dtype=dtype).numpy() for dtype in (targets, scores))
+    one = u.dtype.type(1)
+    return at_hand(simplex_rows, y, u, one, one, y)
+
+
 def _some(problem: StateFit, count: int) -> slice:
     """Return some samples from all over."""
     step = max(1, problem.samples // count)
@@ -333,6 +378,11 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
         refused = SimplexDual().obstacle(problem)
         return refused or refusal(problem.pre_activation)  # type: ignore[attr-defined]
 
+    def suits(self, problem: OutputFit) -> bool:
+        """Say whether no compiler has to be waited for, or that is worth it."""
+        y, u = problem.target, problem.pre_activation
+        return worth_compiling(*u.shape) or _simplex_at_hand(y.dtype, u.dtype)
+
     def solve(
         self, problem: OutputFit, start: Tensor | None = None, cache: None = None
     ) -> Solution[Tensor]:
@@ -340,7 +390,7 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
         from .simplex_rows import simplex_rows
 
         started = time.perf_counter()
-        y, u = problem.target.detach().numpy(), problem.pre_activation.detach().numpy()
+        y, u = array(problem.target), array(problem.pre_activation)
         value = torch.empty(u.shape, dtype=problem.target.dtype)
         lam, end, z = u.dtype.type(problem.lam), u.dtype.type(settled(value.dtype)), value.numpy()
 

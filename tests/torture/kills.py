@@ -30,6 +30,7 @@ from liftednet.models import (
     LiftedRNN,
     Minibatch,
 )
+from liftednet.solvers.compiled import loops
 from tests.models.registry import GRAPHS, IMAGES, LABELS
 from tests.torture.report import Finding
 
@@ -135,6 +136,7 @@ class _Nursery:
 def _train(name: str, checkpoint: Path | None, result: Path) -> None:
     """Train to the end in this process, and write what came out."""
     torch.set_num_threads(1)
+    loops.WORTH_COMPILING = 0  # the bits of all: what others compile meanwhile is not theirs
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     make, fit = TRAININGS[name]
     model = make()
