@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
+from liftednet.errors import DataError
 from liftednet.layers.expression import TIME, Input, value_of
 from liftednet.losses import OutputLoss
 from liftednet.network import State, Term, ends_of
@@ -57,6 +58,30 @@ def warn_of(structure: Structure, values: Values, data: Data, *, pruned: bool = 
     ]
     for text in texts:
         processes.warn(text)
+
+
+def judge_targets(structure: Structure, data: Data) -> None:
+    """Refuse targets of regressions whose squares overflow, and warn where they do in float32.
+
+    Raises:
+        DataError: the squares overflow float64, by which targets are measured.
+    """
+    for term in structure.network.terms:
+        y = data.values.get(term.label)
+        if y is None or not term.loss.equivariant or not len(y):
+            continue
+        largest, kind = float(y.abs().max()), y.dtype
+        if largest * math.sqrt(y.numel()) >= math.sqrt(torch.finfo(torch.float64).max):
+            raise DataError(
+                f"y reaches {largest:.3g}, and sums of its squares overflow float64: divide y by "
+                "its scale, and multiply predictions by it."
+            )
+        if largest >= math.sqrt(torch.finfo(kind).max):
+            processes.warn(
+                f"y reaches {largest:.3g}, whose square overflows {kind}: errors that are computed "
+                "of predictions in that type are infinite or nan. Divide y by its scale, or give X "
+                "in float64."
+            )
 
 
 def warn_of_outliers(structure: Structure, data: Data) -> None:

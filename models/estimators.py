@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import check_array, check_random_state, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
@@ -599,6 +600,11 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         generator = torch.Generator().manual_seed(seed)
         drawn = posterior(self).sample(X, n_samples, generator).movedim(0, -1).cpu().numpy()
         return drawn[:, 0] if self._one else drawn
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Return R2 of the predictions, computed in float64, whatever the type of X and y."""
+        given = (np.asarray(values, dtype=np.float64) for values in (y, self.predict(X)))
+        return float(r2_score(*given, sample_weight=sample_weight))
 
     def _shaped(self, outputs: Rows) -> Rows:
         """Return (samples, outputs) in the shape of y."""

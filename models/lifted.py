@@ -34,6 +34,7 @@ from .constraint_report import ConstraintReport, HeldOut, apart_of, broken
 from .constraints import AugmentedLagrangian, HeldScores, Widths, parted, refuse_unmet
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import (
+    judge_targets,
     scale_hint,
     warn_of,
 )
@@ -281,6 +282,7 @@ class Lifted(Online):
         if isinstance(method, Minibatch) and isinstance(given[0], DataLoader):
             return self._prepare_loader(choice, given, constraints, keeper)
         raw = self._data(*given)
+        judge_targets(structure, raw)
         if constraints:
             refuse_unmet(self.network, constraints, raw)
         few = len(raw) <= _FEW and processes.size() == 1 and TIME not in raw.values
@@ -363,6 +365,7 @@ class Lifted(Online):
         if constraints:
             raise DataError("constraints speak of all samples at once: give X and y as arrays.")
         raw = batches.first()
+        judge_targets(structure, raw)
         lipschitz = choice.lipschitz
         standardization = self._standardization(raw, self.warm_start, lipschitz).of_a_part
         first, bounds = (

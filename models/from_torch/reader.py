@@ -145,6 +145,11 @@ class Reader:
         longer = tuple(torch.cat([x, x[:1]]) for x in example)
         (calls, output), (others, _) = trace(network, example), trace(network, longer)
         _refuse_packed(calls)
+        if isinstance(output, Tensor) and not output.is_floating_point():
+            raise DataError(
+                f"a network is lifted that returns real numbers, and this returns {output.dtype}: "
+                "give a module that returns the score from which that follows, as h for h > 0."
+            )
         for call, again in zip_longest(calls, others):
             if call is None or again is None or call.name != again.name:
                 stands = " and ".join(x.where if x else "nothing" for x in (call, again))

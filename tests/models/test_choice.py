@@ -1,0 +1,219 @@
+"""The method that is chosen: by network, loss, penalties and size, and by no other option."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes, make_friedman1
+from torch.utils.data import DataLoader, TensorDataset
+from typer.testing import CliRunner
+
+from liftednet import DataError, FitWarning, LiftedClassifier, LiftedRegressor, certify, load, save
+from liftednet.activations import ReLU, Tanh
+from liftednet.command import app
+from liftednet.data import split
+from liftednet.losses import Huber, Loss, SquaredError
+from liftednet.models import (
+    Ending,
+    FullBatch,
+    GaussNewton,
+    Lifted,
+    LiftedMLP,
+    LiftedRNN,
+    Minibatch,
+    Trace,
+)
+from liftednet.models.choice import Choice, DataShape, choose, shape_of
+from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
+
+X, Y = make_friedman1(400, noise=1.0, random_state=3)
+X, Y, UNSEEN, EXPECTED = X[:200], Y[:200], X[200:], Y[200:]
+SMALL: dict[str, Any] = {"hidden_layer_sizes": (20,), "random_state": 0}
+
+
+def chosen(samples: int, loss: Loss | None = None, unseen: bool = False, **options: Any) -> Choice:
+    model = LiftedMLP((10, 100, 1), ReLU(), loss or SquaredError(), **options)
+    return choose(model, model.checked()[0], DataShape(samples, unseen=unseen))
+
+
+def trace_of(model: Lifted) -> Trace:
+    assert model.trace is not None  # it has been fitted
+    return model.trace
+
+
+@pytest.fixture(scope="module")
+def plain() -> LiftedRegressor:
+    return LiftedRegressor(**SMALL).fit(X, Y)
+
+
+# What an option promises: the same predictions, or a score that is as good but for the rows that
+# are held out, which are a tenth.
+SAME: dict[str, dict[str, Any]] = {
+    "batch_size": {"batch_size": 20},
+    "bound": {"lipschitz": 1e9},
+    "missing": {"missing": True},
+    "patience alone": {"n_iter_no_change": 3},
+    "divergence": {"divergence": "tight"},
+    "warm": {"warm_start": True},
+}
+AS_GOOD: dict[str, dict[str, Any]] = {
+    "budget": {"max_iter": 500},
+    "early": {"early_stopping": True},
+    "early budget": {"early_stopping": True, "max_iter": 200},
+    "rho": {"rho": 1.0},
+    "penalty": {"penalty": SquaredFrobenius(1.0)},
+    "raw": {"standardize": False},
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_options_that_say_nothing_change_nothing(plain, name) -> None:
+    found = LiftedRegressor(**SMALL, **SAME[name]).fit(X, Y)
+    assert trace_of(found.model_).method == trace_of(plain.model_).method
+    np.testing.assert_allclose(found.predict(UNSEEN), plain.predict(UNSEEN), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", AS_GOOD)
+def test_options_that_should_not_matter_make_nothing_worse(plain, name) -> None:
+    found = LiftedRegressor(**SMALL, **AS_GOOD[name]).fit(X, Y)
+    assert isinstance(trace_of(found.model_).method, GaussNewton)
+    assert found.score(UNSEEN, EXPECTED) > plain.score(UNSEEN, EXPECTED) - 0.03
+
+
+def test_a_larger_budget_is_never_another_method() -> None:
+    x, y = load_diabetes(return_X_y=True)
+    fits = {n: LiftedRegressor(**SMALL, max_iter=n).fit(x[:300], y[:300]) for n in (5, 50, 500)}
+    scores = [fit.score(x[300:], y[300:]) for fit in fits.values()]
+    assert min(scores[1:]) > 0.4
+    assert all(isinstance(trace_of(fit.model_).method, GaussNewton) for fit in fits.values())
+    for most, fit in fits.items():
+        assert fit.n_iter_ <= most == trace_of(fit.model_).max_iter
+
+
+def test_weights_of_one_are_no_weights() -> None:
+    rows = slice(0, 150)  # more than are merged
+    wanted = LiftedRegressor(**SMALL).fit(X[rows], Y[rows])
+    found = LiftedRegressor(**SMALL).fit(X[rows], Y[rows], sample_weight=np.ones(150))
+    assert trace_of(found.model_).method == trace_of(wanted.model_).method
+    np.testing.assert_allclose(found.predict(UNSEEN), wanted.predict(UNSEEN), rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["minibatch", "full", GaussNewton(), GaussNewton(evidence=True)])
+def test_early_stopping_keeps_the_best_of_every_method(method) -> None:
+    noise = np.random.default_rng(0).normal(size=200)
+    options: dict[str, Any] = {"early_stopping": True, "validation_fraction": 0.4}
+    found = LiftedRegressor(
+        **SMALL, **options, method=method, n_iter_no_change=2, max_iter=40, rho=1e-3
+    ).fit(X, noise)
+    trace = trace_of(found.model_)
+    held = [step.validation for step in trace.steps if step.validation is not None]
+    assert trace.ending is Ending.STOPPED and len(held) == held.index(min(held)) + 3
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))[:80].numpy()
+    errors = np.mean((found.predict(X[order]) - noise[order]) ** 2) / 2
+    scale = np.var(noise)  # that of training, in which the loss is told
+    assert errors / scale == pytest.approx(min(held), rel=1e-4)
+
+
+def test_a_bound_that_binds_is_held_at_every_step() -> None:
+    found = LiftedRegressor(**SMALL, lipschitz=8.0, max_iter=20).fit(X, Y)
+    assert isinstance(trace_of(found.model_).method, Minibatch)
+    assert "do not meet lipschitz=8" in trace_of(found.model_).reason
+    assert certify(found.model_).lipschitz <= 8.0 * (1 + 1e-6)
+    free = LiftedRegressor(**SMALL, lipschitz=1e9).fit(X, Y)
+    assert "meet lipschitz=1e+09 by themselves" in trace_of(free.model_).reason
+    seen: list[int] = []
+    free.model_.fit(X, Y[:, None], on_step=lambda step: seen.append(step.number))
+    assert seen == list(range(trace_of(free.model_).n_iter))
+
+
+@pytest.mark.parametrize(
+    ("options", "method", "words"),
+    [
+        ({}, GaussNewton, "300 answers and 1,201 weights are few enough"),
+        ({"rho": 2.0}, GaussNewton, "with the rho or the penalty that is given"),
+        ({"penalty": Nonnegative()}, GaussNewton, "is given"),
+        ({"penalty": L1(0.1)}, Minibatch, "not L1"),
+        ({"loss": Huber()}, Minibatch, "Huber is no squared error"),
+        ({"unseen": True}, Minibatch, "missing or noisy"),
+        ({"divergence": "joint"}, Minibatch, "divergence='tight'"),
+        ({"batch_size": 7}, GaussNewton, "batch_size=7 is for minibatches"),
+        ({"method": "full"}, FullBatch, "asked for"),
+    ],
+)
+def test_the_reason_is_said_in_words(options, method, words) -> None:
+    found = chosen(300, **options)
+    assert isinstance(found.method, method) and words in found.reason
+    assert f"{found.method!r}: " in str(found)
+
+
+def test_steps_become_fewer_before_they_cease() -> None:
+    steps = [chosen(samples).method for samples in (100, 1000, 3000, 6000, 20_000)]
+    counts = [method.steps for method in steps if isinstance(method, GaussNewton)]
+    assert counts == sorted(counts, reverse=True) and counts[0] == 50 and 5 <= counts[-1] < 15
+    assert isinstance(steps[-1], Minibatch) and len(counts) == 4
+    assert "would take long" in chosen(20_000).reason
+    given = chosen(3000, max_iter=70).method
+    assert isinstance(given, GaussNewton) and given.steps == 70
+
+
+def test_holes_are_looked_for() -> None:
+    model = LiftedMLP((10, 5, 1), loss=SquaredError(), missing=True)
+    with_hole = X.copy()
+    with_hole[3, 4] = np.nan
+    assert shape_of(model, X) == DataShape(200, 10)
+    assert shape_of(model, torch.from_numpy(with_hole)) == DataShape(200, 10, unseen=True)
+    loader = DataLoader(TensorDataset(torch.from_numpy(X), torch.from_numpy(Y[:, None])))
+    assert shape_of(model, loader) == DataShape(0, loader=True)
+    found = model.fit(with_hole, Y[:, None])
+    assert found.trace is not None and isinstance(found.trace.method, Minibatch)
+
+
+def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
+    model = plain.model_
+    words = f"fitted by {trace_of(model).method!r}: {trace_of(model).reason})"
+    assert repr(model).endswith(words)
+    again = load(save(model, tmp_path / "model.safetensors"))
+    assert repr(again).endswith(words)
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "model.safetensors")]).stdout
+    assert f"by {trace_of(model).method!r}: {trace_of(model).reason}" in shown
+    assert repr(LiftedMLP((2, 2))).endswith("not fitted)")
+    recurrent = LiftedRNN(2, 3, 2, method=GaussNewton(2)).fit(
+        torch.randn(6, 5, 2), torch.ones(6, 5).long().triu()
+    )
+    assert recurrent.trace is not None and recurrent.trace.reason == "asked for"
+
+
+def test_the_command_trains_the_estimator(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", X=X, y=Y)
+    line = "train data.npz --loss squared-error --hidden 20 --seed 0"
+    result = CliRunner().invoke(app, [*line.split(), "--set", "activation=tanh"])
+    assert result.exit_code == 0, result.output
+    found = load("model.safetensors")
+    x, y, *_ = split(torch.from_numpy(X).float(), torch.from_numpy(Y), 0.25, 0)
+    wanted = LiftedRegressor(**SMALL, activation="tanh").fit(x.numpy(), y.numpy())
+    assert isinstance(trace_of(wanted.model_).method, GaussNewton)
+    np.testing.assert_allclose(
+        found.predict(UNSEEN.astype("f"))[:, 0], wanted.predict(UNSEEN.astype("f"))
+    )
+
+
+@pytest.mark.parametrize("kind", [LiftedRegressor, LiftedClassifier])
+def test_large_numbers_end_in_words(kind) -> None:
+    x = X[:60].astype(np.float32)
+    if kind is LiftedClassifier:
+        with pytest.raises(DataError, match="BinaryCrossEntropy is for two labels"):
+            kind(loss="binary-cross-entropy").fit(x, np.arange(60) % 3)
+        found = kind((4,), loss="binary-cross-entropy", random_state=0).fit(x, Y[:60] > 14)
+        assert found.predict_proba(x).shape == (60, 2) and found.score(x, Y[:60] > 14) > 0.7
+        return
+    with pytest.warns(
+        FitWarning, match=r"y reaches 2.*e\+31, whose square overflows torch.float32"
+    ):
+        found = kind((4,), Tanh(), random_state=0).fit(x, (Y[:60] * 1e30).astype(np.float32))
+    assert found.score(x, (Y[:60] * 1e30).astype(np.float32)) > 0.5
+    with pytest.raises(DataError, match="overflow float64"):
+        kind((4,)).fit(X, Y * 1e200)
