@@ -11,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -231,7 +231,10 @@ def run_certify(path: Path, semidefinite: bool, activation: str | None) -> None:
         LiftedError: the model cannot be read, or is of a kind that has no certificate.
     """
     model, notes = opened(path, activation)
-    typer.echo(str(certify(model, semidefinite=semidefinite)))
+    found = certify(model, semidefinite=semidefinite)
+    if len(notes.columns) == found.lowest.shape[1]:
+        found = replace(found, names=tuple(map(str, notes.columns)))
+    typer.echo(str(found))
     if notes.columns:
         numbered = (f"{n} {name}" for n, name in enumerate(notes.columns))
         typer.echo(f"  inputs: {', '.join(numbered)}")

@@ -80,39 +80,37 @@ def _parametric(walk: Walk, call: Call) -> Tensor | None:
 
 # Moves of entries.
 
+# Where what is put somewhere stands; whole numbers elsewhere are places.
+_VALUES = {"index_put": 2, "scatter": 3, "slice_scatter": 1, "select_scatter": 1}
+
 
 @rule(
     "clone", "_unsafe_view", "index_select", "gather", "take", "cat", "stack", "flip", "roll",
     "repeat", "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d",
     "replication_pad3d", "slice_scatter", "select_scatter", "index", "scatter", "copy",
-    "_to_copy", "lift_fresh_copy", "im2col", "pixel_shuffle", "pixel_unshuffle", "contiguous",
+    "_to_copy", "lift_fresh_copy", "pixel_shuffle", "pixel_unshuffle", "contiguous",
     "expand_copy", "view_copy", "index_put",
 )  # fmt: skip
 def _moved(walk: Walk, call: Call) -> Tensor | None:
-    """The call itself, on numbers of units."""
-    if call.get(4, "reduce") is not None or (call.name == "index_put" and call.get(3, "acc")):
+    """The call itself, on numbers of units in place of the entries."""
+    added = call.name == "index_put" and bool(call.get(3, "accumulate", False))
+    if call.kwargs.get("reduce") is not None or added:
         return None
     if call.name in ("_to_copy", "copy"):
         units = walk.numbers(call.args[call.name == "copy"])
         return units.expand(call.args[0].shape) if call.name == "copy" else units
-
-    def number(x: Any) -> Any:
-        if isinstance(x, tuple | list):
-            return type(x)(map(number, x))
-        if isinstance(x, Tensor) and (x.dtype.is_floating_point or x.dtype.is_complex):
-            return walk.numbers(x)
-        return x
-
-    places = "index_put", "scatter"
-    args = [number(x) for x in call.args]
-    if call.name == "scatter" and is_number(call.get(3, "value")):
-        args[3:] = [walk.numbers(call.args[3]).expand(call.args[2].shape)]
-    options = {} if call.name in places else {
-        k: x for k, x in call.kwargs.items() if k != "memory_format"}  # fmt: skip
-    if (
-        call.name in ("reflection_pad1d", "reflection_pad2d", "im2col")
-        or "replication" in call.name
-    ):
+    args = list(call.args)
+    if call.name in ("cat", "stack"):
+        args[0] = [walk.numbers(x) for x in args[0]]
+    else:
+        args[0] = walk.numbers(args[0])
+    if (place := _VALUES.get(call.name)) is not None:
+        args[place] = walk.numbers(args[place])
+    if call.name == "scatter":
+        x, dim, index, value = args[:4]
+        return torch.scatter(x, dim, index, value.expand(index.shape) if not value.ndim else value)
+    options = {k: x for k, x in call.kwargs.items() if k not in ("memory_format", "accumulate")}
+    if "tion_pad" in call.name:
         args[0] = args[0].double()  # they know no whole numbers; doubles hold all of these
     found: Tensor = call.function(*args, **options)
     return found.long()

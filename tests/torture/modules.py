@@ -216,6 +216,8 @@ INDEXED: list[Step] = [
     lambda h: torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]).to(h), h).to(h),
     lambda h: torch.stack([h[:, 0], *h[:, 1:].unbind(1)], 1), lambda h: h.cummax(1).values,
     lambda h: h.scatter(1, h.argmax(1, keepdim=True), 0.0), lambda h: h.tril(-1) + h.triu(),
+    lambda h: torch.cat([h[:, :3], torch.arange(3).expand(len(h), 3)], 1),
+    lambda h: h[:, torch.arange(WIDTH) != 2].repeat(1, 2)[:, :WIDTH],
     lambda h: h[:, h.mean(0).argsort()], lambda h: torch.bucketize(h, torch.zeros(1).to(h)).to(h),
 ]  # fmt: skip
 VALUED: list[Step] = [

@@ -179,3 +179,58 @@ def test_no_certificate_of_a_drawn_module_is_false(first):
     said = [verdict(seed) for seed in range(first, first + 50)]
     assert not [(first + n, reason) for n, (_, reason) in enumerate(said) if reason]
     assert sum(known for known, _ in said) >= 10
+
+
+def at(shape):
+    return lambda h: h.repeat(1, 4).reshape(-1, *shape)
+
+
+MATRIX = torch.linspace(-1, 1, 16, dtype=torch.float64).reshape(4, 4)
+KNOWN = {
+    "cumsum": lambda h: h.cumsum(1), "lerp": lambda h: h.lerp(h.relu(), 0.3),
+    "addcmul": lambda h: torch.addcmul(h, h.flip(1), MATRIX[0], value=0.5),
+    "left": lambda h: (MATRIX @ h.unsqueeze(2)).squeeze(2),
+    "mv": lambda h: h.mv(MATRIX[0])[:, None],
+    "addmm": lambda h: torch.addmm(h, h, MATRIX, beta=2, alpha=0.5), "rsub": lambda h: 1 - h / 3,
+    "baddbmm": lambda h: torch.einsum("nik,ko->nio", h.view(-1, 2, 2), MATRIX[:2, :2]),
+    "conv1d": lambda h: functional.conv1d(
+        h[:, None], MATRIX[:2, None, :3], MATRIX[0, :2], padding=1),
+    "groups": lambda h: functional.conv1d(h.view(-1, 2, 2), MATRIX[:, None, :2], groups=2),
+    "conv3d": lambda h: functional.conv3d(at((2, 2, 2, 2))(h), MATRIX.view(1, 2, 2, 2, 2)),
+    "transposed": lambda h: functional.conv_transpose2d(
+        at((1, 4, 4))(h), MATRIX.view(1, 2, 2, 4)[..., :2], MATRIX[0, :2], stride=2),
+    "avg": lambda h: functional.avg_pool2d(at((1, 4, 4))(h), 2, 1, 1),
+    "adaptive": lambda h: functional.adaptive_avg_pool2d(at((1, 4, 4))(h), 3),
+    "nearest": lambda h: functional.interpolate(h[:, None], scale_factor=2),
+    "bilinear": lambda h: functional.interpolate(at((1, 4, 4))(h), (6, 7), mode="bilinear"),
+    "max_pool2d": lambda h: functional.max_pool2d(at((1, 4, 4))(h), 3, 2, 1),
+    "max_pool1d": lambda h: functional.max_pool1d(h[:, None], 2, 1),
+    "reflect": lambda h: functional.pad(h[:, None], (1, 2), mode="reflect"),
+    "replicate": lambda h: functional.pad(h[:, None], (1, 2), mode="replicate"),
+    "constant": lambda h: functional.pad(h, (1, 2), value=-3.0),
+    "tril": lambda h: at((4, 4))(h).tril(),
+    "shuffle": lambda h: functional.pixel_shuffle(at((4, 2, 2))(h), 2),
+    "whole": lambda h: torch.cat([h, torch.arange(7).expand(len(h), 7)], 1),
+    "mask": lambda h: h[:, torch.arange(4) != 2], "atan": torch.atan, "erf": torch.erf,
+    "scatter": lambda h: h.scatter(1, torch.zeros(len(h), 1, dtype=torch.long), 5.0),
+    "index_put": lambda h: h.index_put((torch.arange(len(h)), torch.ones(len(h)).long()), h[:, 0]),
+    "slice": lambda h: torch.slice_scatter(h, h[:, :2].relu(), 1, 2),
+    "sin": lambda h: h.sin() + h.cos(),
+    "amin": lambda h: h.amin(1, keepdim=True), "minimum": lambda h: torch.minimum(h, 0.5 * h),
+    "logaddexp": lambda h: torch.logaddexp(h, h.flip(1)), "logsumexp": lambda h: h.logsumexp(1),
+    "log_softmax": lambda h: h.log_softmax(1), "gate": lambda h: h.sigmoid() * h.tanh(),
+    "max": lambda h: h.max(1).values[:, None], "prod": lambda h: h.tanh() * h.flip(1).sigmoid(),
+    "frozen": lambda h: functional.batch_norm(h, MATRIX[0], MATRIX[3].abs(), MATRIX[1], MATRIX[2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_calls_on_the_list_are_known(name):
+    claim = certify(Step(KNOWN[name]))  # which tries it
+    assert not claim.unknown and claim.lipschitz < math.inf
+
+
+def test_whole_numbers_beside_inputs_are_what_they_are():
+    claim = certify(Step(KNOWN["whole"]), box=(-1.0, 1.0))
+    torch.testing.assert_close(claim.least[4:], torch.arange(7.0).double())
+    assert not claim.lowest[4:].any() and not claim.highest[4:].any()
