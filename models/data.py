@@ -100,7 +100,7 @@ class Data:
         found, place = torch.cat(rows, 1).unique(dim=0, return_inverse=True)
         if weights is None and len(found) == len(self):
             return self
-        given = place.new_ones(len(self), dtype=torch.float64) if weights is None else weights
+        given = self.like.new_ones(len(self)) if weights is None else weights
         total = given.new_zeros(len(found)).index_add(0, place, given)
         order = torch.arange(len(self), device=place.device)
         first = order.new_zeros(len(found)).scatter_reduce(

@@ -56,6 +56,7 @@ from .standardization import (
 from .starts import (
     given_weights,
 )
+from .threads import few_threads
 from .trace import Problem, Report, Trace, run, stopped_early
 from .warranty import errors_aside, refuse_too_few, set_aside, taken, verdicts
 
@@ -210,7 +211,10 @@ class Lifted(Online):
                         f"{processes.size()} share them."
                     )
             given = X, y, lengths, sample_weight
-            with Keeper(checkpoint, resume) as keeper:
+            with (
+                few_threads(self.network, choice.method, X, self.device),
+                Keeper(checkpoint, resume) as keeper,
+            ):
                 found = (
                     None if choice.otherwise is None else self._tried(choice, given, constraints)
                 )
@@ -223,7 +227,7 @@ class Lifted(Online):
                     if on_step is not None:  # now that the model is known to meet its bound
                         for step in problem.trace.steps:
                             on_step(step)
-            self._finish(choice.method, problem.seen, X, constraints, progress, on_step)
+                self._finish(choice.method, problem.seen, X, constraints, progress, on_step)
         return self
 
     def _train(
