@@ -97,7 +97,9 @@ class Region:
             return generator.uniform(self.low, self.high, (samples, len(self.low)))
         rays = generator.normal(size=(samples, len(self.center))) * self.width
         far = self.inside(self.center + _FARTHEST * rays) - self.center
-        return self.center + generator.uniform(0, 1, (samples, 1)) ** (1 / far.shape[1]) * far
+        share = generator.uniform(size=(samples, 1)) ** (1 / far.shape[1])
+        found: Array = self.center + share * far
+        return found
 
     def inside(self, v: Array) -> Array:
         """Return v where it is inside, else where the ray from the center to it leaves."""

@@ -1,0 +1,214 @@
+"""The largest output of a trained network over a box, proven: ours, or OMLT with HiGHS.
+
+Run it with `OMP_NUM_THREADS=1 OMLT_PYTHON=folder/bin/python python -m benchmarks.into_cvxpy`, some
+tens of minutes of one core; OMLT_PYTHON is a Python that has omlt 1.2.2, pyomo 6.10.1 and highspy
+1.15.1, the HiGHS of both. It goes on where it was interrupted: runs that stand in
+benchmarks/results/into_cvxpy.jsonl are not repeated.
+
+Networks of ReLU fit y = log(exp(<a, x>) + exp(<b, x>)) + .3 |x|^2 on 600 points of [-2, 2]^p, by
+ours without options (`LiftedRegressor`, one seed) and by torch's Adam (1,000 steps at the rate .01
+on all points, targets standardized). Each opponent maximizes the output over [-2, 2]^p until a gap
+of 1e-4 is proven, or for 30 s. OMLT has its big-M formulation, with bounds by intervals. Gradient
+ascent is Adam on 100 starts together, 300 steps at the rate .05, clipped to the box: it proves
+nothing. Seconds are processor time, statement of the problem included, since the machine did other
+work; the time limit counts as the solver counts it, in wall time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+import warnings
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import torch
+from torch import nn
+
+from benchmarks.harness.runs import Outcome, Record, run_all
+from liftednet import LiftedRegressor, optimize, to_cvxpy, to_torch
+
+RESULTS = Path(__file__).parent / "results"
+GAP, LIMIT, BOX = 1e-4, 30.0, 2.0
+SHAPES = (
+    (2, (20,)), (2, (50,)), (5, (20,)), (5, (50,)), (10, (20,)), (20, (50,)), (50, (50,)),
+    (2, (20, 20)), (5, (10, 10)), (5, (20, 20)), (10, (20, 20)), (5, (10, 10, 10)),
+    (5, (10, 10, 10, 10)),
+)  # fmt: skip
+METHODS = ("ours", "OMLT", "100 gradient starts")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One network and one who maximizes it.
+
+    Attributes:
+        inputs: of the network.
+        hidden: units of its layers, such as "20-20".
+        trained: by whom.
+        method: who maximizes.
+    """
+
+    inputs: int
+    hidden: str
+    trained: str
+    method: str
+
+
+def network_of(run: Run) -> nn.Sequential:
+    """Return the trained network, in float64."""
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-BOX, BOX, (600, run.inputs))
+    a, b = generator.normal(size=(2, run.inputs))
+    y = np.logaddexp(x @ a, x @ b) + 0.3 * (x**2).sum(1)
+    hidden = tuple(map(int, run.hidden.split("-")))
+    if run.trained == "ours":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = LiftedRegressor(hidden, random_state=0).fit(x, y)
+        found: nn.Sequential = to_torch(model.model_).double()
+        return found
+    torch.manual_seed(0)
+    sizes, parts = (run.inputs, *hidden, 1), list[nn.Module]()
+    for below, above in pairwise(sizes):
+        parts += [nn.Linear(below, above), nn.ReLU()]
+    network = nn.Sequential(*parts[:-1]).double()
+    rows, wanted = torch.from_numpy(x), torch.from_numpy((y - y.mean()) / y.std())[:, None]
+    steps = torch.optim.Adam(network.parameters(), lr=0.01)
+    for _ in range(1000):
+        steps.zero_grad()
+        (network(rows) - wanted).square().mean().backward()
+        steps.step()
+    return network
+
+
+def by_ours(network: nn.Sequential, inputs: int) -> Outcome:
+    started, x = time.process_time(), cp.Variable(inputs)
+    stated = to_cvxpy(network, x, box=(-BOX, BOX), mixed_integer=True)
+    built, begun = time.process_time() - started, time.perf_counter()
+    best = optimize(stated, cp.Maximize(stated.output[0]), gap=GAP, seconds=LIMIT)
+    spent, wall = time.process_time() - started, time.perf_counter() - begun
+    first = built + best.first[1] * (spent - built) / wall  # told in wall time
+    return {
+        "seconds": spent, "value": best.value, "bound": best.bound, "first": best.first[0],
+        "first_seconds": first, "whole": stated.whole,
+    }  # fmt: skip
+
+
+def by_omlt(network: nn.Sequential) -> Outcome:
+    layers = [x for x in network if isinstance(x, nn.Linear)]
+    arrays = {}
+    for number, layer in enumerate(layers):
+        arrays[f"W{number}"] = layer.weight.detach().numpy().T
+        arrays[f"b{number}"] = layer.bias.detach().numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(f"{folder}/network.npz", **arrays)
+        script = Path(__file__).parent / "into_cvxpy_opponents.py"
+        said = subprocess.run(
+            [os.environ["OMLT_PYTHON"], str(script), f"{folder}/network.npz", str(LIMIT)],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    found: Outcome = json.loads(said.stdout.splitlines()[-1])
+    return found
+
+
+def by_gradients(network: nn.Sequential, inputs: int) -> Outcome:
+    started = time.process_time()
+    generator = torch.Generator().manual_seed(0)
+    x = BOX * (2 * torch.rand(100, inputs, generator=generator, dtype=torch.float64) - 1)
+    x.requires_grad_()
+    steps, best = torch.optim.Adam([x], lr=0.05), -torch.inf
+    for _ in range(300):
+        steps.zero_grad()
+        y = network(x)
+        best = max(best, float(y.max()))
+        (-y.sum()).backward()
+        steps.step()
+        with torch.no_grad():
+            x.clamp_(-BOX, BOX)
+    return {"seconds": time.process_time() - started, "value": best}
+
+
+def measured(run: Run) -> Outcome:
+    network = network_of(run)
+    if run.method == "ours":
+        return by_ours(network, run.inputs)
+    return by_omlt(network) if run.method == "OMLT" else by_gradients(network, run.inputs)
+
+
+def runs() -> list[Run]:
+    return [
+        Run(inputs, "-".join(map(str, hidden)), trained, method)
+        for inputs, hidden in SHAPES
+        for trained in ("ours", "Adam")
+        for method in METHODS
+    ]
+
+
+def gap(outcome: Any) -> float:
+    return abs(outcome["bound"] - outcome["value"]) / abs(outcome["value"])
+
+
+def table(records: list[Record[Run]]) -> str:
+    by = {r.settings: r.outcome for r in records}
+    lines = [
+        "# The largest output of a network over a box, proven", "",
+        f"To a gap of {GAP:g}, or for {LIMIT:g} s. Seconds are processor time of one thread of a "
+        "machine that did other work; OMLT 1.2.2 and ours have the same HiGHS 1.15.1. First "
+        "answers are ours before any proof; what they and 100 gradient starts miss is relative to "
+        "the best that is known. `python -m benchmarks.into_cvxpy`.", "",
+        "| inputs | hidden | trained by | whole numbers | ours: seconds (gap) "
+        "| OMLT: seconds (gap) | ratio | first answer: seconds, misses | 100 gradient starts: seconds, miss |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    ratios, misses, shares = [], [], []
+    for run in by:
+        each = [by.get(Run(run.inputs, run.hidden, run.trained, m)) for m in METHODS]
+        if run.method != "ours" or None in each:
+            continue
+        ours, omlt, ascent = each
+        assert ours is not None and omlt is not None and ascent is not None
+        best = max(x["value"] for x in (ours, omlt, ascent))
+        off, theirs = ((best - x) / abs(best) for x in (ours["first"], ascent["value"]))
+        misses.append(off)
+        shares.append(ours["first_seconds"] / ascent["seconds"])
+        both = max(gap(ours), gap(omlt)) <= 1.01 * GAP
+        ratio = f"{omlt['seconds'] / ours['seconds']:.2f}" if both else ""
+        if both:
+            ratios.append(omlt["seconds"] / ours["seconds"])
+        lines.append(
+            f"| {run.inputs} | {run.hidden} | {run.trained} | {ours['whole']} "
+            f"| {ours['seconds']:.2f} ({gap(ours):.0e}) | {omlt['seconds']:.2f} ({gap(omlt):.0e}) "
+            f"| {ratio} | {ours['first_seconds']:.2f}, {max(off, 0):.2%} "
+            f"| {ascent['seconds']:.2f}, {max(theirs, 0):.2%} |"
+        )
+    mean = exp(fmean(map(log, ratios)))
+    lines += [
+        "", "| what | figure |", "| --- | --- |",
+        f"| networks that both prove | {len(ratios)} of {len(misses)} |",
+        f"| OMLT's seconds over ours, geometric mean | {mean:.2f} |",
+        f"| the least | {min(ratios):.2f} |",
+        f"| first answers within 1 % of the best known | {sum(x <= 0.01 for x in misses)} of "
+        f"{len(misses)} |",
+        f"| their seconds over those of 100 gradient starts, mean | {fmean(shares):.2f} |",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    records = run_all(RESULTS / "into_cvxpy.jsonl", runs(), measured)
+    (RESULTS / "into_cvxpy.md").write_text(table(records))
+
+
+if __name__ == "__main__":
+    main()
