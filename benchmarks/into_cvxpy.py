@@ -167,7 +167,8 @@ def table(records: list[Record[Run]]) -> str:
         "answers are ours before any proof; what they and 100 gradient starts miss is relative to "
         "the best that is known. `python -m benchmarks.into_cvxpy`.", "",
         "| inputs | hidden | trained by | whole numbers | ours: seconds (gap) "
-        "| OMLT: seconds (gap) | ratio | first answer: seconds, misses | 100 gradient starts: seconds, miss |",
+        "| OMLT: seconds (gap) | ratio | first answer: seconds, misses "
+        "| 100 gradient starts: seconds, misses |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     ratios, misses, shares = [], [], []

@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
     from liftednet.models.from_torch import initialize_ as initialize_
     from liftednet.models.from_torch import lift as lift
+    from liftednet.models.programs import invert as invert
     from liftednet.models.programs import optimize as optimize
+    from liftednet.models.programs import robustness_radius as robustness_radius
     from liftednet.models.programs import to_cvxpy as to_cvxpy
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
@@ -85,7 +87,7 @@ _NAMES = {
     "models.error_bars": "posterior",
     "models.estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
     "models.from_torch": "initialize_ lift",
-    "models.programs": "optimize to_cvxpy",
+    "models.programs": "invert optimize robustness_radius to_cvxpy",
     "models.storage": "load save",
     "network": "Network",
     "problems": "ConstrainedFit Design Link OutputFit StateFit StatesOverTime WeightFit Weights",

@@ -29,22 +29,30 @@ if TYPE_CHECKING:
     from .estimators import LiftedRegressor as LiftedRegressor
     from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
     from .programs import CvxpyNetwork as CvxpyNetwork
+    from .programs import Inversion as Inversion
     from .programs import Optimum as Optimum
+    from .programs import Radius as Radius
+    from .programs import invert as invert
     from .programs import optimize as optimize
+    from .programs import robustness_radius as robustness_radius
     from .programs import to_cvxpy as to_cvxpy
 
 _LATER = {
     "Certificate": "certificate",
     "CvxpyNetwork": "programs",
+    "Inversion": "programs",
     "LiftedClassifier": "estimators",
     "LiftedRegressor": "estimators",
     "LiftedSequenceClassifier": "estimators",
     "Optimum": "programs",
     "Posterior": "error_bars",
     "Prediction": "error_bars",
+    "Radius": "programs",
     "certify": "certificate",
     "posterior": "error_bars",
+    "invert": "programs",
     "optimize": "programs",
+    "robustness_radius": "programs",
     "to_cvxpy": "programs",
 }
 
@@ -56,6 +64,7 @@ __all__ = [
     "Ending",
     "FullBatch",
     "GaussNewton",
+    "Inversion",
     "Lifted",
     "LiftedClassifier",
     "LiftedMLP",
@@ -67,12 +76,15 @@ __all__ = [
     "Optimum",
     "Posterior",
     "Prediction",
+    "Radius",
     "Step",
     "Trace",
     "certify",
     "input_convex",
+    "invert",
     "optimize",
     "posterior",
+    "robustness_radius",
     "to_cvxpy",
 ]
 

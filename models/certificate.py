@@ -127,7 +127,13 @@ class Certificate:
 @torch.inference_mode(False)
 @torch.no_grad()
 def certify(
-    model: Any, example: Any = None, *, box: Any = None, semidefinite: bool = False
+    model: Any,
+    example: Any = None,
+    *,
+    box: Any = None,
+    semidefinite: bool = False,
+    exact: bool = False,
+    seconds: float = 60.0,
 ) -> Certificate:
     """Return what a fitted model or a torch network is for certain, at every input.
 
@@ -155,6 +161,9 @@ def certify(
         semidefinite: whether a semidefinite problem, too, bounds the Lipschitz constant, often at
             half of the others; for chains of dense layers with up to 120 inputs and hidden units,
             which take half a minute (see `semidefinite_lipschitz`).
+        exact: whether the ends of outputs over the box are those that are attained, by branch and
+            bound, to a share of 1e-6 of what they span; see `optimize` for what that takes.
+        seconds: after which exact ends are left as far as they are proven.
 
     Raises:
         DataError: it is neither, or the network cannot run.
@@ -185,9 +194,25 @@ def certify(
         found = _certificate(first)
     if semidefinite:
         found = replace(found, lipschitz=min(found.lipschitz, _semidefinite(first)))
+    if exact:
+        found = _exact(model, found, ends, example, seconds)
     found = replace(found, limits=subject.limits, names=subject.names, box=ends)
     refute(network, found, subject.example, subject.data)
     return found
+
+
+def _exact(
+    model: Any, found: Certificate, box: Tensor | None, example: Any, seconds: float
+) -> Certificate:
+    """Return a certificate whose ends of outputs are those that branch and bound proves."""
+    if box is None:
+        raise DeclarationError("exact=True needs a box, such as box=(-1, 1).")
+    from .programs.inversion import exact_range  # which few certificates need
+
+    ends = (box[0].numpy(), box[1].numpy())
+    low, high = exact_range(model, ends, box.shape[1], example, seconds=seconds)
+    least = torch.maximum(found.least, torch.from_numpy(low))
+    return replace(found, least=least, most=torch.minimum(found.most, torch.from_numpy(high)))
 
 
 @dataclass(frozen=True)

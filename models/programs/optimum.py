@@ -28,7 +28,7 @@ from liftednet.solvers.mixed_integer import Program, branch_and_bound
 from liftednet.validation import require_positive
 
 from .cvxpy_network import CvxpyNetwork, Graph
-from .relaxation import relaxation
+from .relaxation import relaxation, tightened
 from .search import Search, linear_in, region_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ _ANSWERED = ("optimal", "optimal_inaccurate")
 _PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _TRIED, _TURNS = 3, 8  # ends of projected steps, and turns of blocks from each
 _ROUNDS = 200
+_TIGHTENED = 4  # times that ranges are tightened by a bound on the objective, ...
+_LESS = 0.8  # ... while this share of whole numbers is left, at most
+_LINEAR = 0.2  # of the time that is left, which linear programs may take
 _SMALL = 1e-9  # an error that counts as none
 _NEAR = 0.1  # of a piece's width: a new end is not as near to another
 _SPLIT = 0.2  # of the largest error among units: those above it have another piece
@@ -264,6 +267,7 @@ class _Search:
     best: list[tuple[Any, Any]] = field(default_factory=list)
     nodes: int = 0
     rounds: int = 0
+    narrowed: bool = False  # whether the programs hold better answers alone
 
     def optimum(self, x0: Any, progress: bool) -> Optimum:
         self.sign = _sign(self.objective)
@@ -320,12 +324,24 @@ class _Search:
         if any(x.attributes["boolean"] or x.attributes["integer"] for x in self.variables):
             return None
         region = region_of(self.graphs, self.variables, self.constraints)
-        return None if region is None else Search(self.graphs, self.variables, self.least, region)
+        if region is None:
+            return None
+        found = Search(self.graphs, self.variables, self.least, region)
+        try:
+            found.values(region.center[None])
+        except NotImplementedError:  # of CVXPY, which has no gradient of some atoms
+            return None
+        return found
 
     def first(self, x0: Any) -> None:
         """Find a first answer: by projected steps, and by blocks from the best of them."""
         self.problem = _program_of(self.stated())
         if self.search is None:
+            if x0 is not None and len(self.variables) == 1:
+                self.variables[0].save_value(np.asarray(x0, dtype=float))
+                for graph in self.graphs:
+                    graph.pass_forward()
+                self.descended()
             return
         given = []
         if x0 is not None and len(self.variables) == 1:
@@ -392,8 +408,54 @@ class _Search:
         linear = [x for x in self.constraints if _is_linear(x)]
         return cp.Problem(cp.Minimize(self.t), [*linear, *rows, *below, *self.cuts])
 
+    @property
+    def cutoff(self) -> float:
+        """What a better answer is to have at most, the gap being enough: infinite without one."""
+        if not self.best:
+            return math.inf
+        return self.value - 0.9 * max(self.gap * abs(self.value), self.tiny)
+
+    def tighten(self) -> bool:
+        """Move the ends of x and units to where better answers can be; return whether some are.
+
+        Of one sample whose x is a variable, and an objective that is affine in it and the outputs.
+        """
+        if len(self.graphs) > 1 or self.search is None or not math.isfinite(self.cutoff):
+            return True
+        graph, cost = self.graphs[0], self.search.cost
+        if cost is None or self.variables != [graph.x]:
+            return True
+        inputs, region = graph.x.size, self.search.region
+        for _ in range(_TIGHTENED):
+            found = graph.relaxation
+            matrix, offset = found.output
+            along = cost.matrix[:, inputs:] @ matrix
+            along[:, :inputs] += cost.matrix[:, :inputs]
+            limit = self.cutoff - cost.offset[0] - cost.matrix[0, inputs:] @ offset
+            known = np.zeros((len(region.rows), along.shape[1]))
+            known[:, :inputs] = region.rows
+            rows = replace(
+                found.program,
+                rows=sparse.vstack([found.program.rows, sparse.csr_array(along), known]).tocsr(),
+                low=np.concatenate([found.program.low, [-np.inf], region.low]),
+                high=np.concatenate([found.program.high, [limit], region.high]),
+            )
+            box, ranges = tightened(found, rows, inputs, _LINEAR * self.left)
+            ends = [box, *ranges]
+            if any((low > high).any() for low, high in ends):
+                return False
+            narrow = relaxation(found.composition, box, splits=self.splits[0], known=ranges)
+            if narrow.whole > _LESS * found.whole and found.exact:
+                break  # as well without
+            graph.relaxation, self.narrowed = narrow, True
+            graph.__post_init__()
+        return True
+
     def prove(self, told: Told) -> None:
         """Raise the bound until the gap or the time is reached."""
+        if not self.tighten():
+            self.bound = max(self.bound, self.cutoff)
+            return
         exact = self.straight and not self.curved
         exact &= all(graph.relaxation.exact for graph in self.graphs)
         if self.best:
@@ -404,6 +466,8 @@ class _Search:
             if self.left <= 0:
                 return
             self.problem = _program_of(self.stated())
+            cutoff = self.cutoff if self.narrowed else math.inf
+            self.problem.program.upper[self.problem.places[self.t.id]] = cutoff
             found = branch_and_bound(
                 self.problem.program, self.problem.cost, gap=0.9 * share * self.gap,
                 absolute=share * self.tiny, seconds=self.left, start=self.start(),
@@ -414,7 +478,9 @@ class _Search:
             )  # fmt: skip
             self.rounds, self.nodes = self.rounds + 1, self.nodes + found.nodes
             if found.ending == "infeasible" and self.best:
-                return  # which a program that is off by rounding alone can be
+                if self.narrowed:
+                    self.bound = max(self.bound, cutoff)
+                return  # else by rounding alone
             if found.ending == "infeasible":
                 raise SolverError(
                     "no input meets the constraints within the box, which is proven: widen the box "
@@ -422,7 +488,7 @@ class _Search:
                 )
             if found.ending == "unbounded":
                 raise SolverError("the objective has no best value: bound its other variables.")
-            self.bound = max(self.bound, min(found.bound, self.value))
+            self.bound = max(self.bound, min(found.bound, cutoff, self.value))
             if found.z is None:
                 return
             self.problem.restore(found.z)
@@ -430,7 +496,14 @@ class _Search:
             more = self.cut()
             self.answer()
             told(self.value, self.bound, self.nodes)
-            if exact or self.is_proven() or not (self.refine(zs) or more):
+            if self.is_proven():
+                return
+            if exact and found.ending == "time":
+                return
+            if not exact and not (self.refine(zs) or more):
+                return
+            if self.narrowed and not self.tighten():
+                self.bound = max(self.bound, self.cutoff)
                 return
 
     def start(self) -> tuple[Array, Array] | None:

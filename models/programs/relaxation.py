@@ -33,6 +33,7 @@ from liftednet.solvers.mixed_integer import Program, least
 from .composition import Block, Composition, Places
 
 _OFF = 1e-9  # to which a reading of x may lie outside of its box
+_FEW = 6  # entries of a row that is written several times
 _EPS = float(np.finfo(float).eps)
 Row = dict[int, float]
 Splits = Mapping[tuple[int, int], Sequence[float]]  # by block and unit
@@ -64,12 +65,13 @@ class _Between(_Unit):
 
 @dataclass(frozen=True, eq=False)
 class _Pieces(_Unit):
-    """Columns d_2 .. d_K, r_k of the pieces that bend, s_1 .. s_{K-1}."""
+    """Columns u, where it has one of its `own`, d_2 .. d_K, r_k where it bends, s_1 .. s_{K-1}."""
 
     ends: Array = field(default_factory=lambda: np.zeros(2))
     chords: Array = field(default_factory=lambda: np.zeros(1))
     bent: Sequence[int] = ()
     base: float = 0.0
+    own: bool = False
 
     def columns(self, u: Any, v: float) -> list[float]:
         at, width = float(u), np.diff(self.ends)
@@ -77,7 +79,12 @@ class _Pieces(_Unit):
         piece = min(int((at >= self.ends[1:-1]).sum()), len(width) - 1)
         rest = abs(self.base + float(self.chords @ filled) - v)
         rests = [rest if k == piece else 0.0 for k in self.bent]
-        return [*filled[1:], *rests, *(at >= self.ends[1:-1]).astype(float)]
+        return [
+            *([at] if self.own else []),
+            *filled[1:],
+            *rests,
+            *(at >= self.ends[1:-1]).astype(float),
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,8 +263,15 @@ class _Builder:
         """Return the ends of u: by intervals, from before, and by linear programs."""
         low, high = _intervals(matrix, offset, np.array(self.lower), np.array(self.upper))
         if number < len(self.known):
+            cut = (self.known[number][0] > low) | (self.known[number][1] < high)
             low = np.maximum(low, self.known[number][0])
             high = np.minimum(high, self.known[number][1])
+            for unit in np.flatnonzero(cut).tolist():  # which nothing else has to hold
+                a, b = matrix.indptr[unit : unit + 2]
+                row = dict(
+                    zip(matrix.indices[a:b].tolist(), matrix.data[a:b].tolist(), strict=True)
+                )
+                self.row(row, low[unit] - offset[unit], high[unit] - offset[unit])
         if number and self.left > 0 and self.rows:
             self.tighten(block, matrix, offset, low, high)
         return low, np.maximum(low, high)
@@ -323,11 +337,16 @@ class _Builder:
         self, u: tuple[Row, float], curve: Curve, ends: Sequence[float]
     ) -> tuple[tuple[Row, float], _Unit]:
         at, width = np.array(ends), np.diff(ends)
+        first, own = len(self.lower), len(u[0]) > _FEW
+        if own:
+            self.column(ends[0], ends[-1])
+            self.row({**u[0], first: -1.0}, -u[1], -u[1])
+            u = {first: 1.0}, 0.0
         values = curve.forward(at)
         chords = np.diff(values) / width
         signs = [curve.sign(a, b) for a, b in pairwise(ends)]
         bent = [k for k, sign in enumerate(signs) if sign]
-        count, first = len(width), len(self.lower)
+        count = len(width)
         later = [self.column(0.0, float(x)) for x in width[1:]]
         rests = {k: self.column(0.0, math.inf) for k in bent}
         switch = [self.column(0.0, 1.0, True) for _ in range(count - 1)]
@@ -362,7 +381,7 @@ class _Builder:
                 largest = max(largest, most, most + factor * width[k])
             self.upper[rests[k]] = largest
             v[rests[k]] = -float(signs[k])
-        unit = _Pieces(first, at, chords, bent, float(values[0]))
+        unit = _Pieces(first, at, chords, bent, float(values[0]), own)
         return ({k: float(x) for k, x in v.items() if x}, float(constant)), unit
 
     def largest(
@@ -385,6 +404,53 @@ class _Builder:
             self.row({**below, column: slack}, -math.inf, constant + slack)
         self.row(dict.fromkeys(switch, 1.0), 1.0, 1.0)
         return ({first: 1.0}, 0.0), _Largest(first, chosen)
+
+
+def tightened(
+    found: Relaxation, rows: Program, columns: int, seconds: float
+) -> tuple[tuple[Array, Array], list[tuple[Array, Array]]]:
+    """Return a box and ranges of units within which all solutions of more rows lie.
+
+    Args:
+        found: over a larger box.
+        rows: its program with rows that hold for what is sought alone, such as a bound on the
+            objective.
+        columns: of x.
+        seconds: that linear programs may take.
+    """
+    started, program = time.perf_counter(), found.program
+    box = program.lower[:columns].copy(), program.upper[:columns].copy()
+    width = len(program.lower)
+    sources = [(sparse.eye_array(columns, width, format="csr"), np.zeros(columns)), *found.states]
+    places: list[tuple[Array, Array, Places]] = [(*box, np.arange(columns))]
+    costs, offsets = [np.eye(columns, width)], [np.zeros(columns)]
+    ranges = []
+    for block, (low, high) in zip(found.composition.blocks, found.ranges, strict=True):
+        ranges.append((low.copy(), high.copy()))
+        matrix: Any = sparse.csr_array((len(low), width))
+        offset = block.argument.offset.copy()
+        for source, part in block.argument.parts.items():
+            below, constant = sources[source]
+            matrix, offset = matrix + sparse.csr_array(part.T) @ below, offset + constant @ part
+        which = np.arange(len(low))
+        if not block.windows:
+            ends = zip(block.curves, low, high, strict=True)
+            which = which[[not curve.is_linear(a, b) for curve, a, b in ends]]
+        places.append((*ranges[-1], which))
+        costs.append(matrix[which].toarray())
+        offsets.append(offset[which])
+    every, shift = np.concatenate(costs), np.concatenate(offsets)
+    both = np.concatenate([every, -every])[np.arange(2 * len(every)).reshape(2, -1).T.ravel()]
+    bounds = least(rows, both, seconds).reshape(-1, 2)
+    low_ends, high_ends = _down(bounds[:, 0] + shift), -_down(bounds[:, 1] - shift)
+    first = 0
+    for low, high, which in places:
+        last = first + len(which)
+        low[which] = np.maximum(low[which], low_ends[first:last])
+        high[which] = np.minimum(high[which], high_ends[first:last])
+        first = last
+    found.seconds += time.perf_counter() - started
+    return box, ranges
 
 
 def _constants(affine: Sequence[tuple[Row, float]]) -> Array:

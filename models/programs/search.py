@@ -7,7 +7,7 @@ what leaves the region is drawn back towards the center, and comes to lie on its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +23,16 @@ from .cvxpy_network import Graph
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
-_DRAWN, _DRAWN_ONE_BY_ONE = 1024, 128  # where the objective is affine, and where it is not
-_KEPT = 16
-_STEPS = 40
+_DRAWN, _DRAWN_ONE_BY_ONE = 512, 64  # where the objective is affine, and where it is not
+_KEPT, _KEPT_ONE_BY_ONE = 48, 8
+_STEPS = 50
 _FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
+_SHORT = 0.03  # the same of the first one from a point that is good
+_TINY = 1e-300
 _FARTHEST = 10.0  # along a ray that does not end
+
+
+Both = Callable[[Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +105,25 @@ class Region:
         share = generator.uniform(size=(samples, 1)) ** (1 / far.shape[1])
         found: Array = self.center + share * far
         return found
+
+    def descended(self, v: Array, both: Both, first: float = _FIRST) -> Array:
+        """Return the best points on the way of projected steps, (points, entries), best first.
+
+        Args:
+            v: where they begin.
+            both: returns values, (points,), and gradients, (points, entries).
+            first: length of the first step, in widths of the region.
+        """
+        value, gradient = both(v)
+        kept, least, width = v.copy(), value.copy(), self.width
+        for length in np.geomspace(first, _LAST, _STEPS):
+            step = gradient * width**2
+            size = np.abs(step / np.maximum(width, _TINY)).max(1, keepdims=True)
+            v = self.inside(v - length * step / np.maximum(size, _TINY))
+            value, gradient = both(v)
+            better = value < least
+            kept[better], least[better] = v[better], value[better]
+        return kept[np.argsort(least)]
 
     def inside(self, v: Array) -> Array:
         """Return v where it is inside, else where the ray from the center to it leaves."""
@@ -188,6 +212,11 @@ class Search:
         self._seen = [*self.variables, *outputs]
         self._affine = affine_in(self.objective, self._seen) if self.objective.is_affine() else None
 
+    @property
+    def cost(self) -> Affine | None:
+        """The objective in the variables and the outputs, where it is affine."""
+        return self._affine
+
     def answers(self, v: Array) -> list[Array]:
         """Return the outputs of all graphs, (points, outputs) each, at v (points, entries)."""
         return [
@@ -232,25 +261,19 @@ class Search:
         many = _DRAWN if self._affine is not None else _DRAWN_ONE_BY_ONE
         drawn = self.region.drawn(many, generator)
         v = np.concatenate([*(x[None] for x in given), self.region.center[None], drawn])
-        value, slopes = self.values(v)
-        order = np.argsort(value)[:_KEPT]
-        return self.descended(v[order], value[order], slopes[order])
+        kept = _KEPT if self._affine is not None else _KEPT_ONE_BY_ONE
+        return self.stepped(v[np.argsort(self.values(v)[0])[:kept]])
 
-    def descended(self, v: Array, value: Array, slopes: Array, first: float = _FIRST) -> Array:
+    def stepped(self, v: Array, first: float = _FIRST) -> Array:
         """Return the best points on the way of projected steps, the best first."""
-        kept, least = v.copy(), value.copy()
-        width = self.region.width
-        for length in np.geomspace(first, _LAST, _STEPS):
-            step = self.gradients(v, slopes) * width**2
-            size = np.abs(step / np.maximum(width, 1e-300)).max(1, keepdims=True)
-            v = self.region.inside(v - length * step / np.maximum(size, 1e-300))
+
+        def both(v: Array) -> tuple[Array, Array]:
             value, slopes = self.values(v)
-            better = value < least
-            kept[better], least[better] = v[better], value[better]
-        return kept[np.argsort(least)]
+            return value, self.gradients(v, slopes)
+
+        return self.region.descended(v, both, first)
 
     def refined(self, v: Array) -> Array:
         """Return the best point on the way of short steps from one, (entries,)."""
-        value, slopes = self.values(v[None])
-        found: Array = self.descended(v[None], value, slopes, 0.03)[0]
+        found: Array = self.stepped(v[None], _SHORT)[0]
         return found

@@ -1,0 +1,127 @@
+"""Inversion, exact ranges and robustness radii: against pieces, grids and closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from liftednet import (
+    DataError,
+    DeclarationError,
+    LiftedClassifier,
+    SolverError,
+    certify,
+    invert,
+    robustness_radius,
+    to_cvxpy,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def drawn(*parts: nn.Module, seed: int = 0) -> Any:
+    torch.manual_seed(seed)
+    network = nn.Sequential(*parts).double()
+    with torch.no_grad():
+        for one in network.parameters():
+            one.normal_(std=1.0 if one.ndim > 1 else 0.5)
+    return network
+
+
+def values(network, x) -> Any:
+    with torch.no_grad():
+        return network(torch.from_numpy(np.atleast_2d(x))).numpy()
+
+
+def test_an_input_is_found_and_all_others_on_its_piece() -> None:
+    network = drawn(nn.Linear(4, 8), nn.LeakyReLU(0.1), nn.Linear(8, 2))
+    x: Any = cp.Variable(4)
+    stated = to_cvxpy(network, x, box=(-1, 1))
+    wanted = values(network, [0.3, -0.2, 0.1, 0.4])[0]
+    found = invert(stated, wanted, prior=np.zeros(4), constraints=[x[0] >= 0.1])
+    np.testing.assert_allclose(values(network, found.x)[0], wanted, atol=1e-6)
+    assert found.x[0] >= 0.1 - 1e-7
+    assert np.linalg.norm(found.x) <= np.linalg.norm([0.3, -0.2, 0.1, 0.4]) + 1e-9
+    assert found.optimum.proven and found.optimum.bound <= found.optimum.value
+    assert (found.rows @ found.x <= found.high + 1e-7).all()
+    others = found.x + 0.02 * RNG.normal(size=(400, 4))
+    inside = (others @ found.rows.T <= found.high).all(1)
+    assert inside.any()
+    affine = others[inside] @ found.slopes.T + found.offset
+    np.testing.assert_allclose(affine, values(network, others[inside]), atol=1e-9)
+
+
+def test_an_output_that_no_input_gives_is_told() -> None:
+    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    stated = to_cvxpy(network, cp.Variable(2), box=(-1, 1))
+    with pytest.raises(SolverError, match="no input meets"):
+        invert(stated, [1e3])
+    with pytest.raises(DataError, match="shape"):
+        invert(stated, [1.0, 2.0])
+    smooth = to_cvxpy(drawn(nn.Linear(2, 4), nn.Tanh()), cp.Variable(2), box=(-1, 1))
+    with pytest.raises(DeclarationError, match="linear in pieces"):
+        invert(smooth, np.zeros(4))
+
+
+def test_exact_ranges_are_attained_and_inside_those_of_intervals() -> None:
+    network = drawn(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    about, exact = (certify(network, box=(-1, 1), exact=exact) for exact in (False, True))
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 301)] * 2), -1).reshape(-1, 2)
+    found = values(network, grid)
+    least, most = exact.least.numpy(), exact.most.numpy()
+    span = (most - least).max()
+    assert (least <= found.min(0)).all() and (found.max(0) <= most).all()
+    assert np.abs(least - found.min(0)).max() < 0.02 * span
+    assert np.abs(most - found.max(0)).max() < 0.02 * span
+    assert bool((exact.least >= about.least).all()) and bool((exact.most < about.most).any())
+    with pytest.raises(DeclarationError, match="box"):
+        certify(network, exact=True)
+
+
+@pytest.mark.parametrize("norm", [2, float("inf")])
+def test_the_radius_of_a_linear_classifier_is_the_distance_of_its_border(norm) -> None:
+    network = drawn(nn.Linear(3, 3))
+    x = np.array([0.3, -0.1, 0.2])
+    found = robustness_radius(network, x, norm=norm, gap=1e-3)
+    weight, bias = (p.detach().numpy() for p in network[0].parameters())
+    scores = weight @ x + bias
+    label = int(scores.argmax())
+    dual = 2 if norm == 2 else 1
+    margins = [
+        (scores[label] - scores[j]) / np.linalg.norm(weight[label] - weight[j], dual)
+        for j in range(3) if j != label
+    ]  # fmt: skip
+    assert found.label == label
+    assert found.least <= min(margins) * (1 + 1e-6)
+    assert min(margins) * (1 - 1e-6) <= found.most <= min(margins) * 1.002
+
+
+def test_no_input_within_the_radius_has_another_answer() -> None:
+    X = RNG.normal(size=(300, 3))
+    model = LiftedClassifier((8,), max_iter=10, random_state=0).fit(X, (X[:, 0] > X[:, 1] ** 2))
+    found = robustness_radius(model, X[0])
+    assert 0 < found.least <= found.most and found.most - found.least <= 2e-3 * found.most
+    assert found.x is not None and np.abs(found.x - X[0]).max() == pytest.approx(found.most)
+    around = X[0] + found.least * RNG.uniform(-1, 1, (5000, 3))
+    assert (model.predict(around) == model.predict(X[:1])).all()
+    farther = X[0] + (found.x - X[0]) * 1.001
+    assert model.predict(farther[None]) != model.predict(X[:1])
+
+
+def test_what_has_no_radius_is_refused() -> None:
+    with pytest.raises(DataError, match="norm"):
+        robustness_radius(nn.Linear(2, 2), np.zeros(2), norm=1)
+    with pytest.raises(DataError, match="box"):
+        robustness_radius(nn.Linear(2, 2), np.full(2, 5.0), box=(0, 1))
+    same = nn.Linear(2, 2)
+    nn.init.zeros_(same.weight)
+    nn.init.constant_(same.bias, 1.0)
+    with torch.no_grad():
+        same.bias[0] = 2.0
+    with pytest.raises(SolverError, match="another answer"):
+        robustness_radius(same, np.zeros(2), box=(-1, 1))
