@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import is_parametrized
 from torch.utils.data import DataLoader
 
 from liftednet import processes
@@ -23,7 +24,7 @@ from ..methods import Minibatch
 from ..output import output_obstacle
 from ..starts import AUTO
 from .model import RATE, lift
-from .tracing import trace
+from .tracing import Call, trace
 
 _RATE, _DAMPING = 0.8, 3.0  # of the seven networks of benchmarks/torch_tasks.py, on held-out data
 
@@ -129,25 +130,31 @@ def _written(module: nn.Module, model: Any) -> nn.Module:
         )
     refuse_standardized(model)
     given = model.weights
-    names = {id(x): name.rpartition(".")[0] for name, x in module.named_parameters()}
     if any(map(is_lazy, module.parameters())):
         raise DataError("a Linear layer has no shape yet: call the network once first.")
     first, generator = given[0].matrix, torch.Generator().manual_seed(0)
     x = torch.randn(9, len(first), generator=generator, dtype=torch.float64).to(first)
     like = next(module.parameters(), first)
     calls, _ = trace(module, (x.to(like),))
-    found = [(x.get(1, "weight"), x.get(2, "bias")) for x in calls if x.name == "linear"]
-    _require_fits(found, given, names)
-    for number, (weight, _) in enumerate(found, start=1):
-        if not weight.requires_grad or any(weight is one for one, _ in found[: number - 1]):
-            raise DataError(
-                f"layer {number}, {names[id(weight)]!r}, is frozen or runs twice: its weights "
-                "would not be those of the model."
-            )
-    for parts, layer in zip(found, given, strict=True):
-        for target, value in zip(parts, (layer.matrix.T, layer.bias), strict=True):
-            if target is not None and value is not None:
-                target.copy_(value)
+    found = [call for call in calls if call.name == "linear"]
+    _require_fits(found, given)
+    kept = {name: value.clone() for name, value in module.state_dict().items()}
+    try:
+        for number, (call, layer) in enumerate(zip(found, given, strict=True), start=1):
+            for name, value in (("weight", layer.matrix.T), ("bias", layer.bias)):
+                if value is not None and not _put(call, name, value.to(like)):
+                    raise DataError(
+                        f"the {name} of layer {number}, {call.place!r}, is frozen, or made of "
+                        "others that cannot be found from it: it would not be that of the model."
+                    )
+            if any(_same(call, other) for other in found[: number - 1]):
+                raise DataError(
+                    f"layer {number}, {call.place!r}, runs twice: its weights would not be those "
+                    "of the model."
+                )
+    except BaseException:
+        module.load_state_dict(kept)
+        raise
     logits, (_, output) = to_torch(model, logits=True)(x), trace(module, (x.to(like),))
     wanted = logits.to(like), model.activations[-1].forward(logits).to(like)
     if not any(_is_near(output, one) for one in wanted):
@@ -165,22 +172,55 @@ def _is_near(found: Any, wanted: Tensor) -> bool:
     return bool((found - wanted).abs().max() <= 1e-4 * (1 + wanted.abs().max()))
 
 
-Parts = tuple[Any, Any]  # weight and bias of torch
+def _same(call: Call, other: Call) -> bool:
+    """Say whether two calls have one weight, or one module that makes it."""
+    one, another = call.get(1, "weight"), other.get(1, "weight")
+    made = not isinstance(one, nn.Parameter) and not isinstance(another, nn.Parameter)
+    return one is another or (made and call.modules[-1][1] is other.modules[-1][1])
 
 
-def _require_fits(found: Sequence[Parts], given: Sequence[Weights], names: dict[int, str]) -> None:
+def _put(call: Call, name: str, value: Tensor) -> bool:
+    """Write a weight or a bias of a call of linear, and say whether that could be done.
+
+    Where a module makes it of other parameters, these are found: by the right inverse of a
+    parametrization, under the mask of a pruned one, as norms and directions of a weight norm.
+    """
+    target: Any = call.get(1 if name == "weight" else 2, name)
+    if isinstance(target, nn.Parameter):
+        target.copy_(value)
+        return target.requires_grad
+    module: Any = call.modules[-1][1]
+    if is_parametrized(module, name):
+        try:
+            setattr(module, name, value)
+        except (NotImplementedError, RuntimeError, ValueError):  # orthogonal ones, and without one
+            return False
+        return True
+    parts = {end: getattr(module, f"{name}_{end}", None) for end in ("orig", "g", "v")}
+    if (whole := parts["orig"]) is not None:
+        whole.copy_(value)
+        return True
+    if (size := parts["g"]) is None or (direction := parts["v"]) is None:
+        return False
+    size.copy_(value.norm(dim=[n for n, x in enumerate(size.shape) if x == 1], keepdim=True))
+    direction.copy_(value)
+    return True
+
+
+def _require_fits(found: Sequence[Call], given: Sequence[Weights]) -> None:
     """Refuse the first layer that does not fit, with both shapes."""
-    for number, (parts, layer) in enumerate(zip_longest(found, given), start=1):
-        if parts is None or layer is None:
+    for number, (call, layer) in enumerate(zip_longest(found, given), start=1):
+        if call is None or layer is None:
             raise DataError(
                 f"the network has {len(found)} torch.nn.Linear layers and the model {len(given)}: "
                 f"layer {number} has no counterpart."
             )
+        parts = call.get(1, "weight"), call.get(2, "bias")
         wanted = {"weight": layer.matrix.T, "bias": layer.bias}
         for (part, value), target in zip(wanted.items(), parts, strict=True):
             shape, needed = (None if x is None else tuple(x.shape) for x in (target, value))
             if shape != needed:
                 raise DataError(
-                    f"the {part} of layer {number}, {names[id(parts[0])]!r}, must have shape "
+                    f"the {part} of layer {number}, {call.place!r}, must have shape "
                     f"{needed} to take the model's, got {shape}."
                 )

@@ -92,7 +92,8 @@ def test_threads_follow_the_largest_product(network, method, given, wanted) -> N
 def test_what_torch_computes_itself_keeps_its_threads() -> None:
     class Fourier(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.fft.rfft(x).abs()
+            found: torch.Tensor = torch.fft.rfft(x).abs()
+            return found
 
     network = nn.Sequential(Fourier(), nn.Linear(3, 3))
     lifted = lift(network, X[:2], loss=CrossEntropy(), show=False)

@@ -619,8 +619,8 @@ def test_weights_are_written_in_the_order_in_which_layers_run(chain) -> None:
 @pytest.mark.parametrize(
     ("network", "message"),
     [
-        (Backwards(nn.ReLU(), tied=True), "layer 2, 'second', is frozen or runs twice"),
-        (Backwards(nn.ReLU(), frozen=True), "layer 2, 'second', is frozen or runs twice"),
+        (Backwards(nn.ReLU(), tied=True), "layer 2, 'second', runs twice"),
+        (Backwards(nn.ReLU(), frozen=True), "weight of layer 2, 'second', is frozen"),
     ],
     ids=["tie", "frozen"],
 )
