@@ -1,4 +1,4 @@
-"""Weights that a module makes of other parameters: norms of weights, spectral norms, pruned ones."""
+"""Weights that a module makes of others: by their norms, by spectral norms, by pruning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import utils
-from torch.nn.utils import parametrizations, prune
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from liftednet import DataError, FitWarning, initialize_, lift, to_torch
 from liftednet.activations import Tanh
@@ -83,9 +83,13 @@ def test_a_model_is_written_into_what_they_are_made_of(name: str) -> None:
 
 def test_what_cannot_be_found_is_refused_and_nothing_is_written() -> None:
     model = LiftedMLP((5, 8, 3), Tanh(), method=Minibatch(1)).fit(X, Y)
-    network = nn.Sequential(
-        nn.Linear(5, 8), nn.Tanh(), parametrizations.orthogonal(nn.Linear(8, 3))
-    )
+
+    class Doubled(nn.Module):  # of which torch knows no right inverse
+        def forward(self, weight: torch.Tensor) -> torch.Tensor:
+            return 2 * weight
+
+    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    parametrize.register_parametrization(network[2], "weight", Doubled())
     before = {name: value.clone() for name, value in network.state_dict().items()}
     with pytest.raises(DataError, match="weight of layer 2, '2', is frozen, or made of others"):
         initialize_(network, model)
