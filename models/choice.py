@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +78,7 @@ class Choice:
     otherwise: Choice | None = None
 
     def __str__(self) -> str:
-        return f"{self.method!r}: {self.reason}"
+        return f"{plain(self.method)!r}: {self.reason}"
 
 
 def shape_of(settings: Settings, X: Any) -> DataShape | None:
@@ -240,3 +240,12 @@ def affordable_steps(structure: Structure, samples: int) -> int:
     if has_ends(structure):
         return GaussNewton().steps if work <= _MOST_BETWEEN_ENDS else 0
     return int(_MOST_WORK // max(1, work))
+
+
+def plain(value: Any) -> Any:
+    """Return a setting with Python's numbers in place of numpy's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Method):
+        return replace(value, **{x.name: plain(getattr(value, x.name)) for x in fields(value)})
+    return value

@@ -61,7 +61,6 @@ from .trace import Problem, Report, Trace, run, stopped_early
 from .warranty import errors_aside, refuse_too_few, set_aside, taken, verdicts
 
 _ROUNDING = 1e-9  # that a product of norms may be too small by
-_FEW = 100  # samples, all of which go into every step
 
 
 @dataclass(frozen=True)
@@ -289,7 +288,8 @@ class Lifted(Online):
         judge_targets(structure, raw)
         if constraints:
             refuse_unmet(self.network, constraints, raw)
-        few = len(raw) <= _FEW and processes.size() == 1 and TIME not in raw.values
+        most = method.batch_size if isinstance(method, Minibatch) else Minibatch().batch_size
+        few = len(raw) <= most and processes.size() == 1 and TIME not in raw.values
         some = raw.merged() if few and not isinstance(method, FullBatch) else raw
         completion = completion_of(self.network, some)
         standardization = self._standardization(

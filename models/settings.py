@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from liftednet.activation import Activation
@@ -31,7 +30,7 @@ from liftednet.validation import (
 )
 
 from .block import Structure
-from .choice import choose
+from .choice import choose, plain
 from .methods import GaussNewton, Method
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
@@ -298,7 +297,7 @@ class Settings:
             told["start"] = "given"
         told = {name: value for name, value in told.items() if value is not None}
         shown = {**self._declared(), **told}
-        text = ", ".join(f"{name}={_plain(value)!r}" for name, value in shown.items())
+        text = ", ".join(f"{name}={plain(value)!r}" for name, value in shown.items())
         return f"{type(self).__name__}({text})"
 
     def _declared(self) -> dict[str, Any]:
@@ -392,15 +391,6 @@ def _chain_sizes(name: str, network: Network) -> list[int]:
 def _is_dense_on(argument: Any, below: Expression) -> bool:
     dense = isinstance(argument, Applied) and type(argument.layer) is Dense
     return dense and argument.arguments[0] is below
-
-
-def _plain(value: Any) -> Any:
-    """Return a setting with Python's numbers in place of numpy's."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Method):
-        return replace(value, **{x.name: _plain(getattr(value, x.name)) for x in fields(value)})
-    return value
 
 
 def _refuse_unknown(name: str, solver: object) -> None:
