@@ -16,7 +16,6 @@ from liftednet import (
     LiftedError,
     LiftedRegressor,
     activations,
-    certify,
     initialize_,
     losses,
     save,
@@ -158,7 +157,7 @@ def test_an_everyday_mistake_is_told_what_to_write(case):
 def test_the_network_inside_an_estimator_is_named():
     estimator = LiftedRegressor((3,), max_iter=1, random_state=0).fit(X, REAL)
     linear = torch.nn.Linear(4, 1)
-    doors = (to_torch, certify, lambda x: save(x, "never"), lambda x: initialize_(linear, x))
+    doors = (to_torch, lambda x: save(x, "never"), lambda x: initialize_(linear, x))
     for door in doors:
         with pytest.raises(DataError, match=r"LiftedRegressor: give .* \.model_"):
             door(estimator)
