@@ -367,8 +367,8 @@ class Sum(Penalty):
             return (target + weight * center) / (1 + weight)
 
         maps = [partial(_scaled_prox, member, t) for member in self.members]
-        begin = target.expand(len(maps), *target.shape)
         rho = max(1.0, float(target.abs().max()) / self.reach)
+        begin = (target / rho).expand(len(maps), *target.shape)  # no farther than W may reach
         return Splitting(maps, model, target, begin, rho).meeting(goal)
 
     def violation(self, weight: Tensor) -> float:

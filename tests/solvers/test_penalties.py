@@ -29,6 +29,7 @@ from liftednet.penalties import (
     SpectralNorm,
     SquaredFrobenius,
 )
+from liftednet.problems import BlockFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from tests.solvers.registry import weight_fit
@@ -150,3 +151,15 @@ def test_a_sum_under_a_bound_of_any_size_is_solved_and_nothing_else_certified(me
     for share in (0.99, 0.0):
         less = replace(solution.value, matrix=share * solution.value.matrix)
         assert fit.measure(less).residual > 1e-6  # of what was certified 38 % off
+
+
+@pytest.mark.parametrize("bound", [1e-6, 1.0])
+def test_a_block_of_weights_under_several_penalties_is_what_the_weight_fit_is(bound):
+    """Its steps lead as far beyond a small bound as the prox of a sum has to find back from."""
+    fit = weight_fit(joint(activations.Identity()), torch.float64)
+    fit = replace(fit, penalty=Nonnegative() + SpectralNorm(bound))
+    block, expected = BlockFit(fit.block, None, tuple(fit.terms_above)), solve(fit)
+    solution = solve(block).require_solved()
+    assert solution.objective == pytest.approx(expected.require_solved().objective, rel=1e-7)
+    less = replace(solution.value, matrix=0.9 * solution.value.matrix)
+    assert block.measure(less).residual > 1e-6
