@@ -207,7 +207,7 @@ def _real_mlp(x: Array, y: Array, new: Array) -> Answer:
 
 
 REGRESSORS: dict[str, Fit] = {
-    OURS: _plain(lambda: LiftedRegressor(random_state=0)),
+    OURS: _with_deviation(lambda: LiftedRegressor(random_state=0)),
     "Gaussian process": _with_deviation(lambda: _process(None)),
     "Gaussian process, many lengths": _many_lengths,
     "Bayesian ridge": _with_deviation(BayesianRidge),

@@ -94,7 +94,7 @@ class LiftedMLP(Lifted):
 
     def _declared(self) -> dict[str, Any]:
         hidden = list(self.activations[: len(self.sizes) - 2])
-        told = {"within": list(self.within)} if self.within else {}
+        told: dict[str, Any] = {"within": list(self.within)} if self.within else {}
         if self.skip:
             told["skip"] = True
         return {"sizes": self.sizes, "activations": hidden, "loss": self.loss, **told}

@@ -26,10 +26,11 @@ from liftednet.names import activation_named, loss_named
 from liftednet.validation import is_integer
 
 from .builders import LiftedMLP, LiftedRNN
+from .by_evidence import STEPS, Size, fit_by_evidence
 from .error_bars import has_evidence, posterior
 from .fingerprint import described_network
 from .lifted import Lifted
-from .methods import Method
+from .methods import GaussNewton, Method
 from .methods.descent import AnySolver
 from .settings import Penalties, Settings, told_in
 
@@ -37,6 +38,11 @@ __all__ = ["LiftedClassifier", "LiftedRegressor", "LiftedSequenceClassifier"]
 
 _TYPES = (np.float64, np.float32)
 _PASSED_ON = [x.name for x in fields(Settings) if x.name not in ("network", "start", "seed")]
+
+_SIZED = (  # settings of a network and a method of one's own, which has the size that is given
+    "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
+    "monotonic_cst", "lipschitz",
+)  # fmt: skip
 
 Rows = NDArray[Any]
 Names = str | Activation | Sequence[str | Activation] | None
@@ -80,8 +86,8 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         device: where the model lives, such as "cpu" or "cuda".
     """
 
-    hidden_layer_sizes: int | Sequence[int] = (100,)
-    activation: Names = "relu"
+    hidden_layer_sizes: int | Sequence[int] | None = None
+    activation: Names = None
     _: KW_ONLY
     lam: float | Sequence[float] | None = None
     rho: float | Sequence[float] | None = None
@@ -145,12 +151,16 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         constraints: Sequence[Constraint | RateConstraint] = (),
         **asked: Any,
     ) -> Self:
-        model = self._start(outputs)
         weights = None if sample_weight is None else _numbers("sample_weight", sample_weight)
-        model.fit(
-            X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose),
-            constraints=constraints, **asked,
-        )  # fmt: skip
+
+        def fit(model: Lifted) -> Lifted:
+            return model.fit(
+                X, target, lengths=lengths, sample_weight=weights, progress=bool(self.verbose),
+                constraints=constraints, **asked,
+            )  # fmt: skip
+
+        model = self._of_best_size(len(X), outputs, fit) if not constraints else None
+        model = fit(self._start(outputs)) if model is None else model
         assert model.trace is not None  # it has been fitted just now
         last = {step.number: step.objective for step in model.trace.steps}
         self.model_, self.n_iter_, self.loss_curve_ = model, len(last), list(last.values())
@@ -170,6 +180,12 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         """Return a network for X as it has been validated."""
+
+    def _of_best_size(
+        self, samples: int, outputs: int, fit: Callable[[Lifted], object]
+    ) -> Lifted | None:
+        """Return a fitted model whose size the evidence has chosen; None where it cannot."""
+        return None
 
     def _forward(self, X: Rows, lengths: Any = None) -> Rows:
         """Return the outputs by the feedforward rule, (samples, outputs)."""
@@ -208,15 +224,49 @@ class _Feedforward(_Estimator):
     lipschitz: float | None = None
     within: Sequence[Constraint] = ()
 
+    def _of_best_size(
+        self, samples: int, outputs: int, fit: Callable[[Lifted], object]
+    ) -> Lifted | None:
+        if self.warm_start and self.__sklearn_is_fitted__() and getattr(self.model_, "skip", False):
+            fit(self.model_)
+            return self.model_
+        given = (getattr(self, name) for name in _SIZED)
+        if any(x is not None for x in given) or self.missing or self.within or np.any(self.noise):
+            return None
+        loss = self._loss()
+        size = Size(self.n_features_in_, 16, outputs, not loss.probabilistic)
+        known = isinstance(loss, SquaredError | CrossEntropy)
+        if not known or not size.serves(samples):
+            return None
+        settings, kinds = self._settings(), self.activation
+        if kinds is not None:
+            kinds = _activations(kinds)
+            if not isinstance(kinds, Activation):
+                return None  # one for each of several layers
+
+        def candidate(size: Size, activation: Activation, start: int) -> LiftedMLP:
+            sizes = (size.inputs, size.units, size.outputs)
+            told = {
+                **settings, "rho": size.rho, "seed": settings["seed"] + start, "skip": True,
+                "method": GaussNewton(steps=STEPS, evidence=True),
+            }  # fmt: skip
+            return LiftedMLP(sizes, activation, loss, **told)
+
+        if kinds is None:
+            return fit_by_evidence(size, samples, candidate, fit)
+        return fit_by_evidence(size, samples, candidate, fit, (kinds,))
+
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
-        hidden = tuple(np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)))
+        hidden_units = (100,) if self.hidden_layer_sizes is None else self.hidden_layer_sizes
+        hidden = tuple(np.atleast_1d(np.asarray(hidden_units, dtype=object)))
+        activation = "relu" if self.activation is None else self.activation
         with _refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)
         told = {"missing": self.missing, "noise": self.noise, "within": self.within, **settings}
         if self.monotonic_cst is not None:
             told["monotonic_cst"] = directions.tolist()
         sizes = (self.n_features_in_, *hidden, outputs)
-        return LiftedMLP(sizes, _activations(self.activation), self._loss(), **told)
+        return LiftedMLP(sizes, _activations(activation), self._loss(), **told)
 
     def fit(
         self,
@@ -367,13 +417,17 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
     """A lifted feedforward network that predicts labels, with scikit-learn's conventions.
 
     min over W, b, X_1.. of cross-entropy + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l)
-    + rho_l |W_l|_F^2; Lifted Neural Networks, eq. (10). Without settings it is `LiftedMLP` without
-    settings, with one hidden layer of 100 units.
+    + rho_l |W_l|_F^2; Lifted Neural Networks, eq. (10). Without settings the data choose the
+    size of the network, too.
 
     Args:
-        hidden_layer_sizes: units of every hidden layer.
+        hidden_layer_sizes: units of every hidden layer. None leaves it to the evidence of the data
+            where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
+            a method, a penalty or a shape): one hidden layer beside a linear one, of 16 units, or
+            of 48 or 144 as long as log p(y) grows. Elsewhere it has 100.
         activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
-            "logistic" or "identity"; or one for each.
+            "logistic" or "identity"; or one for each. None is "relu", and of a size by the
+            evidence "tanh" where log p(y) is larger with it.
         class_weight: weights by label, "balanced", or None for 1.
         loss: of labels, from `liftednet.losses`, or its name; None for CrossEntropy().
         **settings: see the estimators.
@@ -496,7 +550,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     Lifted Neural Networks, eq. (10).
 
     Args:
-        hidden_layer_sizes: units of every hidden layer.
+        hidden_layer_sizes: units of every hidden layer, or None, as in `LiftedClassifier`.
         activation: of the hidden layers, as in `LiftedClassifier`.
         loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
             SquaredError().

@@ -1,0 +1,130 @@
+"""Sizes of small networks that the data choose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import multivariate_normal
+from sklearn.datasets import make_friedman1
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression, Ridge
+
+from liftednet import LiftedClassifier, LiftedRegressor, load, save, to_torch
+from liftednet.activations import Tanh
+from liftednet.losses import SquaredError
+from liftednet.models import LiftedMLP
+from liftednet.models.by_evidence import Size
+
+
+def linear(samples: int, noise: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(samples, 4))
+    return x, x @ [1.0, -2.0, 0.5, 0.0] + noise * draw.normal(size=samples)
+
+
+def sizes(model: LiftedRegressor) -> tuple[int, ...]:
+    assert isinstance(model.model_, LiftedMLP)
+    return model.model_.sizes
+
+
+def test_linear_data_get_the_smallest_network_and_the_answers_of_a_ridge_regression() -> None:
+    x, y = linear(120, 0.5)
+    new, _ = linear(500, 0.0, seed=1)
+    model = LiftedRegressor(random_state=0).fit(x, y)
+    assert sizes(model) == (4, 16, 1)
+    away = model.predict(new) - Ridge(1.0).fit(x, y).predict(new)
+    # both are within the uncertainty of five coefficients, sqrt(5 / 120) .5 = .1, of the truth
+    assert np.sqrt(np.mean(away**2)) < 0.1
+
+
+def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None:
+    x, y = make_friedman1(500, noise=1.0, random_state=0)
+    model = LiftedRegressor(random_state=0).fit(x[:300], y[:300])
+    assert sizes(model)[1] >= 16
+    ours, ridge = model.score(x[300:], y[300:]), Ridge().fit(x[:300], y[:300])
+    assert ours > ridge.score(x[300:], y[300:]) + 0.1  # .94 of at most .96, and .74
+
+
+def test_probabilities_of_normal_classes_are_those_of_a_logistic_regression() -> None:
+    """Two normal classes of one covariance have log-odds that are linear."""
+    draw = np.random.default_rng(3)
+    y = draw.integers(0, 2, 400)
+    x = draw.normal(size=(400, 3)) + 0.8 * y[:, None]
+    model = LiftedClassifier(random_state=0).fit(x[:200], y[:200])
+    other = LogisticRegression().fit(x[:200], y[:200])
+    gap = abs(model.predict_proba(x[200:])[:, 1] - other.predict_proba(x[200:])[:, 1])
+    assert gap.mean() < 0.05
+
+
+def test_the_first_rho_are_a_prior_of_functions_of_the_size_of_standardized_targets() -> None:
+    """Drawn from N(0, s / (2 rho)), X W, phi(X W) V and X Q have variances of about 1."""
+    size = Size(inputs=20, units=48, outputs=1, noisy=True)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, 20, generator=generator)
+    first, second, beside = ((0.5 / (2 * rho)) ** 0.5 for rho in size.rho)
+    moved = x @ torch.randn(20, 48, generator=generator) * first
+    assert float(moved.var()) == pytest.approx(1, abs=0.3)
+    units = torch.tanh(moved)
+    assert float((x @ torch.randn(20, 48, generator=generator) * first).var()) == pytest.approx(
+        1, abs=0.3
+    )
+    assert 0.1 < float((units @ torch.randn(48, 50, generator=generator) * second).var()) < 1.5
+    drawn = x @ torch.randn(20, 50, generator=generator) * beside
+    assert float(drawn.var()) == pytest.approx(1, abs=0.3)
+
+
+def test_the_evidence_of_the_linear_part_is_the_density_of_the_targets() -> None:
+    """With no units left y is N(0, s I + X Q Q' X') in closed form; the constant has no prior."""
+    x, y = linear(60, 0.5)
+    with pytest.raises(NotFittedError, match="fit"):
+        LiftedRegressor().log_evidence_  # noqa: B018
+    small = LiftedRegressor(random_state=0).fit(x, y)
+    centered = (y - y.mean()) / y.std()
+    z = (x - x.mean(0)) / x.std(0)
+    best = max(
+        multivariate_normal(cov=s * np.eye(60) + a * z @ z.T).logpdf(centered)
+        for s in np.geomspace(0.01, 1, 15) for a in np.geomspace(0.01, 10, 15)
+    )  # fmt: skip
+    # Laplace's approximation has a unit and a constant more, each worth a few nats
+    assert small.log_evidence_ == pytest.approx(best - 60 * np.log(y.std()), abs=8)
+
+
+def test_a_setting_of_ones_own_has_the_size_that_it_had() -> None:
+    x, y = linear(60, 0.5)
+    for settings in ({"rho": 0.1}, {"method": "minibatch"}, {"monotonic_cst": [1, 0, 0, 0]}):
+        model = LiftedRegressor(random_state=0, max_iter=5, **settings).fit(x, y)
+        assert sizes(model) == (4, 100, 1)
+    assert sizes(LiftedRegressor((7,), random_state=0, max_iter=5).fit(x, y)) == (4, 7, 1)
+
+
+def test_a_warm_start_goes_on_with_the_size_that_was_chosen() -> None:
+    x, y = make_friedman1(150, noise=1.0, random_state=0)
+    model = LiftedRegressor(random_state=0, max_iter=10, warm_start=True).fit(x, y)
+    chosen, before = sizes(model), model.score(x, y)
+    assert sizes(model.fit(x, y)) == chosen
+    assert model.score(x, y) > before - 0.05  # the evidence may give some of the fit back
+
+
+def test_targets_without_noise_are_met() -> None:
+    x, y = linear(60, 0.0)
+    model = LiftedRegressor(random_state=0).fit(x, y)
+    assert model.score(x, y) > 1 - 1e-6
+
+
+def test_a_network_with_a_linear_layer_beside_it_is_exported() -> None:
+    x, y = linear(60, 0.5)
+    model = LiftedRegressor(random_state=0).fit(x, y)
+    module = to_torch(model.model_)
+    torch.testing.assert_close(
+        module(torch.from_numpy(x)).detach().numpy()[:, 0], model.predict(x), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_linear_layer_beside_the_chain_is_saved_and_loaded(tmp_path: Path) -> None:
+    x, y = linear(40, 0.5)
+    model = LiftedMLP((4, 3, 1), Tanh(), SquaredError(), skip=True, seed=0).fit(x, y[:, None])
+    path = save(model, tmp_path / "model.safetensors")
+    assert torch.equal(load(path).predict(x), model.predict(x))
