@@ -178,33 +178,6 @@ def test_small_regressions_between_ends_are_trained_together_with_rho_of_the_dat
     np.testing.assert_allclose(regressor.fit(x.numpy(), y.numpy()).predict(x.numpy()), same)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"rho": 1.0},
-        {"standardize": False},
-        {"penalty": SquaredFrobenius(1.0)},
-        {"lipschitz": 2.0, "monotonic_cst": [0, 1]},
-        {"noise": 0.1, "monotonic_cst": [0, 1]},
-    ],
-    ids=["rho", "raw", "penalty", "lipschitz", "noise"],
-)
-def test_others_are_trained_on_minibatches(options: dict[str, Any]) -> None:
-    x, y = linear(40, 2, 0.3)
-    model = LiftedMLP((2, 4, 1), loss=SquaredError(), **options).fit(x, y)
-    assert model.trace is not None
-    assert model.trace.steps[0].solver == "minibatch"
-
-
-@pytest.mark.parametrize("case", ["few", "weighted", "many"])
-def test_by_default_few_samples_that_count_alike_are_trained_together(case: str) -> None:
-    x, y = linear(3000 if case == "many" else 40, 4, 0.3)
-    weights = torch.rand(len(x)) if case == "weighted" else None
-    model = LiftedMLP((4, 100, 1), loss=SquaredError()).fit(x, y, sample_weight=weights)
-    assert model.trace is not None
-    assert (model.trace.steps[0].solver == "levenberg-marquardt") == (case == "few")
-
-
 @pytest.mark.parametrize("rho", [1e-3, 0.1])
 def test_a_rho_that_lets_weights_follow_the_noise_is_raised(rho: float) -> None:
     generator = torch.Generator().manual_seed(3)
