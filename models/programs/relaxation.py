@@ -326,8 +326,9 @@ class _Builder:
         if curve.piecewise_linear or splits:
             return self.pieces(u, curve, curve.pieces(low, high, splits))
         self.exact = False
-        first = self.column(*curve.range(low, high))
-        for lines, sign in ((curve.below(low, high), 1.0), (curve.above(low, high), -1.0)):
+        below, above = curve.below(low, high), curve.above(low, high)
+        first = self.column(below[0][1], above[0][1])
+        for lines, sign in ((below[1:], 1.0), (above[1:], -1.0)):
             for slope, value in lines:  # sign (v - slope u - value) >= 0
                 row = {k: -sign * slope * x for k, x in u[0].items()}
                 self.row({**row, first: sign}, sign * (value + slope * u[1]), math.inf)
