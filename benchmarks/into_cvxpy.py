@@ -196,7 +196,8 @@ def table(records: list[Record[Run]]) -> str:
     mean = exp(fmean(map(log, ratios)))
     lines += [
         "", "| what | figure |", "| --- | --- |",
-        f"| networks that ours proves, that OMLT proves, of {len(misses)} | {proven[0]}, {proven[1]} |",
+        f"| networks that ours proves, that OMLT proves, of {len(misses)} "
+        f"| {proven[0]}, {proven[1]} |",
         f"| OMLT's seconds over ours where both do, geometric mean | {mean:.2f} |",
         f"| the least | {min(ratios):.2f} |",
         f"| first answers within 1 % of the best known | {sum(x <= 0.01 for x in misses)} of "
