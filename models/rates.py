@@ -36,7 +36,7 @@ from liftednet.solvers import solve
 from .output import pulled
 
 _ROUNDS = 16  # of the last layer
-_PULL = 0.1  # toward the weights of before, as a share of a feature's sum of squares
+_PULL = 1.0  # toward the weights of before, as a share of a feature's sum of squares
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
 _DEAR = 1.05  # times the objective of before, above which all layers are trained

@@ -19,10 +19,10 @@ import torch
 from rich.console import Console
 
 import liftednet
-from tests.torture import files, kills, modules, subproblems
+from tests.torture import files, kills, modules, subproblems, warranties
 from tests.torture.report import Finding
 
-PARTS = ("subproblems", "modules", "files", "kills")
+PARTS = ("subproblems", "modules", "warranties", "files", "kills")
 RESULT = Path(__file__).parents[2] / "results" / "reliability.md"
 
 
@@ -37,6 +37,7 @@ def main() -> int:
     parts: dict[str, Callable[[float], Iterable[Finding]]] = {
         "subproblems": partial(subproblems.findings, first=asked.first),
         "modules": modules.findings,
+        "warranties": warranties.findings,
         "files": files.findings,
         "kills": kills.findings,
     }
