@@ -76,9 +76,10 @@ def test_a_model_is_written_into_what_they_are_made_of(name: str) -> None:
     if name in EXACT:
         torch.testing.assert_close(network(X), to_torch(model, logits=True)(X))
     if name == "pruned":
-        kept = network[0].weight_mask == 1
+        first: Any = network[0]
+        kept = first.weight_mask == 1
         wanted = model.weights[0].matrix.T
-        torch.testing.assert_close(network[0].weight[kept], wanted[kept])
+        torch.testing.assert_close(first.weight[kept], wanted[kept])
 
 
 def test_what_cannot_be_found_is_refused_and_nothing_is_written() -> None:
