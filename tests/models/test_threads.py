@@ -53,6 +53,7 @@ def test_threads_come_back_where_a_fit_fails() -> None:
 
     with pytest.raises(RuntimeError, match="enough"):
         LiftedMLP((4, 8, 3), method=Minibatch(2)).fit(X, Y, on_step=fail)
+    bad: Any
     for bad in ((), 3.0, None):
         with pytest.raises(DataError):
             LiftedMLP((4, 8, 3)).fit(bad, Y)
