@@ -96,7 +96,7 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
         started = time.perf_counter()
         smooth = _Smooth(problem)
         try:
-            x, y, steps = _solved(smooth, smooth.begun(start))
+            x, y, steps = self._from(smooth, start)
         except SolverError as error:
             raise SolverError(_unmet(smooth)) from error
         value, prices = smooth.weights(x), problem.split(y)
@@ -109,6 +109,15 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
         if found.status is Status.STALLED and (why := _without_room(smooth)) is not None:
             raise SolverError(why)
         return found
+
+    def _from(self, smooth: _Smooth, start: Weights | None) -> tuple[Tensor, Array, int]:
+        """Return x, prices and steps from a start, or from nearer the end where it is too far."""
+        try:
+            return _solved(smooth, smooth.begun(start))
+        except SolverError:
+            if start is None:
+                raise
+            return _solved(smooth, smooth.begun(None))
 
 
 class _Smooth:

@@ -218,3 +218,14 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(DataError, match="the start"):
         bad = Weights(torch.ones(2, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64))
         solve(ConstrainedFit(SQUARED, (Budget(1.0),)), start=bad)
+
+
+@pytest.mark.parametrize("far", [10.0, 1e5])
+def test_a_start_that_is_too_far_changes_nothing(far: float) -> None:
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    fit = WeightFit(tight(Sigmoid()), Design(x), (x[:, :1] > 0).double(), SquaredFrobenius(0.1))
+    held = ConstrainedFit(fit, (Budget(-0.5),))
+    start = Weights(torch.full((3, 1), far).double(), torch.full((1,), -far).double())
+    found, known = (InteriorPoint().solve(held, start=x) for x in (start, None))
+    torch.testing.assert_close(found.value.matrix, known.value.matrix, rtol=1e-6, atol=1e-8)
+    assert found.residual <= 1e-8
