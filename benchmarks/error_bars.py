@@ -34,7 +34,6 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Records, records
 from liftednet import LiftedClassifier, LiftedRegressor
-from liftednet.models import GaussNewton
 
 Array = np.ndarray[Any, Any]
 Table = dict[str, tuple[Array, Array]]
@@ -48,15 +47,13 @@ def process() -> Any:
 
 REGRESSIONS: dict[str, Callable[[], Any]] = {
     "liftednet": lambda: LiftedRegressor(random_state=0),
-    "16 tanh": lambda: LiftedRegressor((16,), "tanh", random_state=0),
+    "100 ReLU": lambda: LiftedRegressor((100,), "relu", random_state=0),
     "Gaussian process": process,
     "Bayesian ridge": lambda: make_pipeline(StandardScaler(), BayesianRidge()),
 }
 CLASSIFIERS: dict[str, Callable[[], Any]] = {
     "liftednet": lambda: LiftedClassifier(random_state=0),
-    "16 tanh by evidence": lambda: LiftedClassifier(
-        (16,), "tanh", method=GaussNewton(evidence=True), random_state=0
-    ),
+    "100 ReLU": lambda: LiftedClassifier((100,), "relu", random_state=0),
     "logistic regression": lambda: make_pipeline(
         StandardScaler(), LogisticRegressionCV(max_iter=1000)
     ),
