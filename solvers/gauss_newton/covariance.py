@@ -42,7 +42,7 @@ class Covariance(ABC):
     def packed(self) -> dict[str, Tensor]:
         """Return the tensors that it is made of; a triangle without its zeros."""
         named = ((part.name, getattr(self, part.name)) for part in fields(self))
-        return {name: tensor for name, tensor in named if tensor is not None}
+        return {name: tensor.double() for name, tensor in named if tensor is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ def unpacked_covariance(tensors: Mapping[str, Tensor]) -> Covariance:
     Raises:
         KeyError: a tensor is missing.
     """
-    free = tensors.get("free")
+    free = tensors["free"].long() if "free" in tensors else None
     if "factor" not in tensors:
         return Narrow(free, tensors["scale"], tensors["basis"], tensors["shrinkage"])
     packed = tensors["factor"]

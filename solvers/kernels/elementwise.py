@@ -206,7 +206,8 @@ def _decompositions() -> Any:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     aten = torch.ops.aten
-    more = [aten.elu, aten.elu_backward, aten.hardtanh, aten.hardtanh_backward]
+    more = [aten.elu, aten.hardtanh, aten.leaky_relu]
+    more += [aten.elu_backward, aten.hardtanh_backward, aten.leaky_relu_backward]
     return {**core_aten_decompositions(), **get_decompositions(more)}
 
 

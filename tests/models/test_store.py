@@ -17,6 +17,7 @@ import torch
 from liftednet import DataError, DeclarationError
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, data
+from liftednet.solvers.compiled import loops
 from tests.models.registry import GRAPHS
 
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
@@ -80,6 +81,7 @@ def _in_fresh_process(work: Callable[..., str], *given: Any) -> str:
 def _limited(folder: str, store: str | None) -> str:
     """Train where there is memory for less than the states."""
     data._ENTRIES = 300_000
+    loops.WORTH_COMPILING = 0  # so that the first fit compiles, and not the one without memory
     torch.set_num_threads(1)
     x = np.load(f"{folder}/x.npy", mmap_mode="r")
     labels = np.arange(len(x)) % 2

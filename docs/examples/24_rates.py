@@ -6,6 +6,7 @@ A classifier whose decisions favor a group can be held to rates of selection tha
 Rows that training has not seen say whether that holds for new ones.
 """
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 from liftednet import LiftedClassifier
@@ -33,10 +34,21 @@ new_x, new_y, new_group = drawn(20_000)
 
 # %%
 # Mean log-odds may be equal while decisions are not: the report shows both.
-for constraints in ([], [GroupMeans(group, within=0.05)], [GroupRates(group, within=0.05)]):
+found = {}
+for name, constraints in (
+    ("none", []),
+    ("mean log-odds", [GroupMeans(group, within=0.05)]),
+    ("rates", [GroupRates(group, within=0.05)]),
+):
     model = LiftedClassifier((20,), random_state=0).fit(x, y, constraints=constraints)
-    print(f"{constraints}: gap on new rows {gap(model, new_x, new_group):.3f}, "
-          f"accuracy {model.score(new_x, new_y):.3f}")  # fmt: skip
+    found[name] = gap(model, new_x, new_group)
+    print(f"{name}: gap on new rows {found[name]:.3f}, accuracy {model.score(new_x, new_y):.3f}")
+figure, panel = plt.subplots(figsize=(5, 2.5), layout="constrained")
+panel.barh([*found], [*found.values()])
+panel.axvline(0.05, color="gray", linestyle=":", label="within")
+panel.set(xlabel="difference of selection rates on new rows")
+panel.legend()
+plt.show()
 
 # %%
 # With a confidence, rows are set aside, and exact bounds on them say what holds.
