@@ -89,7 +89,7 @@ def _limited(folder: str, store: str | None) -> str:
     warm.fit(np.array(x[:50]), labels[:50])  # what is loaded and compiled once
     status = Path("/proc/self/status").read_text(encoding="ascii")
     now = int(status.split("VmData:")[1].split()[0]) * 1024
-    limit = now + 110 * 2**20
+    limit = now + 150 * 2**20
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     method = FullBatch(1, store=store, tolerance=1e-2)
     model = LiftedMLP((4, 400, 2), divergence="joint", method=method, standardize=False)
