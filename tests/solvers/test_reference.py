@@ -17,7 +17,8 @@ from liftednet.losses import SimplexCrossEntropy
 from liftednet.penalties import Declared, Penalty
 from liftednet.problems import Link, OutputFit, StateFit, WeightFit
 from liftednet.solution import Status
-from liftednet.solvers import Reference, named, solve
+from liftednet.solvers import Reference, solve
+from liftednet.solvers.dual import Dual
 from tests.solvers.registry import CASES, Case, state_fit, weight_fit
 
 
@@ -98,7 +99,7 @@ def test_what_an_ill_conditioned_residual_may_hide_is_not_solved() -> None:
 
 def test_a_start_at_rest_is_kept_and_a_better_one_than_cvxpy_s_too() -> None:
     fit = state_fit(joint(activations.ReLU()), (joint(activations.ReLU()),), torch.float64)
-    exact = solve(fit, replace(named("dual"), tolerance=1e-12))
+    exact = solve(fit, Dual(tolerance=1e-12))
     assert exact.residual <= 1e-10
     at_rest = solve(fit, "reference", start=exact.value)
     assert at_rest.iterations == 0
