@@ -371,7 +371,8 @@ def main() -> None:
             what = "classifications" if kind is CLASSIFICATIONS else "regressions"
             lines += [f"## {len(tables)} {what}, {title}", "", *table([*methods], tables, done), ""]
     print("\n".join(lines))
-    write("small_sets", "Small tables, no setting", " ".join((__doc__ or "").split()[17:84]), lines)
+    text = " ".join((__doc__ or "").split("\n\n")[1].split())
+    write("small_sets", "Small tables, no setting", text, lines)
 
 
 if __name__ == "__main__":
