@@ -20,17 +20,9 @@ from liftednet import (
     robustness_radius,
     to_cvxpy,
 )
+from tests.models.programs.networks import drawn
 
 RNG = np.random.default_rng(0)
-
-
-def drawn(*parts: nn.Module, seed: int = 0) -> Any:
-    torch.manual_seed(seed)
-    network = nn.Sequential(*parts).double()
-    with torch.no_grad():
-        for one in network.parameters():
-            one.normal_(std=1.0 if one.ndim > 1 else 0.5)
-    return network
 
 
 def values(network, x) -> Any:

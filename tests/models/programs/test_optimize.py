@@ -21,21 +21,16 @@ from liftednet import (
     to_cvxpy,
 )
 from liftednet.solvers.mixed_integer import Program, least
+from tests.models.programs.networks import drawn
 
 RNG = np.random.default_rng(0)
 
 
-def drawn(*sizes: int, activation: Any = None, seed: int = 0) -> Any:
-    """Return a network of drawn weights in float64."""
-    torch.manual_seed(seed)
+def dense(*sizes: int, activation: Any = None, seed: int = 0) -> Any:
     parts: list[nn.Module] = []
     for below, above in pairwise(sizes):
         parts += [nn.Linear(below, above), activation or nn.ReLU()]
-    network = nn.Sequential(*parts[:-1]).double()
-    with torch.no_grad():
-        for one in network.parameters():
-            one.normal_(std=1.0 if one.ndim > 1 else 0.5)
-    return network
+    return drawn(*parts[:-1], seed=seed)
 
 
 def at(network, x) -> Any:
@@ -44,7 +39,7 @@ def at(network, x) -> Any:
 
 
 def test_a_proven_maximum_is_attained_and_above_all_samples() -> None:
-    network = drawn(4, 12, 8, 1)
+    network = dense(4, 12, 8, 1)
     x: Any = cp.Variable(4)
     stated = to_cvxpy(network, x, box=(-1, 1))
     best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-6)
@@ -60,7 +55,7 @@ def test_a_proven_maximum_is_attained_and_above_all_samples() -> None:
 
 
 def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
-    network = drawn(3, 8, 2, seed=1)
+    network = dense(3, 8, 2, seed=1)
     x: Any = cp.Variable(3)
     slack: Any = cp.Variable(nonneg=True)
     stated = to_cvxpy(network, x, box=(-1, 1))
@@ -78,7 +73,7 @@ def test_constraints_on_inputs_outputs_and_other_variables_hold() -> None:
 
 
 def test_a_target_is_matched_and_a_ball_is_kept() -> None:
-    network = drawn(3, 5, 2, seed=2)
+    network = dense(3, 5, 2, seed=2)
     x: Any = cp.Variable(3)
     stated = to_cvxpy(network, x, box=(-1, 1))
     wanted = at(network, [0.2, -0.1, 0.3]) + np.array([0.0, 0.5])
@@ -97,7 +92,7 @@ def test_a_target_is_matched_and_a_ball_is_kept() -> None:
 
 @pytest.mark.parametrize("activation", [nn.Tanh(), nn.GELU(), nn.Softplus()], ids=repr)
 def test_smooth_networks_are_refined_until_the_gap(activation) -> None:
-    network = drawn(2, 5, 1, activation=activation, seed=3)
+    network = dense(2, 5, 1, activation=activation, seed=3)
     x: Any = cp.Variable(2)
     stated = to_cvxpy(network, x, box=(-1, 1), mixed_integer=True)
     best = optimize(stated, cp.Maximize(stated.output[0]), gap=1e-3)
@@ -122,7 +117,7 @@ def test_weights_in_float32_are_attained() -> None:
 
 
 def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
-    network = drawn(6, 10, 1)
+    network = dense(6, 10, 1)
     with torch.no_grad():
         network[2].weight.abs_()
     x: Any = cp.Variable(6)
@@ -134,7 +129,7 @@ def test_a_convex_problem_has_the_bound_of_its_dual() -> None:
 
 
 def test_a_limit_of_time_leaves_a_bound() -> None:
-    network = drawn(10, 40, 40, 1)
+    network = dense(10, 40, 40, 1)
     x: Any = cp.Variable(10)
     stated = to_cvxpy(network, x, box=(-1, 1), seconds=0.2)
     best = optimize(stated, cp.Maximize(stated.output[0]), seconds=0.5)
@@ -158,7 +153,7 @@ def test_bounds_of_linear_programs_hold_for_any_multipliers() -> None:
 
 
 def test_what_cannot_be_solved_is_refused() -> None:
-    network = drawn(2, 4, 1)
+    network = dense(2, 4, 1)
     x: Any = cp.Variable(2)
     free: Any = cp.Variable()
     stated = to_cvxpy(network, x, box=(-1, 1))

@@ -28,6 +28,7 @@ from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, Network, input_convex
 from liftednet.models.programs.composition import composition_of
+from tests.models.programs.networks import drawn as of_drawn_weights
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (200, 2)) * [1, 10] + [0, 5]
@@ -35,13 +36,7 @@ Y = np.abs(X[:, 0]) + (X[:, 1] / 10) ** 2
 
 
 def drawn(*parts: nn.Module) -> Any:
-    """Return a network of drawn weights, larger than torch's own."""
-    torch.manual_seed(0)
-    network = nn.Sequential(*parts)
-    for name, one in network.named_parameters():
-        if one.ndim > 1 or "bias" in name:
-            nn.init.normal_(one, std=1.0 if one.ndim > 1 else 0.5)
-    return network
+    return of_drawn_weights(*parts, dtype=torch.float32)
 
 
 def solved(objective, network, *constraints):
