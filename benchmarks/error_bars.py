@@ -20,12 +20,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import norm
 from sklearn import datasets
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LogisticRegressionCV
-from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.model_selection import ShuffleSplit, StratifiedShuffleSplit
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -33,6 +31,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Records, records
+from benchmarks.harness.scores import of_chances, of_numbers
 from liftednet import LiftedClassifier, LiftedRegressor
 
 Array = np.ndarray[Any, Any]
@@ -152,44 +151,24 @@ def train(run: Run) -> Outcome:
         else:
             model = REGRESSIONS[run.method]().fit(x[kept], y[kept])
             mean, std = model.predict(x[unseen], return_std=True)
-            one = of_intervals(mean, std, y[unseen], y[kept].std())
+            one = of_numbers(mean, std, y[unseen], y[kept].std())
         one["processor"] = time.process_time() - began
         for name, value in one.items():
             found.setdefault(name, []).append(float(value))
     return found
 
 
-def of_intervals(mean: Array, std: Array, y: Array, unit: float) -> dict[str, float]:
-    return {
-        "score": r2_score(y, mean),
-        "nll": float(-norm.logpdf(y / unit, mean / unit, std / unit).mean()),
-        "calibration": float((abs(y - mean) < norm.isf(0.05) * std).mean()),
-    }
-
-
-def of_chances(chances: Array, y: Array) -> dict[str, float]:
-    surest, right = chances.max(1), chances.argmax(1) == y
-    bins = np.minimum((10 * surest).astype(int), 9)
-    off = (abs((surest - right)[bins == b].sum()) for b in range(10))
-    return {
-        "score": accuracy_score(y, chances.argmax(1)),
-        "nll": log_loss(y, chances, labels=range(chances.shape[1])),
-        "calibration": float(sum(off)) / len(y),
-    }
-
-
 def table(
-    done: dict[Run, Outcome], sets: Table, methods: dict[str, Any], heads: tuple[str, str, str]
+    done: dict[Run, Outcome], sets: Table, methods: dict[str, Any], heads: dict[str, str]
 ) -> Iterator[str]:
-    names = [f"{head}, {method}" for head in heads for method in methods]
+    names = [f"{head}, {method}" for head in heads.values() for method in methods]
     yield f"| data | {' | '.join(names)} |"
     yield "| --- |" + " ---: |" * len(names)
-    keys = ("score", "nll", "calibration")
     for data in sets:
-        cells = (fmean(done[Run(data, m)][key]) for key in keys for m in methods)
+        cells = (fmean(done[Run(data, m)][key]) for key in heads for m in methods)
         yield f"| {data} | {' | '.join(f'{cell:.3f}' for cell in cells)} |"
     for name, mean in (("mean", fmean), ("median", median)):
-        columns = ([fmean(done[Run(d, m)][key]) for d in sets] for key in keys for m in methods)
+        columns = ([fmean(done[Run(d, m)][key]) for d in sets] for key in heads for m in methods)
         yield f"| {name} | {' | '.join(f'{mean(column):.3f}' for column in columns)} |"
     yield ""
     seconds = (
@@ -197,6 +176,11 @@ def table(
     )
     yield f"Seconds of a fit in the mean: {', '.join(seconds)}."
     yield ""
+
+
+CHANCES = {
+    "score": "accuracy", "likelihood": "log loss", "calibration": "error of calibration",
+}  # fmt: skip
 
 
 def main() -> None:
@@ -208,8 +192,8 @@ def main() -> None:
     runs = [Run(data, method) for sets, methods in kinds for data in sets for method in methods]
     done = {record.settings: record.outcome for record in of(runs)}
     lines = [
-        *table(done, *kinds[0], ("R2", "NLL", "held")),
-        *table(done, *kinds[1], ("accuracy", "log loss", "error of calibration")),
+        *table(done, *kinds[0], {"score": "R2", "likelihood": "NLL", "holds 0.9": "held"}),
+        *table(done, *kinds[1], CHANCES),
     ]
     write("error_bars", "Error bars without options", TEXT, lines)
 

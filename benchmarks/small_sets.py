@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import norm, rankdata
+from scipy.stats import rankdata
 from sklearn.compose import (
     TransformedTargetRegressor,
     make_column_selector,
@@ -38,7 +38,6 @@ from sklearn.ensemble import (
 from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.linear_model import BayesianRidge, LogisticRegressionCV, RidgeCV
-from sklearn.metrics import accuracy_score, log_loss, r2_score
 from sklearn.model_selection import GridSearchCV, ShuffleSplit, StratifiedShuffleSplit
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -48,11 +47,11 @@ from sklearn.svm import SVC, SVR
 from benchmarks.data.packages import CLASSIFICATIONS, REGRESSIONS, PackagedTable, halves
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import RESULTS, Outcome, finished, run_all
+from benchmarks.harness.scores import LEVELS, of_chances, of_numbers
 from liftednet.models import LiftedClassifier, LiftedRegressor
 
 Array = np.ndarray[Any, Any]
 SPLITS = 5
-LEVELS = (0.5, 0.9, 0.99)
 STORE = RESULTS / "small_sets.jsonl"
 OURS = "liftednet"
 TABLES = {table.name: table for table in (*REGRESSIONS, *CLASSIFICATIONS)}
@@ -279,40 +278,13 @@ def run(item: Run) -> Outcome:
     prepared = columns().fit(kept)
     answer = fit(prepared.transform(kept), y, prepared.transform(new))
     seconds = time.process_time() - began
-    found = _classified(answer, truth, classes) if classes else _regressed(answer, truth, y)
+    if classes:
+        assert answer.probabilities is not None  # of a classifier
+        found = of_chances(answer.probabilities, truth)
+    else:
+        assert answer.mean is not None  # of a regression
+        found = of_numbers(answer.mean, answer.deviation, truth, y.std())
     return {**found, "seconds": seconds, "rows": len(y)}
-
-
-def _regressed(answer: Answer, truth: Array, y: Array) -> dict[str, float]:
-    assert answer.mean is not None
-    found = {"score": float(r2_score(truth, answer.mean))}
-    if answer.deviation is None:
-        return found
-    scale = y.std()  # so that likelihoods of several tables can be averaged
-    z = (truth - answer.mean) / answer.deviation
-    density = -norm.logpdf(z) + np.log(answer.deviation / scale)
-    found["likelihood"] = float(density.mean())
-    for level in LEVELS:
-        found[f"holds {level}"] = float(np.mean(abs(z) < norm.ppf((1 + level) / 2)))
-    return found
-
-
-def _classified(answer: Answer, truth: Array, classes: int) -> dict[str, float]:
-    p = answer.probabilities
-    assert p is not None
-    return {
-        "score": float(accuracy_score(truth, p.argmax(1))),
-        "likelihood": float(log_loss(truth, np.clip(p, 1e-15, 1), labels=range(classes))),
-        "calibration": _calibration_error(p, truth),
-    }
-
-
-def _calibration_error(p: Array, truth: Array, bins: int = 10) -> float:
-    """Return sum over bins of |mean confidence - accuracy|, each by its share of samples."""
-    confidence, right = p.max(1), p.argmax(1) == truth
-    place = np.minimum((confidence * bins).astype(int), bins - 1)
-    gaps = [abs(confidence[place == k].sum() - right[place == k].sum()) for k in range(bins)]
-    return float(sum(gaps) / len(truth))
 
 
 def table(
