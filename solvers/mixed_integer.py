@@ -188,10 +188,12 @@ def branch_and_bound(
         solver.cbMipLogging.subscribe(lambda event: told(*_told(event.data_out)))
     solver.run()
     kinds, status = library.HighsModelStatus, solver.getModelStatus()
-    if status == kinds.kUnboundedOrInfeasible:  # presolve does not ask which
-        solver.setOptionValue("presolve", "off")
+    if status == kinds.kUnboundedOrInfeasible:  # it is infeasible whatever the cost, or it is not
+        columns = np.arange(len(cost), dtype=np.int32)
+        solver.changeColsCost(len(columns), columns, np.zeros(len(cost)))
         solver.run()
-        status = solver.getModelStatus()
+        feasible = solver.getModelStatus() == kinds.kOptimal
+        status = kinds.kUnbounded if feasible else solver.getModelStatus()
     info = solver.getInfo()
     nodes = max(int(info.mip_node_count), 0)
     if status == kinds.kInfeasible:
