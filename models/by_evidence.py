@@ -12,6 +12,7 @@ from liftednet.activations import ReLU, Tanh
 from liftednet.errors import FitWarning, SolverError
 
 from .builders import LiftedMLP
+from .choice import matrix_work
 from .error_bars import posterior
 
 STEPS = 200  # of one fit at most
@@ -30,15 +31,15 @@ class Size:
 
     Attributes:
         inputs: columns of X.
-        units: of the hidden layer.
         outputs: columns of u.
         noisy: whether the noise of the targets is to be found, too, as of squared errors.
+        units: of the hidden layer.
     """
 
     inputs: int
-    units: int
     outputs: int
     noisy: bool
+    units: int = _SIZES[0]
 
     @property
     def rho(self) -> tuple[float, float, float]:
@@ -58,11 +59,8 @@ class Size:
 
     def serves(self, samples: int) -> bool:
         """Say whether a matrix of all weights is made in a time that a fit without options has."""
-        answers = samples * self.outputs
-        fewer = min(answers, self.weights)
-        return (
-            self.weights <= _MOST_WEIGHTS and fewer * fewer * (answers + self.weights) <= _MOST_WORK
-        )
+        work = matrix_work(samples * self.outputs, self.weights)
+        return self.weights <= _MOST_WEIGHTS and work <= _MOST_WORK
 
 
 Candidate = Callable[[Size, Activation, int], LiftedMLP]  # of a size, its units and a start
@@ -90,6 +88,7 @@ def fit_by_evidence(
         activations: of the units, to choose from; the first is the first that is tried.
     """
     best: tuple[float, LiftedMLP, Activation, list[warnings.WarningMessage]] | None = None
+    fits = 0
     tries = [(activations[0], start) for start in range(_STARTS)]
     tries += [(kind, 0) for kind in activations[1:]]
     for units in _SIZES:
@@ -102,7 +101,7 @@ def fit_by_evidence(
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always", FitWarning)
                 fit(model)
-            found = _evidence(model)
+            found, fits = _evidence(model), fits + 1
             if best is None or found > best[0]:
                 best = found, model, kind, told
         assert best is not None  # the first is, at least
@@ -110,9 +109,13 @@ def fit_by_evidence(
             break
         tries = [(best[2], 0)]
     assert best is not None
-    for warning in best[3]:
+    _, model, kind, told = best
+    model.tell_reason(
+        f"{model.sizes[1]} units of {kind!r} have the largest evidence of {fits} fits"
+    )
+    for warning in told:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    return best[1]
+    return model
 
 
 def _evidence(model: LiftedMLP) -> float:

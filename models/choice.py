@@ -226,8 +226,13 @@ def sizes(structure: Structure, samples: int) -> tuple[int, int, int]:
     """Return how many answers, how many weights, and multiplications in the matrix of a step."""
     weights = count_weights(structure)
     answers = samples * sum(term.argument.units for term in structure.network.terms)
+    return answers, weights, matrix_work(answers, weights)
+
+
+def matrix_work(answers: int, weights: int) -> int:
+    """Return the multiplications in the matrix of a step, of the weights or of fewer answers."""
     fewer = min(answers, weights)
-    return answers, weights, fewer * fewer * (answers + weights)
+    return fewer * fewer * (answers + weights)
 
 
 def affordable_steps(structure: Structure, samples: int) -> int:

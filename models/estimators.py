@@ -234,7 +234,7 @@ class _Feedforward(_Estimator):
         if any(x is not None for x in given) or self.missing or self.within or np.any(self.noise):
             return None
         loss = self._loss()
-        size = Size(self.n_features_in_, 16, outputs, not loss.probabilistic)
+        size = Size(self.n_features_in_, outputs, not loss.probabilistic)
         known = isinstance(loss, SquaredError | CrossEntropy)
         if not known or not size.serves(samples):
             return None

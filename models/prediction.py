@@ -96,6 +96,13 @@ class Predictor(Settings):
         by = f" by {self._fit.chosen}" if self._fit is not None and self._fit.chosen else ""
         return f"{super().__repr__()[:-1]}, {fitted}{by})"
 
+    def tell_reason(self, reason: str) -> None:
+        """Keep why the method of the last fit was chosen, as others see it who chose it."""
+        trace = self.trace
+        assert trace is not None  # there has been a fit
+        trace.reason = reason
+        self._fit = replace(self._known, chosen=f"{trace.method!r}: {reason}")
+
     @property
     def is_fitted(self) -> bool:
         """Whether there are weights."""

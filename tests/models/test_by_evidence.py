@@ -44,6 +44,9 @@ def test_data_with_interactions_get_more_units_and_beat_a_linear_model() -> None
     x, y = make_friedman1(500, noise=1.0, random_state=0)
     model = LiftedRegressor(random_state=0).fit(x[:300], y[:300])
     assert sizes(model)[1] >= 16
+    told = f"{sizes(model)[1]} units of"
+    trace = model.model_.trace
+    assert trace is not None and told in trace.reason and told in repr(model.model_)
     ours, ridge = model.score(x[300:], y[300:]), Ridge().fit(x[:300], y[:300])
     assert ours > ridge.score(x[300:], y[300:]) + 0.1  # .94 of at most .96, and .74
 
@@ -61,7 +64,7 @@ def test_probabilities_of_normal_classes_are_those_of_a_logistic_regression() ->
 
 def test_the_first_rho_are_a_prior_of_functions_of_the_size_of_standardized_targets() -> None:
     """Drawn from N(0, s / (2 rho)), X W, phi(X W) V and X Q have variances of about 1."""
-    size = Size(inputs=20, units=48, outputs=1, noisy=True)
+    size = Size(inputs=20, outputs=1, noisy=True, units=48)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2000, 20, generator=generator)
     first, second, beside = ((0.5 / (2 * rho)) ** 0.5 for rho in size.rho)
