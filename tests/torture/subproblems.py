@@ -142,7 +142,7 @@ class Draw:
         return self.pick(1e-3, 10.0, 100.0) * plain if kind == "scaled" else plain
 
     def inputs(self, rows: int, columns: int) -> Tensor:
-        """Return inputs: in units from 1e3 to 1e-3, of lower rank in either type, with a mean."""
+        """Return inputs: in units from 1e3 to 1e-3, of lower rank but for rounding, with a mean."""
         plain = self.normal(rows, columns)
         kind = self.pick("plain", "units", "conditioned", "rank one", "twice")
         if kind == "units":
@@ -150,7 +150,6 @@ class Draw:
         if kind == "conditioned":
             plain = plain * torch.logspace(0, -4, columns).to(plain)
         if kind == "rank one":
-            plain = (2 * plain).round()  # so that products, and what is added, are exact
             plain = plain[:, :1] * plain[:1]
         if kind == "twice":
             plain[:, -1] = plain[:, 0]
