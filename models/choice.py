@@ -36,7 +36,7 @@ _MANY = 1000  # sequences, enough for minibatches
 _MOST_OVER_TIME = 1e8  # answers times weights of a Gauss-Newton step that takes a few seconds
 _MOST_BETWEEN_ENDS = 2e9  # multiplications in the matrix of a step: a tenth of a second
 _MOST_WORK = 8e10  # multiplications in all steps after minibatches: about five seconds
-_LEAST_STEPS = 5  # by which these gain on minibatches (small_regressions.md)
+_LEAST_STEPS = 5  # by which these gain on minibatches (method_sizes.md)
 
 
 @dataclass(frozen=True)
