@@ -119,12 +119,6 @@ def _activated(reader: Reader, call: Call) -> Seen | None:
     return Seen(reader.state(call, activation, x.expression), x.layout)
 
 
-def softmax_over(layout: Layout) -> Activation:
-    """Return the softmax over the last axis."""
-    size = layout.shape[-1]
-    return Softmax() if size == layout.units else Grouped(Softmax(), size)
-
-
 def _over_last(reader: Reader, call: Call) -> Seen | None:
     """Return what a softmax is taken of, where that is over a last axis of features."""
     tensor, dim = call.first("input", "dim")
@@ -138,7 +132,9 @@ def _softmax(reader: Reader, call: Call) -> Seen | None:
     x = _over_last(reader, call)
     if x is None:
         return None
-    return Seen(reader.state(call, softmax_over(x.layout), x.expression), x.layout)
+    size = x.layout.shape[-1]
+    over = Softmax() if size == x.layout.units else Grouped(Softmax(), size)
+    return Seen(reader.state(call, over, x.expression), x.layout)
 
 
 @reads("log_softmax")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from liftednet.activation import Activation
@@ -22,8 +24,7 @@ from liftednet.layers.time import AllSteps, Steps
 from liftednet.network import State
 
 from ..forward_pass import GRU, LSTM, Gated
-from .activations import softmax_over
-from .reader import CURVED, HIDDEN, LAYER, Reader, Seen, each, reads
+from .reader import CURVED, LAYER, Reader, Seen, each, reads
 from .tracing import Call
 
 
@@ -34,7 +35,7 @@ def _linear(reader: Reader, call: Call) -> Any:
     if x is None or x.layout.axis == tensor.ndim - 1 or not isinstance(weight, torch.nn.Parameter):
         return reader.affine(call)
     reader.tell(call, LAYER, f"dense {tuple(weight.shape)[::-1]}")
-    return Seen(reader.linear(x, weight, bias), reader.layout(call))
+    return Seen(reader.linear(x, weight, bias), reader.layout)
 
 
 @reads("conv1d", "conv2d")
@@ -61,7 +62,7 @@ def _convolution(reader: Reader, call: Call) -> Any:
     if found is None:
         return reader.affine(call)
     reader.tell(call, LAYER, f"convolution {tuple(weight.shape)}")
-    layout, beside = reader.layout(call), (-1, *(1,) * axes)
+    layout, beside = reader.layout, (-1, *(1,) * axes)
     shifted = reader.shifted(Seen(found[0], layout), None if found[1] else bias, beside)
     return Seen(shifted, layout)
 
@@ -81,7 +82,7 @@ def _embedding(reader: Reader, call: Call) -> Any:
     if found is None:
         return reader.affine(call)
     reader.tell(call, LAYER, f"embedding {tuple(table.shape)}")
-    return Seen(found[0], reader.layout(call))
+    return Seen(found[0], reader.layout)
 
 
 # Normalization.
@@ -131,113 +132,62 @@ def _sample_norm(reader: Reader, call: Call) -> Any:
     return Seen(reader.scaled(found, x.layout, beside, weight, bias), x.layout)
 
 
-# Attention: scores and mixing are affine in each argument, the softmax is a state.
-
-
-def _attended(
-    reader: Reader, call: Call, heads: tuple[Seen, Seen, Seen], mask: Any, scale: float
-) -> tuple[Seen, Expression]:
-    """Return softmax(scale q k' + mask) and its product with v; Vaswani et al., 2017, eq. (1).
-
-    q, k and v hold (samples, heads, positions, features).
-    """
-    q, k, v = heads
-    above = Layout((*q.layout.sizes[:-1], k.layout.sizes[-2]))
-
-    def scores(one: Tensor, other: Tensor, *masks: Tensor) -> Tensor:
-        found = scale * one @ other.mT
-        for mask in masks:  # finite: `HIDDEN` where a truth value says no
-            yes = mask.dtype is torch.bool
-            none = torch.zeros_like(mask, dtype=found.dtype)
-            found = found + (none.masked_fill(~mask, HIDDEN) if yes else mask.clamp(min=HIDDEN))
-        return found
-
-    given = (q, k) if mask is None else (q, k, mask)
-    u = reader.torch_map(scores, given, above, "scores")
-    share = Seen(reader.state(call, softmax_over(above), u), above)
-    mixed = Layout((*q.layout.sizes[:-1], v.layout.sizes[-1]))
-    return share, reader.torch_map(torch.matmul, (share, v), mixed, "mixing")
-
-
-@reads("scaled_dot_product_attention")
-def _attention(reader: Reader, call: Call) -> Any:
-    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale")
-    query, key, value, mask, _, causal, scale = call.first(*names)
-    found = [reader.rows(x) for x in (query, key, value)]
-    if (
-        any(
-            x is None or x.layout.axis != 0 or x.layout.factor > 1 or query.ndim != 4 for x in found
-        )
-        or reader.seen(mask) is not None
-        or query.shape[1] != key.shape[1]
-    ):
-        return None  # fmt: skip
-    if causal:
-        mask = torch.ones(query.shape[-2], key.shape[-2]).tril().bool()
-    heads: Any = tuple(found)
-    reader.tell(call, LAYER, f"attention, {query.shape[1]} heads, {query.shape[-2]} positions")
-    _, mixed = _attended(reader, call, heads, mask, scale or query.shape[-1] ** -0.5)
-    return Seen(mixed, reader.layout(call))
-
-
 @reads("multi_head_attention_forward")
 def _multi_head(reader: Reader, call: Call) -> Any:
     """torch.nn.MultiheadAttention: x of (positions, samples, features), weights of all heads."""
     query, key, value, features, heads, weight, bias = call.args[:7]
-    extra = (*call.args[7:9], call.args[9] or None)
+    extra = (*call.args[7:9], call.args[9] or None, call.kwargs.get("key_padding_mask"))
+    tensors = query, key, value
+    seen = [reader.rows(x) for x in tensors]
     if (
         weight is None
         or call.kwargs.get("use_separate_proj_weight")
         or any(x is not None for x in extra)
-        or call.kwargs.get("key_padding_mask") is not None
-        or any(x is None or x.layout.axis != 1 for x in map(reader.rows, (query, key, value)))
+        or any(x is None or x.layout.axis != 1 for x in seen)
     ):
         return None
+    mask, averaged = call.kwargs.get("attn_mask"), call.kwargs.get("average_attn_weights", True)
+    if isinstance(mask, Tensor) and mask.dtype is torch.bool:  # True means no here
+        mask = torch.zeros(mask.shape).masked_fill(mask, -math.inf)
+
+    def attended(*given: Tensor) -> tuple[Tensor, Tensor]:
+        """Return softmax(q k' / d^(1/2) + mask) v, and the softmax; Vaswani et al. (2017)."""
+        q, k, v = (
+            x.unflatten(-1, (3, heads, -1))[..., number, :, :].transpose(1, 2)
+            for number, x in enumerate(given[:3])
+        )
+        scores = q @ k.mT / math.sqrt(features // heads)
+        shares = (scores + sum(given[3:])).softmax(-1)
+        return (shares @ v).transpose(1, 2).flatten(2), shares.mean(1) if averaged else shares
+
+    reader.tell(call, CURVED, f"attention, {heads} heads, {len(query)} positions, between layers")
     known: dict[int, Seen] = {}
-    parts = []
-    for number, tensor in enumerate((query, key, value)):
+    for tensor, x in zip(tensors, seen, strict=True):
         if id(tensor) not in known:
-            x: Any = reader.rows(tensor)
+            assert x is not None  # as just seen
             above = Layout((1, len(tensor), 3 * features))
             known[id(tensor)] = Seen(reader.linear(x, weight, bias), above)
-        parts.append(_head(reader, known[id(tensor)], number, heads))
-    mask = call.kwargs.get("attn_mask")
-    if isinstance(mask, Tensor) and mask.dtype is torch.bool:
-        mask = ~mask  # True means no here
-    reader.tell(call, LAYER, f"attention, {heads} heads, {len(query)} positions")
-    q, k, v = parts
-    share, mixed = _attended(reader, call, (q, k, v), mask, (features // heads) ** -0.5)
-    positions = len(query)
-    joined = reader.torch_map(
-        lambda u: u.transpose(1, 2).flatten(2),
-        (Seen(mixed, Layout((1, heads, positions, features // heads))),),
-        Layout((1, positions, features)), "heads joined", linear=True,
-    )  # fmt: skip
-    out = reader.linear(Seen(joined, Layout((1, positions, features))), *call.args[11:13])
-    layouts = reader.layouts(call)
-    found = [Seen(out, layouts[0])]
-    if len(layouts) > 1:
-        each = call.kwargs.get("average_attn_weights", True)
-        shown = reader.torch_map(
-            (lambda a: a.mean(1)) if each else (lambda a: a), (share,), layouts[1], "shares",
-            linear=True,
-        )  # fmt: skip
-        found.append(Seen(shown, layouts[1]))
-    return found
+    given = [*(known[id(x)] for x in tensors), *(() if mask is None else (mask,))]
+    wide, layouts = Layout((1, len(query), features)), reader.layouts
+    mixed, *shown = (
+        reader.torch_map(
+            lambda *rows, n=n: attended(*rows)[n], given, above, "attention", affine=False
+        )
+        for n, above in enumerate((wide, *layouts[1:]))
+    )
+    out = reader.linear(Seen(mixed, wide), *call.args[11:13])
+    return [Seen(x, layout) for x, layout in zip((out, *shown), layouts, strict=True)]
 
 
-def _head(reader: Reader, x: Seen, number: int, heads: int) -> Seen:
-    """Return one third of (samples, positions, 3 features), as (samples, heads, positions, .)."""
-    _, positions, width = x.layout.sizes
-    features = width // 3
-    above = Layout((1, heads, positions, features // heads))
+@reads("scaled_dot_product_attention")
+def _attention(reader: Reader, call: Call) -> Any:
+    """Attention whose gradients are differentiable, as those of torch's fused kernels are not."""
 
-    def cut(u: Tensor) -> Tensor:
-        third = u[..., number * features : (number + 1) * features]
-        parts: Tensor = third.unflatten(-1, (heads, -1))
-        return parts.transpose(1, 2)
+    def attended(*args: Any, **options: Any) -> Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return functional.scaled_dot_product_attention(*args, **options)
 
-    return Seen(reader.torch_map(cut, (x,), above, "head", linear=True), above)
+    return reader.curved(replace(call, function=attended))
 
 
 # Recurrence: gates are states, products of them multi-affine links.
@@ -336,14 +286,14 @@ def _step(reader: Reader, call: Call) -> Any:
     before = [reader.rows(x) for x in (kept if isinstance(kept, tuple | list) else (kept,))]
     x = reader.rows(tensor)
     if x is None or any(one is None or one.layout != above for one, above in zip(
-            before, reader.layouts(call), strict=True)):  # fmt: skip
+            before, reader.layouts, strict=True)):  # fmt: skip
         return None
     given = [one.expression for one in before if one is not None]
     units, name = weights[1].shape[1], call.name.removesuffix("_cell")
     cell = _Cell(reader, x.expression, units, weights, lambda _, number: given[number])
     reader.tell(call, LAYER, f"a step of {units} recurrent units, {name}")
     found = _CELLS[name](cell)
-    return [Seen(one, layout) for one, layout in zip(found, reader.layouts(call), strict=False)]
+    return [Seen(one, layout) for one, layout in zip(found, reader.layouts, strict=False)]
 
 
 @reads(*_CELLS)
@@ -381,7 +331,7 @@ def _recurrent(reader: Reader, call: Call) -> Any:
     reader.tell(
         call, LAYER, f"{layers} recurrent layers of {units} over {steps} steps, {call.name}"
     )
-    layouts = reader.layouts(call)
+    layouts = reader.layouts
     results = [apply(AllSteps(steps), sequence), concatenate(*last), concatenate(*cells)]
     return [Seen(one, layout) for one, layout in zip(results, layouts, strict=False)]
 

@@ -69,7 +69,7 @@ def _concatenation(reader: Reader, call: Call) -> Any:
     if call.get(1, "dim", 0) != 1 or len(given) < len(tensors):
         return reader.affine(call)
     reader.tell(call, PASSED, "concatenation")
-    return Seen(apply(Concatenation(), *(x.expression for x in given)), reader.layout(call))
+    return Seen(apply(Concatenation(), *(x.expression for x in given)), reader.layout)
 
 
 _SIZED = ("view", "reshape", "view_as", "reshape_as", "expand", "expand_as", "broadcast_to")
@@ -85,7 +85,7 @@ _SIZED = ("view", "reshape", "view_as", "reshape_as", "expand", "expand_as", "br
 def _moved(reader: Reader, call: Call) -> Any:
     """A call that moves entries alone: no layer at all where rows stay as they are."""
     tensor = call.get(0, "input")
-    x, layouts = reader.seen(tensor), reader.layouts(call)
+    x, layouts = reader.seen(tensor), reader.layouts
     if x is None or len(layouts) > 1 or layouts[0].axis is None:
         return reader.affine(call)
     if tensor.is_floating_point() and not call.result.is_floating_point():
@@ -127,7 +127,7 @@ def _masked_fill(reader: Reader, call: Call) -> Any:
     if not is_number(value):
         return reader.affine(call)
     reader.tell(call, PASSED, "affine")
-    above, filled = reader.layout(call), max(value, HIDDEN)
+    above, filled = reader.layout, max(value, HIDDEN)
 
     def masked(u: Tensor, hidden: Tensor) -> Tensor:
         return u.masked_fill(hidden.bool(), filled)
@@ -138,4 +138,4 @@ def _masked_fill(reader: Reader, call: Call) -> Any:
 @reads("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 def _filled(reader: Reader, call: Call) -> Seen:
     made = call.function(*call.args, **call.kwargs)  # anew: a call behind may have changed it
-    return reader.constant(made, reader.layout(call))
+    return reader.constant(made, reader.layout)

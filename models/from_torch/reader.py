@@ -120,6 +120,7 @@ class Reader:
         activated: whether the network ends with the activation that the loss has inside.
         log_softmax: the last one over the classes, and what it takes.
         by_position: parameters, by their ids, each row of which is added to one position.
+        layouts: of the tensors that the call returns which is read.
     """
 
     network: Network = field(default_factory=Network)
@@ -130,10 +131,10 @@ class Reader:
     activated: bool = False
     log_softmax: tuple[Expression, Expression] | None = None
     by_position: set[int] = field(default_factory=set)
+    layouts: list[Layout] = field(default_factory=list)
     _seen: dict[int, Seen] = field(default_factory=dict)
     _together: dict[int, set[tuple[int, ...]]] = field(default_factory=dict)
     _calls: list[tuple[Call, Call, list[Seen]]] = field(default_factory=list)
-    _layouts: dict[int, list[Layout]] = field(default_factory=dict)
 
     def read(self, network: nn.Module, example: tuple[Tensor, ...]) -> Seen:
         """Read a network by what it computes of an example, and return its output.
@@ -207,10 +208,9 @@ class Reader:
                 "torch.where."
             )
         pairs = zip(tensors_in(call.result), tensors_in(again.result), strict=True)
-        layouts = [self._layout(a, b, call.where) for a, b in pairs]
-        self._layouts[id(call)] = layouts
+        self.layouts = [self._layout(a, b, call.where) for a, b in pairs]
         if not self.sees(call) and not any(True for _ in self._trained(call)):
-            for tensor, layout in zip(tensors_in(call.result), layouts, strict=True):
+            for tensor, layout in zip(tensors_in(call.result), self.layouts, strict=True):
                 if layout.axis is not None:  # made for so many samples, and the same for each
                     self._seen[id(tensor)] = self.constant(tensor, layout)
             return
@@ -281,13 +281,10 @@ class Reader:
         found = self.seen(tensor)
         return found if found is not None and found.layout.axis is not None else None
 
-    def layouts(self, call: Call) -> list[Layout]:
-        """Return the layouts of the tensors that a call returns."""
-        return self._layouts[id(call)]
-
-    def layout(self, call: Call) -> Layout:
-        """Return the layout of the first of them."""
-        return self._layouts[id(call)][0]
+    @property
+    def layout(self) -> Layout:
+        """The layout of the first tensor that the call returns which is read."""
+        return self.layouts[0]
 
     def tell(self, call: Call, kind: str, text: str) -> None:
         """Keep what became of a call, for the summary."""
@@ -462,7 +459,7 @@ class Reader:
                 return layouts[number].pack(made, self.samples)[0].reshape(above[number].shape)
             return made
 
-        layouts = self.layouts(call)
+        layouts = self.layouts
         # Of parameters alone, once for every sample: a row for all.
         repeated = not any(self.rows(x) for x in tensors)
         above = [Layout(x.shape, None) if repeated else x for x in layouts]
