@@ -36,9 +36,7 @@ from liftednet.network import ends_of
 from liftednet.samples import Weights
 from liftednet.validation import model_inside
 
-__all__ = [
-    "to_torch",
-]
+__all__ = ["to_torch"]
 
 
 class ActivationModule(nn.Module):

@@ -13,16 +13,7 @@ from liftednet.activations import ReLU
 from liftednet.constraints import Constraint
 from liftednet.divergences import Raw, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers import (
-    Expression,
-    concatenate,
-    delay,
-    dense,
-    early,
-    first_step,
-    late,
-    turn,
-)
+from liftednet.layers import Expression, concatenate, delay, dense, early, first_step, late, turn
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.network import Network, State
 from liftednet.samples import Weights

@@ -387,10 +387,7 @@ def unpacked(
 
 
 def _unpacked_samples(
-    value: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    device: torch.device,
-    own: slice | None,
+    value: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device, own: slice | None
 ) -> OfSamples:
     """Return the rows of this process, their axes in the order in which they lay."""
     axis = value["$samples"]

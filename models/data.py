@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -348,39 +348,9 @@ def encode_part(loss: Loss, y: Tensor, outputs: int) -> Tensor:
     return loss.encode(y, outputs)
 
 
-class Batches(Protocol):
-    """Where minibatches come from: each iteration is one pass over the data."""
-
-    @property
-    def samples(self) -> int:
-        """The number of samples in a pass."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """The mean weight of a sample."""
-        ...
-
-    def __len__(self) -> int:
-        """Return the number of batches in a pass."""
-        ...
-
-    def __iter__(self) -> Iterator[Data]:
-        """Yield checked and encoded batches."""
-        ...
-
-    def memory(self) -> list[Tensor]:
-        """Return what the order of the next passes depends on: states of generators."""
-        ...
-
-    def recall(self, memory: list[Tensor]) -> None:
-        """Go back to what `memory` has returned, where the next pass begins."""
-        ...
-
-
 @dataclass(frozen=True)
 class ArrayBatches:
-    """Batches of equal size in a new random order in every pass.
+    """Batches of equal size in a new random order in every pass: each iteration is one pass.
 
     Each of several processes draws the order of all samples, and yields its own of every batch.
 
@@ -432,11 +402,11 @@ class ArrayBatches:
             yield replace(data.take(self._share.own(batch)), among=len(batch))
 
     def memory(self) -> list[Tensor]:
-        """Return the state of the generator."""
+        """Return what the order of the next passes depends on: the state of the generator."""
         return [self.generator.get_state()]
 
     def recall(self, memory: list[Tensor]) -> None:
-        """Bring the generator to a state."""
+        """Go back to what `memory` has returned, where the next pass begins."""
         self.generator.set_state(*memory)
 
 
@@ -553,6 +523,9 @@ class LoaderBatches:
             x: v.to(self._dtype) if isinstance(v, Tensor) else v for x, v in found.values.items()
         }
         return Data(values, found.last_only)
+
+
+Batches = ArrayBatches | LoaderBatches
 
 
 def pair_of(item: object) -> Sequence[Any]:

@@ -16,14 +16,7 @@ import torch
 from torch import Tensor
 
 from liftednet.errors import DataError
-from liftednet.layers.expression import (
-    TIME,
-    Applied,
-    Expression,
-    Variable,
-    affine_in,
-    value_of,
-)
+from liftednet.layers.expression import TIME, Applied, Expression, Variable, affine_in, value_of
 from liftednet.layers.time import Delay, delayed
 from liftednet.maps import Moved, Times, chain
 from liftednet.network import Cell, State

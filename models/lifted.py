@@ -7,6 +7,7 @@ point, the method takes its steps from there, and `_finish` refits, warns and re
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -33,11 +34,7 @@ from .choice import Choice, choose, shape_of, suits_together
 from .constraint_report import ConstraintReport, HeldOut, apart_of, broken
 from .constraints import AugmentedLagrangian, HeldScores, Widths, parted, refuse_unmet
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
-from .diagnosis import (
-    judge_targets,
-    scale_hint,
-    warn_of,
-)
+from .diagnosis import judge_targets, scale_hint, warn_of
 from .fingerprint import described_training, refuse_unlike
 from .incomplete import WHOLE, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
@@ -50,17 +47,16 @@ from .prediction import Fitted
 from .preparation import Store
 from .rates import CountedFit, HeldRates, counted_fit, decides, numbers_of
 from .settings import passes_settings
-from .standardization import (
-    unpacked_standardization,
-)
-from .starts import (
-    given_weights,
-)
+from .standardization import unpacked_standardization
+from .starts import given_weights
 from .threads import few_threads
 from .trace import Problem, Report, Trace, run, stopped_early
 from .warranty import errors_aside, refuse_too_few, set_aside, taken, verdicts
 
 _ROUNDING = 1e-9  # that a product of norms may be too small by
+
+Given = tuple[Any, Any, Any, Any]  # X, y, lengths and the weights of the samples
+Held = Sequence[Constraint | RateConstraint]
 
 
 @dataclass(frozen=True)
@@ -128,7 +124,7 @@ class Lifted(Online):
         on_step: Report | None = None,
         checkpoint: str | Path | Checkpoint | None = None,
         resume: bool = False,
-        constraints: Sequence[Constraint | RateConstraint] = (),
+        constraints: Held = (),
         confidence: float | None = None,
         held_out: float = 0.3,
         strict: bool = False,
@@ -214,18 +210,13 @@ class Lifted(Online):
                 few_threads(self.network, choice.method, X, self.device),
                 Keeper(checkpoint, resume) as keeper,
             ):
-                found = (
-                    None if choice.otherwise is None else self._tried(choice, given, constraints)
-                )
-                if found is None:
+                problem = self._tried(choice, given, constraints) if choice.otherwise else None
+                if problem is None:
                     choice = choice.otherwise or choice
                     problem = self._prepare(choice, given, constraints, keeper)
                     self._train(choice, problem, keeper, progress, on_step)
-                else:
-                    problem = found
-                    if on_step is not None:  # now that the model is known to meet its bound
-                        for step in problem.trace.steps:
-                            on_step(step)
+                elif on_step is not None:  # now that the model is known to meet its bound
+                    deque(map(on_step, problem.trace.steps), maxlen=0)
                 self._finish(choice.method, problem.seen, X, constraints, progress, on_step)
         return self
 
@@ -244,12 +235,7 @@ class Lifted(Online):
                 max_iter=_most(choice.method, problem), progress=progress, on_step=on_step,
             )  # fmt: skip
 
-    def _tried(
-        self,
-        choice: Choice,
-        given: tuple[Any, Any, Any, Any],
-        constraints: Sequence[Constraint | RateConstraint],
-    ) -> Problem | None:
+    def _tried(self, choice: Choice, given: Given, constraints: Held) -> Problem | None:
         """Return what a method without a bound reaches, None where that does not meet the bound."""
         assert self.lipschitz is not None  # it is what there is another choice for
         before, met = self._fit, False
@@ -273,13 +259,7 @@ class Lifted(Online):
         slopes = [state.activation.lipschitz or 1.0 for state in self.network.states]
         return math.prod(norms) * math.prod(slopes) * (1 + _ROUNDING)
 
-    def _prepare(
-        self,
-        choice: Choice,
-        given: tuple[Any, Any, Any, Any],
-        constraints: Sequence[Constraint | RateConstraint],
-        keeper: Keeper,
-    ) -> Problem:
+    def _prepare(self, choice: Choice, given: Given, constraints: Held, keeper: Keeper) -> Problem:
         """Return the problem of a method: where the last fit ended, or at the start."""
         structure, method = choice.structure, choice.method
         if isinstance(method, Minibatch) and isinstance(given[0], DataLoader):
@@ -346,11 +326,7 @@ class Lifted(Online):
         return problem
 
     def _prepare_loader(
-        self,
-        choice: Choice,
-        given: tuple[Any, Any, Any, Any],
-        constraints: Sequence[Constraint | RateConstraint],
-        keeper: Keeper,
+        self, choice: Choice, given: Given, constraints: Held, keeper: Keeper
     ) -> Problem:
         """Return the problem of minibatches that a DataLoader brings; scales are of the first."""
         structure, method, (loader, *others) = choice.structure, choice.method, given
@@ -372,10 +348,8 @@ class Lifted(Online):
         judge_targets(structure, raw)
         lipschitz = choice.lipschitz
         standardization = self._standardization(raw, self.warm_start, lipschitz).of_a_part
-        first, bounds = (
-            standardization.of(raw),
-            self._bounded(structure, standardization, lipschitz),
-        )
+        first = standardization.of(raw)
+        bounds = self._bounded(structure, standardization, lipschitz)
         weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)
         point = BatchSteps(bounds, weights, method, self._generator())
         identity = partial(described_training, self, bounds, method, raw, batches)
@@ -394,14 +368,9 @@ class Lifted(Online):
     # What a fit leaves.
 
     def _finish(
-        self,
-        method: Method,
-        seen: Data,
-        X: Any,
-        constraints: Sequence[Constraint | RateConstraint],
-        progress: bool,
+        self, method: Method, seen: Data, X: Any, constraints: Held, progress: bool,
         on_step: Report | None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Bring what a method has reached under constraints, or train or fit it on; warn."""
         if constraints:
             self._hold(constraints, X, progress, on_step)
@@ -416,19 +385,11 @@ class Lifted(Online):
 
     def _refit_outputs(self) -> None:
         """Fit the last layers once more, to the features of a forward pass."""
-        fitted, generator = self._known, self._generator()
-        weights = refitted(
-            fitted.structure, fitted.weights, self._on_data(), generator, self.solver
-        )
-        self._fit = replace(fitted, weights=tuple(weights), blocks=None)
+        fitted = self._known
+        given = fitted.structure, fitted.weights, self._on_data(), self._generator(), self.solver
+        self._fit = replace(fitted, weights=tuple(refitted(*given)), blocks=None)
 
-    def _hold(
-        self,
-        constraints: Sequence[Constraint | RateConstraint],
-        X: Any,
-        progress: bool,
-        on_step: Report | None,
-    ) -> None:
+    def _hold(self, constraints: Held, X: Any, progress: bool, on_step: Report | None) -> None:
         """Train all layers under constraints on the scores, and the last one exactly."""
         fitted, data = self._known, self._on_data()
         term, (scored, rates) = self.network.terms[0], parted(constraints)
@@ -485,11 +446,7 @@ class Lifted(Online):
         return float(losses @ weights / weights.sum())
 
     def _fit_with_warranty(
-        self,
-        given: tuple[Any, Any, Any, Any],
-        constraints: Sequence[Constraint | RateConstraint],
-        asked: Asked,
-        **others: Any,
+        self, given: Given, constraints: Held, asked: Asked, **others: Any
     ) -> Self:
         """Fit on some of the rows, and let the others say whether constraints on rates hold."""
         X, y, lengths, sample_weight = given

@@ -31,13 +31,7 @@ from .prediction import Predictor
 from .settings import feasible
 from .shapes import bounded, in_proportion
 from .standardization import RAW, Standardization, has_several_units, standardization_of
-from .starts import (
-    AUTO,
-    START_SAMPLES,
-    fitted_start,
-    recurrent_layers,
-    settled_start,
-)
+from .starts import AUTO, START_SAMPLES, fitted_start, recurrent_layers, settled_start
 from .trace import Problem
 
 _TRIED, _TRIAL = ("orthogonal", "gaussian", "orthogonal"), 8  # recurrent starts, steps with each
@@ -135,11 +129,7 @@ class Prepared(Predictor):
         return feasible(weights, structure.penalties.values())
 
     def _first_blocks(
-        self,
-        structure: Structure,
-        data: Data,
-        standardization: Standardization,
-        choice: Choice,
+        self, structure: Structure, data: Data, standardization: Standardization, choice: Choice
     ) -> Blocks:
         """Return the blocks of a fit: where the last has ended, or at a forward pass."""
         before = self._known if self.warm_start and self.is_fitted else None

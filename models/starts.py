@@ -143,10 +143,7 @@ def _is(expression: Expression, kind: type) -> bool:
 
 
 def drawn_weights(
-    network: Network,
-    penalties: Sequence[Penalty],
-    start: str,
-    generator: torch.Generator,
+    network: Network, penalties: Sequence[Penalty], start: str, generator: torch.Generator
 ) -> list[Weights]:
     """Return the weights of a start, layer by layer, before they are fitted to data.
 
@@ -189,10 +186,7 @@ def drawn_weights(
 
 
 def _recurrent_weights(
-    parameter: Parameter,
-    layer: tuple[int, int] | None,
-    start: str,
-    generator: torch.Generator,
+    parameter: Parameter, layer: tuple[int, int] | None, start: str, generator: torch.Generator
 ) -> Weights:
     """Return W of the start, other entries of variance 1 / inputs."""
     rows, columns = parameter.shape

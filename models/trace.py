@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.samples import Weights
+
+if TYPE_CHECKING:
+    from .checkpoint import Keeper
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Step:
         seconds: since training began, without those between an interrupt and its resumption.
         validation: mean loss of a held-out sample after it, or None.
         whole: whether its sweep or epoch is finished with it.
-        messages: that this one of several processes has sent since training began, or since it
-            was resumed; each is a round in which all take part.
+        messages: that the first of several processes has sent since training began; each is a
+            round in which all take part.
         bytes: of its tensors in them.
 
     Example:
@@ -185,19 +188,6 @@ class Problem:
     chosen: str = ""
 
 
-class CheckpointSink(Protocol):
-    """What keeps a training in a file."""
-
-    def rest(self, trace: Trace, memory: Memory) -> None:
-        """Take what the training goes on from."""
-
-    def close(self, trace: Trace) -> None:
-        """Keep the last of it."""
-
-    def guarding(self) -> AbstractContextManager[None]:
-        """Turn a signal to end into an interrupt."""
-
-
 def stopped_early(steps: Steps, problem: Problem) -> Steps:
     """Yield steps with the held-out loss after each round, and stop where it no longer falls.
 
@@ -230,7 +220,7 @@ def run(
     memory: Memory,
     keep: Callable[[], None],
     *,
-    keeper: CheckpointSink,
+    keeper: Keeper,
     max_iter: int,
     progress: bool,
     on_step: Report | None,
@@ -253,8 +243,9 @@ def run(
         on_step: told after every step; where it raises an error, what is done is kept.
     """
     trace.max_iter = max_iter
-    before = trace.steps[-1].seconds if trace.steps else 0.0
-    started, sent = time.perf_counter() - before, processes.traffic()
+    *_, last = trace.steps or [Step(0, "", math.nan, 0.0, math.nan, 0, "")]
+    started = time.perf_counter() - last.seconds
+    sent = processes.traffic() - processes.Traffic(last.messages, last.bytes)
     with (
         keeper.guarding(),
         _reporting(trace, max_iter, progress, on_step) as report,

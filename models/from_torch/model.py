@@ -144,14 +144,7 @@ class LiftedModule(Lifted):
             )
         return found
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        on_step: Report | None = None,
-        **options: Any,
-    ) -> Self:
+    def fit(self, X: Any, y: Any = None, *, on_step: Report | None = None, **options: Any) -> Self:
         """Fit the weights to data; the torch network stays as it is until `write_`.
 
         Args:
