@@ -34,7 +34,7 @@ from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import ends_of
 from liftednet.samples import Weights
-from liftednet.validation import model_inside
+from liftednet.validation import model_of
 
 __all__ = ["to_torch"]
 
@@ -67,8 +67,8 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
     device.
 
     Args:
-        model: a fitted model, such as `LiftedMLP`, `LiftedRNN` or `Lifted`, or anything with the
-            weights and activations of a chain.
+        model: a fitted model, such as `LiftedMLP`, `LiftedRNN` or `Lifted`, an estimator, or
+            anything with the weights and activations of a chain.
         logits: whether to leave out the last activation, so that the network ends with the last
             pre-activation, as torch.nn.CrossEntropyLoss and BCEWithLogitsLoss want it.
 
@@ -92,7 +92,7 @@ def to_torch(model: Any, *, logits: bool = False) -> Any:
         >>> [type(part).__name__ for part in to_torch(model)]
         ['Linear', 'ReLU', 'Linear', 'Softmax']
     """
-    require_model(model)
+    model = require_model(model)
     if hasattr(model, "write_"):
         raise DataError("weights of a lifted torch network go into that network: write_().")
     if (recurrence := _recurrence_of(model)) is not None:
@@ -410,13 +410,15 @@ def _weights_in(module: Any) -> Weights:
     return Weights(module.weight.flatten(1).T, module.bias)
 
 
-def require_model(model: object) -> None:
-    """Raise `DataError` where something is no model."""
+def require_model(model: Any) -> Any:
+    """Return a model, that inside an estimator, too, or raise `DataError` where there is none."""
+    model = model_of(model)
     if not {"activations", "weights"} <= set(dir(model)):  # which asks for neither
         raise DataError(
             "a fitted model such as LiftedMLP is needed, with weights and activations; got "
-            f"{type(model).__name__}{model_inside(model)}."
+            f"{type(model).__name__}."
         )
+    return model
 
 
 def linear(weights: Weights) -> nn.Linear:

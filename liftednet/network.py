@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.activations.piecewise_linear import Bounded
@@ -27,6 +27,7 @@ from liftednet.layers.layer import Shape, check_layer, columns
 from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
+from liftednet.names import loss_of
 from liftednet.validation import is_integer, is_number, require_flag, require_positive
 
 Bounds = tuple[float, float]
@@ -38,20 +39,6 @@ __all__ = [
 ]
 
 _STEPS = 4  # of the sequences that a declared layer is checked on
-# What stands for a loss of torch, by its name without "loss" and underscores.
-_OF_TORCH = {
-    "crossentropy": "CrossEntropy()",
-    "nll": "CrossEntropy() on scores without a LogSoftmax",
-    "mse": "SquaredError(), half of torch's sum",
-    "bcewithlogits": "BinaryCrossEntropy()",
-    "binarycrossentropywithlogits": "BinaryCrossEntropy()",
-    "bce": "BinaryCrossEntropy() on scores without a Sigmoid",
-    "binarycrossentropy": "BinaryCrossEntropy() on scores without a Sigmoid",
-    "l1": "Quantile(0.5), half of torch's sum",
-    "huber": "Huber()",
-    "smoothl1": "Huber()",
-    "squarederror": "SquaredError()",
-}
 
 
 class Cell(ABC):
@@ -300,7 +287,7 @@ class Network:
 
     def loss(
         self,
-        loss: Loss,
+        loss: Loss | str | nn.Module,
         argument: Expression,
         *,
         weight: float = 1.0,
@@ -311,7 +298,7 @@ class Network:
         """Declare a loss on pre-activations, and return what the network answers with.
 
         Args:
-            loss: from `liftednet.losses`.
+            loss: from `liftednet.losses`, its name such as "cross-entropy", or torch's module.
             argument: U, the last pre-activations.
             weight: factor of the loss.
             activation: gives the output states of their own (Lifted Neural Networks, eq. (14)),
@@ -346,13 +333,7 @@ class Network:
             >>> bool((found.sum(1) - x[:, 0] - 1).abs().max() < 1e-9), bool(found.min() > -1e-9)
             (True, True)
         """
-        if not isinstance(loss, Loss):
-            advice = _advised(loss)
-            raise DeclarationError(
-                "loss must be a loss object of liftednet.losses, such as "
-                f"{advice or 'CrossEntropy() for classes or SquaredError() for numbers'}; got "
-                f"{loss!r}."
-            )
+        loss = loss_of(loss)
         label = _named(Label(), "y", len(self.terms))
         as_expression(argument)
         weight, state = require_positive("weight", weight), None
@@ -607,12 +588,6 @@ def _state_shape(activation: Activation, argument: Expression) -> Shape:
 def _require_shape(shape: Sequence[Any]) -> None:
     if not shape or not all(map(is_integer, shape)) or min(shape) < 1:
         raise DataError(f"sizes must be positive integers, got {tuple(shape)}.")
-
-
-def _advised(loss: object) -> str | None:
-    """Return the loss that stands for one of torch, or for a name, or None."""
-    name = loss if isinstance(loss, str) else getattr(loss, "__name__", type(loss).__name__)
-    return _OF_TORCH.get(name.lower().replace("_", "").removesuffix("loss"))
 
 
 def _named(variable: Any, kind: str, number: int) -> Any:

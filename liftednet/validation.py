@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from liftednet.errors import DataError
+from liftednet.errors import DataError, NotFittedError
 from liftednet.processes import size
 
 FLOATS = (torch.float32, torch.float64)
@@ -134,10 +134,18 @@ def name_of(value: object) -> str:
     return getattr(value, "__name__", repr(value))
 
 
-def model_inside(value: object) -> str:
-    """Return what to say of an estimator of scikit-learn's kind where a model is needed."""
-    made = hasattr(value, "__sklearn_is_fitted__")
-    return ": give the network that its fit makes, .model_" if made else ""
+def model_of(value: Any) -> Any:
+    """Return the model that an estimator of scikit-learn's kind has fitted, or what was given.
+
+    Raises:
+        NotFittedError: it is an estimator without one.
+    """
+    fitted = getattr(value, "__sklearn_is_fitted__", None)
+    if fitted is None or isinstance(value, type):
+        return value
+    if not fitted() or not hasattr(value, "model_"):
+        raise NotFittedError(f"this {type(value).__name__} has no network yet: call fit first.")
+    return value.model_
 
 
 def is_number(value: object) -> bool:

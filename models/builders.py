@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation
 from liftednet.activations import ReLU
@@ -15,6 +15,7 @@ from liftednet.divergences import Raw, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, concatenate, delay, dense, early, first_step, late, turn
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
+from liftednet.names import activation_of, loss_of
 from liftednet.network import Network, State
 from liftednet.samples import Weights
 from liftednet.sets.constraint import require_constraints
@@ -33,9 +34,9 @@ class LiftedMLP(Lifted):
 
     Args:
         sizes: units of the input, every hidden layer, and the output.
-        activations: one for all hidden layers, or one for each; one more than that gives the
-            output states of its own (eq. (14)), which SimplexCrossEntropy has by itself.
-        loss: a loss from `liftednet.losses`.
+        activations: one for all hidden layers, or one for each, or their names; one more than that
+            gives the output states of its own (eq. (14)), which SimplexCrossEntropy has by itself.
+        loss: from `liftednet.losses`, its name such as "squared-error", or torch's module.
         bias: whether layers have one, one answer or one for each.
         skip: whether outputs have a linear layer on the inputs, too, the last of the weights, with
             a rho of its own: what is linear in the data needs no units then.
@@ -61,8 +62,8 @@ class LiftedMLP(Lifted):
     def __init__(
         self,
         sizes: Sequence[int],
-        activations: Activation | Sequence[Activation] | None = None,
-        loss: Loss | None = None,
+        activations: Activation | str | Sequence[Activation | str] | None = None,
+        loss: Loss | str | nn.Module | None = None,
         *,
         bias: bool | Sequence[bool] = True,
         skip: bool = False,
@@ -73,7 +74,7 @@ class LiftedMLP(Lifted):
     ) -> None:
         """Build the chain, and check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
-        self.loss = CrossEntropy() if loss is None else loss
+        self.loss = CrossEntropy() if loss is None else loss_of(loss)
         self.missing, self.noise, self.within = missing, noise, require_constraints(within)
         require_flag("skip", skip)
         self.skip = skip
@@ -93,7 +94,7 @@ class LiftedMLP(Lifted):
 
 def feedforward(
     sizes: Sequence[int],
-    activations: Activation | Sequence[Activation],
+    activations: Activation | str | Sequence[Activation | str],
     loss: Loss,
     bias: bool | Sequence[bool] = True,
     *,
@@ -137,14 +138,12 @@ def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _checked_activations(
-    activations: Activation | Sequence[Activation], hidden: int, loss: Loss
+    activations: Activation | str | Sequence[Activation | str], hidden: int, loss: Loss
 ) -> tuple[Activation, ...]:
-    if isinstance(activations, Activation):
+    if isinstance(activations, Activation | str):
         activations = (activations,) * hidden
-    if isinstance(activations, str) or not isinstance(activations, Sequence):
-        given: tuple[Any, ...] = (activations,)
-    else:
-        given = tuple(activations)
+    several = isinstance(activations, Sequence)
+    given = tuple(activation_of(x) for x in (activations if several else (activations,)))
     for activation in given:
         require_activation(activation, "a hidden layer")
     if isinstance(loss, OutputLoss):
@@ -232,8 +231,8 @@ class LiftedRNN(Lifted):
         input_size: int,
         hidden_size: int | Sequence[int],
         output_size: int,
-        activation: Activation | None = None,
-        loss: Loss | None = None,
+        activation: Activation | str | None = None,
+        loss: Loss | str | nn.Module | None = None,
         *,
         bidirectional: bool = False,
         learn_initial_state: bool = False,
@@ -243,8 +242,8 @@ class LiftedRNN(Lifted):
         hidden = _checked_units(input_size, hidden_size, output_size)
         require_flag("bidirectional", bidirectional)
         require_flag("learn_initial_state", learn_initial_state)
-        self.loss = _pinned(CrossEntropy() if loss is None else loss)
-        self.activation = _by_unit(ReLU() if activation is None else activation)
+        self.loss = _pinned(CrossEntropy() if loss is None else loss_of(loss))
+        self.activation = _by_unit(ReLU() if activation is None else activation_of(activation))
         self.layer_cells = cells_of(int(input_size), hidden, bidirectional)
         self.learn_initial_state, self.output_size = learn_initial_state, int(output_size)
         network = recurrent(

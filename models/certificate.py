@@ -18,7 +18,7 @@ from liftednet.errors import DataError, DeclarationError
 from liftednet.export import ExportedGraph, to_torch
 from liftednet.layers.expression import Applied
 from liftednet.layers.projection import Projection
-from liftednet.validation import as_tensor, model_inside
+from liftednet.validation import as_tensor
 
 from .bounds.calls import FUNCTIONS, RULES
 from .bounds.programs import Closer
@@ -250,8 +250,7 @@ def _subject(model: Any, example: Any) -> _Subject:
         return replace(inside, names=names if len(names) == inputs else ())
     if not isinstance(model, Predictor):
         raise DataError(
-            f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}"
-            f"{model_inside(model)}."
+            f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}."
         )
     like = model.weights[0].matrix
     network = copy.deepcopy(model).write_() if hasattr(model, "write_") else to_torch(model)

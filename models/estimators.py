@@ -22,7 +22,7 @@ from liftednet.activation import Activation
 from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError, LiftedError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
-from liftednet.names import activation_named, loss_named
+from liftednet.names import activation_of, loss_of
 from liftednet.validation import is_integer
 
 from .builders import LiftedMLP, LiftedRNN
@@ -518,7 +518,7 @@ class LiftedClassifier(ClassifierMixin, _Classifying, _Feedforward):  # type: ig
         return found
 
     def _loss(self) -> Loss:
-        return _named(self.loss, CrossEntropy())
+        return CrossEntropy() if self.loss is None else loss_of(self.loss)
 
     @property
     def _outputs(self) -> int:
@@ -665,7 +665,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         return outputs[:, 0] if self._one else outputs
 
     def _loss(self) -> Loss:
-        return _named(self.loss, SquaredError())
+        return SquaredError() if self.loss is None else loss_of(self.loss)
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that several outputs are possible."""
@@ -864,11 +864,7 @@ def _activations(given: Names) -> Any:
     """Return activations, one or several, of names or of activations."""
     if isinstance(given, Sequence) and not isinstance(given, str):
         return [_activations(one) for one in given]
-    return activation_named(given) if isinstance(given, str) else given
-
-
-def _named(loss: Loss | str | None, default: Loss) -> Loss:
-    return loss_named(loss) if isinstance(loss, str) else loss or default
+    return activation_of(given)
 
 
 def _numbers(name: str, values: ArrayLike) -> Rows:

@@ -28,7 +28,7 @@ from liftednet.storage import (
     rebuild,
     write,
 )
-from liftednet.validation import model_inside
+from liftednet.validation import model_of
 
 from .builders import LiftedMLP, LiftedRNN
 from .error_bars import packed_posterior, restore_posterior
@@ -88,6 +88,7 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
         >>> bool((again.predict(x) == model.predict(x)).all())
         True
     """
+    model = model_of(model)
     if type(model) in _KINDS.values():
         return write(replace(_pack(model), notes=notes or {}), path)
     if isinstance(model, nn.Module) or hasattr(model, "write_"):
@@ -95,7 +96,7 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
             f"save needs {_names()}, got {type(model).__name__}: a torch network is kept by torch, "
             "by torch.save(network.state_dict(), path), after write_() where it was lifted."
         )
-    raise DataError(f"save needs {_names()}, got {type(model).__name__}{model_inside(model)}.")
+    raise DataError(f"save needs {_names()}, got {type(model).__name__}.")
 
 
 def load(path: str | Path, activations: Activations = None, **options: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
+from liftednet.lazy import cvxpy as cp
 from liftednet.problems import (
     BlockFit,
     ConstrainedFit,
@@ -94,7 +95,7 @@ def solver_names() -> tuple[str, ...]:
 
 
 def named(name: str) -> AnySolver:
-    """Return a solver by its name.
+    """Return a solver by its name, that of a solver of CVXPY included, such as "CLARABEL".
 
     Raises:
         DeclarationError: there is no solver of that name.
@@ -107,8 +108,12 @@ def named(name: str) -> AnySolver:
     for entry in (*_TABLE, _REFERENCE):
         if entry.name == name:
             return _made(entry)
+    if isinstance(name, str) and name.upper() in cp.installed_solvers():
+        reference = import_module(".reference", __package__)
+        return cast(AnySolver, reference.Reference(backend=name.upper()))
     raise DeclarationError(
-        f"there is no solver {name!r}; there are {', '.join(solver_names())} and 'auto'."
+        f"there is no solver {name!r}; there are {', '.join(solver_names())} and 'auto', and those "
+        f"of CVXPY: {', '.join(cp.installed_solvers())}."
     )
 
 

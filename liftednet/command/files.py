@@ -31,7 +31,7 @@ from liftednet.errors import DataError, DeclarationError, LiftedError
 from liftednet.export import ExportedGraph, to_torch
 from liftednet.models import certify
 from liftednet.models.storage import load
-from liftednet.names import activation_named
+from liftednet.names import activation_of
 from liftednet.validation import name_of
 
 _HOW = ("divergence", "lam", "rho", "penalty", "method", "max_iter", "solver", "seed")
@@ -108,7 +108,7 @@ def activation_from(name: str) -> Activation:
         DataError: there is nothing of that name.
         DeclarationError: what is there is no activation.
     """
-    return declared_activation(name) if ":" in name else activation_named(name)
+    return declared_activation(name) if ":" in name else activation_of(name)
 
 
 def declared_activation(name: str) -> Activation:

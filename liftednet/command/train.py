@@ -32,7 +32,7 @@ from liftednet.models import Ending, LiftedMLP
 from liftednet.models.estimators import LiftedClassifier, LiftedRegressor
 from liftednet.models.methods import COUNTED
 from liftednet.models.storage import save
-from liftednet.names import loss_named
+from liftednet.names import loss_of
 from liftednet.processes import shard
 
 INTERRUPTED = 130  # as shells count it: 128 and the number of the signal
@@ -83,7 +83,7 @@ def _run_train(order: SimpleNamespace, rank: int) -> None:
         if rank == 0:
             typer.echo(line)
 
-    loss = loss_named(order.loss)
+    loss = loss_of(order.loss)
     require_place(order.output, order.data, order.checkpoint)
     if order.checkpoint is not None:
         require_place(order.checkpoint, order.data)

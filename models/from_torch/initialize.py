@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 from liftednet import processes
 from liftednet.errors import DataError
 from liftednet.export import is_chain, refuse_standardized, require_model, to_torch
-from liftednet.losses import Loss
+from liftednet.losses import CrossEntropy, Loss, SquaredError
 from liftednet.samples import Weights
+from liftednet.validation import as_tensor
 
 from ..data import pair_of
 from ..methods import Minibatch
@@ -34,7 +35,7 @@ def initialize_(
     X: Any,
     y: Any = None,
     *,
-    loss: Loss | None = None,
+    loss: Loss | str | nn.Module | None = None,
     epochs: int = 1,
     progress: bool = False,
     **settings: Any,
@@ -54,7 +55,8 @@ def initialize_(
         module: the network.
         X: what the network takes, on any scale; a DataLoader of pairs (X, y); or a fitted model.
         y: as the loss takes it; None for a DataLoader or a model.
-        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`.
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()`, its name, or
+            torch's module; None for cross-entropy of integers and squared errors of floats.
         epochs: passes over the data.
         progress: whether to show a progress bar.
         settings: of `lift`, such as lam; `method` in place of `epochs`, start=None for one that
@@ -87,9 +89,8 @@ def initialize_(
         raise DataError(f"initialize_ writes into a torch.nn.Module, got {module!r}.")
     if any(hasattr(X, x) for x in ("weights", "activations", "__sklearn_is_fitted__")):
         return _written(module, X)
-    if loss is None:
-        raise DataError("initialize_ on data needs loss=, such as CrossEntropy().")
     settings = {"start": AUTO, "method": _method(epochs, settings), **settings}
+    loss = _plain_loss(X, y) if loss is None else loss
     lifted = lift(module, _example(X), loss=loss, show=False, **settings)
     if "refit_output" not in settings and not isinstance(X, DataLoader):
         lifted.refit_output = output_obstacle(lifted.network) is None
@@ -97,6 +98,19 @@ def initialize_(
     if lifted.interrupted:
         raise KeyboardInterrupt("training was interrupted: the network is as it was.")
     return lifted.write_()
+
+
+def _plain_loss(X: Any, y: Any) -> Loss:
+    """Return the loss of what y plainly is: integers are classes, floats are numbers."""
+    if isinstance(X, DataLoader):
+        _, y = pair_of(next(iter(X), None))
+    found = as_tensor("y", y)
+    if found.dtype == torch.bool:
+        raise DataError(
+            "y holds truth values: give loss=BinaryCrossEntropy() with y.float(), or "
+            "CrossEntropy() with y.long()."
+        )
+    return SquaredError() if found.is_floating_point() else CrossEntropy()
 
 
 def _method(epochs: int, settings: Mapping[str, Any]) -> Minibatch:
@@ -122,7 +136,7 @@ def _written(module: nn.Module, model: Any) -> nn.Module:
 
     Another network than the model is a start all the same, with a warning.
     """
-    require_model(model)
+    model = require_model(model)
     if not is_chain(model):
         raise DataError(
             "initialize_ writes dense layers that follow one another, and this "

@@ -25,6 +25,7 @@ from liftednet.layers.dense import Dense, DenseAtPositions
 from liftednet.layers.expression import Applied, value_of
 from liftednet.layers.time import Steps
 from liftednet.losses import CrossEntropy, Loss, PinnedLoss
+from liftednet.names import loss_of
 from liftednet.network import State
 from liftednet.samples import Weights
 from liftednet.validation import FLOATS, as_tensor
@@ -259,7 +260,12 @@ def _as_floats(x: Any, dtype: torch.dtype) -> Any:
 
 @torch.inference_mode(False)
 def lift(
-    network: nn.Module, example: Any, *, loss: Loss, show: bool = True, **settings: Any
+    network: nn.Module,
+    example: Any,
+    *,
+    loss: Loss | str | nn.Module,
+    show: bool = True,
+    **settings: Any,
 ) -> LiftedModule:
     """Return a torch network as a lifted model, which starts from the network's weights.
 
@@ -272,11 +278,12 @@ def lift(
             train mode takes the statistics of batches, one in eval mode those that are given.
         example: some samples of what the network takes, such as X[:2]; a tuple of several. An `if`
             on their values stays as it is for them, with a warning.
-        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits; a
-            last softmax or log_softmax is left to that loss, other probabilities are refused. Of
-            an output (samples, steps, units) of a Linear for each step, whose y is (samples, steps)
-            classes or (samples, steps, units), and the loss a mean over steps. Of one number a
-            sample, (samples,), `predict` and `forward` make (samples, 1), as of any regression.
+        loss: on what the network returns, such as `liftednet.losses.CrossEntropy()` on logits,
+            its name "cross-entropy", or `nn.CrossEntropyLoss()`; a last softmax or log_softmax is
+            left to that loss, other probabilities are refused. Of an output (samples, steps, units)
+            of a Linear for each step, whose y is (samples, steps) classes or (samples, steps,
+            units), and the loss a mean over steps. Of one number a sample, (samples,), `predict`
+            and `forward` make (samples, 1), as of any regression.
         show: whether to print the summary.
         settings: of `Lifted`, such as lam. Here the method is `Minibatch(rate=0.1)`, since torch's
             own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
@@ -303,6 +310,7 @@ def lift(
     like = _require_network(network)
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
     given = tuple(_as_samples(x, like) for x in given)
+    loss = loss_of(loss)
     reader = Reader()
     output = reader.read(network, given)
     term = _declare_loss(reader, output, loss)

@@ -26,7 +26,6 @@ from liftednet.layers.expression import Applied, Expression, Input
 from liftednet.layers.modules import Mapped
 from liftednet.losses import SquaredError
 from liftednet.samples import Weights
-from liftednet.validation import model_inside
 
 from ..prediction import Predictor
 from ..standardization import Moments
@@ -186,7 +185,7 @@ def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:
     else:
         raise DataError(
             "a fitted model, an estimator or a torch.nn.Module is needed, got "
-            f"{type(model).__name__}{model_inside(model)}."
+            f"{type(model).__name__}."
         )
     return _Walk(structure, weights, moments, last).composition(inputs)
 
