@@ -217,11 +217,6 @@ def _obstacle(structure: Structure, data: DataShape | None) -> str | None:
     return None
 
 
-def suits_together(structure: Structure, samples: int) -> bool:
-    """Say whether Gauss-Newton serves a network as a default."""
-    return _obstacle(structure, DataShape(samples)) is None
-
-
 def sizes(structure: Structure, samples: int) -> tuple[int, int, int]:
     """Return how many answers, how many weights, and multiplications in the matrix of a step."""
     weights = count_weights(structure)

@@ -3,11 +3,7 @@
 Scores are affine in the weights of the last layer, so that its fit is convex and exact; the
 features that it sees are those of the forward pass, and so the network itself meets what it meets.
 All weights are trained before by multipliers around quasi-Newton steps: a few, since more of them
-fit the training rows alone. Behind a projection, where there are no limits, they have more units
-for a while: networks with squares on their weights have fewer bad minima the wider they are, and
-with one hidden layer of ReLU and units enough the problem is equivalent to a convex one (Pilanci
-and Ergen, Neural Networks are Convex Regularizers, 2020). Under limits that lowers the objective,
-and not the loss of other rows.
+fit the training rows alone.
 """
 
 from __future__ import annotations
@@ -15,20 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError, SolverError
-from liftednet.layers.dense import Dense
 from liftednet.layers.expression import Applied, Parameter, value_of
-from liftednet.layers.join import Concatenation
 from liftednet.layers.projection import Projection
-from liftednet.network import Network, State, Term
-from liftednet.penalties import SquaredFrobenius
+from liftednet.network import Network, Term
 from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Weights
 from liftednet.sets.constraint import (
@@ -43,7 +34,7 @@ from liftednet.sets.rates import RateConstraint
 from liftednet.solution import Solution
 from liftednet.solvers import solve
 
-from .block import Blocks, Structure, row_weights
+from .block import Blocks, row_weights
 from .data import Data
 from .forward_pass import Values
 from .rates import HeldRates, refuse_unmet_rates
@@ -52,10 +43,8 @@ from .trace import Ending, Step, Steps
 
 Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 
-_FREE_ROUNDS, _FREE_STEPS = 50, 30  # of the multipliers, of L-BFGS in each: without limits
-_ROUNDS, _FEWEST, _MOST = 7, 10, 60  # with limits: rounds, and least and most steps in each
+_ROUNDS, _FEWEST, _MOST = 7, 10, 60  # of the multipliers, and of L-BFGS in each: least and most
 _ROWS = 24_000  # that a round passes between these, so that a fit costs at most thrice a free one
-_WIDEST, _WIDE, _NARROWING = 3.0, 3, 10  # times the units, in so many rounds, then in fewer
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
@@ -121,7 +110,7 @@ def refuse_unmet(
     if not constraints:
         return
     term = network.terms[0]
-    if _scores(term.argument) is not term.argument:
+    if isinstance(term.argument, Applied) and isinstance(term.argument.layer, Projection):
         raise DeclarationError(
             "this network holds its scores by within= already, behind which no layer is fitted "
             "under constraints= exactly: declare all of them by one of the two."
@@ -156,26 +145,15 @@ class AugmentedLagrangian:
     inequalities). mu rises where a round has left too much. Rows of A have norm 1, so that one mu
     suits a mean of many scores and a difference of two. Inequalities are held with a little room,
     in which the exact fit of the last layer begins. Only weights with a smooth penalty move.
-
-    Where there are no limits, as behind a projection, the first rounds have three times the hidden
-    units where they can (see `Widths`), the next ones fewer and fewer, until the network has its
-    own. It ends in lower minima than one that never had more, and these depend less on the start.
     """
 
-    def __init__(
-        self,
-        blocks: Blocks,
-        term: Term,
-        limits: Limits | HeldRates | None,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, blocks: Blocks, term: Term, limits: Limits | HeldRates) -> None:
         """Begin at the weights of the blocks.
 
         Args:
             blocks: the network on its data.
             term: the loss on the scores.
-            limits: on these scores, as training has them, or on rates; None for none.
-            generator: of the units that come in.
+            limits: on these scores, as training has them, or on rates.
         """
         self._structure, self._term = blocks.structure, term
         parameters = self._structure.parameters
@@ -187,19 +165,10 @@ class AugmentedLagrangian:
         self._likes = dict(zip(parameters, blocks.weights, strict=True))
         self._stacked = {x: like.stacked().double().clone() for x, like in self._likes.items()}
         self._moving = [x for x in parameters if self._structure.penalties[x].smooth]
-        self._widths, self._generator = Widths(self._structure), generator
         samples = len(blocks.values[term.label])
-        self.rounds, self._steps = _FREE_ROUNDS, _FREE_STEPS
-        if limits is not None:
-            self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
-        self._held: _Scores | HeldRates | None = None
-        if isinstance(limits, Limits):
-            self._held = _Scores(limits)
-        elif limits is not None:
-            self._held = limits
-        lower = upper = np.zeros(0)
-        if self._held is not None:
-            lower, upper = self._held.ends
+        self.rounds, self._steps = _ROUNDS, max(_FEWEST, min(_MOST, _ROWS // samples))
+        self._held = _Scores(limits) if isinstance(limits, Limits) else limits
+        lower, upper = self._held.ends
         room = np.minimum(_MET, (upper - lower) / 4)
         self._ends = lower + room, upper - room
         self._prices = np.zeros(len(room))
@@ -212,9 +181,9 @@ class AugmentedLagrangian:
 
     @property
     def weights(self) -> tuple[Weights, ...]:
-        """The weights that have been reached, of the network's own units."""
-        own = self._fewer(1.0)
-        return tuple(like.like(own[x].to(like.matrix)) for x, like in self._likes.items())
+        """The weights that have been reached."""
+        found = self._stacked
+        return tuple(like.like(found[x].to(like.matrix)) for x, like in self._likes.items())
 
     def take_steps(self, first: int) -> Steps:
         """Take the rounds, numbered from the first, and yield the objective after each.
@@ -225,16 +194,10 @@ class AugmentedLagrangian:
         if not self._moving:
             return Ending.CONVERGED
         _, before = self._reached()
-        last, factors = math.inf, self._factors
+        last = math.inf
         for number in range(self.rounds):
-            wide = number < len(factors)
-            if number == 0 and wide:
-                self._stacked = self._widths.more(self._stacked, factors[0], self._generator)
-            else:
-                self._stacked = self._fewer(factors[number] if wide else 1.0)
             good = self._stacked
-            if self._held is not None:
-                self._held.narrow(number / self.rounds)
+            self._held.narrow(number / self.rounds)
             taken = self._minimize()
             u, objective = self._reached()
             if not math.isfinite(objective):
@@ -250,25 +213,11 @@ class AugmentedLagrangian:
                 "augmented-lagrangian",
             )  # fmt: skip
             before = objective
-            if wide:
-                continue
             if off <= _MET and abs(change) <= _SETTLED * (1 + abs(objective)):
                 return Ending.CONVERGED
             self._mu *= _RISE if off > max(_FALL * last, _MET) else 1.0
             last = off
         return Ending.BUDGET
-
-    @cached_property
-    def _factors(self) -> list[float]:
-        """How many times its own units the network has in each of the first rounds."""
-        fewer = [_WIDEST ** (1 - n / _NARROWING) for n in range(1, _NARROWING)]
-        wide = self._widths and not len(self._prices)
-        return [*(_WIDEST,) * _WIDE, *fewer] if wide else []
-
-    def _fewer(self, factor: float) -> Stacked:
-        if not self._factors:
-            return self._stacked
-        return self._widths.fewer(self._stacked, self._passed(self._stacked), factor)
 
     def _passed(self, stacked: Mapping[Parameter, Tensor]) -> Values:
         """Return the values with the states of a forward pass."""
@@ -308,8 +257,7 @@ class AugmentedLagrangian:
                 u = value_of(self._term.argument, passed)
             excess, (objective, slope) = self._excess(u), self._objective(u, passed)
             total = objective + self._mu / 2 * float(excess @ excess)
-            if self._held is not None:
-                slope = slope + self._held.pulled(u.detach(), self._mu * excess)
+            slope = slope + self._held.pulled(u.detach(), self._mu * excess)
             slopes = torch.autograd.grad(u, list(moved.values()), slope)
             for parameter, slope in zip(moved, slopes, strict=True):
                 matrix, penalty = passed[parameter].matrix, self._structure.penalties[parameter]
@@ -326,8 +274,6 @@ class AugmentedLagrangian:
 
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""
-        if self._held is None:
-            return np.zeros(0)
         at = self._held.at(u.detach()) + self._prices / self._mu
         found: Array = at - np.clip(at, *self._ends)
         return found
@@ -357,111 +303,3 @@ class _Scores:
 def _flat(parts: Sequence[Tensor]) -> Array:
     found: Array = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     return found
-
-
-class Widths:
-    """The hidden layers of a network that may have more units for a while, or fewer again."""
-
-    def __init__(self, structure: Structure) -> None:
-        """Find them: dense layers stand below and above, and all of their penalties are squares."""
-        terms = structure.network.terms
-        ends = [
-            *(state.argument for state in structure.states),
-            *(_scores(x.argument) for x in terms),
-        ]
-        fixed: set[Any] = {term.state for term in terms}
-        above: dict[Any, list[tuple[Parameter, tuple[Any, ...]]]] = {}
-        for end in ends:
-            parts = _seen(structure, end)
-            alone = {part for part in parts if parts.count(part) == 1}
-            fixed |= {x for x in end.variables if x not in alone}
-            for part in alone:
-                above.setdefault(part, []).append((end.weights, parts))
-        self._above = {  # by state, the weights of each layer that sees it, and what is there
-            state: above.get(state, [])
-            for state in structure.states
-            if state not in fixed
-            and (_seen(structure, state.argument) and state.bounds is None)
-            and state.activation.per_unit
-        }
-
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._above)
-
-    def more(self, weights: Stacked, factor: float, generator: torch.Generator) -> Stacked:
-        """Return weights with so many times the units, and the same scores.
-
-        New units are random combinations of those that are there, which no layer sees yet.
-        """
-        found = dict(weights)
-        for state in self._above:
-            below = _below(state)
-            now, more = found[below].shape[1], round((factor - 1) * found[below].shape[1])
-            mixed = torch.randn(now, more, generator=generator, dtype=found[below].dtype) / now**0.5
-            for parameter, first in self._rows(state, found):
-                rows, end = found[parameter], first + now
-                unseen = rows.new_zeros(more, rows.shape[1])
-                found[parameter] = torch.cat([rows[:end], unseen, rows[end:]])
-            found[below] = torch.cat([found[below], found[below] @ mixed.to(found[below])], 1)
-        return found
-
-    def fewer(self, weights: Stacked, passed: Values, factor: float) -> Stacked:
-        """Return weights with so many times the network's own units, those that do most.
-
-        What a unit does is its deviation over samples times the norm of the weights that see it.
-
-        Args:
-            weights: of a wider network.
-            passed: its states, (samples, units).
-            factor: of the units.
-        """
-        found = dict(weights)
-        for state in self._above:
-            below = _below(state)
-            now, kept = found[below].shape[1], round(factor * state.units)
-            seen = self._rows(state, found)
-            squares = [found[p][first : first + now].square().sum(1) for p, first in seen]
-            does = passed[state].var(0, correction=0) * torch.stack(squares).sum(0)
-            most = does.topk(min(kept, now)).indices.sort().values
-            for parameter, first in seen:
-                rows = found[parameter]
-                parts = rows[:first], rows[first + most], rows[first + now :]
-                found[parameter] = torch.cat(parts)
-            found[below] = found[below][:, most]
-        return found
-
-    def _rows(self, state: State, weights: Stacked) -> list[tuple[Parameter, int]]:
-        """Return the weights of every layer above, and the first of the rows that see the units."""
-        units = {other: weights[_below(other)].shape[1] for other in self._above}
-        found = []
-        for parameter, parts in self._above[state]:
-            before = parts[: parts.index(state)]
-            found.append((parameter, sum(units.get(part, part.units) for part in before)))
-        return found
-
-
-def _below(state: State) -> Any:
-    """Return the weights of a state's own layer."""
-    return state.argument.weights
-
-
-def _scores(argument: Any) -> Any:
-    """Return the scores of a loss, before they are projected."""
-    held = isinstance(argument, Applied) and isinstance(argument.layer, Projection)
-    return argument.arguments[0] if held else argument
-
-
-def _seen(structure: Structure, end: Any) -> tuple[Any, ...]:
-    """Return what stands side by side below a dense layer with squares; nothing below others."""
-    if not isinstance(end, Applied) or not isinstance(end.layer, Dense) or end.sequence:
-        return ()
-    weights = end.weights
-    assert weights is not None  # it is dense
-    parts = structure.penalties[weights].parts
-    square = all(isinstance(x, SquaredFrobenius) and x.center is None for x in parts)
-    if not square or len(structure.layers[weights]) > 1:
-        return ()
-    (below,) = end.arguments
-    joined = isinstance(below, Applied) and isinstance(below.layer, Concatenation)
-    return below.arguments if joined else (below,)

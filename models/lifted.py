@@ -24,15 +24,14 @@ from liftednet import processes
 from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError, SolverError
 from liftednet.layers.expression import TIME
-from liftednet.layers.projection import Projection
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
 
 from .block import Blocks, row_weights
 from .checkpoint import Checkpoint, Keeper
-from .choice import Choice, choose, shape_of, suits_together
+from .choice import Choice, choose, shape_of
 from .constraint_report import ConstraintReport, HeldOut, apart_of, broken
-from .constraints import AugmentedLagrangian, HeldScores, Widths, parted, refuse_unmet
+from .constraints import AugmentedLagrangian, HeldScores, parted, refuse_unmet
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import judge_targets, scale_hint, warn_of
 from .fingerprint import described_training, refuse_unlike
@@ -374,8 +373,6 @@ class Lifted(Online):
         """Bring what a method has reached under constraints, or train or fit it on; warn."""
         if constraints:
             self._hold(constraints, X, progress, on_step)
-        elif self._gains_from_width(method, len(seen)):
-            self._go_on(None, progress, on_step)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
         self._online = None
@@ -489,29 +486,12 @@ class Lifted(Online):
             raise SolverError(f"no model is handed out:\n{report}")
         return self
 
-    def _gains_from_width(self, method: Method, samples: int) -> bool:
-        """Return whether more units for a while would lower what minibatches have reached.
-
-        So they do behind a projection, where rho is not that of the evidence, if there are so few
-        samples that all of them go into every step. A method that was asked for is all there is.
-        """
-        structure = self._known.structure
-        projected = any(isinstance(x.layer, Projection) for x in self.network.layers())
-        small = projected and suits_together(structure, samples) and bool(Widths(structure))
-        pulled = not (isinstance(method, GaussNewton) and method.evidence)
-        chosen = pulled and self.method == "auto"
-        here = self._known.data is not None and processes.size() == 1
-        return small and chosen and here and not self.interrupted
-
-    def _go_on(
-        self, limits: Limits | HeldRates | None, progress: bool, on_step: Report | None
-    ) -> None:
-        """Train all layers on, by rounds of which some have more units, under limits if any."""
+    def _go_on(self, limits: Limits | HeldRates, progress: bool, on_step: Report | None) -> None:
+        """Train all layers on under limits."""
         fitted, data = self._known, self._on_data()
         assert fitted.trace is not None  # of the method before
         blocks = self._blocks_at(fitted.structure, data, fitted.weights)
-        generator = self._generator()
-        moves = AugmentedLagrangian(blocks, self.network.terms[0], limits, generator)
+        moves = AugmentedLagrangian(blocks, self.network.terms[0], limits)
 
         def keep() -> None:
             self._fit = replace(fitted, weights=moves.weights, blocks=None)
