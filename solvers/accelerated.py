@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,11 +10,10 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Joint
-from liftednet.problems import BlockFit, Fit, WeightFit, Weights
+from liftednet.problems import BlockFit, WeightFit, Weights
 from liftednet.samples import largest_eigenvalue
-from liftednet.solution import Solution, Status
 
-from .base import Solver, default_tolerance, judged
+from .base import Solver
 from .consensus import consensus, is_split
 from .newton_weights import is_small, proximal, proximal_newton
 
@@ -70,21 +68,20 @@ class Accelerated(Solver[BlockFit, Any, None]):
 
     tolerance: float | None = None
     max_iterations: int = 5_000
+    kind = BlockFit
     name: str = field(default="accelerated", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a block fit, a prox, and Lipschitz constants."""
-        if not isinstance(problem, BlockFit):
-            return "it solves block fits alone"
+    def refusal(self, problem: BlockFit) -> str | None:
+        """Ask for a prox, and Lipschitz constants."""
         if problem.smoothness is None:
             return "it needs a Lipschitz constant of every activation above"
         return problem.block.obstacle()
 
-    def solve(self, problem: BlockFit, start: Any = None, cache: None = None) -> Solution[Any]:
+    def minimize(
+        self, problem: BlockFit, start: Any, cache: None, tolerance: float
+    ) -> tuple[Any, int]:
         """Return the minimizer to the tolerance, from a start or from zero made feasible."""
-        started, exact = time.perf_counter(), problem.double()
-        like = problem.like()
-        tolerance = self.tolerance or default_tolerance(like.dtype)
+        exact, like = problem.double(), problem.like()
         v = torch.zeros_like(like) if start is None else problem.block.packed(start)
         v = problem.block.prox(v.double(), 1e-12)
         largest = problem.smoothness or 1.0
@@ -97,9 +94,7 @@ class Accelerated(Solver[BlockFit, Any, None]):
                 if not residual > tolerance or goal < _ROUNDING:
                     break
                 goal *= _STRICTER  # what it costs falls with the square
-        unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        value = problem.block.unpacked(at.v)
-        return judged(problem, value, steps, started, tolerance, self.name, unfinished)
+        return problem.block.unpacked(at.v), steps
 
 
 def _advance(problem: BlockFit, at: _Walk, largest: float) -> tuple[_Walk, float]:
@@ -155,12 +150,11 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
 
     tolerance: float | None = None
     max_iterations: int = 50_000
+    kind = WeightFit
     name: str = field(default="proximal-weights", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a weight fit, a Lipschitz constant and a penalty with a prox."""
-        if not isinstance(problem, WeightFit):
-            return "it solves weight fits alone"
+    def refusal(self, problem: WeightFit) -> str | None:
+        """Ask for a Lipschitz constant and a penalty with a prox."""
         if problem.divergence.smoothness is None:
             return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
         if not problem.penalty.proximable:
@@ -169,21 +163,17 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
             return f"it needs `prox` of {type(problem.penalty).__name__} in closed form"
         return None
 
-    def solve(
-        self, problem: WeightFit, start: Weights | None = None, cache: None = None
-    ) -> Solution[Weights]:
+    def minimize(
+        self, problem: WeightFit, start: Weights | None, cache: None, tolerance: float
+    ) -> tuple[Weights, int]:
         """Return the minimizer to the tolerance."""
-        started = time.perf_counter()
-        tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         design = problem.design.centered
         begin = design.joined(problem.zeros() if start is None else start)
         if is_split(problem.penalty):
             value, steps = consensus(problem, begin, tolerance)
         else:
             value, steps = self._stepped(problem, begin, _MARGIN * tolerance)
-        unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
-        weights = design.split(value)
-        return judged(problem, weights, steps, started, tolerance, self.name, unfinished)
+        return design.split(value), steps
 
     def _stepped(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
         value, steps, reached = self._descend(problem, start, goal)

@@ -1,19 +1,35 @@
-"""A solver is two verbs: prepare what problems share, and solve one."""
+"""A solver is two verbs: prepare what problems share, and minimize one; problems judge."""
 
 from __future__ import annotations
 
+import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from liftednet.problems import Fit
+from liftednet.problems import (
+    BlockFit,
+    ConstrainedFit,
+    Fit,
+    OutputFit,
+    StateFit,
+    StatesOverTime,
+    WeightFit,
+)
 from liftednet.samples import row_chunks
 from liftednet.solution import Solution, Status
 
 _TOLERANCES = {torch.float64: 1e-8, torch.float32: 1e-5}
+_PLURAL: dict[type[Fit[Any]], str] = {
+    WeightFit: "weight fits",
+    StateFit: "state fits",
+    OutputFit: "output fits",
+    StatesOverTime: "states over time",
+    BlockFit: "block fits",
+    ConstrainedFit: "weight fits under constraints",
+}
 _ENTRIES_ON_GPU = 1 << 26  # whose temporaries fit in its memory, in few launches
 
 
@@ -27,11 +43,14 @@ def default_tolerance(dtype: torch.dtype) -> float:
     return _TOLERANCES[dtype]
 
 
-class Solver(ABC, Generic[Problem, Value, Cache]):
+class Solver(Generic[Problem, Value, Cache]):
     """Solves one kind of subproblem.
 
     Attributes:
         name: what users call it.
+        kind: the fits that it solves.
+        tolerance: relative KKT residual to reach; None for `default_tolerance`.
+        max_iterations: steps, where there are steps.
 
     Example:
         >>> import torch
@@ -44,10 +63,19 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
     """
 
     name: str
+    kind: ClassVar[Any] = Fit
+    tolerance: float | None = None
+    max_iterations: float = math.inf
 
-    @abstractmethod
     def obstacle(self, problem: Fit[Any]) -> str | None:
         """Return what keeps this solver from serving the problem, or None."""
+        if isinstance(problem, self.kind):
+            return self.refusal(problem)
+        return f"it solves {_PLURAL[self.kind]} alone"
+
+    def refusal(self, problem: Problem) -> str | None:
+        """Return what keeps this solver from serving a problem of its kind, or None."""
+        return None
 
     def suits(self, problem: Problem) -> bool:
         """Say whether it is the fastest for a problem that it serves, as benchmarks have it."""
@@ -61,15 +89,43 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
         """
         return None
 
-    @abstractmethod
-    def solve(
-        self, problem: Problem, start: Value | None = None, cache: Cache | None = None
-    ) -> Solution[Value]:
-        """Return the solution, from a start and a cache where they are given.
+    def minimize(
+        self, problem: Problem, start: Value | None, cache: Cache | None, tolerance: float
+    ) -> tuple[Value, int]:
+        """Return the minimizer to a tolerance, and the steps taken (0 for a closed form).
 
         Raises:
             SolverError: nothing usable was reached; it carries the last good state.
         """
+        raise NotImplementedError
+
+    def solve(
+        self, problem: Problem, start: Value | None = None, cache: Cache | None = None
+    ) -> Solution[Value]:
+        """Return the solution as the problem judges it, from a start and a cache if given.
+
+        Raises:
+            SolverError: nothing usable was reached; it carries the last good state.
+        """
+        started = time.perf_counter()
+        tolerance = self.tolerance or default_tolerance(problem.dtype)
+        value, steps = self.minimize(problem, start, self.prepare(problem, cache), tolerance)
+        return self.judged(problem, value, steps, started, tolerance)
+
+    def judged(
+        self, problem: Problem, value: Value, steps: int, started: float, tolerance: float
+    ) -> Solution[Value]:
+        """Return the solution as the problem judges it.
+
+        Raises:
+            SolverError: the objective at the value is not finite.
+        """
+        seconds = time.perf_counter() - started
+        objective, residual = problem.measure(value)
+        unfinished = Status.ITERATION_LIMIT if steps >= self.max_iterations else Status.STALLED
+        return Solution(
+            value, objective, residual, steps, tolerance, unfinished, seconds, self.name
+        ).require_usable()
 
     def value(self, problem: Problem, cache: Cache | None = None) -> Value:
         """Return what `solve` does, where it is one step of many and nobody asks how good it is.
@@ -78,28 +134,6 @@ class Solver(ABC, Generic[Problem, Value, Cache]):
             SolverError: as `solve`.
         """
         return self.solve(problem, None, cache).value
-
-
-def judged(
-    problem: Fit[Any],
-    value: Value,
-    iterations: int,
-    started: float,
-    tolerance: float,
-    solver: str,
-    unfinished: Status = Status.ITERATION_LIMIT,
-) -> Solution[Value]:
-    """Return the solution as the problem judges it.
-
-    Raises:
-        SolverError: the objective at the value is not finite.
-    """
-    seconds = time.perf_counter() - started
-    objective, residual = problem.measure(value)
-    solution = Solution(
-        value, objective, residual, iterations, tolerance, unfinished, seconds, solver
-    )
-    return solution.require_usable()
 
 
 def device_chunks(samples: int, columns: int, device: torch.device) -> Iterator[slice]:

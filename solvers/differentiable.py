@@ -19,15 +19,15 @@ from torch.autograd.function import once_differentiable
 
 from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError, SolverError
-from liftednet.penalties import SquaredFrobenius
+from liftednet.maps import Given
 from liftednet.problems import (
     BlockFit,
     Fit,
+    Link,
     OutputFit,
     StateFit,
     StatesOverTime,
     WeightFit,
-    Weights,
 )
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.sets.penalty import Weighted
@@ -86,7 +86,7 @@ def solve_differentiable(
         >>> from liftednet import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
-        >>> from liftednet.penalties import SquaredFrobenius
+        >>> from liftednet.maps import Given
         >>> from liftednet.solvers import solve_differentiable
         >>> x, y = torch.eye(2, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
         >>> rho = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
@@ -103,8 +103,8 @@ def solve_differentiable(
     with torch.no_grad():
         solution = solve(_detached(problem), solver, start)
     with torch.enable_grad():
-        value = _through(problem, _packed(problem, solution.value))
-    return dataclasses.replace(solution, value=_unpacked(problem, value))
+        value = _through(problem, problem.block.packed(solution.value).double())
+    return dataclasses.replace(solution, value=problem.block.unpacked(value))
 
 
 def _with_lam(problem: Fit[Any], lam: Tensor) -> Fit[Any]:
@@ -162,22 +162,6 @@ def _detached(part: Any) -> Any:
     return found
 
 
-def _packed(problem: Fit[Any], value: Any) -> Tensor:
-    """Return a value as one tensor in float64."""
-    if isinstance(value, Weights):
-        return value.stacked().double()
-    return value.double()  # type: ignore[no-any-return]
-
-
-def _unpacked(problem: Fit[Any], v: Tensor) -> Any:
-    """Return a tensor as the value of a problem, in its type."""
-    if isinstance(problem, WeightFit):
-        return problem.design.split(v)
-    if isinstance(problem, BlockFit):
-        return problem.block.unpacked(v)
-    return v.to(problem.like())
-
-
 def _through(problem: Fit[Any], v: Tensor) -> Tensor:
     """Return v with the graph of a fixed-point map that holds at it.
 
@@ -205,49 +189,38 @@ def _through(problem: Fit[Any], v: Tensor) -> Tensor:
 
 def _maps(problem: Fit[Any]) -> list[FixedPoint]:
     """Return maps of which one has the solution of a problem as its fixed point."""
-    for name, part in (("divergence", problem), ("loss", problem)):
-        found = getattr(part, name, None)
+    for found in (getattr(problem, "divergence", None), getattr(problem, "loss", None)):
         if isinstance(found, Raw) or getattr(found, "stated_only", False):
             raise DeclarationError(f"{found!r} is known to CVXPY alone, and has no derivative.")
-    if isinstance(problem, WeightFit):
-        return [_weight_map(problem)]
     if isinstance(problem, OutputFit):
         return _output_maps(problem)
-    if isinstance(problem, StateFit):
-        linear = problem.lam * problem.pre_activation
-        return _block_maps(BlockFit(problem.block, linear, problem.links), problem.lam)
-    if isinstance(problem, StatesOverTime):
-        return _block_maps(problem.as_block, problem.lam)
-    if isinstance(problem, BlockFit):
-        return _block_maps(problem, getattr(problem.block, "lam", 1.0))
-    raise DeclarationError(f"no derivative is known of a {type(problem).__name__}.")
-
-
-def _weight_map(problem: WeightFit) -> FixedPoint:
-    """Return v -> prox_{pi / s}(v - gradient / s); for a smooth pi, a plain gradient step."""
-    design, penalty = problem.design, problem.penalty
-    if problem.divergence.smoothness is None or not penalty.proximable:
+    block = _as_block(problem)
+    smoothness = _detached(problem).smoothness
+    if smoothness is None or block.block.obstacle() is not None:
         raise DeclarationError(
-            f"{problem.divergence.activation!r} has no Lipschitz constant, or {penalty!r} no prox: "
-            "the weights have no derivative."
+            "a divergence without a Lipschitz constant, or a block without a prox "
+            f"({block.block.obstacle()}), has no derivative."
         )
-    x, targets = design.inputs.double(), problem.targets.double()
-    x = torch.cat([x, x.new_ones(len(x), 1)], 1) if design.bias else x
-    offset = 0.0 if problem.offset is None else problem.offset.double()
-    s = float(_detached(problem).smoothness) or 1.0
+    return _block_maps(block, smoothness)
 
-    def step(v: Tensor) -> Tensor:
-        push = problem.lam * (problem.divergence.link_gradient(x @ v + offset) - targets)
-        gradient = x.T @ design.weighed(push, slice(None))
-        rows = design.features
-        weight, bias = v[:rows], v[rows:] - gradient[rows:] / s
-        if isinstance(penalty, SquaredFrobenius):
-            moved = weight - penalty.stationarity(weight, gradient[:rows], s) / s
-        else:
-            moved = _graphed(penalty, weight - gradient[:rows] / s, 1 / s)
-        return torch.cat([moved, bias])
 
-    return step
+def _as_block(problem: Fit[Any]) -> BlockFit:
+    """Return a fit as that of a block whose maps torch sees through."""
+    if isinstance(problem, WeightFit):
+        design, targets = problem.design, problem.targets
+        x = design.inputs.double()
+        x = torch.cat([x, x.new_ones(len(x), 1)], 1) if design.bias else x
+        offset = targets.new_zeros(problem.units) if problem.offset is None else problem.offset
+        rows = Given(lambda v: x @ v, lambda u: x.T @ u)
+        link = Link(problem.divergence, rows, offset, targets, problem.lam, design.weights)
+        return BlockFit(problem.block, None, (link,))
+    if isinstance(problem, StateFit):
+        return BlockFit(problem.block, problem.lam * problem.pre_activation, problem.links)
+    if isinstance(problem, StatesOverTime):
+        return problem.as_block
+    if isinstance(problem, BlockFit):
+        return problem
+    raise DeclarationError(f"no derivative is known of a {type(problem).__name__}.")
 
 
 def _output_maps(problem: OutputFit) -> list[FixedPoint]:
@@ -268,24 +241,25 @@ def _output_maps(problem: OutputFit) -> list[FixedPoint]:
     return [by_slope, stationary]
 
 
-def _block_maps(problem: BlockFit, lam: Any) -> list[FixedPoint]:
+def _block_maps(problem: BlockFit, smoothness: float) -> list[FixedPoint]:
     """Return v -> phi of what pulls at states, and v -> the prox after a gradient step."""
     exact, block = problem.double(), problem.block
-    smoothness = _detached(problem).smoothness
-    if smoothness is None:
-        raise DeclarationError("a link without a Lipschitz constant has no derivative.")
-    s = smoothness + float(torch.as_tensor(lam).detach())
+    lam = getattr(block, "lam", 0.0)
+    s = smoothness + float(torch.as_tensor(lam).detach()) or 1.0
 
     def push(v: Tensor) -> Tensor:
         terms = exact.terms(v)
         return sum(terms[1:], terms[0])
 
     def by_prox(v: Tensor) -> Tensor:
-        return _graphed(block, v - push(v) / s, 1 / s)
+        w = v - push(v) / s
+        if not isinstance(block, PenalizedWeights):
+            return _graphed(block, w, 1 / s)
+        rows = len(block.weights.matrix)
+        return torch.cat([_graphed(block.penalty, w[:rows], 1 / s), w[rows:]])
 
     if isinstance(block, PenalizedWeights):
         return [by_prox]
-    assert isinstance(block, BoxedStates)  # there is no other
     activation, counted = block.divergence.activation, block.counted
 
     def by_forward(v: Tensor) -> Tensor:
@@ -296,8 +270,8 @@ def _block_maps(problem: BlockFit, lam: Any) -> list[FixedPoint]:
     return [by_forward, by_prox]
 
 
-def _graphed(part: Any, w: Tensor, t: Any) -> Tensor:
-    """Return the prox of an activation, penalty or block, which torch must see through.
+def _graphed(part: Any, w: Tensor, t: float) -> Tensor:
+    """Return the prox of a penalty or block, which torch must see through.
 
     Raises:
         DeclarationError: it does not.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -12,11 +11,10 @@ from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
-from liftednet.problems import Fit, StateFit
+from liftednet.problems import StateFit
 from liftednet.products import product
-from liftednet.solution import Solution
 
-from .base import Solver, default_tolerance, device_chunks, judged
+from .base import Solver, device_chunks
 from .batch import Unfinished
 from .conjugate import Point, advance, moved, starting_point
 from .state_links import (
@@ -228,12 +226,13 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
 
     tolerance: float | None = None
     max_iterations: int = 1_000
+    kind = StateFit
     name: str = field(default="dual", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit with quadratic links and a Lipschitz constant."""
+    def refusal(self, problem: StateFit) -> str | None:
+        """Ask for quadratic links and a Lipschitz constant."""
         refused = states_refusal(problem)
-        if refused is None and not quadratic(problem):  # type: ignore[arg-type]
+        if refused is None and not quadratic(problem):
             return 'it needs links with a quadratic divergence (divergence="joint")'
         return refused
 
@@ -248,13 +247,11 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
             return previous
         return shared_map(problem)
 
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: StateFit, start: Tensor | None, shared: SharedMap | None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the minimizer to the tolerance."""
-        started = time.perf_counter()
-        shared = self.prepare(problem, cache)
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
+        assert shared is not None  # prepared
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         steps = 0
         for part in device_chunks(problem.samples, problem.units, value.device):
@@ -263,7 +260,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
             rough = max(tolerance, _COARSE) * scale
             value[part], used = self._states(rows, begin, tolerance * scale, rough)
             steps = max(steps, used)
-        return judged(problem, value, steps, started, tolerance, self.name)
+        return value, steps
 
     def _states(
         self, rows: DualRows, start: Tensor | None, goal: float, rough: float

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet import processes
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Fit, WeightFit, Weights
-from liftednet.solution import Solution, Status
+from liftednet.problems import WeightFit, Weights
 
-from .base import Solver, default_tolerance, judged
+from .base import Solver
 from .conjugate import Point, advance, downhill_point
 from .newton_weights import LEAST_CURVATURE, dense_newton, is_small, jittered_cholesky
 
@@ -59,33 +56,28 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
 
     tolerance: float | None = None
     max_iterations: int = 2_000
+    kind = WeightFit
     name: str = field(default="generalized-linear", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a weight fit, a Lipschitz constant and a squared Frobenius penalty."""
-        if not isinstance(problem, WeightFit):
-            return "it solves weight fits alone"
+    def refusal(self, problem: WeightFit) -> str | None:
+        """Ask for a Lipschitz constant and a squared Frobenius penalty."""
         if problem.divergence.smoothness is None:
             return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
         if not isinstance(problem.penalty, SquaredFrobenius):
             return "it needs the penalty SquaredFrobenius"
         return None
 
-    def solve(
-        self, problem: WeightFit, start: Weights | None = None, cache: None = None
-    ) -> Solution[Weights]:
+    def minimize(
+        self, problem: WeightFit, start: Weights | None, cache: None, tolerance: float
+    ) -> tuple[Weights, int]:
         """Return the minimizer to the tolerance."""
-        started = time.perf_counter()
-        tolerance = self.tolerance or default_tolerance(problem.targets.dtype)
         descent = weight_descent(problem, start or problem.zeros())
         goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
         descent, at, steps, reached = self._descend(descent, goal)
-        unfinished = Status.ITERATION_LIMIT if steps == self.max_iterations else Status.STALLED
         if not reached and steps < self.max_iterations and is_small(problem):
             at, more = dense_newton(*descent.anchored(at), goal)
             steps += more
-        value = problem.design.centered.split(at.y)
-        return judged(problem, value, steps, started, tolerance, self.name, unfinished)
+        return problem.design.centered.split(at.y), steps
 
     def _descend(
         self, descent: WeightDescent, goal: float

@@ -5,7 +5,6 @@ A state fit as its links see it: Z(a), the gap Z(a) W + C - a, and the links' cu
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.activations import Softmax
-from liftednet.problems import Fit, Link, StateFit
-from liftednet.solution import Solution
+from liftednet.problems import Link, StateFit
 
-from .base import Solver, default_tolerance, device_chunks, judged
+from .base import Solver, device_chunks
 from .batch import Unfinished
 from .proximal import Proximal
 from .state_links import columns_above, quadratic, states_refusal, terms
@@ -202,12 +200,12 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
 
     tolerance: float | None = None
     max_iterations: int = 30
+    kind = StateFit
     name: str = field(default="newton", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit, units mapped each by itself, and curvatures of the links."""
-        refused = states_refusal(problem)
-        if refused is not None or not isinstance(problem, StateFit):
+    def refusal(self, problem: StateFit) -> str | None:
+        """Ask for units mapped each by itself, and curvatures of the links."""
+        if refused := states_refusal(problem):
             return refused
         if not problem.divergence.activation.per_unit:
             return f"{problem.divergence.activation!r} does not map each unit by itself"
@@ -224,12 +222,10 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
             return False
         return columns_above(problem) <= _FEW or not problem.divergence.activation.closed_prox
 
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the minimizer to the tolerance."""
-        started = time.perf_counter()
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
         value = value if start is None else start.clone()
         steps = 0
@@ -241,7 +237,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
                 rest = Proximal(tolerance).solve(_of(problem, left), value[left])
                 value[left], used = rest.value, used + rest.iterations
             steps = max(steps, used)
-        return judged(problem, value, steps, started, tolerance, self.name)
+        return value, steps
 
     def _descend(self, rows: LinkRows, states: Tensor, goal: float) -> tuple[_Batch, int]:
         """Return the batch where samples are solved, or their steps no longer lower |F|."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet.losses import SimplexCrossEntropy
-from liftednet.problems import Fit, OutputFit
-from liftednet.solution import Solution, Status
+from liftednet.problems import OutputFit
 
-from .base import Solver, default_tolerance, device_chunks, judged
+from .base import Solver, device_chunks
 
 _NEWTON_STEPS = 50  # ten suffice
 _SETTLED = 1e-12  # of the sum of a sample's states from 1, which then is divided out
@@ -38,25 +35,21 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
         tensor([[2., 0.]])
     """
 
+    kind = OutputFit
     name: str = field(default="closed-form", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for an output fit with a loss whose minimizer is known."""
-        if not isinstance(problem, OutputFit):
-            return "it solves output fits alone"
+    def refusal(self, problem: OutputFit) -> str | None:
+        """Ask for a loss whose minimizer is known."""
         if not problem.loss.closed:
             return f"it needs a loss such as SquaredError, not {type(problem.loss).__name__}"
         return problem.block.obstacle()
 
-    def solve(
-        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the exact minimizer; a start is not used."""
-        started = time.perf_counter()
         y, u, activation = problem.target, problem.pre_activation, problem.divergence.activation
-        value = problem.loss.stationary_point(y, y, u, activation, problem.lam)
-        tolerance = default_tolerance(value.dtype)
-        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+        return problem.loss.stationary_point(y, y, u, activation, problem.lam), 0
 
 
 @dataclass(frozen=True)
@@ -81,21 +74,19 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
         tensor([[0.7071, 0.2929]])
     """
 
+    kind = OutputFit
     name: str = field(default="simplex-dual", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for an output fit with the simplex cross-entropy."""
-        if not isinstance(problem, OutputFit):
-            return "it solves output fits alone"
+    def refusal(self, problem: OutputFit) -> str | None:
+        """Ask for the simplex cross-entropy."""
         if not isinstance(problem.loss, SimplexCrossEntropy):
             return f"it needs the loss SimplexCrossEntropy, not {type(problem.loss).__name__}"
         return None
 
-    def solve(
-        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the minimizer; a start is not used."""
-        started = time.perf_counter()
         value = torch.empty_like(problem.pre_activation)
         steps = 0
         for part in device_chunks(len(value), value.shape[1], value.device):
@@ -103,8 +94,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
             states, used = _simplex_columns(y, u, problem.lam)
             value[part] = kept_positive(states, y).T
             steps = max(steps, used)
-        tolerance = default_tolerance(value.dtype)
-        return judged(problem, value, steps, started, tolerance, self.name, Status.STALLED)
+        return value, steps
 
 
 def settled(dtype: torch.dtype) -> float:

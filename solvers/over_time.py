@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from liftednet.problems import Fit
 from liftednet.problems.states_over_time import Linearized, StatesOverTime, best_start
-from liftednet.solution import Solution
 
-from .base import Solver, default_tolerance, judged
+from .base import Solver
 from .choice import choose
 
 _CHUNK_BYTES = 2**28  # of factors at a time
@@ -52,24 +49,21 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
 
     tolerance: float | None = None
     max_iterations: int = 100
+    kind = StatesOverTime
     name: str = field(default="newton-over-time", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for states over time whose units act by themselves, and Lipschitz constants."""
-        if not isinstance(problem, StatesOverTime):
-            return "it solves states over time alone"
+    def refusal(self, problem: StatesOverTime) -> str | None:
+        """Ask for units that act by themselves, and Lipschitz constants."""
         if not problem.divergence.activation.per_unit:
             return f"it needs an activation unit by unit, not {problem.divergence.activation!r}"
         if problem.smoothness is None:
             return f"it needs a Lipschitz constant of {problem.divergence.activation!r}"
         return None
 
-    def solve(
-        self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: StatesOverTime, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the states to the tolerance, a stationary point where D is tight."""
-        started = time.perf_counter()
-        tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
         states = best_start(problem) if start is None else start.clone()
         exact, steps = problem.double(), 0
         units = problem.drive.shape[2]
@@ -79,7 +73,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
             value, taken = self._newton(exact.take(part), states[:, part].double(), tolerance)
             states[:, part] = value.to(states)
             steps = max(steps, taken)
-        return judged(problem, states, steps, started, tolerance, self.name)
+        return states, steps
 
     def _newton(
         self, problem: StatesOverTime, states: Tensor, tolerance: float
@@ -146,16 +140,13 @@ class RedBlack(Solver[StatesOverTime, Tensor, None]):
     tolerance: float | None = None
     max_iterations: int = 1_000
     step_solver: str | Solver[Any, Any, Any] = "auto"
+    kind = StatesOverTime
     name: str = field(default="red-black", init=False)
 
     def colors(self, steps: int) -> Iterator[Tensor]:
         """Yield the numbers of the steps that are solved together, (group,) int64."""
         yield torch.arange(1, steps, 2)
         yield torch.arange(0, steps, 2)
-
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for states over time."""
-        return None if isinstance(problem, StatesOverTime) else "it solves states over time alone"
 
     def _groups(self, problem: StatesOverTime) -> Iterator[Rows]:
         """Yield what is solved in turn, of one kind each, no two neighbors in one group."""
@@ -168,13 +159,11 @@ class RedBlack(Solver[StatesOverTime, Tensor, None]):
                 if len(place):
                     yield own[place], sample
 
-    def solve(
-        self, problem: StatesOverTime, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: StatesOverTime, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the states after as many sweeps as the tolerance or the limit asks for."""
-        started = time.perf_counter()
         groups = list(self._groups(problem))
-        tolerance = self.tolerance or default_tolerance(problem.drive.dtype)
         states = best_start(problem) if start is None else start.clone()
         caches: list[Any] = [None] * len(groups)
         sweeps = 0
@@ -183,7 +172,7 @@ class RedBlack(Solver[StatesOverTime, Tensor, None]):
                 caches[number] = self._step(problem, states, group, caches[number])
             if sweeps < self.max_iterations and problem.measure(states).residual <= tolerance:
                 break
-        return judged(problem, states, sweeps, started, tolerance, self.name)
+        return states, sweeps
 
     def _step(self, problem: StatesOverTime, states: Tensor, group: Rows, cache: Any) -> Any:
         """Solve one group in place, and return what its solver prepared."""

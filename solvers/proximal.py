@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.divergences import Joint
-from liftednet.problems import Fit, Link, StateFit
+from liftednet.problems import Link, StateFit
 from liftednet.problems.state_fit import reach
 from liftednet.samples import largest_eigenvalue
-from liftednet.solution import Solution
 
-from .base import Solver, default_tolerance, device_chunks, judged
+from .base import Solver, device_chunks
 from .batch import Unfinished
 from .state_links import OfLinks, curvature_of, kept, largest, quadratic
 
@@ -172,12 +169,11 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
 
     tolerance: float | None = None
     max_iterations: int = 20_000
+    kind = StateFit
     name: str = field(default="proximal", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit, a prox, and links with Lipschitz constants."""
-        if not isinstance(problem, StateFit):
-            return "it solves state fits alone"
+    def refusal(self, problem: StateFit) -> str | None:
+        """Ask for a prox, and links with Lipschitz constants."""
         for link in problem.links:
             if link.divergence.smoothness is None:
                 return f"it needs a Lipschitz constant of {link.divergence.activation!r}"
@@ -193,18 +189,19 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
             return previous
         return shared_quadratic(problem)
 
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: SharedQuadratic | None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self,
+        problem: StateFit,
+        start: Tensor | None,
+        shared: SharedQuadratic | None,
+        tolerance: float,
+    ) -> tuple[Tensor, int]:
         """Return the minimizer to the tolerance."""
-        started = time.perf_counter()
-        shared = self.prepare(problem, cache)
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.divergence.activation.forward(problem.pre_activation).clone()
         step = shared.smoothness if shared is not None else problem.smoothness
         assert step is not None  # asked for by obstacle
         if step == 0.0:
-            return judged(problem, value, 0, started, tolerance, self.name)
+            return value, 0
         value = value if start is None else start.clone()
         steps = 0
         for part in device_chunks(problem.samples, problem.units, value.device):
@@ -214,7 +211,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
             )
             value[part], used = self._descend(rows, near, goal)
             steps = max(steps, led + used)
-        return judged(problem, value, steps, started, tolerance, self.name)
+        return value, steps
 
     def _led(self, rows: PrimalRows, start: Tensor, goal: float) -> tuple[Tensor, int]:
         """Return where float32 leads from a start that nobody gave, and the steps taken."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +13,10 @@ from liftednet import products
 from liftednet.divergences import Joint
 from liftednet.errors import SolverError
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design, Fit, WeightFit, Weights
+from liftednet.problems import Design, WeightFit, Weights
 from liftednet.solution import Solution, Status
 
-from .base import Solver, default_tolerance, judged
+from .base import Solver, default_tolerance
 
 _FEW = 1 << 14  # entries of X, for which products in float32 spare nothing
 _ROUNDING = 1e-13  # relative residual from which there is nothing to refine; eps for each input
@@ -97,12 +97,11 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
         tensor([1.0000, 0.2000])
     """
 
+    kind = WeightFit
     name: str = field(default="ridge", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a weight fit, a joint divergence and a squared Frobenius penalty."""
-        if not isinstance(problem, WeightFit):
-            return "it solves weight fits alone"
+    def refusal(self, problem: WeightFit) -> str | None:
+        """Ask for a joint divergence and a squared Frobenius penalty."""
         if not isinstance(problem.divergence, Joint):
             return 'it needs a quadratic divergence (divergence="joint")'
         if not isinstance(problem.penalty, SquaredFrobenius):
@@ -122,12 +121,10 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
         """Return the exact minimizer; a start is not used."""
         started, rough = time.perf_counter(), _rough(problem)
         if rough is not None:
-            try:
+            with suppress(SolverError):  # the rounding of its sums made it so
                 solution = self._solved(rough, cache, started)
-            except SolverError:  # the rounding of its sums made it so
-                solution = None
-            if solution is not None and solution.status is Status.SOLVED:
-                return solution
+                if solution.status is Status.SOLVED:
+                    return solution
         return self._solved(problem, cache, started)
 
     def _solved(
@@ -138,7 +135,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
 
         def solution(stacked: Tensor) -> Solution[Weights]:
             value = problem.design.centered.split(stacked)
-            return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+            return self.judged(problem, value, 0, started, tolerance)
 
         if problem.design.wide:
             return solution(_from_samples(problem, system))

@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Raw
-from liftednet.problems import Fit, Link, StateFit
+from liftednet.problems import Link, StateFit
 from liftednet.problems.state_fit import reach
 
 
-def states_refusal(problem: Fit[object], lipschitz: bool = True) -> str | None:
-    """Return why a problem is no state fit below links through matrices, or None.
+def states_refusal(problem: StateFit, lipschitz: bool = True) -> str | None:
+    """Return why a state fit is none below links through matrices, or None.
 
     Args:
-        problem: of any kind.
+        problem: the state fit.
         lipschitz: whether a Lipschitz constant of the activation is asked for.
     """
-    if not isinstance(problem, StateFit):
-        return "it solves state fits alone"
     activation = problem.divergence.activation
     if isinstance(problem.divergence, Raw):
         return f"{activation!r} is a raw divergence"

@@ -295,6 +295,11 @@ class Fit(ABC, Generic[Value]):
         """Return v as a CVXPY expression of two axes, and the variables it is made of, by name."""
         return self.block.unknown()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values that are returned."""
+        return self.block.dtype
+
     def like(self) -> Tensor:
         """Return a tensor of the shape of v."""
         return self.block.like()

@@ -38,6 +38,11 @@ class BoxedStates:
     counted: Tensor | None
     type: Tensor
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the states."""
+        return self.type.dtype
+
     def like(self) -> Tensor:
         """Return zeros of the shape of the states."""
         return self.type.new_zeros(self.shape)
@@ -114,6 +119,11 @@ class PenalizedWeights:
 
     penalty: Penalty
     weights: Weights
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of [W; b]."""
+        return self.weights.matrix.dtype
 
     def like(self) -> Tensor:
         """Return [W; b]."""

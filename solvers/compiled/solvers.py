@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from liftednet.divergences import Joint
-from liftednet.problems import Fit, OutputFit, StateFit
+from liftednet.problems import OutputFit, StateFit
 from liftednet.problems.state_fit import reach
 from liftednet.solution import Solution, Status
 
-from ..base import Solver, default_tolerance, device_chunks, judged
+from ..base import Solver, default_tolerance, device_chunks
 from ..choice import solved_by
 from ..dual import Dual, SharedMap
 from ..output import SimplexDual, settled
@@ -58,14 +58,12 @@ Cache = TypeVar("Cache")
 class _OnRamps(Solver[StateFit, Tensor, Cache], Generic[Cache]):
     """A solver of what `Dual` serves, where the activation is a ramp, on a CPU with Numba."""
 
+    kind = StateFit
     tolerance: float | None = None
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit with quadratic links, a ramp, a CPU, and Numba."""
-        refused = states_refusal(problem)
-        if refused is None and isinstance(problem, StateFit):
-            refused = ramp_refusal(problem)
-        return refused
+    def refusal(self, problem: StateFit) -> str | None:
+        """Ask for quadratic links, a ramp, a CPU, and Numba."""
+        return states_refusal(problem) or ramp_refusal(problem)
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,9 @@ class CompiledNewton(_OnRamps[SharedMap]):
 
     name: str = field(default="compiled-newton", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit with few quadratic links, a ramp, a CPU, and Numba."""
-        refused = super().obstacle(problem)
-        if refused is not None or not isinstance(problem, StateFit):
+    def refusal(self, problem: StateFit) -> str | None:
+        """Ask for few quadratic links, a ramp, a CPU, and Numba."""
+        if refused := super().refusal(problem):
             return refused
         columns = columns_above(problem)
         if columns > _MOST:
@@ -116,14 +113,25 @@ class CompiledNewton(_OnRamps[SharedMap]):
     def solve(
         self, problem: StateFit, start: Tensor | None = None, cache: SharedMap | None = None
     ) -> Solution[Tensor]:
-        """Return the minimizer to the tolerance."""
+        """Return the minimizer to the tolerance, finished by `Dual` where it resists."""
+        started, shared = time.perf_counter(), self.prepare(problem, cache)
+        solution = super().solve(problem, start, shared)
+        if solution.status is Status.SOLVED:
+            return solution
+        resisting = solved_by(problem, ("dual",), start, self.tolerance, {"dual": shared})
+        steps = solution.iterations + resisting.iterations
+        seconds = time.perf_counter() - started
+        return replace(resisting, iterations=steps, seconds=seconds, solver=self.name)
+
+    def minimize(
+        self, problem: StateFit, start: Tensor | None, shared: SharedMap | None, tolerance: float
+    ) -> tuple[Tensor, int]:
+        """Return the minimizer, not yet to the tolerance where it is too ill-conditioned."""
         from .newton_rows import newton_rows
 
-        started = time.perf_counter()
-        shared, line = self.prepare(problem, cache), ramp(problem.divergence.activation)
-        assert line is not None  # asked for by obstacle
+        line = ramp(problem.divergence.activation)
+        assert line is not None and shared is not None  # asked for by obstacle, and prepared
         map_ = [x.contiguous().numpy() for x in (shared.map, shared.turn, shared.spectrum)]
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
         u, links = array(problem.pre_activation), link_rows(problem)
         begin, z = u[:0] if start is None else array(start), value.numpy()
@@ -133,13 +141,7 @@ class CompiledNewton(_OnRamps[SharedMap]):
             steps: int = newton_rows(*rows, *map_, line, tolerance, z[part])
             return steps
 
-        steps = max(in_threads(work, problem.samples, problem.units))
-        solution = judged(problem, value, steps, started, tolerance, self.name)
-        if solution.status is Status.SOLVED:
-            return solution
-        resisting = solved_by(problem, ("dual",), start, self.tolerance, {"dual": shared})
-        steps, seconds = steps + resisting.iterations, time.perf_counter() - started
-        return replace(resisting, iterations=steps, seconds=seconds, solver=self.name)
+        return value, max(in_threads(work, problem.samples, problem.units))
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
         tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value = self._states(problem, start, shared, tolerance)
         if value is not None:
-            solution = judged(problem, value, 1, started, tolerance, self.name)
+            solution = self.judged(problem, value, 1, started, tolerance)
             if solution.status is Status.SOLVED:
                 return solution
         others = ("dual", "proximal")
@@ -371,25 +373,24 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
         tensor([[0.7071, 0.2929]])
     """
 
+    kind = OutputFit
     name: str = field(default="compiled-simplex", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for an output fit with the simplex cross-entropy, a CPU, and Numba."""
-        refused = SimplexDual().obstacle(problem)
-        return refused or refusal(problem.pre_activation)  # type: ignore[attr-defined]
+    def refusal(self, problem: OutputFit) -> str | None:
+        """Ask for the simplex cross-entropy, a CPU, and Numba."""
+        return SimplexDual().refusal(problem) or refusal(problem.pre_activation)
 
     def suits(self, problem: OutputFit) -> bool:
         """Say whether no compiler has to be waited for, or that is worth it."""
         y, u = problem.target, problem.pre_activation
         return worth_compiling(*u.shape) or _simplex_at_hand(y.dtype, u.dtype)
 
-    def solve(
-        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the minimizer; a start is not used."""
         from .simplex_rows import simplex_rows
 
-        started = time.perf_counter()
         y, u = array(problem.target), array(problem.pre_activation)
         value = torch.empty(u.shape, dtype=problem.target.dtype)
         lam, end, z = u.dtype.type(problem.lam), u.dtype.type(settled(value.dtype)), value.numpy()
@@ -398,6 +399,4 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
             steps: int = simplex_rows(y[part], u[part], lam, end, z[part])
             return steps
 
-        steps = max(in_threads(work, *u.shape))
-        tolerance = default_tolerance(value.dtype)
-        return judged(problem, value, steps, started, tolerance, self.name, Status.STALLED)
+        return value, max(in_threads(work, *u.shape))

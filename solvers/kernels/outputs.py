@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +10,8 @@ from torch import Tensor
 from liftednet.activations import Sigmoid, SimplexProjection
 from liftednet.divergences import joint, tight
 from liftednet.losses import SimplexCrossEntropy, SquaredError
-from liftednet.problems import Fit, OutputFit
-from liftednet.solution import Solution, Status
+from liftednet.problems import OutputFit
 
-from ..base import default_tolerance, judged
 from ..output import kept_positive
 from .device import Kernel, on_device, padded_width, refusal, require_room
 from .elementwise import DeviceMap, proximal_map
@@ -37,12 +33,11 @@ class FusedSimplex(Kernel[OutputFit]):
     """
 
     rows: int | None = None
+    kind = OutputFit
     name: str = field(default="fused-simplex", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for an output fit with the simplex cross-entropy, in float32 on a GPU."""
-        if not isinstance(problem, OutputFit):
-            return "it solves output fits alone"
+    def refusal(self, problem: OutputFit) -> str | None:
+        """Ask for the simplex cross-entropy, in float32 on a GPU."""
         if not isinstance(problem.loss, SimplexCrossEntropy):
             return f"it needs the loss SimplexCrossEntropy, not {type(problem.loss).__name__}"
         if problem.target.shape[1] > _MOST_CLASSES:
@@ -53,18 +48,15 @@ class FusedSimplex(Kernel[OutputFit]):
         """Return a small problem."""
         return OutputFit(SimplexCrossEntropy(), y, joint(SimplexProjection()), u, 0.7)
 
-    def solve(
-        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the minimizer; a start is not used.
 
         Raises:
             SolverError: the states do not fit on the device.
         """
-        started = time.perf_counter()
-        value = kept_positive(self.states(problem), problem.target)
-        tolerance = default_tolerance(value.dtype)
-        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+        return kept_positive(self.states(problem), problem.target), 0
 
     def states(self, problem: OutputFit) -> Tensor:
         """Return the minimizer without judging it, (samples, outputs)."""
@@ -99,12 +91,11 @@ class FusedClosedForm(Kernel[OutputFit]):
     Lifted Neural Networks, section 6.2, for activations that act unit by unit.
     """
 
+    kind = OutputFit
     name: str = field(default="fused-closed-form", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for an output fit with the squared loss, in float32 on a GPU, and a device prox."""
-        if not isinstance(problem, OutputFit):
-            return "it solves output fits alone"
+    def refusal(self, problem: OutputFit) -> str | None:
+        """Ask for the squared loss, in float32 on a GPU, and a device prox."""
         if not isinstance(problem.loss, SquaredError):
             return f"it needs the loss SquaredError, not {type(problem.loss).__name__}"
         if refused := refusal(problem.pre_activation):
@@ -117,20 +108,17 @@ class FusedClosedForm(Kernel[OutputFit]):
         """Return a small problem, whose prox is a root."""
         return OutputFit(SquaredError(), y, tight(Sigmoid()), u, 0.7)
 
-    def solve(
-        self, problem: OutputFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: OutputFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the exact minimizer; a start is not used.
 
         Raises:
             SolverError: the states do not fit on the device.
         """
-        started = time.perf_counter()
         device_map = proximal_map(problem.divergence.activation)
         assert device_map is not None  # asked for by obstacle
-        value = closed_form(problem.target, problem.pre_activation, problem.lam, device_map)
-        tolerance = default_tolerance(value.dtype)
-        return judged(problem, value, 0, started, tolerance, self.name, Status.STALLED)
+        return closed_form(problem.target, problem.pre_activation, problem.lam, device_map), 0
 
 
 def closed_form(y: Tensor, u: Tensor, lam: float, proximal: DeviceMap) -> Tensor:

@@ -5,7 +5,6 @@ What the kernel takes stands here, too: links and layer in groups, and the sizes
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -15,10 +14,9 @@ from torch import Tensor
 
 from liftednet.activations import ReLU
 from liftednet.divergences import Divergence, joint
-from liftednet.problems import Fit, Link, StateFit
-from liftednet.solution import Solution
+from liftednet.problems import Link, StateFit
 
-from ..base import default_tolerance, judged
+from ..base import default_tolerance
 from ..state_links import largest, states_refusal, terms
 from .device import Kernel, on_device, padded_width, programs, refusal, require_room
 from .elementwise import DeviceMap, link_map, proximal_map
@@ -320,14 +318,13 @@ class FusedStates(Kernel[StateFit]):
     tolerance: float | None = None
     max_iterations: int = 20_000
     blocks: StateBlocks | None = None
+    kind = StateFit
     name: str = field(default="fused-states", init=False)
 
-    def obstacle(self, problem: Fit[Any]) -> str | None:
-        """Ask for a state fit in float32 on a GPU, whose maps all have Triton functions."""
-        unserved = states_refusal(problem, lipschitz=False)
-        if unserved is not None or not isinstance(problem, StateFit):
-            return unserved
-        if refused := refusal(problem.pre_activation) or width_refusal(_columns(problem)):
+    def refusal(self, problem: StateFit) -> str | None:
+        """Ask for float32 on a GPU, and maps that all have Triton functions."""
+        refused = states_refusal(problem, lipschitz=False) or refusal(problem.pre_activation)
+        if refused := refused or width_refusal(_columns(problem)):
             return refused
         if proximal_map(problem.divergence.activation) is None:
             return f"there is no kernel for the prox of {problem.divergence.activation!r}"
@@ -339,18 +336,16 @@ class FusedStates(Kernel[StateFit]):
         relu, weight = joint(ReLU()), u[: u.shape[1], :5] / u.shape[1] ** 0.5
         return StateFit(relu, u, (Link(relu, weight, weight[0], y[:, :5]),), 0.7)
 
-    def solve(
-        self, problem: StateFit, start: Tensor | None = None, cache: None = None
-    ) -> Solution[Tensor]:
+    def minimize(
+        self, problem: StateFit, start: Tensor | None, cache: None, tolerance: float
+    ) -> tuple[Tensor, int]:
         """Return the minimizer to the tolerance.
 
         Raises:
             SolverError: the states do not fit on the device.
         """
-        started = time.perf_counter()
-        tolerance = self.tolerance or default_tolerance(problem.pre_activation.dtype)
         value, steps = self.states(problem, start)
-        return judged(problem, value, int(steps.max()), started, tolerance, self.name)
+        return value, int(steps.max())
 
     def states(self, problem: StateFit, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the minimizer without judging it, and the steps of each tile, (tiles,) int32."""
