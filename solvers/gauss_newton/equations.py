@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, combinations_with_replacement
 
@@ -17,7 +16,7 @@ from liftednet.maps import pulled_back
 
 from .covariance import Covariance, Narrow, Triangular
 from .local_model import Damped, LocalModel
-from .objective import Forward, Product, Target, Tensors
+from .objective import Forward, Product, Tensors
 
 _JACOBIAN_BYTES = 2**24  # of Jacobians at a time, about what a cache holds
 _MOST_ENTRIES = 2**26  # of a matrix of outputs and weights, 512 MB
@@ -112,8 +111,19 @@ class NormalEquations(DirectModel):
 
     def solver(self, damping: float) -> Product:
         """Return b -> (C + damping)^-1 b among the weights that are free, 0 for others."""
-        solve = _solver(self._curvature, damping)
-        return lambda b: self.padded(solve(self.chosen(b)))
+        damped = self._curvature.clone()
+        damped.diagonal().add_(damping)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        if failed and not bool(damped.isfinite().all()):
+            return lambda b: torch.full_like(b, torch.nan)
+
+        def solve(right: Tensor) -> Tensor:
+            among = self.chosen(right)[:, None]
+            if failed:  # rounding of a curvature far larger than the damping
+                return self.padded(torch.linalg.lstsq(damped, among).solution[:, 0])
+            return self.padded(torch.cholesky_solve(among, factor)[:, 0])
+
+        return solve
 
     def determined(self, prior: Tensor) -> tuple[Tensor, float] | None:
         """Return 1 - prior_i (H^-1)_ii of each weight that is free, and log det H among these."""
@@ -141,27 +151,13 @@ class NormalEquations(DirectModel):
         return self.chosen(self.chosen(self.curvature).T)
 
 
-def _solver(curvature: Tensor, damping: float) -> Product:
-    """Return b -> (C + damping)^-1 b."""
-    damped = curvature.clone()
-    damped.diagonal().add_(damping)
-    factor, failed = torch.linalg.cholesky_ex(damped)
-    if not failed:
-        return lambda b: torch.cholesky_solve(b[:, None], factor)[:, 0]
-    if bool(damped.isfinite().all()):  # rounding of a curvature far larger than the damping
-        return lambda b: torch.linalg.lstsq(damped, b[:, None]).solution[:, 0]
-    return lambda b: torch.full_like(b, torch.nan)
-
-
 def by_samples(forward: Forward, point: Tensor) -> Tensor:
     """Return J' Hess R J from Jacobians sample by sample, (parameters, parameters)."""
     curvature = point.new_zeros(len(point), len(point))
     for part in parts_of(forward, len(point)):
-        outputs = part.at(part.split(point))
-        found = zip(part.targets, outputs, jacobians(part, point), strict=True)
-        for target, answer, jacobian in found:
-            rows = jacobian.flatten(0, 2)
-            curvature += rows.T @ _bent(target, answer, jacobian).flatten(0, 2)
+        for target, outputs, rows in zip(part.targets, *output_jacobians(part, point), strict=True):
+            bent = hessians(target.curved(outputs), outputs) @ rows
+            curvature += rows.flatten(0, 2).T @ bent.flatten(0, 2)
     return curvature
 
 
@@ -183,11 +179,6 @@ def jacobians(forward: Forward, point: Tensor) -> Tensors:
     axes = (None, *(0 for _ in forward.data))
     found: Tensors = vmap(jacrev(of_sample), in_dims=axes)(point, *forward.data)
     return found
-
-
-def _bent(target: Target, outputs: Tensor, jacobian: Tensor) -> Tensor:
-    """Return weight Hess R(u) J, (samples, rows, outputs, parameters)."""
-    return hessians(target.curved(outputs), outputs) @ jacobian
 
 
 class OutputEquations(DirectModel):
@@ -286,9 +277,10 @@ def answers(forward: Forward) -> int:
 
 def weighed_jacobian(forward: Forward, point: Tensor) -> Tensor:
     """Return A with A'A = J' Hess R J, (outputs of all samples, parameters)."""
-    inputs, losses = sensitivities(forward, point)
+    found = zip(forward.targets, *output_jacobians(forward, point), strict=True)
     return torch.cat([
-        _of_weights(inputs, loss.times(_roots(loss.curvature))).flatten(0, 1) for loss in losses
+        _rooted(hessians(target.curved(outputs), outputs), rows).flatten(0, 2)
+        for target, outputs, rows in found
     ])  # fmt: skip
 
 
@@ -314,62 +306,43 @@ def output_jacobians(forward: Forward, point: Tensor) -> tuple[Tensors, Tensors]
     )
 
 
-def _roots(curvature: Tensor) -> Tensor:
-    """Return S with S'S each matrix, positive semidefinite, (samples, outputs, outputs)."""
+def _rooted(curvature: Tensor, rows: Tensor) -> Tensor:
+    """Return S J for rows J and S with S'S each matrix, which is positive semidefinite."""
     if curvature.shape[-1] == 1:
-        return curvature.clamp(min=0).sqrt()
+        return curvature.clamp(min=0).sqrt() * rows
     values, vectors = torch.linalg.eigh(curvature)
     roots: Tensor = values.clamp(min=0).sqrt().unsqueeze(-1) * vectors.mT
-    return roots
+    return roots @ rows
 
 
 def by_layers(forward: Forward, point: Tensor) -> Tensor:
     """Return J' Hess R J, (parameters, parameters), of a network whose layers are known."""
-    inputs, losses = sensitivities(forward, point)
-    inputs = [rows[None] for rows in inputs]
-    slopes = [torch.cat(parts) for parts in zip(*(loss.slopes for loss in losses), strict=True)]
-    bents = (loss.times(loss.curvature) for loss in losses)
-    bent = [torch.cat(parts) for parts in zip(*bents, strict=True)]
+    rows, found = _slopes(forward, point)
+    inputs = [part[None] for part in rows]
+    curved = [
+        hessians(target.curved(outputs), outputs)[:, 0]
+        for target, (outputs, _) in zip(forward.targets, found, strict=True)
+    ]
+    layers = list(zip(*(slopes for _, slopes in found), strict=True))  # each with all losses
+    slopes = [torch.cat(layer) for layer in layers]
+    bent = [torch.cat([
+        torch.einsum("nij,jqn->iqn", each, slope)
+        for each, slope in zip(curved, layer, strict=True)
+    ]) for layer in layers]  # fmt: skip
     ends = list(accumulate(part.numel() for part in forward.pull))
     parts = [slice(end - part.numel(), end) for end, part in zip(ends, forward.pull, strict=True)]
-    found = point.new_empty(len(point), len(point))
+    total = point.new_empty(len(point), len(point))
     for one, other in combinations_with_replacement(range(len(parts)), 2):
         block = _block(inputs[one], inputs[other], slopes[one], bent[other], same=one == other)
-        found[parts[one], parts[other]] = block
-        found[parts[other], parts[one]] = block.T
-    return found
+        total[parts[one], parts[other]] = block
+        total[parts[other], parts[one]] = block.T
+    return total
 
 
 def hessians(curved: Product, outputs: Tensor) -> Tensor:
     """Return the matrices of a product, (samples, rows, outputs, outputs)."""
     units = torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
     return torch.stack([curved(unit.expand_as(outputs)) for unit in units], -1)
-
-
-@dataclass(frozen=True, eq=False)
-class Sensitivity:
-    """What one loss and the outputs that it sees make of the pre-activations of every layer.
-
-    Attributes:
-        curvature: Hess R, (samples, outputs, outputs).
-        slopes: D = d outputs / d u of every layer, (outputs, units, samples) each.
-    """
-
-    curvature: Tensor
-    slopes: Sequence[Tensor]
-
-    def times(self, left: Tensor) -> list[Tensor]:
-        """Return L D of every layer for matrices L, (samples, rows, outputs)."""
-        return [torch.einsum("nij,jqn->iqn", left, slope) for slope in self.slopes]
-
-
-def sensitivities(forward: Forward, point: Tensor) -> tuple[list[Tensor], list[Sensitivity]]:
-    """Return [x, 1] of every layer, (inputs + 1, samples), and what every loss sees of it."""
-    inputs, found = _slopes(forward, point)
-    return inputs, [
-        Sensitivity(hessians(target.curved(answer), answer)[:, 0], slopes)
-        for target, (answer, slopes) in zip(forward.targets, found, strict=True)
-    ]
 
 
 def _slopes(

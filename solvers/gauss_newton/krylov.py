@@ -64,43 +64,36 @@ class Krylov:
         the damped model by less than `flat` each, relative to all: Martens, Deep Learning via
         Hessian-free Optimization, 2010.
         """
-        pivots, right = self._eliminate(damping)
-        entries = [value / pivot for value, pivot in zip(right, pivots, strict=True)]
-        for place in range(len(entries) - 2, -1, -1):
-            entries[place] -= self._beside[place] / pivots[place] * entries[place + 1]
-        amounts = self.gradient.new_tensor(entries)
-        step = self._basis[: len(entries)].T @ amounts
-        first = self._length * entries[0] if entries else 0.0
-        expected = (first + damping * float(amounts @ amounts)) / 2
-        return Damped(step, expected, lambda b: self._solved(b, damping, len(entries)))
+        from scipy.linalg import solve_banded
 
-    def _solved(self, right: Tensor, damping: float, size: int) -> Tensor:
-        """Return the minimizer of <s, (C + damping) s> / 2 - <b, s> in the first directions."""
-        known, beside = self._basis[:size], right.new_tensor(self._beside[: max(0, size - 1)])
-        system = torch.diag(right.new_tensor(self._diagonal[:size]) + damping)
-        system += beside.diag(1) + beside.diag(-1)
-        amounts: Tensor = torch.linalg.solve(system, known @ right)
-        return known.T @ amounts
+        size = self._size_for(damping)
+        basis = self._basis[:size]
+        bands = torch.zeros(3, size, dtype=torch.float64)  # of T + damping
+        bands[1] = torch.tensor(self._diagonal[:size], dtype=torch.float64) + damping
+        beside = torch.tensor(self._beside[: max(0, size - 1)], dtype=torch.float64)
+        bands[0, 1:], bands[2, :-1] = beside, beside
 
-    def _eliminate(self, damping: float) -> tuple[list[float], list[float]]:
-        """Return the pivots of T + damping and the eliminated right-hand side |g| e_1."""
-        pivots: list[float] = []
-        right: list[float] = []
-        lowered = [0.0]
-        while not self._enough(lowered):
-            place = len(pivots)
-            if place == self.size and not self._grow():
-                break
-            pivot, value = self._diagonal[place] + damping, self._length
-            if place > 0:
-                share = self._beside[place - 1] / pivots[-1]
-                pivot, value = pivot - share * self._beside[place - 1], -share * right[-1]
+        def solve(right: Tensor) -> Tensor:
+            seen = (basis @ right).cpu().numpy()
+            amounts = solve_banded((1, 1), bands.numpy(), seen, check_finite=False)
+            return basis.T @ torch.from_numpy(amounts).to(right)
+
+        step = solve(-self.gradient) if size else torch.zeros_like(self.gradient)
+        expected = float(damping * step @ step - self.gradient @ step) / 2
+        return Damped(step, expected, solve)
+
+    def _size_for(self, damping: float) -> int:
+        """Return how many directions the damped minimizer needs, by the pivots of T + damping."""
+        size, pivot, value, lowered = 0, 0.0, self._length, [0.0]
+        while not self._enough(lowered) and (size < self.size or self._grow()):
+            share = self._beside[size - 1] / pivot if size else 0.0
+            pivot = self._diagonal[size] + damping - (share * self._beside[size - 1] if size else 0)
+            value *= -share if size else 1.0
             if not pivot > 0:  # rounding of a curvature far larger than the damping
                 break
-            pivots.append(pivot)
-            right.append(value)
+            size += 1
             lowered.append(lowered[-1] + value * value / (2 * pivot))
-        return pivots, right
+        return size
 
     def _enough(self, lowered: list[float]) -> bool:
         """Say whether the last products have lowered the model by next to nothing."""

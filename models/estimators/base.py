@@ -1,0 +1,209 @@
+"""What estimators share: settings kept as given, a model behind them, labels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state, compute_sample_weight
+from torch import Tensor
+
+from liftednet import errors, processes
+from liftednet.activation import Activation
+from liftednet.errors import DataError
+from liftednet.names import activation_of
+from liftednet.validation import is_integer
+
+from ..fingerprint import described_network
+from ..lifted import Lifted
+from ..methods import Method
+from ..methods.descent import AnySolver
+from ..settings import Penalties, Settings, told_in
+from .input import Rows, numbers, refusals
+
+_PASSED_ON = [x.name for x in fields(Settings) if x.name not in ("network", "start", "seed")]
+
+Names = str | Activation | Sequence[str | Activation] | None
+
+
+def documented(*sources: type) -> Callable[[type], type]:
+    """Let the docstring of an estimator show the settings that it shares with others."""
+
+    def filled(estimator: Any) -> Any:
+        return told_in(estimator, "    **settings: see the estimators.", *sources)
+
+    return filled
+
+
+@dataclass(eq=False, repr=False)
+class Estimator(BaseEstimator):  # type: ignore[misc]
+    """One lifted model behind scikit-learn's conventions; `fit` looks at the settings.
+
+    Args:
+        lam: as in `LiftedMLP`, like the following up to `solver`; None leaves it to the model.
+        rho: weight of the squared Frobenius norms.
+        penalty: in place of rho, any of `liftednet.penalties`.
+        divergence: "tight" or "joint".
+        standardize: whether training sees inputs, and targets of regressions, on a common scale.
+        method: "minibatch", "full", "gauss-newton", or a method with numbers of its own.
+        solver: of every block.
+        max_iter: the most epochs, sweeps or steps; None for the method's own number.
+        batch_size: samples of a minibatch; None for the method's own number.
+        early_stopping: whether some samples are held out, whatever the method is: training ends
+            where their mean loss no longer falls, and keeps the weights of the least.
+        validation_fraction: share of the samples that is held out for it.
+        n_iter_no_change: epochs, sweeps or steps without a smaller loss that it waits.
+        warm_start: whether another `fit` goes on from the weights that are there.
+        random_state: of the first weights and the order of batches; an integer is the seed of
+            the model, None draws one.
+        verbose: whether to show a progress bar.
+        device: where the model lives, such as "cpu" or "cuda".
+    """
+
+    hidden_layer_sizes: int | Sequence[int] | None = None
+    activation: Names = None
+    _: KW_ONLY
+    lam: float | Sequence[float] | None = None
+    rho: float | Sequence[float] | None = None
+    penalty: Penalties | None = None
+    divergence: str | None = None
+    standardize: bool | None = None
+    method: str | Method | None = None
+    solver: AnySolver | None = None
+    max_iter: int | None = None
+    batch_size: int | None = None
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    warm_start: bool = False
+    random_state: Any = None
+    verbose: bool = False
+    device: str | None = None
+
+    def _start(self, outputs: int) -> Lifted:
+        """Return the model to fit: a new one, or at a warm start the one that is there.
+
+        Raises:
+            DataError: a warm start has another network than the last fit, or several processes
+                have the samples.
+        """
+        with processes.together(self.device or "cpu"):
+            if processes.size() > 1:
+                raise DataError(
+                    f"an estimator needs all samples in one process, and {processes.size()} share "
+                    "them: fit a LiftedMLP or LiftedRNN, which takes numbers of the classes."
+                )
+        model = self._model(outputs, self._settings())
+        if not self.warm_start or not self.__sklearn_is_fitted__():
+            return model
+        if described_network(model.network) != described_network(self.model_.network):
+            raise DataError(
+                f"warm_start goes on with the network of the last fit, {self.model_!r}, and the "
+                f"settings and data ask for another, {model!r}: set warm_start=False."
+            )
+        for name in _PASSED_ON:
+            setattr(self.model_, name, getattr(model, name))
+        return self.model_
+
+    def _settings(self) -> dict[str, Any]:
+        """Return what the model is told; what is None is left to the model."""
+        given = {name: getattr(self, name) for name in _PASSED_ON if hasattr(self, name)}
+        settings = {name: value for name, value in given.items() if value is not None}
+        seed = self.random_state
+        if not is_integer(seed):
+            with refusals():
+                seed = check_random_state(seed).randint(2**31)
+        return {**settings, "seed": seed}
+
+    def _learn(self, X: Rows, target: Rows, outputs: int, sample_weight: Any, **told: Any) -> Self:
+        told["sample_weight"] = None if sample_weight is None else numbers("weights", sample_weight)
+
+        def fit(model: Lifted) -> Lifted:
+            return model.fit(X, target, progress=bool(self.verbose), **told)
+
+        model = None if told.get("constraints") else self._of_best_size(len(X), outputs, fit)
+        self.model_ = fit(self._start(outputs)) if model is None else model
+        assert self.model_.trace is not None  # it has been fitted just now
+        last = {step.number: step.objective for step in self.model_.trace.steps}
+        self.n_iter_, self.loss_curve_ = len(last), list(last.values())
+        return self
+
+    def _learn_part(self, X: Rows, target: Rows, outputs: int, sample_weight: Any) -> Self:
+        """Take one step on one batch; the first is one of a new model."""
+        first = not self.__sklearn_is_fitted__()
+        model = self._start(outputs) if first else self.model_
+        weights = None if sample_weight is None else numbers("weights", sample_weight)
+        model.partial_fit(X, target, sample_weight=weights)
+        assert model.trace is not None  # of the step
+        before = [] if first else self.loss_curve_
+        self.model_, self.loss_curve_ = model, [*before, *model.trace.losses]
+        self.n_iter_ = len(self.loss_curve_)
+        return self
+
+    @abstractmethod
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        """Return a network for X as it has been validated."""
+
+    def _of_best_size(
+        self, samples: int, outputs: int, fit: Callable[[Lifted], object]
+    ) -> Lifted | None:
+        """Return a fitted model whose size the evidence has chosen; None where it cannot."""
+        return None
+
+    def _forward(self, X: Rows, lengths: Any = None) -> Rows:
+        """Return the outputs by the feedforward rule, (samples, outputs)."""
+        return on_cpu(self.model_.forward(X, lengths=lengths))
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether there are weights."""
+        return hasattr(self, "model_")
+
+    def _require_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            raise errors.NotFittedError(
+                f"this {type(self).__name__} has not been fitted: call fit(X, y) first."
+            )
+
+
+class Classifying(Estimator):
+    """What classifiers share: labels, of which some may count more than others."""
+
+    class_weight: Mapping[Any, float] | str | None
+    classes_: Rows
+
+    def _take_classes(self, classes: Rows, goes_on: bool) -> None:
+        """Keep the labels, which nothing that goes on can change."""
+        if len(classes) < 2:
+            raise DataError(
+                f"a classifier needs at least two classes, and y has 1 class: {classes}."
+            )
+        if goes_on and self.__sklearn_is_fitted__() and not np.array_equal(self.classes_, classes):
+            raise DataError(
+                f"the classes were {self.classes_} in the fit that goes on, and are {classes} now."
+            )
+        self.classes_ = classes
+
+    def _weighted(self, labels: Rows, sample_weight: ArrayLike | None) -> ArrayLike | None:
+        if self.class_weight is None:
+            return sample_weight
+        with refusals():
+            weights: Rows = compute_sample_weight(self.class_weight, labels)
+        return weights if sample_weight is None else weights * numbers("weights", sample_weight)
+
+
+def activations(given: Names) -> Any:
+    """Return activations, one or several, of names or of activations."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return [activations(one) for one in given]
+    return given if given is None else activation_of(given)
+
+
+def on_cpu(outputs: Tensor) -> Rows:
+    """Return a tensor as an array."""
+    found: Rows = outputs.cpu().numpy()
+    return found

@@ -1,0 +1,476 @@
+"""Lifted feedforward networks as scikit-learn's estimators, of labels and of numbers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.metrics import r2_score
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
+
+from liftednet.activation import Activation
+from liftednet.constraints import Constraint, RateConstraint
+from liftednet.errors import DataError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredError
+from liftednet.names import loss_of
+
+from ..builders import LiftedMLP
+from ..by_evidence import STEPS, Size, fit_by_evidence
+from ..error_bars import has_evidence, posterior
+from ..lifted import Lifted
+from ..methods import GaussNewton
+from .base import Classifying, Estimator, activations, documented, on_cpu
+from .input import FLOATS, Rows, columns, numbered, refusals, refuse_dates
+
+__all__ = ["LiftedClassifier", "LiftedRegressor"]
+
+
+_SIZED = (  # settings of a network and a method of one's own, which has the size that is given
+    "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
+    "monotonic_cst", "lipschitz",
+)  # fmt: skip
+
+Constraints = Sequence[Constraint | RateConstraint]
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class _Feedforward(Estimator):
+    """What estimators on a `LiftedMLP` share.
+
+    Args:
+        monotonic_cst: as in scikit-learn's trees: of every feature 1, -1 or 0, where outputs, or
+            the probability of the second of two classes, must not fall, not rise, or may do both;
+            or these numbers by name of a data frame's columns.
+        missing: whether entries of X may be NaN: states of their own, see `Network.input`.
+        noise: standard deviation of X around what there is, see `Network.input`.
+        lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
+        within: `Bounds` and `Linear` of `liftednet.constraints`, which the outputs, or the scores
+            of the labels in the order of `classes_`, meet at every input, see `Network.loss`.
+    """
+
+    monotonic_cst: Mapping[str, int] | Sequence[int] | None = None
+    missing: bool = False
+    noise: float | Sequence[float] = 0.0
+    lipschitz: float | None = None
+    within: Sequence[Constraint] = ()
+
+    def _of_best_size(
+        self, samples: int, outputs: int, fit: Callable[[Lifted], object]
+    ) -> Lifted | None:
+        if self.warm_start and self.__sklearn_is_fitted__() and getattr(self.model_, "skip", False):
+            fit(self.model_)
+            return self.model_
+        given = (getattr(self, name) for name in _SIZED)
+        if any(x is not None for x in given) or self.missing or self.within or np.any(self.noise):
+            return None
+        loss = self._loss()
+        size = Size(self.n_features_in_, outputs, not loss.probabilistic)
+        if not isinstance(loss, SquaredError | CrossEntropy) or not size.serves(samples):
+            return None
+        settings, told = self._settings(), {}
+        if self.activation is not None:
+            told["activations"] = (activations(self.activation),)
+            if not isinstance(told["activations"][0], Activation):
+                return None  # one for each of several layers
+
+        def candidate(size: Size, activation: Activation, start: int) -> LiftedMLP:
+            return LiftedMLP(
+                (size.inputs, size.units, size.outputs), activation, loss, **settings | {
+                    "rho": size.rho, "seed": settings["seed"] + start, "skip": True,
+                    "method": GaussNewton(steps=STEPS, evidence=True),
+                }
+            )  # fmt: skip
+
+        return fit_by_evidence(size, samples, candidate, fit, **told)
+
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        hidden_units = (100,) if self.hidden_layer_sizes is None else self.hidden_layer_sizes
+        hidden = tuple(np.atleast_1d(np.asarray(hidden_units, dtype=object)))
+        kind = activations("relu" if self.activation is None else self.activation)
+        with refusals():
+            directions = _check_monotonic_cst(self, self.monotonic_cst)
+        told = {"missing": self.missing, "noise": self.noise, "within": self.within, **settings}
+        if self.monotonic_cst is not None:
+            told["monotonic_cst"] = directions.tolist()
+        sizes = (self.n_features_in_, *hidden, outputs)
+        return LiftedMLP(sizes, kind, self._loss(), **told)
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        constraints: Constraints = (),
+        confidence: float | None = None,
+        held_out: float = 0.3,
+        strict: bool = False,
+    ) -> Self:
+        """Fit the network.
+
+        Args:
+            X: (samples, features), an array or a data frame.
+            y: of a classifier labels (samples,) of any type; of a regressor numbers, (samples,) or
+                (samples, outputs).
+            sample_weight: (samples,), not negative; None for 1.
+            constraints: of `liftednet.constraints`, on the scores of all samples of X, or of a
+                classifier on rates of its decisions, as `Lifted.fit` takes them.
+            confidence: with which rates shall hold on new rows, as in `Lifted.fit`.
+            held_out: the share of the rows that is set aside for it.
+            strict: whether a model is handed out only if they are shown to hold.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+            SolverError: the training failed.
+        """
+        X, y = self._checked_pair(X, y)
+        return self._learn(
+            X, *self._told(y, sample_weight), constraints=self._numbered(constraints),
+            confidence=confidence, held_out=held_out, strict=strict,
+        )  # fmt: skip
+
+    def _numbered(self, constraints: Constraints) -> Constraints:
+        """Return constraints with numbers of labels in place of labels."""
+        return constraints
+
+    def declared(
+        self, X: Any, y: Any, sample_weight: ArrayLike | None = None, classes: Any = None
+    ) -> tuple[Lifted, Rows, Rows, Any]:
+        """Return the model that `fit` begins with, and what it gives it: X, y and weights.
+
+        For what estimators do not do: checkpoints, several processes.
+
+        Args:
+            X: as in `fit`.
+            y: as in `fit`.
+            sample_weight: as in `fit`.
+            classes: all labels of a classifier, where y may lack some; None for those of y.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+        """
+        X, y = self._checked_pair(X, y)
+        target, outputs, weights = self._told(y, sample_weight, classes)
+        return self._model(outputs, self._settings()), X, target, weights
+
+    @abstractmethod
+    def _told(
+        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
+    ) -> tuple[Rows, int, Any]:
+        """Return targets as the loss takes them, the number of outputs, and weights of samples."""
+
+    @abstractmethod
+    def _loss(self) -> Loss:
+        """Return the loss."""
+
+    def _checked_pair(self, X: Any, y: Any, reset: bool = True) -> tuple[Rows, Any]:
+        """Return arrays (samples, features) and y, of equal length.
+
+        Raises:
+            DataError: they are not, or are not finite; a TypeError, too, where there are no
+                numbers.
+        """
+        with refusals():
+            refuse_dates(X, y, isinstance(self, RegressorMixin))
+            found: tuple[Rows, Any] = validate_data(
+                self, X, y, dtype=FLOATS, multi_output=True, force_writeable=True, reset=reset,
+                y_numeric=isinstance(self, RegressorMixin), ensure_all_finite=self._finite,
+            )  # fmt: skip
+        return found
+
+    def _checked(self, X: Any) -> Rows:
+        """Return X of predictions, (samples, features).
+
+        Raises:
+            DataError: it is not what has been fitted.
+            NotFittedError: nothing has been fitted.
+        """
+        self._require_fitted()
+        with refusals():
+            found: Rows = validate_data(
+                self, X, dtype=FLOATS, force_writeable=True, reset=False,
+                ensure_all_finite=self._finite,
+            )  # fmt: skip
+        return found
+
+    @property
+    def log_evidence_(self) -> float:
+        """The log evidence, log p(y) in units of y: of two fits the larger is better."""
+        self._require_fitted()
+        return posterior(self).log_evidence
+
+    @property
+    def _finite(self) -> bool | str:
+        return "allow-nan" if self.missing else True
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn whether entries may be missing."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = bool(self.missing)
+        return tags
+
+
+@documented(Estimator, _Feedforward)
+@dataclass(eq=False, repr=False, kw_only=True)
+class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ignore[misc]
+    """A lifted feedforward network that predicts labels, with scikit-learn's conventions.
+
+    min over W, b, X_1.. of cross-entropy + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l)
+    + rho_l |W_l|_F^2; Lifted Neural Networks, eq. (10). Without settings the data choose the
+    size of the network, too.
+
+    Args:
+        hidden_layer_sizes: units of every hidden layer. None leaves it to the evidence of the data
+            where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
+            a method, a penalty or a shape): one hidden layer beside a linear one, of 16 units, or
+            of 48 or 144 as long as log p(y) grows. Elsewhere it has 100.
+        activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
+            "logistic" or "identity"; or one for each. None is "relu", and of a size by the
+            evidence "tanh" where log p(y) is larger with it.
+        class_weight: weights by label, "balanced", or None for 1.
+        loss: of labels, from `liftednet.losses`, or its name; None for CrossEntropy().
+        **settings: see the estimators.
+
+    Attributes:
+        classes_: the labels, sorted.
+        model_: the fitted `LiftedMLP`.
+        n_iter_: epochs, sweeps or steps that were taken.
+        loss_curve_: the objective after each of them.
+        n_features_in_: inputs; feature_names_in_: their names, where a data frame has them.
+
+    Example:
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.preprocessing import StandardScaler
+        >>> from liftednet import LiftedClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> network = LiftedClassifier((20,), max_iter=200, random_state=0)
+        >>> make_pipeline(StandardScaler(), network).fit(X, y).score(X, y) > 0.9
+        True
+    """
+
+    class_weight: Mapping[Any, float] | str | None = None
+    loss: Loss | str | None = None
+
+    def _told(
+        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
+    ) -> tuple[Rows, int, Any]:
+        labels = self._labels(y)
+        self._take_classes(np.unique(labels if classes is None else classes), self.warm_start)
+        target = numbered(labels, self.classes_)
+        return target, self._outputs, self._weighted(labels, sample_weight)
+
+    def _numbered(self, constraints: Constraints) -> Constraints:
+        if not isinstance(constraints, Sequence):
+            return constraints  # which the model refuses
+        return [
+            one.numbered(self.classes_) if isinstance(one, RateConstraint) else one
+            for one in constraints
+        ]
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Take one step on one batch.
+
+        Args:
+            X: (samples, features).
+            y: labels (samples,).
+            classes: all labels that there will be; needed by the first call.
+            sample_weight: (samples,), not negative; None for 1.
+
+        Raises:
+            DataError: X, y or a setting cannot be used, or classes are missing or others.
+            SolverError: the step failed; the weights have not changed.
+        """
+        first = not self.__sklearn_is_fitted__()
+        X, y = self._checked_pair(X, y, reset=first)
+        labels, known = self._labels(y), None if classes is None else np.unique(classes)
+        if first and known is None:
+            raise DataError("classes must be passed to the first call of partial_fit.")
+        if known is not None:
+            self._take_classes(known, goes_on=True)
+        target, weights = numbered(labels, self.classes_), self._weighted(labels, sample_weight)
+        return self._learn_part(X, target, self._outputs, weights)
+
+    def predict_proba(self, X: Any) -> Rows:
+        """Return probabilities, (samples, classes).
+
+        By the feedforward rule; after a fit by the evidence averaged over the weights that the
+        data leave open, see `Posterior.predict_proba`.
+        """
+        X = self._checked(X)
+        averaged = has_evidence(self.model_)
+        chances = on_cpu(posterior(self).predict_proba(X)) if averaged else self._forward(X)
+        return chances if chances.shape[1] > 1 else np.hstack([1 - chances, chances])
+
+    def predict(self, X: Any) -> Rows:
+        """Return the most probable labels, (samples,)."""
+        best = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[best])
+
+    def _loss(self) -> Loss:
+        return CrossEntropy() if self.loss is None else loss_of(self.loss)
+
+    @property
+    def _outputs(self) -> int:
+        if not isinstance(self._loss(), BinaryCrossEntropy):
+            return len(self.classes_)
+        if len(self.classes_) > 2:
+            raise DataError(f"BinaryCrossEntropy is for two labels, and y has {self.classes_}.")
+        return 1
+
+    def _labels(self, y: Any) -> Rows:
+        """Return labels (samples,)."""
+        with refusals():
+            check_classification_targets(y)
+            if type_of_target(y).startswith("multi") and np.ndim(y) == 2 and np.shape(y)[1] > 1:
+                raise DataError(
+                    "y has several labels a sample: wrap the estimator in "
+                    "sklearn.multioutput.MultiOutputClassifier."
+                )
+            found: Rows = column_or_1d(y, warn=True)
+        return found
+
+
+@documented(Estimator, _Feedforward)
+@dataclass(eq=False, repr=False, kw_only=True)
+class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
+    """A lifted feedforward network that predicts numbers, with scikit-learn's conventions.
+
+    min over W, b, X_1.. of loss + sum_l lam_l D_l(X_l, X_{l-1} W_l + b_l) + rho_l |W_l|_F^2;
+    Lifted Neural Networks, eq. (10).
+
+    Args:
+        hidden_layer_sizes: units of every hidden layer, or None, as in `LiftedClassifier`.
+        activation: of the hidden layers, as in `LiftedClassifier`.
+        loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
+            SquaredError().
+        **settings: see the estimators.
+
+    Attributes:
+        model_: the fitted `LiftedMLP`.
+        n_iter_: epochs, sweeps or steps that were taken.
+        loss_curve_: the objective after each of them.
+        n_features_in_: inputs; feature_names_in_: their names, where a data frame has them.
+        log_evidence_: log p(y) of a fit by Gauss-Newton, see `posterior`.
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet import LiftedRegressor
+        >>> X = np.linspace(-1, 1, 200)[:, None]
+        >>> network = LiftedRegressor((20,), "tanh", rho=1e-4, method="gauss-newton")
+        >>> network.fit(X, np.sin(3 * X[:, 0])).score(X, np.sin(3 * X[:, 0])) > 0.99
+        True
+    """
+
+    loss: Loss | str | None = None
+
+    def _told(
+        self, y: Any, sample_weight: ArrayLike | None, classes: Any = None
+    ) -> tuple[Rows, int, Any]:
+        self._one, target = y.ndim == 1, columns(y)
+        return target, target.shape[1], sample_weight
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
+        """Take one step on one batch.
+
+        Args:
+            X: (samples, features).
+            y: numbers, (samples,) or (samples, outputs).
+            sample_weight: (samples,), not negative; None for 1.
+
+        Raises:
+            DataError: X, y or a setting cannot be used.
+            SolverError: the step failed; the weights have not changed.
+        """
+        X, y = self._checked_pair(X, y, reset=not self.__sklearn_is_fitted__())
+        return self._learn_part(X, *self._told(y, sample_weight))
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs]).
+
+        Args:
+            X: (samples, features).
+            return_std: whether to return their standard deviations, too, in the same shape and unit
+                as y: of the noise and of what the data leave open together; `posterior` tells
+                them apart.
+
+        Raises:
+            DataError: X cannot be used.
+            DeclarationError: return_std, and the loss is no likelihood.
+            NotFittedError: nothing has been fitted, or return_std, and by a method without a
+                factor; as in `posterior`.
+        """
+        X = self._checked(X)
+        if not return_std:
+            return self._shaped(self._forward(X))
+        found = posterior(self).predict(X)
+        return self._shaped(on_cpu(found.mean)), self._shaped(on_cpu(found.std))
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> tuple[Rows, Rows]:
+        """Return the ends between which y lies with a probability, each in the shape of y.
+
+        Args:
+            X: (samples, features).
+            level: the probability, of each number by itself.
+
+        Raises:
+            DataError: X or the level cannot be used.
+            DeclarationError: the loss is no likelihood.
+            NotFittedError: as in `posterior`.
+        """
+        X = self._checked(X)
+        low, high = posterior(self).predict(X).interval(level)
+        return self._shaped(on_cpu(low)), self._shaped(on_cpu(high))
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> Rows:
+        """Return draws of y at all rows together, (samples,[ outputs,] n_samples).
+
+        As scikit-learn's Gaussian process returns them; `posterior(...).sample` draws functions
+        without noise, too.
+
+        Args:
+            X: (samples, features).
+            n_samples: how many.
+            random_state: of the draws, an integer or a numpy generator.
+
+        Raises:
+            DataError: X or a number cannot be used.
+            DeclarationError: the loss is no likelihood.
+            NotFittedError: as in `posterior`.
+        """
+        X = self._checked(X)
+        with refusals():
+            seed = int(check_random_state(random_state).randint(2**31))
+        generator = torch.Generator().manual_seed(seed)
+        return self._shaped(on_cpu(posterior(self).sample(X, n_samples, generator).movedim(0, -1)))
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
+        """Return R2 of the predictions, computed in float64, whatever the type of X and y."""
+        given = (np.asarray(values, dtype=np.float64) for values in (y, self.predict(X)))
+        return float(r2_score(*given, sample_weight=sample_weight))
+
+    def _shaped(self, outputs: Rows) -> Rows:
+        """Return (samples, outputs) in the shape of y."""
+        return outputs[:, 0] if self._one else outputs
+
+    def _loss(self) -> Loss:
+        return SquaredError() if self.loss is None else loss_of(self.loss)
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that several outputs are possible."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags

@@ -1,0 +1,168 @@
+"""A lifted recurrent network as scikit-learn's estimator, of sequences in three axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_array
+from sklearn.utils.multiclass import check_classification_targets
+
+from liftednet.activation import Activation
+from liftednet.errors import DataError
+
+from ..builders import LiftedRNN
+from ..lifted import Lifted
+from .base import Classifying, Estimator, activations, documented
+from .input import FLOATS, Rows, numbered, refusals
+
+__all__ = ["LiftedSequenceClassifier"]
+
+
+@documented(Estimator)
+@dataclass(eq=False, repr=False, kw_only=True)
+class LiftedSequenceClassifier(ClassifierMixin, Classifying):  # type: ignore[misc]
+    """A lifted recurrent network that labels sequences, or their steps.
+
+    Lifted Recurrent Neural Networks, section 4.1. X has three axes, and so stands beyond what
+    scikit-learn's own checks and scalers take; `clone`, parameters, searches over them and
+    cross-validation work.
+
+    Args:
+        hidden_layer_sizes: units of every recurrent layer.
+        activation: of these layers, an `Activation` or its name; None for that of `LiftedRNN`.
+        bidirectional: whether every layer also runs from the last step to the first.
+        start: of the recurrent weights, as in `LiftedRNN`; None leaves it to `LiftedRNN`.
+        class_weight: weights by label, "balanced", or None for 1; for one label a sequence.
+        **settings: see the estimators.
+
+    Attributes:
+        classes_: the labels, sorted.
+        model_: the fitted `LiftedRNN`.
+        n_iter_: sweeps, epochs or steps that were taken.
+        loss_curve_: the objective after each of them.
+        n_features_in_: features of every step.
+
+    Example:
+        >>> from liftednet import LiftedSequenceClassifier
+        >>> from liftednet.data import echo
+        >>> X, y = (part.numpy() for part in echo(samples=50, length=8, lag=1))
+        >>> LiftedSequenceClassifier((8,), max_iter=5, random_state=0).fit(X, y).predict(X).shape
+        (50, 8)
+    """
+
+    hidden_layer_sizes: int | Sequence[int] = field(default=(50,), kw_only=False)
+    activation: str | Activation | None = field(default=None, kw_only=False)
+    class_weight: Mapping[Any, float] | str | None = None
+    bidirectional: bool = False
+    start: str | None = None
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
+    ) -> Self:
+        """Fit the network.
+
+        Args:
+            X: (samples, steps, features).
+            y: a label for every sequence, (samples,), or for every step, (samples, steps).
+            sample_weight: (samples,), not negative; None for 1.
+            lengths: (samples,) steps of each sequence; None: all have every step.
+
+        Raises:
+            DataError: X, y, lengths or a setting cannot be used.
+            SolverError: the training failed.
+        """
+        X = self._checked_sequences(X)
+        labels = np.asarray(y)
+        if labels.ndim not in (1, 2) or labels.shape != X.shape[: labels.ndim]:
+            raise DataError(
+                f"y must have a label for each of {len(X)} sequences, or for each of their "
+                f"{X.shape[1]} steps; got shape {labels.shape}."
+            )
+        self.n_features_in_ = X.shape[2]
+        lengths = None if lengths is None else np.asarray(lengths)
+        valid = np.ones(labels.shape, dtype=bool)
+        if labels.ndim == 2 and lengths is not None and lengths.shape == labels.shape[:1]:
+            valid = np.arange(X.shape[1]) < lengths[:, None]
+        with refusals():
+            check_classification_targets(labels[valid])
+        self._take_classes(np.unique(labels[valid]), goes_on=self.warm_start)
+        if labels.ndim == 2 and self.class_weight is not None:
+            raise DataError(
+                "class_weight counts sequences with one label each, and y has labels of steps: "
+                "give sample_weight."
+            )
+        weights = self._weighted(labels, sample_weight)
+        target = np.zeros(labels.shape, dtype=np.int64)
+        target[valid] = numbered(labels[valid], self.classes_)
+        return self._learn(X, target, len(self.classes_), weights, lengths=lengths)
+
+    def predict_proba(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
+        """Return probabilities, (samples, classes), or (samples, steps, classes)."""
+        self._require_fitted()
+        X = self._checked_sequences(X)
+        if X.shape[2] != self.n_features_in_:
+            raise DataError(
+                f"X has {X.shape[2]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+        return self._forward(X, None if lengths is None else np.asarray(lengths))
+
+    def predict(self, X: Any, lengths: ArrayLike | None = None) -> Rows:
+        """Return labels, (samples,), or (samples, steps) where every step has one."""
+        best = self.predict_proba(X, lengths).argmax(-1)
+        return np.asarray(self.classes_[best])
+
+    def score(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
+    ) -> float:
+        """Return the share of right labels; each step counts where every step has one."""
+        right = self.predict(X, lengths) == np.asarray(y)
+        weights = np.ones(len(right)) if sample_weight is None else np.asarray(sample_weight)
+        every = np.broadcast_to(weights.reshape(-1, *(1,) * (right.ndim - 1)), right.shape)
+        if right.ndim == 2 and lengths is not None:
+            every = every * (np.arange(right.shape[1]) < np.asarray(lengths)[:, None])
+        return float(np.average(right, weights=every))
+
+    def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
+        given: dict[str, Any] = {**settings, "bidirectional": self.bidirectional}
+        if self.start is not None:
+            given["start"] = self.start
+        hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
+        kind = activations(self.activation)
+        return LiftedRNN(self.n_features_in_, hidden, outputs, kind, **given)
+
+    def _checked_sequences(self, X: Any) -> Rows:
+        if isinstance(X, list | tuple) and len({len(sequence) for sequence in X}) > 1:
+            raise DataError(
+                "sequences of different lengths are given as one array (samples, steps, features), "
+                "padded at their ends, and as lengths=."
+            )
+        with refusals():
+            found: Rows = check_array(
+                X, dtype=FLOATS, ensure_2d=False, allow_nd=True, force_writeable=True
+            )
+        if found.ndim != 3:
+            raise DataError(
+                f"X must be (samples, steps, features), got shape {found.shape}: write "
+                "X[..., None] where each step is one number."
+            )
+        return found
+
+    def __sklearn_tags__(self) -> Any:
+        """Tell scikit-learn that X has three axes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, True
+        return tags
