@@ -32,7 +32,6 @@ Bends = tuple[tuple[float, ...], tuple[int, ...]]  # knots, and the sign of phi'
 
 __all__ = [
     "Activation",
-    "DivergenceActivation",
 ]
 
 _DERIVED = (
@@ -294,11 +293,7 @@ class Activation:
 
     def offset(self, units: int) -> Tensor:
         """Return c = phi(0), (units,), the linear term of the joint divergence."""
-        return self.forward(torch.zeros(1, self.pre_units(units), dtype=torch.float64))[0]
-
-    def pre_units(self, units: int) -> int:
-        """Return how many pre-activations `units` units take (more than one each in pooling)."""
-        return units
+        return self.forward(torch.zeros(1, units, dtype=torch.float64))[0]
 
     def alone(self) -> Sequence[Activation]:
         """Return the maps of single units that it is made of, where they differ; else itself."""
@@ -420,48 +415,12 @@ class FunctionActivation(Activation):
         return f"from_function({name_of(self.function)})"
 
 
-class DivergenceActivation(Activation):
-    """An activation given by a raw divergence, phi(u) = argmin_v D(v, u).
-
-    D does not split into Phi(v) - <u, v> + R(u), so that it has no potential, conjugate or prox of
-    its own; it states and certifies itself in CVXPY, and the reference solver serves it.
-
-    Example:
-        >>> import cvxpy as cp
-        >>> import torch
-        >>> from liftednet.activation import DivergenceActivation
-        >>> class Distance(DivergenceActivation):
-        ...     def forward(self, u): return u.relu()
-        ...     def domain(self, v): return [v >= 0]
-        ...     def divergence(self, v, u): return cp.sum_squares(v - u) / 2
-        >>> Distance().divergence_value(torch.tensor([[3.0]]), torch.tensor([[1.0]]))
-        2.0
-    """
-
-    per_unit = False
-    lipschitz = None
-
-    def divergence(self, v: Expression, u: Expression) -> Expression:
-        """Return D(v, u), summed over samples, convex in v given u and in u given v."""
-        self._missing("divergence", "every use")
-
-    def divergence_value(self, v: Tensor, u: Tensor) -> float:
-        """Return D(v, u) summed over the samples, evaluated by CVXPY in float64."""
-        numbers = (x.detach().double().cpu().numpy() for x in (v, u))
-        with stating(f"the divergence of {self!r}"):
-            return evaluate(self.divergence(*map(cp.Constant, numbers)))
-
-    def project(self, v: Tensor) -> Tensor:
-        """Return v: the domain of a raw divergence is known to CVXPY alone."""
-        return v
-
-
 def require_torch(activation: Activation, units: int) -> None:
     """Raise `DeclarationError` where a user's forward map is not one of torch."""
     module = type(activation).forward.__module__ or ""  # None of what `exec` has made
     if module.split(".")[0] == "liftednet":
         return
-    u = torch.zeros(2, activation.pre_units(units), dtype=torch.float64, requires_grad=True)
+    u = torch.zeros(2, units, dtype=torch.float64, requires_grad=True)
     try:
         with torch.enable_grad():
             found: object = activation.forward(u)

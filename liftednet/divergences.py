@@ -1,19 +1,19 @@
 """D(v, u) = Phi(v) - <u, v> + R(u): one activation, three choices of R (design, section 1).
 
 R does not change the argmin over v. Tight takes the conjugate, joint the quadratic that makes D
-convex in (v, u) together, and a raw divergence is one expression that does not split.
+convex in (v, u) together, and a margin that of a continuous map beside one that jumps.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from liftednet.activation import Activation, DivergenceActivation, require_activation
+from liftednet.activation import Activation, require_activation
 from liftednet.activations.piecewise_linear import Bounded, Identity
 from liftednet.errors import DeclarationError
 from liftednet.lazy import cvxpy as cp
@@ -26,7 +26,6 @@ __all__ = [
     "Divergence",
     "Joint",
     "Margin",
-    "Raw",
     "Tight",
     "joint",
     "tight",
@@ -101,11 +100,7 @@ class Divergence(ABC):
         return self.link_values(u, v).sum()
 
     def link_values(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return R(u) - <u, v> of every sample, (samples,).
-
-        Raises:
-            DeclarationError: it is raw.
-        """
+        """Return R(u) - <u, v> of every sample, (samples,)."""
         return self.remainder_value(u) - (u * v).sum(-1)
 
     def value(self, v: Tensor, u: Tensor) -> Tensor:
@@ -113,11 +108,7 @@ class Divergence(ABC):
         return self.values(v, u).sum()
 
     def values(self, v: Tensor, u: Tensor) -> Tensor:
-        """Return D(v, u) of every sample, (samples,).
-
-        Raises:
-            DeclarationError: it is raw.
-        """
+        """Return D(v, u) of every sample, (samples,)."""
         return self.potential_value(v) - (u * v).sum(-1) + self.remainder_value(u)
 
     def joint_term(self, v: Expression, u: Expression) -> Expression:
@@ -325,63 +316,6 @@ class Margin(Divergence):
         return self.continuous.forward(u / self.width)
 
 
-@dataclass(frozen=True)
-class Raw(Divergence):
-    """One CVXPY expression D(v, u) of a `DivergenceActivation`; the reference solver serves it.
-
-    Example:
-        >>> from liftednet.activations import ReLUAbsolute
-        >>> from liftednet.divergences import Raw, tight
-        >>> isinstance(tight(ReLUAbsolute()), Raw)
-        True
-    """
-
-    activation: DivergenceActivation
-
-    @property
-    def smoothness(self) -> None:
-        """None: nothing is known of its gradient."""
-        return None
-
-    def state_term(self, v: Expression, u: Expression) -> Expression:
-        """Return D(v, u), summed over samples, in CVXPY."""
-        return self.activation.divergence(v, u)
-
-    def link_term(self, u: Expression, v: Expression) -> Expression:
-        """Return D(v, u), summed over samples, in CVXPY."""
-        return self.activation.divergence(v, u)
-
-    def link_value(self, u: Tensor, v: Tensor) -> Tensor:
-        """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
-        return self.value(v, u)
-
-    def value(self, v: Tensor, u: Tensor) -> Tensor:
-        """Return D(v, u) summed over the samples, a scalar, by CVXPY."""
-        value = self.activation.divergence_value(v, u)
-        return torch.tensor(value, dtype=torch.float64, device=u.device)
-
-    state_value = value
-
-    def potential_value(self, v: Tensor) -> Tensor:
-        """Refuse: samples cannot be weighed one by one."""
-        raise DeclarationError(
-            f"{self.activation!r} is a raw divergence, whose samples cannot be weighed one by one."
-        )
-
-    def remainder_value(self, u: Tensor) -> Tensor:
-        """Refuse: samples cannot be weighed one by one."""
-        return self.potential_value(u)
-
-    def _refuse(self, u: Any) -> Any:
-        """Refuse: a raw divergence is one expression, without a derivative in torch."""
-        raise DeclarationError(
-            f"{self.activation!r} is a raw divergence and does not split, or has no derivative in "
-            'torch: use solver="reference", or declare the activation by a potential.'
-        )
-
-    remainder = link_gradient = link_curvature = _refuse
-
-
 def require_divergence(where: str, value: object) -> None:
     """Raise `DeclarationError` where value is no divergence, such as a bare activation."""
     if not isinstance(value, Divergence):
@@ -392,7 +326,7 @@ def require_divergence(where: str, value: object) -> None:
 
 
 def tight(activation: Activation) -> Divergence:
-    """Return the tight divergence; a raw one stays raw, and for the identity the two agree.
+    """Return the tight divergence; for the identity it is the joint one.
 
     Raises:
         DeclarationError: it is no activation.
@@ -406,13 +340,11 @@ def tight(activation: Activation) -> Divergence:
         tensor(0.)
     """
     require_activation(activation, "a divergence")
-    if isinstance(activation, DivergenceActivation):
-        return Raw(activation)
     return Joint(activation) if isinstance(activation, Identity) else Tight(activation)
 
 
 def joint(activation: Activation) -> Divergence:
-    """Return the joint divergence; a raw one stays raw.
+    """Return the joint divergence.
 
     Raises:
         DeclarationError: it is no activation, or one without a Lipschitz constant.
@@ -426,8 +358,6 @@ def joint(activation: Activation) -> Divergence:
         tensor(0.5000)
     """
     require_activation(activation, "a divergence")
-    if isinstance(activation, DivergenceActivation):
-        return Raw(activation)
     return Joint(activation)
 
 
@@ -436,7 +366,7 @@ def within(divergence: Divergence, bounds: tuple[float, float]) -> Divergence:
 
     Raises:
         DataError: nothing lies between them.
-        DeclarationError: it is raw, or its map couples units.
+        DeclarationError: its map couples units.
 
     Example:
         >>> import torch
@@ -446,6 +376,4 @@ def within(divergence: Divergence, bounds: tuple[float, float]) -> Divergence:
         >>> held.forward(torch.tensor([[-1.0, 0.5, 2.0]]))
         tensor([[0.0000, 0.5000, 1.0000]])
     """
-    if isinstance(divergence, Raw):
-        raise DeclarationError(f"{divergence.activation!r} is a raw divergence: bound it itself.")
     return replace(divergence, activation=Bounded(divergence.activation, *bounds))

@@ -17,7 +17,6 @@ from liftednet.activations import (
     Clipped,
     Identity,
     LeakyReLU,
-    MaxPooling,
     PReLU,
     ReLU,
     Sigmoid,
@@ -464,6 +463,5 @@ _TORCH_MODULES: dict[type[Activation], Callable[[Any], list[nn.Module]]] = {
     Softplus: lambda _: [nn.Softplus(threshold=LINEAR)],
     ELU: lambda _: [nn.ELU()],
     Softmax: lambda _: [nn.Softmax(dim=-1)],
-    MaxPooling: lambda pooling: [nn.MaxPool1d(pooling.block)],
     FunctionActivation: _declared,
 }

@@ -11,7 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation, require_torch
-from liftednet.activations.piecewise_linear import Bounded
+from liftednet.activations.piecewise_linear import Bounded, ReLU
+from liftednet.activations.pooling import MaxPooling
 from liftednet.constraints import Constraint
 from liftednet.errors import DataError, DeclarationError
 from liftednet.layers.expression import (
@@ -114,11 +115,10 @@ class State(Expression, Variable):
         if self._argument is not None:
             raise DeclarationError(f"{self} has its pre-activations already.")
         as_expression(argument)
-        wanted = self.activation.pre_units(self.units)
-        if argument.units != wanted:
+        if argument.units != self.units:
             raise DataError(
-                f"{self} of shape {self.shape} needs {wanted} pre-activations, and its argument "
-                f"has the shape {argument.shape}."
+                f"{self} of shape {self.shape} needs {self.units} pre-activations, and its "
+                f"argument has the shape {argument.shape}."
             )
         if (argument.sequence, argument.early) != (self.sequence, self.early):
             raise DataError(
@@ -268,6 +268,11 @@ class Network:
                 none of argument and units are given.
         """
         require_activation(activation, "a state")
+        if isinstance(activation, MaxPooling):
+            raise DeclarationError(
+                f"{activation!r} has states of differences, not of its own: call "
+                "network.maximum(...) with the expressions of which the largest is taken."
+            )
         if (argument is None) == (units is None):
             raise DeclarationError("give the pre-activations of the states, or their units.")
         if bounds is not None:
@@ -277,13 +282,43 @@ class Network:
             _require_shape((units,))
             found = State(activation, (int(units),), sequence, early)
         else:
-            shape = _state_shape(activation, as_expression(argument))
+            shape = as_expression(argument).shape
             found = State(activation, shape, argument.sequence, argument.early)
         require_torch(activation, found.units)
         self.states.append(_named(found, "states", len(self.states)))
         found.lam = None if lam is None else require_positive("lam", lam)
         found.bounds = bounds
         return found if argument is None else found.of(argument)
+
+    def maximum(self, *arguments: Expression) -> Expression:
+        """Return the largest of some expressions, entry by entry, by ReLU states of differences.
+
+        max(a, b) = a + max(b - a, 0), and of more by pairs of pairs: Lifted Neural Networks, eq.
+        (9), with a divergence that is bounded and convex in each block.
+
+        Args:
+            arguments: expressions of one shape.
+
+        Raises:
+            DataError: the shapes differ.
+            DeclarationError: there is none.
+
+        Example:
+            >>> from liftednet import Network
+            >>> from liftednet.layers import dense
+            >>> network = Network()
+            >>> x = network.input(64)
+            >>> network.maximum(dense(x, 20), dense(x, 20)).shape, network.states
+            ((20,), [states 1])
+        """
+        if not arguments:
+            raise DeclarationError("a maximum needs an expression to be taken of.")
+        left = list(map(as_expression, arguments))
+        while len(left) > 1:
+            pairs = zip(left[::2], left[1::2], strict=False)
+            odd = left[len(left) // 2 * 2 :]
+            left = [one + self.state(ReLU(), other - one) for one, other in pairs] + odd
+        return left[0]
 
     def loss(
         self,
@@ -573,16 +608,6 @@ def _refuse_turns(group: Sequence[State]) -> None:
                 f"{group[0]} depends on itself through {type(layer.layer).__name__}, not only "
                 "through delays: states can run in one direction of time alone."
             )
-
-
-def _state_shape(activation: Activation, argument: Expression) -> Shape:
-    block = activation.pre_units(1)
-    if columns(argument.shape) % block:
-        raise DataError(
-            f"{activation!r} makes a unit of {block} pre-activations, and {argument.shape} is no "
-            "multiple of that."
-        )
-    return argument.shape if block == 1 else (columns(argument.shape) // block,)
 
 
 def _require_shape(shape: Sequence[Any]) -> None:

@@ -367,7 +367,9 @@ def rebuild(
             f"{described.get('declared', described.get('name'))} was declared outside of "
             f"liftednet, and a file holds no code: pass the {option} to load(path, {option}=...)."
         )
-    parameters = described.get("parameters", {})
+    parameters = dict(described.get("parameters", {}))
+    if make is activations.MaxPooling:
+        parameters.pop("weight", None)  # of a divergence that earlier versions had
     try:
         return make(**{x: rebuild(v, option, known, tensors) for x, v in parameters.items()})
     except TypeError as error:

@@ -9,11 +9,21 @@ from typing import Any
 from torch import Tensor, nn
 
 from liftednet.activation import Activation, require_activation
-from liftednet.activations import ReLU
+from liftednet.activations import MaxPooling, ReLU
 from liftednet.constraints import Constraint
-from liftednet.divergences import Raw, tight
 from liftednet.errors import DataError, DeclarationError
-from liftednet.layers import Expression, concatenate, delay, dense, early, first_step, late, turn
+from liftednet.layers import (
+    Expression,
+    apply,
+    concatenate,
+    delay,
+    dense,
+    early,
+    first_step,
+    late,
+    turn,
+)
+from liftednet.layers.join import Every
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.names import activation_of, loss_of
 from liftednet.network import Network, State
@@ -78,18 +88,20 @@ class LiftedMLP(Lifted):
         self.missing, self.noise, self.within = missing, noise, require_constraints(within)
         require_flag("skip", skip)
         self.skip = skip
+        activations = ReLU() if activations is None else activations
+        declared = _checked_activations(activations, len(self.sizes) - 2, self.loss)
+        self.hidden = declared[: len(self.sizes) - 2]
         network = feedforward(
-            self.sizes, ReLU() if activations is None else activations, self.loss, bias,
+            self.sizes, declared, self.loss, bias,
             skip=skip, missing=missing, noise=noise, within=self.within,
         )  # fmt: skip
         super().__init__(network, **settings)
 
     def _declared(self) -> dict[str, Any]:
-        hidden = list(self.activations[: len(self.sizes) - 2])
         told: dict[str, Any] = {"within": list(self.within)} if self.within else {}
         if self.skip:
             told["skip"] = True
-        return {"sizes": self.sizes, "activations": hidden, "loss": self.loss, **told}
+        return {"sizes": self.sizes, "activations": list(self.hidden), "loss": self.loss, **told}
 
 
 def feedforward(
@@ -117,12 +129,16 @@ def feedforward(
     x: Expression = network.input(sizes[0], missing=missing, noise=noise)
     inputs = x
     for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
-        x = network.state(activation, dense(x, activation.pre_units(units), bias=biased))
+        if isinstance(activation, MaxPooling):
+            u = dense(x, activation.block * units, bias=biased)
+            blocks = (Every(first, activation.block) for first in range(activation.block))
+            x = network.maximum(*(apply(block, u) for block in blocks))
+        else:
+            x = network.state(activation, dense(x, units, bias=biased))
     last = declared[layers - 1] if len(declared) == layers else None
-    outputs = sizes[-1] if last is None else last.pre_units(sizes[-1])
-    scores = dense(x, outputs, bias=biases[-1])
+    scores = dense(x, sizes[-1], bias=biases[-1])
     if skip and layers > 1:  # one layer is linear by itself
-        scores = scores + dense(inputs, outputs, bias=False)
+        scores = scores + dense(inputs, sizes[-1], bias=False)
     network.loss(loss, scores, activation=last, within=within)
     return network
 
@@ -348,10 +364,10 @@ def _by_unit(activation: Activation) -> Activation:
             f"activation must be an Activation, got {activation!r}; a function becomes one by "
             "Activation.from_function."
         )
-    if isinstance(tight(activation), Raw) or not activation.per_unit or activation.pre_units(1) > 1:
+    if not activation.per_unit:
         raise DeclarationError(
-            f"{activation!r} cannot be the activation of a recurrent layer: it needs a potential "
-            "or a forward map, and must act unit by unit, on one pre-activation for each state."
+            f"{activation!r} cannot be the activation of a recurrent layer: it must act unit by "
+            "unit."
         )
     return activation
 

@@ -10,7 +10,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from liftednet import processes
-from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import SquaredError
 
@@ -143,8 +142,6 @@ def _suited(settings: Settings, structure: Structure, data: DataShape | None) ->
     if recurrent and settings.divergence != "tight":
         reason = f"divergence={settings.divergence!r} needs all samples"
         return Choice(FullBatch(_SWEEPS, extrapolation=False), structure, reason)
-    if any(isinstance(divergence, Raw) for divergence in structure.divergences.values()):
-        return Choice(FullBatch(), structure, "a raw divergence needs all samples")
     if recurrent:
         return _over_time(structure, data)
     obstacle = _obstacle(structure, data)

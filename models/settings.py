@@ -64,9 +64,9 @@ class Settings:
         penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,
             held by every method at every step.
         method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
-            with numbers of its own; "auto" for minibatches, but where a raw divergence needs all
-            samples, and for squared errors, dense layers and data of a size that a matrix serves in
-            seconds: for these Gauss-Newton from what minibatches have reached, with rho by the
+            with numbers of its own; "auto" for minibatches, but
+            of squared errors, dense layers and data of a size that a matrix serves in seconds for
+            Gauss-Newton from what minibatches have reached, with rho by the
             evidence, or with a rho or a penalty that is given. Of recurrent networks "auto" is
             Gauss-Newton, but minibatches where that would take many minutes or cannot be used, and
             "full" where the divergence is not tight, with fifty sweeps at most and without

@@ -274,7 +274,7 @@ def linear_range(activation: Activation) -> tuple[float, float]:
     curved = []
     for mean, deviation in _RANGES:
         u = (mean + deviation * normal).unsqueeze(1)
-        v = activation.forward(u.expand(-1, activation.pre_units(2)))
+        v = activation.forward(u.expand(-1, 2))
         share = 1 - float(torch.corrcoef(torch.stack([u[:, 0], v[:, 0]]))[0, 1].square())
         curved.append(1.0 if math.isnan(share) else round(share, 4))  # NaN of a constant
     enough = [share <= _CURVED for share in curved]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from liftednet import solvers
 from liftednet.activation import Activation
+from liftednet.activations import MaxPooling
 from liftednet.errors import DataError, LiftedError
 from liftednet.network import Network, State
 from liftednet.samples import Weights
@@ -46,7 +47,7 @@ Tensors = dict[str, Tensor]
 _SETTINGS = [x.name for x in fields(Settings) if x.name not in ("network", "start")]
 _OF_OLDER_FILES = ("sweeps", "tolerance", "warm", "parts", "proximity", "spectral_radius")
 _OF_THE_FILE = (  # beside what a class takes
-    "activations", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
+    "activations", "hidden", "graph", "learned", "last_only", "chosen", *_OF_OLDER_FILES,
 )  # fmt: skip
 _TYPES = {"float32": torch.float32, "float64": torch.float64}
 _SOLVERS = ("Accelerated", "ClosedForm", "Dual", "FrankWolfe", "GeneralizedLinear",
@@ -183,6 +184,9 @@ def _pack(model: Lifted) -> Archive:
         "last_only": [number for number, last in enumerate(last_only) if last],
         "chosen": known.chosen,
     }
+    hidden = model.hidden if isinstance(model, LiftedMLP) else ()
+    if any(isinstance(one, MaxPooling) for one in hidden):  # whose states are of differences
+        about["hidden"] = [describe(one) for one in hidden]
     for number, (state, one) in enumerate(zip(network.states, described, strict=True), start=1):
         if "declared" in one:
             tensors[f"forward.{number}"] = _sampled(state)
@@ -285,7 +289,7 @@ def _arguments(
     elif not {"activation", "activations"} & set(options):
         given: Any = activations
         if given is None:
-            given = rebuild(about["activations"], "activations")
+            given = rebuild(about.get("hidden", about["activations"]), "activations")
         if kind is LiftedRNN:
             found["activation"] = given if isinstance(given, Activation) else given[0]
         else:
@@ -340,7 +344,8 @@ def _restore(model: Lifted, archive: Archive) -> None:
 def _require_same_network(archive: Archive, network: Network) -> None:
     """Raise `DataError` at the first difference from the network that was saved."""
     about = archive.architecture
-    described = zip(network.states, about["activations"], strict=False)
+    pooled = any(one.get("name") == "MaxPooling" for one in about["activations"])  # of earlier ones
+    described = () if pooled else zip(network.states, about["activations"], strict=False)
     for number, (state, description) in enumerate(described, start=1):
         if "declared" in description:
             saved, found = archive.tensors[f"forward.{number}"], _sampled(state)

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from liftednet.divergences import Raw
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.maps import Given
 from liftednet.problems import (
@@ -77,7 +76,7 @@ def solve_differentiable(
 
     Raises:
         DataError: lam or rho is no positive number, or the fit has none.
-        DeclarationError: the solver cannot serve the problem, or it is raw or known to CVXPY alone.
+        DeclarationError: the solver cannot serve the problem, or its loss is known to CVXPY alone.
         SolverError: nothing usable was reached, or, from the backward pass, the optimality
             conditions do not determine the derivative.
 
@@ -189,9 +188,8 @@ def _through(problem: Fit[Any], v: Tensor) -> Tensor:
 
 def _maps(problem: Fit[Any]) -> list[FixedPoint]:
     """Return maps of which one has the solution of a problem as its fixed point."""
-    for found in (getattr(problem, "divergence", None), getattr(problem, "loss", None)):
-        if isinstance(found, Raw) or getattr(found, "stated_only", False):
-            raise DeclarationError(f"{found!r} is known to CVXPY alone, and has no derivative.")
+    if getattr(loss := getattr(problem, "loss", None), "stated_only", False):
+        raise DeclarationError(f"{loss!r} is known to CVXPY alone, and has no derivative.")
     if isinstance(problem, OutputFit):
         return _output_maps(problem)
     block = _as_block(problem)

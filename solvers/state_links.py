@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from liftednet.divergences import Raw
 from liftednet.problems import Link, StateFit
 from liftednet.problems.state_fit import reach
 
@@ -21,8 +20,6 @@ def states_refusal(problem: StateFit, lipschitz: bool = True) -> str | None:
         lipschitz: whether a Lipschitz constant of the activation is asked for.
     """
     activation = problem.divergence.activation
-    if isinstance(problem.divergence, Raw):
-        return f"{activation!r} is a raw divergence"
     if lipschitz and activation.lipschitz is None:
         return f"it needs a Lipschitz constant of {activation!r}"
     if not problem.links:

@@ -36,24 +36,13 @@ and `Sign` section 4, non-strictly monotone examples; `Sigmoid`, `Tanh` (printed
 `Softplus` section 4, strictly monotone; `Arctan` and `ELU` by eq. (6); `Sine` section 4, right on
 the monotone range alone; `Softmax` eq. (11); `SimplexProjection` section 4 and eq. (15).
 
-Raw divergences, which the reference solver serves:
+`MaxPooling(block)`, eq. (9), the largest entry of a block, has no such potential: a network states
+it by ReLU states of differences (`Network.maximum`).
 
-=============================  =====================================  ==========================
-activation                     D(v, u)                                phi(u)
-=============================  =====================================  ==========================
-`MaxPooling(block, weight)`    weight 1'v + 1'(u - D v)_+ with        largest entry of a block
-                               0 < weight < 1; eq. (9)
-`LeakyReLUHalfSpace(alpha)`    (v - u)^2 / 2 on v >= u / alpha;       max(u / alpha, u)
-                               section 4, jointly convex
-`ReLUAbsolute`                 abs(v - u) on v >= 0; section 4,       max(u, 0)
-                               jointly convex
-=============================  =====================================  ==========================
-
-Every one passes `liftednet.check_activation`. A map that is not here takes one line,
+Every other one passes `liftednet.check_activation`. A map that is not here takes one line,
 `Activation.from_function(torch.nn.functional.softsign)`.
 """
 
-from liftednet.activations.alternative import LeakyReLUHalfSpace, MaxPooling, ReLUAbsolute
 from liftednet.activations.piecewise_linear import (
     Clipped,
     Identity,
@@ -63,6 +52,7 @@ from liftednet.activations.piecewise_linear import (
     ReLU,
     Sign,
 )
+from liftednet.activations.pooling import MaxPooling
 from liftednet.activations.simplex import SimplexProjection, Softmax
 from liftednet.activations.smooth import ELU, Arctan, Sigmoid, Sine, Softplus, Tanh
 
@@ -72,12 +62,10 @@ __all__ = [
     "Clipped",
     "Identity",
     "LeakyReLU",
-    "LeakyReLUHalfSpace",
     "MaxPooling",
     "PReLU",
     "Quantized",
     "ReLU",
-    "ReLUAbsolute",
     "Sigmoid",
     "Sign",
     "SimplexProjection",

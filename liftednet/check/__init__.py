@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from liftednet.activation import Activation, DivergenceActivation, require_activation, require_torch
+from liftednet.activation import Activation, require_activation, require_torch
 from liftednet.check.properties import Test, properties
 from liftednet.check.report import Check, FailedCheckError, Report, Subject
 from liftednet.errors import LiftedError, SolverError
@@ -46,8 +46,7 @@ def check_activation(activation: Activation, units: int = 3) -> Report:
     done: list[Check] = []
     for one in activation.alone():
         require_torch(one, units)
-        alone = one.per_unit and not isinstance(one, DivergenceActivation)
-        subject = Subject(one, 1 if alone else units, generator)
+        subject = Subject(one, 1 if one.per_unit else units, generator)
         for test in properties(subject):
             done.append(check := _outcome(test, subject))
             if not check.passed:

@@ -38,28 +38,26 @@ _INPUT = 16 * torch.finfo(torch.float32).eps  # of the input: a step may round i
 def properties(subject: Subject) -> Iterator[Test]:
     """Yield the tests of what the activation declares or has derived, the simplest first."""
     activation = subject.activation
-    solved, raw = activation.accuracy > 0, subject.is_raw  # maps of CVXPY's are no witnesses
-    own, alone = not solved, activation.per_unit and not raw
-    split = own and not raw
-    declares = activation.declares
+    own = activation.accuracy == 0  # maps of CVXPY's are no witnesses
+    alone, declares = activation.per_unit, activation.declares
     table: tuple[tuple[Test, bool], ...] = (
         (finite, own),
         (separate, own),
-        (monotone, split),
+        (monotone, own),
         (convex_in_states, True),
         (unique, True),
         (argmin, True),
-        (lipschitz, not raw),
-        (convex_in_pre_activations, own and (raw or alone or declares("conjugate"))),
-        (potential_values, split and declares("potential")),
-        (conjugate_values, split and declares("conjugate")),
-        (excess, split and declares("excess")),
-        (divergence, split),
-        (outside, split),
-        (offset, split),
-        (prox_stationary, split and (alone or declares("prox"))),
-        (slope, split and alone),
-        (projection, split),
+        (lipschitz, True),
+        (convex_in_pre_activations, own and (alone or declares("conjugate"))),
+        (potential_values, own and declares("potential")),
+        (conjugate_values, own and declares("conjugate")),
+        (excess, own and declares("excess")),
+        (divergence, own),
+        (outside, own),
+        (offset, own),
+        (prox_stationary, own and (alone or declares("prox"))),
+        (slope, own and alone),
+        (projection, own),
         (single, own),
     )
     return (test for test, has in table if has)
@@ -84,7 +82,7 @@ def finite(subject: Subject) -> Check:
     """Check that phi keeps type and shape, is finite for |u| <= 30, and never NaN to 1e6."""
     activation, units = subject.activation, 3
     magnitudes = torch.logspace(-3, 6, 55, dtype=torch.float64)
-    drawn = subject.normal(len(magnitudes), activation.pre_units(units)).clamp(-1, 1)
+    drawn = subject.normal(len(magnitudes), units).clamp(-1, 1)
     points = magnitudes.unsqueeze(-1) * drawn
     name, tested = "forward: finite", f"{len(points)} samples to |u| = {_WIDE:.0e}, both types"
 
@@ -105,10 +103,9 @@ def finite(subject: Subject) -> Check:
 def separate(subject: Subject) -> Check:
     """Check that samples, and the units of a unit-by-unit map, are mapped by themselves."""
     activation = subject.activation
-    points = 3 * subject.normal(20, activation.pre_units(3))
+    points = 3 * subject.normal(20, 3)
     together = activation.forward(points).detach()
-    by_unit = activation.per_unit and not subject.is_raw
-    parts, what = (points.reshape(-1, 1), "units") if by_unit else (points, "samples")
+    parts, what = (points.reshape(-1, 1), "units") if activation.per_unit else (points, "samples")
     alone = torch.cat([activation.forward(part.unsqueeze(0)) for part in parts]).detach()
     alone = alone.reshape(together.shape)
     tell = (
@@ -179,7 +176,7 @@ def _line() -> tuple[Tensor, Tensor]:
 def _random(subject: Subject) -> tuple[Tensor, Tensor]:
     """Return pairs from near to far, half of them along the steepest direction."""
     pairs = 40 if subject.activation.accuracy > 0 else 400  # CVXPY solves for each, and its slope
-    center = subject.normal(pairs, subject.activation.pre_units(subject.units))
+    center = subject.normal(pairs, subject.units)
     direction = subject.normal(*center.shape)
     direction[::2] = _steepest(subject, center[::2])
     distance = torch.logspace(-3, 3, pairs, dtype=torch.float64).unsqueeze(-1)
@@ -231,9 +228,8 @@ def _solved(subject: Subject, u: Tensor, tilt: float = 0.0) -> Tensor | str:
 def convex_in_states(subject: Subject) -> Check:
     """Check that D is convex in v, and its parameters DPP, by CVXPY's rules."""
     v, u = cp.Variable(tuple(subject.v.shape)), cp.Parameter(tuple(subject.u.shape))
-    name = "divergence" if subject.is_raw else "potential"
     return _convex(
-        f"{name}: convex in v",
+        "potential: convex in v",
         lambda: (subject.divergence.state_term(v, u), subject.activation.domain(v)),
         lambda: _bulge(subject),
     )
@@ -242,11 +238,7 @@ def convex_in_states(subject: Subject) -> Check:
 def convex_in_pre_activations(subject: Subject) -> Check:
     """Check that D is convex in u, and its parameters DPP, by CVXPY's rules."""
     v, u = cp.Parameter(tuple(subject.v.shape)), cp.Variable(tuple(subject.u.shape))
-    name = "divergence" if subject.is_raw else "conjugate"
-    return _convex(
-        f"{name}: convex in u",
-        lambda: (subject.divergence.link_term(u, v), []),
-    )
+    return _convex("conjugate: convex in u", lambda: (subject.divergence.link_term(u, v), []))
 
 
 def _convex(
@@ -275,8 +267,6 @@ def _convex(
 
 def _bulge(subject: Subject) -> str | None:
     """Return the first pair of states between which Phi lies above its chord, in words."""
-    if subject.is_raw:
-        return None
     left, right = subject.v, subject.other
     rows = torch.cat([left, right, (left + right) / 2])
     low, high, middle = _stated(subject.activation.potential, rows).chunk(3)
@@ -309,8 +299,11 @@ def argmin(subject: Subject) -> Check:
     with.
     """
     activation, near, allowed = subject.activation, len(subject.u), subject.tolerance("potential")
-    alone = activation.per_unit and not subject.is_raw
-    far = [] if alone or activation.accuracy > 0 else list(subject.wide_u[near:].split(1))
+    far = (
+        []
+        if activation.per_unit or activation.accuracy > 0
+        else list(subject.wide_u[near:].split(1))
+    )
     found = [_solved(subject, u) for u in (subject.u, *far)]
     tested = f"{near + len(far)} samples, solved by CVXPY"
     if isinstance(found[0], str):
@@ -516,8 +509,6 @@ def _methods(subject: Subject) -> Iterator[tuple[str, Tensor, Callable[[Tensor],
     activation = subject.activation
     u, v = subject.wide_u, subject.wide_v
     yield "forward", u, activation.forward
-    if subject.is_raw:
-        return
     yield "conjugate_value", u, activation.conjugate_value
     yield "project", 3 * u[:, : v.shape[1]], activation.project
     if activation.per_unit:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from liftednet.activation import Activation, DivergenceActivation
-from liftednet.divergences import Divergence, Raw, Tight
+from liftednet.activation import Activation
+from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 
 _EXACT, _DERIVED = 1e-5, 1e-4  # of a CVXPY solution; of one with a derived stand-in
@@ -133,22 +133,15 @@ class Subject:
     units: int
     generator: torch.Generator
 
-    @property
-    def is_raw(self) -> bool:
-        """Whether the activation is declared by a raw divergence."""
-        return isinstance(self.activation, DivergenceActivation)
-
     @cached_property
-    def divergence(self) -> Divergence:
-        """The raw or the tight divergence, of which phi is the argmin."""
-        one = self.activation
-        return Raw(one) if isinstance(one, DivergenceActivation) else Tight(one)
+    def divergence(self) -> Tight:
+        """The tight divergence, of which phi is the argmin."""
+        return Tight(self.activation)
 
     @cached_property
     def u(self) -> Tensor:
         """Pre-activations (samples, pre-units), nearest to zero first, to three decimals."""
-        units = self.activation.pre_units(self.units)
-        points = _SPREAD * self.normal(_SAMPLES, units)
+        points = _SPREAD * self.normal(_SAMPLES, self.units)
         return points[points.norm(dim=-1).argsort()].round(decimals=3)
 
     @cached_property
@@ -184,7 +177,7 @@ class Subject:
 
     def tolerance(self, method: str) -> float:
         """Return the error allowed where CVXPY solves with an expression, declared or derived."""
-        return _EXACT if self.is_raw or self.activation.declares(method) else _DERIVED
+        return _EXACT if self.activation.declares(method) else _DERIVED
 
 
 def judge(

@@ -129,6 +129,35 @@ class Part(Moving):
 
 
 @dataclass(frozen=True)
+class Every(Moving):
+    """u = every so many of the units of x, as blocks of them are compared entry by entry.
+
+    Attributes:
+        first: the first of them.
+        step: from one to the next.
+    """
+
+    first: int
+    step: int
+
+    def shape(self, *shapes: Shape) -> Shape:
+        """Return how many they are.
+
+        Raises:
+            DataError: the units of x are no multiple of the step.
+        """
+        units = columns(shapes[0])
+        if units % self.step:
+            raise DataError(f"{units} units cannot be cut into blocks of {self.step}.")
+        return (units // self.step,)
+
+    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
+        """Return the choice of the units."""
+        placed = Columns(slice(self.first, None, self.step), arguments[0].shape[-1])
+        return Moved(placed.adjoint, placed.apply, whole_rows=False, by_sample=True)
+
+
+@dataclass(frozen=True)
 class Product(Layer):
     """u = x * y, unit by unit, as in a gated cell: affine in each, not in both."""
 

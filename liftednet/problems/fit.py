@@ -234,8 +234,7 @@ class Link:
         rows = (outputs,) if self.offset.ndim == 1 else (samples, outputs)
         require_shape(f"the offset C {which}", self.offset, rows, "beside its weight")
         require_matrix(f"the target V {which}", self.target)
-        if self.divergence.activation.pre_units(self.target.shape[1]) != outputs:
-            require_shape(f"the target V {which}", self.target, (samples, outputs), "beside W")
+        require_shape(f"the target V {which}", self.target, (samples, outputs), "beside W")
         require_like(f"the weight {which}", weight, "U", like)
 
     def refuse_bad_values(self, which: str) -> None:
@@ -250,7 +249,7 @@ class Link:
     def shape(self) -> tuple[int, int]:
         """(rows, columns) of u."""
         rows, units = self.target.shape
-        return rows, self.divergence.activation.pre_units(units)
+        return rows, units
 
 
 Statement = tuple["Expression", list["Constraint"]]

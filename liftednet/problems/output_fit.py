@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet import quicker
-from liftednet.divergences import Divergence, Raw, require_divergence
+from liftednet.divergences import Divergence, require_divergence
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import OutputLoss
 from liftednet.problems.fit import (
@@ -127,18 +127,17 @@ class OutputFit(Fit[Tensor]):
             return found
         objective, violation = (value.new_zeros((), dtype=torch.float64) for _ in range(2))
         largest = torch.ones_like(objective)
-        unknown = isinstance(self.divergence, Raw) or self.loss.stated_only
         for part in row_chunks(len(value), value.shape[1]):
             z = in_float64(self.divergence.activation, value[part])
             u = self.pre_activation[part].double()
             y = self.target[part].double()
             objective += self.loss.output_value(y, z)
             objective += self.lam * self.divergence.state_value(z, u)
-            if not unknown:
+            if not self.loss.stated_only:
                 activation = self.divergence.activation
                 off = (z - self.loss.stationary_point(z, y, u, activation, self.lam)).abs()
                 violation = torch.maximum(violation, off.max())
                 largest = torch.maximum(largest, z.abs().max())
-        if unknown:
+        if self.loss.stated_only:
             violation = torch.full_like(violation, torch.nan)
         return measured(objective, violation, largest)

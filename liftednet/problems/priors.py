@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
-from liftednet.divergences import Divergence, Raw
+from liftednet.divergences import Divergence
 from liftednet.lazy import cvxpy as cp
 from liftednet.penalties import Penalty
 from liftednet.problems.fit import Formulation, Statement
@@ -81,8 +81,6 @@ class BoxedStates:
     def obstacle(self) -> str | None:
         """Ask for a prox."""
         activation = self.divergence.activation
-        if isinstance(self.divergence, Raw):
-            return f"{activation!r} is a raw divergence"
         if not (activation.per_unit or activation.declares("prox")):
             return f"it needs `prox` of {activation!r}"
         return None

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from liftednet import quicker
 from liftednet.activation import Activation
-from liftednet.divergences import Divergence, Raw, require_divergence, within
+from liftednet.divergences import Divergence, require_divergence, within
 from liftednet.errors import DeclarationError
 from liftednet.maps import Times
 from liftednet.problems.fit import (
@@ -97,8 +97,7 @@ class StateFit(Fit[Tensor]):
     @property
     def units(self) -> int:
         """The number of columns of Z."""
-        block = self.divergence.activation.pre_units(1)
-        return self.pre_activation.shape[1] // block
+        return self.pre_activation.shape[1]
 
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where data are NaN, infinite, or make the fit unbounded."""
@@ -129,9 +128,7 @@ class StateFit(Fit[Tensor]):
 
     @cached_property
     def smoothness(self) -> float | None:
-        """A Lipschitz constant of the gradient of the links in Z, or None (for a raw D, too)."""
-        if isinstance(self.divergence, Raw):
-            return None
+        """A Lipschitz constant of the gradient of the links in Z, or None."""
         total = 0.0
         for link in self.links:
             if link.smoothness is None:

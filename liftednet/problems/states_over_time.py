@@ -143,7 +143,7 @@ class StatesOverTime(Fit[Tensor]):
 
     Raises:
         DataError: shapes or lam do not fit.
-        DeclarationError: a raw divergence, which is solved step by step.
+        DeclarationError: a divergence that is neither tight nor joint.
 
     Example:
         >>> import torch
@@ -182,8 +182,7 @@ class StatesOverTime(Fit[Tensor]):
         for divergence in (self.divergence, *(link.divergence for link in self.links)):
             if not isinstance(divergence, Tight | Joint):
                 raise DeclarationError(
-                    f"{divergence.activation!r} is a raw divergence, which has no states over "
-                    "time: declare the activation by a potential or by its forward map."
+                    f"states over time have tight or joint divergences, not {divergence!r}."
                 )
 
     @property

@@ -95,7 +95,7 @@ class WeightFit(Fit[Weights]):
     @property
     def units(self) -> int:
         """The number of pre-activations, the columns of W."""
-        return self.divergence.activation.pre_units(self.targets.shape[1])
+        return self.targets.shape[1]
 
     def refuse_bad_values(self) -> None:
         """Raise `DataError` where data are NaN, infinite, or make the fit unbounded."""

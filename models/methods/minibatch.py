@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.divergences import Raw
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import Applied, arguments_of
 from liftednet.layers.modules import RunningStatistics, running_statistics
@@ -95,14 +94,7 @@ class Minibatch:
         return self.epochs or max(_EPOCHS, -(-_STEPS // batches))
 
     def refuse(self, structure: Structure) -> None:
-        """Raise `DeclarationError` where a network cannot be trained like this."""
-        for number, state in enumerate(structure.states, start=1):
-            if isinstance(structure.divergences[state], Raw):
-                raise DeclarationError(
-                    f"minibatches need a potential or a forward map of every activation, and "
-                    f"{state.activation!r} of layer {number} is a raw divergence: use "
-                    'method="full".'
-                )
+        """Refuse no network."""
 
     def take_steps(self, problem: Problem) -> Steps:
         """Train for all epochs, and yield what each did; the problem's point are `BatchSteps`.

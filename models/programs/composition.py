@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from liftednet.activation import Activation
-from liftednet.activations import Identity, MaxPooling
+from liftednet.activations import Identity
 from liftednet.activations.piecewise_linear import Bounded
 from liftednet.curvature import ABSOLUTE, Array, Curve, clip, curves_of
 from liftednet.errors import DataError, DeclarationError
@@ -333,9 +333,6 @@ class _Walk:
     def _activated(self, u: Combination, activation: Activation, where: Any) -> Combination:
         if type(activation) is Identity:
             return u
-        if type(activation) is MaxPooling:
-            windows = np.split(np.arange(len(u.offset)), len(u.offset) // activation.block)
-            return self._block(Block(u, windows=windows))
         if type(activation) is Bounded:
             inside = self._activated(u, activation.inner, where)
             ends = clip(activation.lower, activation.upper)

@@ -23,7 +23,6 @@ from liftednet import (
     save,
     to_torch,
 )
-from liftednet.activation import DivergenceActivation
 from liftednet.divergences import joint, tight
 from liftednet.models import LiftedMLP
 from liftednet.models.methods import GaussNewton, Minibatch
@@ -122,30 +121,6 @@ def test_what_cannot_be_derived_is_asked_for_by_name():
 def test_a_joint_divergence_needs_a_lipschitz_constant(activation):
     with pytest.raises(DeclarationError, match="Lipschitz"):
         joint(activation)
-
-
-class Distance(DivergenceActivation):
-    """The ReLU by a raw divergence."""
-
-    def forward(self, u):
-        return u.clamp(min=0)
-
-    def domain(self, v):
-        return [v >= 0]
-
-    def divergence(self, v, u):
-        return cp.sum_squares(v - u) / 2
-
-
-def test_a_raw_divergence_is_solved_by_the_reference(generator):
-    assert check_activation(Distance()).passed
-    weights, states = problems(Distance(), tight, generator)
-    generator.manual_seed(0)
-    right, _ = problems(activations.ReLU(), joint, generator)
-    found = solve(weights)
-    assert found.solver == "reference"
-    torch.testing.assert_close(found.value.matrix, solve(right).value.matrix, rtol=1e-5, atol=1e-6)
-    assert solve(states).solver == "reference"
 
 
 def untyped(value: Any) -> Any:

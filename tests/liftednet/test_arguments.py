@@ -17,7 +17,7 @@ from liftednet import (
     WeightFit,
     losses,
 )
-from liftednet.activations import Clipped, LeakyReLUHalfSpace, MaxPooling, ReLU
+from liftednet.activations import Clipped, MaxPooling, ReLU
 from liftednet.divergences import joint, tight
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design
@@ -120,9 +120,7 @@ def test_sparse_data_and_devices_without_numbers_are_refused() -> None:
     "build",
     [
         lambda: Clipped(untyped("a"), 1.0),
-        lambda: LeakyReLUHalfSpace(untyped("a")),
         lambda: MaxPooling(untyped("2")),
-        lambda: MaxPooling(2, untyped(None)),
         lambda: tight(untyped("relu")),
         lambda: joint(untyped("relu")),
         lambda: tight(untyped(ReLU)),

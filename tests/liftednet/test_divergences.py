@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftednet import DeclarationError, activations
-from liftednet.divergences import Joint, Raw, Tight, joint, tight
-from tests.liftednet.activations.catalogue import COUPLED, RAW, SEPARABLE
+from liftednet import activations
+from liftednet.divergences import Joint, Tight, joint, tight
+from tests.liftednet.activations.catalogue import COUPLED, SEPARABLE
 
 LIPSCHITZ = [*SEPARABLE, *COUPLED]
 ROWS = st.lists(st.floats(-10, 10), min_size=3, max_size=3)
@@ -96,15 +96,3 @@ def test_the_switch_returns_what_its_names_say():
     assert isinstance(tight(activations.Identity()), Joint)  # where the two agree, the simpler
     assert not tight(activations.ReLU()).quadratic
     assert joint(activations.ReLU()).quadratic
-
-
-@pytest.mark.parametrize("activation", RAW, ids=repr)
-def test_a_raw_divergence_stays_raw_and_has_no_gradient(activation):
-    u = torch.zeros(2, 3, dtype=torch.float64)
-    for kind in (tight, joint):
-        divergence = kind(activation)
-        assert isinstance(divergence, Raw)
-        assert divergence.smoothness is None
-        for method in (divergence.link_gradient, divergence.link_curvature):
-            with pytest.raises(DeclarationError, match="raw divergence"):
-                method(u)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
-from liftednet import activations, load, losses, save
+from liftednet import activations, load, losses, save, to_torch
 from liftednet.models import GaussNewton, LiftedMLP
 from tests.models.networks import bias_of, fitted, full, labeled, targets_for
 
@@ -33,15 +35,23 @@ def test_output_states_follow_equation_14(loss):
     assert float((model.forward(x).argmax(1) == y).double().mean()) > 0.8
 
 
-def test_max_pooling_trains_on_the_reference_solver():
-    x, y = labeled(samples=12)
-    model = full((4, 3, 3), activations.MaxPooling(2), lam=0.5, rho=0.1, sweeps=2).fit(x, y)
-    assert model.weights[0].matrix.shape == (4, 6)
-    u = model.weights[0].apply(x)
-    assert torch.allclose(model.activations[0].forward(u), u.reshape(12, 3, 2).amax(2))
+@pytest.mark.parametrize("block", [2, 3, 5])
+def test_max_pooling_is_the_maximum_and_descends(block: int, tmp_path: Path) -> None:
+    x, y = labeled(samples=30)
+    pooling = activations.MaxPooling(block)
+    model = full((4, 3, 3), pooling, lam=0.5, rho=0.1, sweeps=4).fit(x, y)
+    assert model.weights[0].matrix.shape == (4, 3 * block)
+    hidden, output = model.weights
+    torch.testing.assert_close(
+        model.forward(x), output.apply(pooling.forward(hidden.apply(x))).softmax(-1)
+    )
     assert model.trace is not None
     assert all(step.decrease >= 0 for step in model.trace.steps)
-    assert model.objective() < model.trace.start
+    assert 0 < model.objective() < model.trace.start
+    torch.testing.assert_close(to_torch(model)(x), model.forward(x))
+    loaded = load(save(model, tmp_path / "model"))
+    assert repr(loaded.hidden) == repr((pooling,))
+    assert torch.equal(loaded.forward(x), model.forward(x))
 
 
 def test_the_network_names_itself() -> None:

@@ -339,8 +339,6 @@ def test_what_does_not_go_together_is_refused():
     loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10)
     with pytest.raises(DeclarationError, match="'auto', 'full', 'gauss-newton', 'minibatch'"):
         LiftedMLP((4, 3), method="batch")
-    with pytest.raises(DeclarationError, match=r"MaxPooling.*layer 1"):
-        LiftedMLP((4, 5, 3), activations.MaxPooling(2), method="minibatch")
     with pytest.raises(DeclarationError, match="SimplexCrossEntropy"):
         LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
     with pytest.raises(DataError, match="DataLoader"):

@@ -98,7 +98,7 @@ CATALOGUE = [
     *(getattr(activations, name)() for name in activations.__all__),
     activations.LeakyReLU(0.3),
     activations.Clipped(-2.0, 0.5),
-    activations.MaxPooling(3, 0.25),
+    activations.MaxPooling(3),
 ]
 
 

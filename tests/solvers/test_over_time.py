@@ -13,7 +13,7 @@ import torch
 
 from liftednet import activations
 from liftednet.activation import Activation
-from liftednet.divergences import Divergence, joint, tight
+from liftednet.divergences import Divergence, Margin, joint, tight
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
 from liftednet.problems.states_over_time import (
@@ -228,8 +228,8 @@ def test_refusals_name_what_is_wrong(generator):
         replace(problem, drive=problem.drive[0])
     with pytest.raises(DataError, match="lengths"):
         replace(problem, lengths=torch.ones(2))
-    with pytest.raises(DeclarationError, match="raw divergence"):
-        replace(problem, divergence=joint(activations.MaxPooling()))
+    with pytest.raises(DeclarationError, match="tight or joint"):
+        replace(problem, divergence=Margin(activations.Sign()))
     with pytest.raises(DeclarationError, match="tight"):
         states_problem(generator, activations.ReLU(), tight).formulate()
     with pytest.raises(DeclarationError, match=r"Sigmoid.*excess"):

@@ -183,11 +183,3 @@ def test_an_empty_domain_has_no_nearest_point() -> None:
         empty.project(torch.zeros(3, 2, dtype=torch.float64))
     with pytest.raises(DeclarationError, match="potential of Empty"):
         Empty(lambda v: v.nothing).potential_value(torch.zeros(3, 2, dtype=torch.float64))
-
-
-def test_a_divergence_with_a_wall_of_its_own_is_solved() -> None:
-    u = torch.linspace(-2, 2, 6, dtype=torch.float64).reshape(3, 2)
-    half_space = activations.LeakyReLUHalfSpace(0.5)  # its wall is no parameterized statement
-    found = solve(StateFit(tight(half_space), u))
-    assert found.status is Status.SOLVED
-    torch.testing.assert_close(found.value, half_space.forward(u))

@@ -22,8 +22,6 @@ from tests.solvers.registry import (
 )
 
 SMOOTH = [a for a in ACTIVATIONS if a.lipschitz is not None]
-RAW = ("ReLUAbsolute", "MaxPooling")  # raw divergences, whose domain torch does not know
-SPLIT = [case for case in CASES if not case.name.split("(")[0].endswith(RAW)]
 
 
 def relative_gradient(problem: WeightFit, value: Weights) -> float:
@@ -62,7 +60,7 @@ def test_weight_residual_is_the_gradient(
     assert problem.measure(value).residual == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("case", SPLIT, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_moving_off_the_minimizer_raises_objective_and_residual(
     case: Case, generator: torch.Generator
 ) -> None:

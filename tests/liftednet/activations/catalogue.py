@@ -23,12 +23,6 @@ SEPARABLE = [
     activations.Sine(),
 ]
 COUPLED = [activations.Softmax(), activations.SimplexProjection()]
-RAW = [
-    activations.MaxPooling(2),
-    activations.MaxPooling(3, weight=0.2),
-    activations.LeakyReLUHalfSpace(),
-    activations.ReLUAbsolute(),
-]
 BY_MAP = [
     Activation.from_function(functional.softsign),
     Activation.from_function(torch.exp),
@@ -37,4 +31,4 @@ BY_MAP = [
     Activation.from_function(torch.nn.LeakyReLU(0.3)),
 ]
 SPLIT = [*SEPARABLE, activations.Sign(), activations.Quantized(3, -1.0, 1.0), *COUPLED]
-EVERY = [*SPLIT, *RAW, *BY_MAP]
+EVERY = [*SPLIT, *BY_MAP]

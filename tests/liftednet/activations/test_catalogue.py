@@ -151,8 +151,6 @@ def test_simplex_projection_against_a_search_for_its_threshold(generator):
         lambda: activations.Clipped(1.0, 1.0),
         lambda: activations.Clipped(0.0, math.inf),
         lambda: activations.MaxPooling(1),
-        lambda: activations.MaxPooling(2, weight=1.0),
-        lambda: activations.LeakyReLUHalfSpace(1.0),
     ],
 )
 def test_parameters_outside_their_range_are_refused(make):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import Activation, DataError, DeclarationError, activations, check_activation
+from liftednet import Activation, DataError, DeclarationError, check_activation
 from liftednet.check import FailedCheckError
 from tests.liftednet.activations.catalogue import EVERY
-from tests.liftednet.check.wrong import REFUSED, pooling
+from tests.liftednet.check.wrong import REFUSED
 from tests.liftednet.test_activation import Ball
 
 
@@ -41,21 +41,6 @@ def test_what_does_not_hold_is_refused_at_a_point_with_numbers(case):
     assert str(last.failure) in str(refusal.value)
     if case not in WITHOUT_A_POINT:
         assert len(re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", str(refusal.value))) >= 2
-
-
-def test_pooling_is_told_both_ends_of_its_argmin():
-    """With weight 1 every v from the second largest entry to the largest is an argmin."""
-    with pytest.raises(DeclarationError) as refusal:
-        check_activation(pooling(1.0), units=1)
-    numbers = [float(x) for x in re.findall(r"-?\d+\.\d{2,}", str(refusal.value))]
-    entries, ends = sorted(numbers[:2]), sorted(numbers[2:4])
-    assert ends == pytest.approx(entries, abs=1e-3)
-    assert check_activation(pooling(0.5)).passed
-
-
-def test_leaky_relu_of_the_second_form_is_the_other_leaky_relu():
-    report = check_activation(activations.LeakyReLUHalfSpace(0.5))
-    assert report.passed
 
 
 UNFIT: dict[str, tuple[Any, ...]] = {

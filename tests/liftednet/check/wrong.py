@@ -9,13 +9,11 @@ import cvxpy as cp
 import numpy as np
 import torch
 
-from liftednet import Activation, activations
-from liftednet.activation import DivergenceActivation
+from liftednet import Activation
 from liftednet.activations import (
     Clipped,
     Identity,
     LeakyReLU,
-    LeakyReLUHalfSpace,
     ReLU,
     Sigmoid,
     Softmax,
@@ -84,22 +82,6 @@ def off_for(base: type[Activation], small: bool, wrong: Callable[..., Any]) -> D
     return off(base, prox=prox)
 
 
-def raw_identity(reach: float, single: float = 1.0) -> Activation:
-    """|v - u|^2 / 2 with a forward map that ends, or is off in float32."""
-
-    def forward(_: Any, u: torch.Tensor) -> torch.Tensor:
-        return u.clamp(-reach, reach) * (single if u.dtype is torch.float32 else 1)
-
-    distance = {"forward": forward, "divergence": lambda _, v, u: cp.sum_squares(v - u) / 2}
-    return off(DivergenceActivation, **distance)()
-
-
-def pooling(weight: float) -> Activation:
-    found = activations.MaxPooling(2)
-    found.weight = weight
-    return found
-
-
 FINITE, SEPARATE, MONOTONE = "forward: finite", "forward: separate", "forward: monotone"
 CONVEX, UNIQUE, ARGMIN = "potential: convex in v", "argmin: unique", "argmin: equals forward"
 PROX = "prox: v = phi((w - v) / t)"
@@ -109,10 +91,6 @@ SINGLE, EXCESS = "float32: as in float64", "excess: potential less its square"
 
 REFUSED: dict[str, tuple[Declare, str]] = {
     "arctanh, bounded": (BoundedArctanh, ARGMIN),
-    "max-pooling of weight 1": (lambda: pooling(1.0), UNIQUE),
-    "leaky ReLU of the other form": (
-        off(LeakyReLUHalfSpace, forward=lambda _, u: torch.maximum(u, u / 2)), ARGMIN,
-    ),
     "sine, with the printed Phi": (PaperSine, CONVEX),
     "decreasing": (off(Activation, forward=lambda _, u: -u), MONOTONE),
     "decreasing vector": (off(Activation, **SQUARES, forward=lambda _, u: -u), MONOTONE),
@@ -155,7 +133,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
     "forward beyond 30, coupled": (
         off(Activation, **SQUARES, forward=lambda _, u: u.clamp(-30, 30)), ARGMIN,
     ),
-    "forward beyond 30, raw": (lambda: raw_identity(30.0), ARGMIN),
     "prox of small steps, coupled": (
         off_for(Softmax, True, lambda a, w, t: Softmax.prox(a, 0.9 * w, t)), PROX,
     ),
@@ -163,7 +140,6 @@ REFUSED: dict[str, tuple[Declare, str]] = {
         off_for(Softmax, False, lambda a, w, t: Softmax.prox(a, w, t / 1e6)), PROX,
     ),
     "5 % off in float32": (in_single(Tanh, "forward", 1.05), SINGLE),
-    "5 % off in float32, raw": (lambda: raw_identity(1e9, 1.05), SINGLE),
     "slope in float32": (in_single(Sigmoid, "slope", 1.05), SINGLE),
     "prox in float32": (in_single(ReLU, "prox", 0.95), SINGLE),
     "project in float32": (in_single(Clipped, "project", 0.95), SINGLE),
