@@ -4,6 +4,8 @@ import re
 
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx import addnodes
+from sphinx.transforms import SphinxTransform
 
 import liftednet
 
@@ -18,7 +20,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["examples", "sg_execution_times.rst", "gallery/sg_execution_times.rst"]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 2
 default_role = "py:obj"
 
@@ -85,7 +87,89 @@ def block_math(writer, node):
     raise nodes.SkipNode
 
 
+# What stands for a word of the glossary on a page; a word that is missing here is its own pattern.
+_WORDS = {
+    "KKT residual": "KKT residuals?",
+    "duality gap": "duality gaps?",
+    "Lipschitz constant": "Lipschitz constants?|Lipschitz",
+    "lifted rule": "lifted rule",
+    "feedforward rule": "feedforward rule",
+    "error bar": "error bars?",
+    "Gauss-Newton": "Gauss-Newton",
+    "activation": "activations?",
+    "calibration": "calibration|calibrated",
+    "certificate": "certificates?|certified",
+    "conjugate": "conjugate(?! grad)",
+    "divergence": "divergences?",
+    "dual": "duals?",
+    "epoch": "epochs?",
+    "evidence": "evidence",
+    "gap": "gaps?",
+    "ignorance": "ignorance",
+    "joint": "joint",
+    "lam": "lam",
+    "lifting": "lifting|lifted",
+    "penalty": "penalty|penalties",
+    "posterior": "posterior",
+    "potential": "potentials?",
+    "price": "(?<!A )(?<!at the )(?<!is the )prices?",
+    "projection": "projections?",
+    "prox": "prox|proximal",
+    "relaxation": "relaxations?",
+    "rho": "rho",
+    "state": "(?<!CVXPY )(?<!section 4 )states?(?! (?:itself|it|them|that|in CVXPY)\\b)",
+    "subproblem": "subproblems?",
+    "sweep": "sweeps?",
+    "tight": "tight",
+    "warranty": "warranty",
+}
+_APART = (nodes.title, nodes.reference, addnodes.pending_xref, addnodes.download_reference)
+_APART += (nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
+
+
+class FirstUses(SphinxTransform):
+    """Lead from the first use of a word on a page to the glossary."""
+
+    default_priority = 850
+
+    def apply(self, **options):
+        """Put a reference in the place of each word's first use."""
+        if self.env.docname.startswith(("glossary", "gallery/", "reference/")):
+            return
+        for word, pattern in _WORDS.items():
+            found = re.compile(rf"(?<![\w.-])(?:{pattern})(?![\w(=-])", re.IGNORECASE)
+            for text in self.document.findall(nodes.Text):
+                place = found.search(text)
+                if place and not any(isinstance(node, _APART) for node in _above(text)):
+                    _lead(text, place, word)
+                    break
+
+
+def _above(node):
+    """Yield the nodes that hold a node."""
+    while (node := node.parent) is not None:
+        yield node
+
+
+def _lead(text, place, word):
+    """Replace a part of a text, or the code that is that part and no more, by a reference."""
+    target = addnodes.pending_xref(
+        "", refdomain="std", reftype="term", reftarget=word, refexplicit=True, refwarn=True
+    )
+    code = text.parent if isinstance(text.parent, nodes.literal) else None
+    if code is not None:
+        if place[0] != text:
+            return
+        code.parent.replace(code, target)
+        target += code
+        return
+    target += nodes.inline("", place[0])
+    before, after = text[: place.start()], text[place.end() :]
+    text.parent.replace(text, [nodes.Text(before), target, nodes.Text(after)])
+
+
 def setup(app):
-    """Connect both, the first before napoleon reads the sections."""
+    """Connect all, the first before napoleon reads the sections."""
+    app.add_transform(FirstUses)
     app.connect("autodoc-process-docstring", as_prose, priority=400)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))

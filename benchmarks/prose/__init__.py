@@ -7,16 +7,17 @@ results:
     {small_data: mean > LiftedMLP}
 
 is the first number in the column LiftedMLP of the one row that has a cell `mean`, in a table of
-benchmarks/results/small_data.md. Several cells of a row, or the heading above its table, are joined
-by ` & `, and * stands for any letters of a cell. ` ~ 3` rounds to three digits, ` ~ all` takes mean
-and deviation, and ` minus ` between two places takes their difference.
+benchmarks/results/small_data.md. Several cells of a row, the heading above its table, or the line
+before it are joined by ` & `, and * stands for any letters of a cell. ` ~ 3` rounds to three
+digits, ` ~ all` takes mean and deviation, and ` minus ` between two places takes their difference.
+
+`<!-- chart-NAME -->` is the place of a chart, which charts.toml describes.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import groupby
@@ -24,41 +25,50 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.prose import charts
+
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 TEMPLATES = Path(__file__).parent
+CHARTS = ROOT / "docs/_static/charts"
 _PLACE = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 _FIGURE = re.compile(r"\{([\w/-]+: [^{}]+ > [^{}]+)\}")
+_BETWEEN = re.compile(r"(?<=\s)\|(?=\s)|(?<=-)\|(?=-)")  # a norm in a cell, as |x|, stays whole
 _NUMBER = re.compile(r"-?\d*\.?\d+(?:e[-+]\d+)?")
+
+
+def place(name: str) -> Path:
+    """Return the file of results of that name."""
+    places = (ROOT / "results" / name / "README.md", ROOT / "benchmarks/results" / f"{name}.md")
+    return next(place for place in places if place.is_file())
 
 
 @cache
 def rows(name: str) -> list[dict[str, str]]:
     """Return the rows of all Markdown tables of a file of results, by column."""
-    places = (ROOT / "results" / name / "README.md", ROOT / "benchmarks/results" / f"{name}.md")
-    path = next(place for place in places if place.is_file())
     found: list[dict[str, str]] = []
-    section, columns = "", list[str]()
-    for line in path.read_text(encoding="utf-8").splitlines():
+    section, above, columns = "", "", list[str]()
+    for line in place(name).read_text(encoding="utf-8").splitlines():
         if not line.startswith("|"):
-            columns = []
+            columns, above = [], line.strip() or above
             section = line.lstrip("# ") if line.startswith("#") else section
             continue
-        cells = [cell.strip() for cell in line.strip("| ").split("|")]
+        cells = [cell.strip() for cell in _BETWEEN.split(line.strip()[1:-1])]
         if not columns:
             columns = cells
         elif set(line) - set("|-: "):
-            found.append({"section": section, **dict(zip(columns, cells, strict=False))})
+            where = {"section": section, "above": above}
+            found.append(where | dict(zip(columns, cells, strict=False)))
     return found
 
 
-def cell(place: str) -> str:
+def cell(where: str) -> str:
     """Return the cell that a place names.
 
     Raises:
         LookupError: no row or several rows fit, or there is no such column.
     """
-    name, _, rest = place.partition(": ")
+    name, _, rest = where.partition(": ")
     keys, _, column = rest.rpartition(" > ")
     fitting = [
         row
@@ -67,14 +77,14 @@ def cell(place: str) -> str:
         and all(any(fnmatchcase(value, key) for value in row.values()) for key in keys.split(" & "))
     ]
     if len(fitting) != 1:
-        raise LookupError(f"{place!r} fits {len(fitting)} rows of the results.")
+        raise LookupError(f"{where!r} fits {len(fitting)} rows of the results.")
     return fitting[0][column]
 
 
-def figure(place: str) -> str:
+def figure(where: str) -> str:
     """Return a figure as a page shows it."""
-    place, _, form = place.partition(" ~ ")
-    first, _, second = place.partition(" minus ")
+    where, _, form = where.partition(" ~ ")
+    first, _, second = where.partition(" minus ")
     if form == "all":
         return re.sub(r" \(\d+\)$", "", cell(first))
     numbers = [_NUMBER.findall(cell(each))[0] for each in (first, second) if each]
@@ -86,25 +96,23 @@ def figure(place: str) -> str:
 
 def solvers() -> str:
     """Return the rows of benchmarks/results/solvers.json that we lose, and how the others are."""
-    results = json.loads((ROOT / "benchmarks/results/solvers.json").read_text(encoding="utf-8"))
-    pairs = list(_pairs(results["rows"]))
     lines = [
         "| problem | ours, samples/s (residual) | fastest other | which | ratio | measured |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for ours, best in pairs:
+    for ours, best in pairs():
         if best["ratio"] >= 1:
             continue
         cells = [f"{x['samples_per_second']:,.0f} ({x['residual']:.0e})" for x in (ours, best)]
         cells = [ours["problem"], *cells, best["method"], _times(best["ratio"]), ours["measured"]]
         lines.append(f"| {' | '.join(cells)} |")
     machine = ", ".join(
-        f"{name} {value}" for name, value in results["machine"].items() if name in _MACHINE
+        f"{name} {value}" for name, value in _of_solvers()["machine"].items() if name in _MACHINE
     )
-    ahead = [best["ratio"] for _, best in pairs if best["ratio"] >= 1]
+    ahead = [best["ratio"] for _, best in pairs() if best["ratio"] >= 1]
     lines += [
         "",
-        f"In {len(ahead)} of {len(pairs)} rows we lead, by {_times(min(ahead))} to "
+        f"In {len(ahead)} of {len(pairs())} rows we lead, by {_times(min(ahead))} to "
         f"{_times(max(ahead))} times, {_times(median(ahead))} in the median. ({machine}.)",
     ]
     return "\n".join(lines)
@@ -113,13 +121,20 @@ def solvers() -> str:
 _MACHINE = ("processor", "threads", "torch", "python")
 
 
-def _pairs(measured: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield ours and the fastest other of each problem; a ratio above 1 says that ours leads."""
-    for _, group in groupby(measured, key=lambda row: str(row["problem"])):
+@cache
+def pairs() -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Return ours and the fastest other of each problem; a ratio above 1 says that ours leads."""
+    found = []
+    for _, group in groupby(_of_solvers()["rows"], key=lambda row: str(row["problem"])):
         each = list(group)
         ours = next(row for row in each if row["method"].startswith("liftednet"))
         others = [row for row in each if not row["method"].startswith("liftednet")]
-        yield ours, max(others, key=lambda row: float(row["samples_per_second"]))
+        found.append((ours, max(others, key=lambda row: float(row["samples_per_second"]))))
+    return found
+
+
+def _of_solvers() -> Any:
+    return json.loads((ROOT / "benchmarks/results/solvers.json").read_text(encoding="utf-8"))
 
 
 def _times(ratio: float) -> str:
@@ -128,8 +143,8 @@ def _times(ratio: float) -> str:
 
 def demo() -> str:
     """Return the table that benchmarks/demo.py has written."""
-    shown = [list(rows("demo")[0])[1:], ["---"] * (len(rows("demo")[0]) - 1)]
-    shown += [list(row.values())[1:] for row in rows("demo")]
+    shown = [list(rows("demo")[0])[2:], ["---"] * (len(rows("demo")[0]) - 2)]
+    shown += [list(row.values())[2:] for row in rows("demo")]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
 
 
@@ -140,6 +155,8 @@ def text(name: str) -> str:
     """Return what stands between the marks of that name."""
     if name in MADE:
         return MADE[name]()
+    if name.startswith("chart-"):
+        return charts.text(name.removeprefix("chart-"))
     template = (TEMPLATES / f"{name}.md").read_text(encoding="utf-8").rstrip("\n")
     return _FIGURE.sub(lambda found: figure(found[1]), template)
 
@@ -147,16 +164,21 @@ def text(name: str) -> str:
 def written(page: str) -> str:
     """Return a page with all its figures as the results have them."""
 
-    def place(found: re.Match[str]) -> str:
+    def filled(found: re.Match[str]) -> str:
         opening, name, before, closing = found.groups()
         inline = not before.startswith("\n")
         return opening + (text(name) if inline else f"\n\n{text(name)}\n\n") + closing
 
-    return _PLACE.sub(place, page)
+    return _PLACE.sub(filled, page)
 
 
 def main() -> None:
-    """Write all pages."""
+    """Write all charts, and then the pages that show them."""
+    for name in charts.specs():
+        path = CHARTS / f"{name}.svg"
+        if not path.exists() or charts.kept(path) != charts.drawn(name):
+            charts.draw(name, path)
+            print(f"written: {path.relative_to(ROOT)}")
     for path in PAGES:
         before = path.read_text(encoding="utf-8")
         if (after := written(before)) != before:

@@ -1,16 +1,24 @@
-"""Figures on pages are those of the stored results."""
+"""Figures and charts on pages are those of the stored results."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from benchmarks import prose
+from benchmarks.prose import charts
 
 
 @pytest.mark.parametrize("page", prose.PAGES, ids=lambda page: page.stem)
 def test_writing_the_figures_changes_nothing(page) -> None:
     text = page.read_text(encoding="utf-8")
     assert prose.written(text) == text
+
+
+@pytest.mark.parametrize("name", charts.specs())
+def test_a_chart_shows_what_the_results_say(name) -> None:
+    assert charts.kept(prose.CHARTS / f"{name}.svg") == charts.drawn(name)
 
 
 @pytest.fixture
@@ -50,3 +58,20 @@ def test_a_figure_is_taken_from_its_cell(results, place, figure) -> None:
 def test_a_place_that_is_no_one_cell_is_refused(results, place) -> None:
     with pytest.raises(LookupError, match="rows of the results"):
         prose.figure(place)
+
+
+def test_a_chart_has_the_best_of_the_opponents_with_its_spread(results, monkeypatch) -> None:
+    spec: dict[str, Any] = {"better": "higher", "source": "toy", "measure": "accuracy"}
+    spec["rows"] = [["iris", "iris"]]
+    spec |= {"ours": "> ours", "others": {"they": "> theirs", "nobody": "> none"}, "says": "So."}
+    monkeypatch.setattr(charts, "specs", lambda: {"toy": spec})
+    (line,) = charts.lines("toy")
+    assert (line.ours.mean, line.ours.low, line.best.mean) == (0.9512, 0.9512 - 0.01, 0.94)
+    assert charts.verdict("toy") == "Ours is ahead in 1 of 1 row."
+    spec["better"] = "lower"
+    assert charts.verdict("toy") == "Ours is behind in 1 of 1 row."
+    charts.draw("toy", results / "toy.svg")
+    assert charts.kept(results / "toy.svg") == charts.drawn("toy")
+    before = (results / "toy.svg").read_bytes()
+    charts.draw("toy", results / "toy.svg")
+    assert (results / "toy.svg").read_bytes() == before
