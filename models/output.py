@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,16 +12,16 @@ from liftednet import processes
 from liftednet.divergences import Divergence
 from liftednet.errors import SolverError
 from liftednet.layers.dense import DenseAtPositions
-from liftednet.layers.expression import Applied, arguments_of
+from liftednet.layers.expression import Applied, Parameter
 from liftednet.layers.time import Steps
-from liftednet.network import Label, Network, Term
+from liftednet.network import Network, Term
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.problems import WeightFit
 from liftednet.samples import Design, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 
-from .block import Structure, counted, row_weights
+from .block import Blocks, Structure, rows_that_count
 from .data import Data
 from .forward_pass import Values
 from .methods.descent import AnySolver
@@ -98,80 +97,37 @@ def refitted(
     parts = order.tensor_split([share.samples // _HELD])
     values = dict(zip(structure.parameters, weights, strict=True))
     with processes.agreed():
-        held, rest = (_rows(structure, values, data, share.own(part)) for part in parts)
-    for fit in map(_OutputFit, structure.network.terms, held, rest):
-        layer = _dense(fit.term)
-        assert layer is not None and layer.weights is not None  # there is no obstacle
-        penalty, given = structure.penalties[layer.weights], values[layer.weights]
-        values[layer.weights] = fit.chosen(penalty, given, solver)
+        held, rest = (_fits(structure, values, data, share.own(part)) for part in parts)
+    for parameter, fit in rest.items():
+        values[parameter] = _OutputFit(fit, held[parameter], values[parameter]).chosen(solver)
     return [values[parameter] for parameter in structure.parameters]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Features, targets, and how much each row counts, None for 1."""
-
-    features: Tensor
-    targets: Tensor
-    weights: Tensor | None
-
-    @property
-    def size(self) -> float:
-        """The sum of squares of a feature, in the mean of the features."""
-        squares = self.features.square().mean(1)
-        total = squares.sum() if self.weights is None else squares @ self.weights
-        return processes.total_of(float(total))
-
-    def taken(self, mask: Tensor) -> _Rows:
-        """Return those of a mask."""
-        weights = None if self.weights is None else self.weights[mask]
-        return _Rows(self.features[mask], self.targets[mask], weights)
-
-    def beside(self, other: _Rows) -> _Rows:
-        """Return both."""
-        weights = None
-        if self.weights is not None and other.weights is not None:
-            weights = torch.cat([self.weights, other.weights])
-        features = torch.cat([self.features, other.features])
-        return _Rows(features, torch.cat([self.targets, other.targets]), weights)
-
-
-def _rows(structure: Structure, values: Values, data: Data, numbers: Tensor) -> list[_Rows]:
-    """Return the rows of every loss, of samples of some numbers."""
-    terms = structure.network.terms
-    found: list[list[_Rows]] = [[] for _ in terms]
+def _fits(
+    structure: Structure, values: Values, data: Data, numbers: Tensor
+) -> dict[Parameter, WeightFit]:
+    """Return the fits of all last layers to samples of some numbers, after a forward pass."""
+    layers = [_dense(term) for term in structure.network.terms]
+    last = [layer.weights for layer in layers if layer is not None and layer.weights is not None]
+    found: dict[Parameter, WeightFit] = {}
     for part in data.parts(numbers, structure.states) if len(numbers) else [data.take(numbers)]:
-        passed = structure.passed({**part.values, **values})
-        for term, rows in zip(terms, found, strict=True):
-            rows.append(_counted(term, passed, data.last_only))
-    return [reduce(_Rows.beside, rows) for rows in found]
+        blocks = Blocks(structure, {**part.values, **values}, data.last_only)
+        for parameter in last:
+            fit = blocks.weight_fit(parameter)
+            assert isinstance(fit, WeightFit)  # there is no obstacle
+            found[parameter] = _beside(found[parameter], fit) if parameter in found else fit
+    return found
 
 
-def _counted(term: Term, values: Values, last_only: frozenset[Label]) -> _Rows:
-    layer = _dense(term)
-    assert layer is not None  # there is no obstacle
-    x = layer.layer.inputs(arguments_of(layer, values))
-    assert x is not None  # it is dense
-    y, weights, mask = _asked(term, layer, values, last_only)
-    rows = _Rows(x, y, weights)
-    return rows if mask is None else rows.taken(mask)
-
-
-def _asked(
-    term: Term, layer: Applied, values: Values, last_only: frozenset[Label]
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Return targets in the rows of a layer, what these weigh, and which count; None for all."""
-    y = values[term.label]
-    weights, mask = row_weights(values, y), counted(values, last_only, term.label, term.argument)
-    if layer is not term.argument:  # whose rows stand sample by sample, and those of y in steps
-        y, weights, mask = (
-            None if part is None else part.transpose(0, 1) for part in (y, weights, mask)
-        )
-    assert layer.weights is not None  # it is dense
-    y = y.reshape(-1, layer.weights.shape[1])
-    if weights is not None:  # a sample has a row for each of its positions
-        weights = weights.flatten().repeat_interleave(len(y) // max(1, weights.numel()))
-    return y, weights, None if mask is None else mask.flatten()
+def _beside(first: WeightFit, second: WeightFit) -> WeightFit:
+    """Return the fit to the rows of both."""
+    pairs = [(x.design.weights, x.targets, x.design.inputs) for x in (first, second)]
+    weights, targets, inputs = (
+        None if one is None else torch.cat([one, other]) for one, other in zip(*pairs, strict=True)
+    )
+    assert inputs is not None and targets is not None
+    design = Design(inputs, first.design.bias, weights)
+    return replace(first, design=design, targets=targets)
 
 
 @torch.no_grad()
@@ -200,10 +156,13 @@ def with_constants(
 
 def _mean(term: Term, layer: Applied, data: Data) -> tuple[Tensor, float]:
     """Return the mean target, (1, units), in float64, and of how many rows it is."""
-    y, weights, mask = _asked(term, layer, data.values, data.last_only)
-    if mask is not None:
-        y, weights = y[mask], None if weights is None else weights[mask]
-    counts = y.new_ones(len(y)) if weights is None else weights
+    assert layer.weights is not None  # it is dense
+    label, given = term.label, data.values[term.label]
+    y, weights = rows_that_count(data.values, data.last_only, label, term.argument, given)
+    y = y.reshape(-1, layer.weights.shape[1])
+    counts = y.new_ones(len(y))
+    if weights is not None:  # a sample has a row for each of its positions
+        counts = weights.repeat_interleave(len(y) // max(1, len(weights)))
     total, mass = processes.total(counts.double() @ y.double(), counts.double().sum())
     return (total / mass.clamp(min=1.0)).unsqueeze(0), float(mass)
 
@@ -223,21 +182,20 @@ def _best_constant(divergence: Divergence, mean: Tensor, count: float) -> Tensor
 
 @dataclass(frozen=True)
 class _OutputFit:
-    """The fits of one last layer: by a part of the rows, and by all of them."""
+    """The fits of one last layer: to most rows, to those held out, and to all of them."""
 
-    term: Term
-    held: _Rows
-    rest: _Rows
+    rest: WeightFit
+    held: WeightFit
+    given: Weights
 
-    def chosen(self, penalty: Penalty, given: Weights, solver: AnySolver) -> Weights:
+    def chosen(self, solver: AnySolver) -> Weights:
         """Return the layer at the pull that is best on the rows held out."""
-        if not self.rest.size > 0:  # features that are dead, which a fit warns of
-            return given
-        best, least, chosen = given, self._loss(given), None
+        if not _size(self.rest) > 0:  # features that are dead, which a fit warns of
+            return self.given
+        best, least, chosen = self.given, self._loss(self.given), None
         for share in _PULLS:
-            fit = self._problem(self.rest, share, penalty, given)
             try:
-                now = _solved(fit, solver, best)
+                now = self._solved(self.rest, share, solver, best)
             except SolverError:  # of features of any size: a pull that is not taken
                 break
             loss = self._loss(now)
@@ -245,24 +203,26 @@ class _OutputFit:
                 break
             best, least, chosen = now, loss, share
         if chosen is None:
-            return given
-        fit = self._problem(self.rest.beside(self.held), chosen, penalty, given)
-        return _solved(fit, solver, best)
+            return self.given
+        return self._solved(_beside(self.rest, self.held), chosen, solver, best)
 
-    def _problem(self, rows: _Rows, share: float, penalty: Penalty, given: Weights) -> WeightFit:
-        design = Design(rows.features, given.bias is not None, rows.weights)
-        pull = pulled(penalty, share * rows.size, given.matrix)
-        return WeightFit(self._divergence, design, rows.targets, pull, self.term.weight)
+    def _solved(self, fit: WeightFit, share: float, solver: AnySolver, start: Weights) -> Weights:
+        penalty = pulled(fit.penalty, share * _size(fit), self.given.matrix)
+        fit = replace(fit, penalty=penalty)
+        quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
+        return solve(fit, _QUICK if quick else solver, start).value  # type: ignore[no-any-return]
 
     def _loss(self, weights: Weights) -> float:
-        rows = self.held
-        losses = self._divergence.values(rows.targets, weights.apply(rows.features))
-        total = losses.sum() if rows.weights is None else losses @ rows.weights
+        targets, design = self.held.targets, self.held.design
+        losses = self.held.divergence.values(targets, weights.apply(design.inputs))
+        total = losses.sum() if design.weights is None else losses @ design.weights
         return processes.total_of(float(total))
 
-    @property
-    def _divergence(self) -> Divergence:
-        return self.term.pinned.divergence
+
+def _size(fit: WeightFit) -> float:
+    """Return the sum of squares of a feature, in the mean of the features."""
+    squares, weights = fit.design.inputs.square().mean(1), fit.design.weights
+    return processes.total_of(float(squares.sum() if weights is None else squares @ weights))
 
 
 def pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
@@ -271,8 +231,3 @@ def pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
         return penalty + SquaredFrobenius(pull, before)
     total = penalty.rho + pull  # one square
     return SquaredFrobenius(total, before * (pull / total))
-
-
-def _solved(fit: WeightFit, solver: AnySolver, start: Weights) -> Weights:
-    quick = solver == "auto" and _QUICK.obstacle(fit) is None and not fit.quadratic
-    return solve(fit, _QUICK if quick else solver, start).value  # type: ignore[no-any-return]

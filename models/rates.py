@@ -113,11 +113,11 @@ class HeldRates:
     errors: float = 1.0
 
     def __post_init__(self) -> None:
-        """Keep the limits, probabilities in front."""
+        """Keep the limits."""
         each = [(one, one.comparisons(self.labels, self.classes)) for one in self.constraints]
-        self.comparisons = [x for soft in (True, False) for one, some in each
-                            if one.soft is soft for x in some]  # fmt: skip
-        self.soft = sum(len(some) for one, some in each if one.soft)
+        self.comparisons = [x for _, some in each for x in some]
+        self.counts = [len(some) for _, some in each]
+        self._soft = np.repeat([one.soft for one, _ in each], self.counts)
         self.limits = rate_limits(self.comparisons, len(self.labels), self.classes)
         lower, upper = self.limits.lower, self.limits.upper
         left = _LEFT if self.errors <= 1 else _LEAST_LEFT
@@ -131,28 +131,21 @@ class HeldRates:
         )
         self._scale = _STEEP / self.limits.norms
 
-    @property
-    def _parts(self) -> tuple[slice, slice]:
-        return slice(self.soft), slice(self.soft, None)
+    def _kinds(self, temperature: float) -> list[tuple[Array, float]]:
+        """Return which limits are on probabilities, T 1, and which on decisions, T as given."""
+        kinds = (self._soft, 1.0), (~self._soft, temperature)
+        return [(mask, t) for mask, t in kinds if mask.any()]
 
     def counted(self, u: Tensor) -> Array:
         """Return the rates of decisions, and mean probabilities, (limits,)."""
-        soft, hard = self._parts
-        matrix, found = self.limits.matrix, np.zeros(len(self.comparisons))
-        if self.soft:
-            found[soft] = matrix[soft] @ chances(u).cpu().numpy().reshape(-1)
-        found[hard] = matrix[hard] @ decided(u).reshape(-1)
+        found: Array = self.limits.matrix @ decided(u).reshape(-1)
+        if self._soft.any():
+            found = np.where(self._soft, self.limits.matrix @ _flat(chances(u)), found)
         return found
 
-    def split(self, prices: Tensor) -> list[Tensor]:
+    def split(self, prices: Tensor) -> tuple[Tensor, ...]:
         """Return prices (limits,) for each constraint."""
-        found = {}
-        for soft in (True, False):
-            for one in self.constraints:
-                if one.soft is soft:
-                    count = len(one.comparisons(self.labels, self.classes))
-                    found[id(one)], prices = prices[:count], prices[count:]
-        return [found[id(one)] for one in self.constraints]
+        return prices.split(self.counts)
 
     def excess(self, rates: Array) -> float:
         """Return by how much rates miss the aim at most."""
@@ -167,20 +160,19 @@ class HeldRates:
 
     def at(self, u: Tensor) -> Array:
         """Return A softmax(u / T)."""
-        (soft, hard), matrix = self._parts, self.limits.matrix
-        parts = ((soft, 1.0), (hard, self.temperature))
-        each = [matrix[rows] @ chances(u, t).cpu().numpy().reshape(-1) for rows, t in parts]
-        found: Array = self._scale * np.concatenate(each)
-        return found
+        found = np.zeros(len(self.comparisons))
+        for mask, t in self._kinds(self.temperature):
+            found += mask * (self.limits.matrix @ _flat(chances(u, t)))
+        return self._scale * found
 
     def pulled(self, u: Tensor, prices: Array) -> Tensor:
         """Return the gradient of y' A softmax(u / T), like u."""
-        (soft, hard), matrix = self._parts, self.limits.matrix
-        total, prices = torch.zeros_like(u), self._scale * prices
-        for rows, t in ((soft, 1.0), (hard, self.temperature)):
+        total = torch.zeros_like(u)
+        for mask, t in self._kinds(self.temperature):
             q = chances(u, t)
-            push = torch.from_numpy(matrix[rows].T @ prices[rows]).to(q).view_as(q)
-            down = q * (push - (q * push).sum(1, keepdim=True)) / t
+            push = self.limits.matrix.T @ (mask * self._scale * prices)
+            pushed = torch.from_numpy(push).to(q).view_as(q)
+            down = q * (pushed - (q * pushed).sum(1, keepdim=True)) / t
             total += down[:, -u.shape[1] :].to(u)
         return total
 
@@ -197,25 +189,24 @@ class HeldRates:
         """
         outputs, rates = u.shape[1], self.counted(u)
         between = u if outputs == 1 else u - u.mean(1, keepdim=True)
-        (soft, hard), matrix = self._parts, self.limits.matrix
         spread = near * float(between.std().clamp(min=torch.finfo(u.dtype).tiny))
-        slopes = []
-        for rows, t in ((soft, 1.0), (hard, spread)):
+        spreader = sparse.kron(sparse.identity(len(u)), np.ones((self.classes, 1)), "csr")
+        found = sparse.csr_matrix(self.limits.matrix.shape)
+        for mask, t in self._kinds(spread):
             q = chances(u, t).cpu().numpy()
-            some = matrix[rows].tocsr()
-            flat = q.reshape(-1)
-            own = some.multiply(flat).tocsr()
-            spreader = sparse.kron(sparse.identity(len(q)), np.ones((self.classes, 1)), "csr")
-            shared = (own @ spreader) @ sparse.csr_matrix(
-                (flat, np.arange(q.size), np.arange(0, q.size + 1, self.classes)),
-                (len(q), q.size),
-            )
-            slopes.append((own - shared) / t)
-        found = sparse.csr_matrix(sparse.vstack(slopes))
+            own = sparse.diags(mask / t) @ self.limits.matrix @ sparse.diags(q.reshape(-1))
+            ends = np.arange(q.size), np.arange(0, q.size + 1, self.classes)
+            found += own - own @ spreader @ sparse.csr_matrix((q.reshape(-1), *ends))
+        found = found.tocsr()
         if outputs == 1:
             found = found[:, 1::2]
         level = found @ u.double().cpu().numpy().reshape(-1) - rates
         return Limits(found, self.lower + level, self.upper + level, rates.shape)
+
+
+def _flat(p: Tensor) -> Array:
+    found: Array = p.cpu().numpy().reshape(-1)
+    return found
 
 
 class _Linear(Constraint):

@@ -9,7 +9,7 @@ of the constraint (an intersection-union test); constraints share one minus the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from torch import Tensor
 from liftednet.confidence import difference_bound, mean_bound, share_bound
 from liftednet.errors import DataError
 from liftednet.sets.polyhedron import Array
-from liftednet.sets.rates import Comparison, RateConstraint, Share, rate_limits
+from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limits
 
 from .constraint_report import Verdict
 from .rates import chances, decided
@@ -45,14 +45,11 @@ def set_aside(
     if not 0 < share < 1:
         raise DataError(f"held_out must lie between 0 and 1, got {share}.")
     found = [x for one in constraints for x in one.comparisons(labels, classes)]
-    limits = rate_limits(found, len(labels), classes)
-    coded = limits.matrix.T @ np.random.default_rng(0).standard_normal(len(found))
-    coded = coded.reshape(len(labels), classes).round(12)
-    _, kinds = np.unique(coded, axis=0, return_inverse=True)
+    _, kinds = kinds_of(rate_limits(found, len(labels), classes), classes)
     order = torch.randperm(len(labels), generator=generator).numpy()
     aside = []
     for kind in range(int(kinds.max()) + 1):
-        rows = order[kinds.ravel()[order] == kind]
+        rows = order[kinds[order] == kind]
         aside.append(rows[: round(share * len(rows))])
     held = np.sort(np.concatenate(aside))
     return np.setdiff1d(np.arange(len(labels)), held), held
@@ -90,13 +87,16 @@ def refuse_too_few(
     delta = (1 - confidence) / len(constraints)
     for one in constraints:
         for x in one.comparisons(labels, classes):
-            least = _least(x, delta, one.soft)
-            if least is not None and least[0] > least[1]:
-                raise DataError(
-                    f"{one!r} cannot be shown with confidence {confidence:g} on "
-                    f"{_counts(x)} rows set aside: the best that they could show is "
-                    f"{least[0]:.3f}. Give more rows, a larger held_out, or a looser limit."
-                )
+            for _, rows, limit, _ in _sides(x, [0.0] * len(x.parts)):
+                level = delta / len(rows) if one.soft else delta
+                least = max(_bound([0.0], [n], level, one.soft) for n in rows)
+                if least > limit:
+                    counts = " and ".join(f"{n:,}" for n in rows)
+                    raise DataError(
+                        f"{one!r} cannot be shown with confidence {confidence:g} on {counts} rows "
+                        f"set aside: the best that they could show is {least:.3f}. Give more rows, "
+                        "a larger held_out, or a looser limit."
+                    )
 
 
 def verdicts(
@@ -131,78 +131,49 @@ def _judged(
 ) -> list[Verdict]:
     """Return the verdicts on both ends, those that say something."""
     found = []
-    seen = one.of(values)
-    for sign, limit in ((1, one.upper), (-1, -one.lower)):
-        if one.second is None and limit >= (1 if sign > 0 else 0):
-            continue  # no end: shares lie from 0 to 1
-        bound = _bound(one, values, delta, sign, soft)
-        needed = None if bound <= limit else _needed(one, values, delta, sign * seen, limit)
-        shift = 1 if one.second is not None else sign  # a difference is told as its size
-        found.append(
-            Verdict(
-                shift * sign * seen if one.second is None else abs(seen),
-                shift * bound,
-                shift * limit,
-                bound <= limit,
-                confidence,
-                needed,
-            )
-        )
+    for means, rows, limit, below in _sides(one, [share.of(values) for _, share in one.parts]):
+        bound, seen = _bound(means, rows, delta, soft), means[0] - sum(means[1:])
+        needed = None if bound <= limit else _needed(means, rows, delta, limit - seen)
+        told = abs(seen) if len(rows) == 2 else seen, bound, limit
+        at, end, asked = (1 - x for x in told) if below else told
+        found.append(Verdict(at, end, asked, bound <= limit, confidence, needed))
     return found
 
 
-def _bound(one: Comparison, values: Array, delta: float, sign: int, soft: bool) -> float:
-    """Return the upper bound on sign times a share, or a difference of two."""
-    parts = [share for _, share in one.parts]
-    if len(parts) == 2:
-        first, second = parts[::sign]
-        if soft:
-            half = delta / 2
-            up = mean_bound(first.of(values), len(first.rows), half)
-            return up - 1 + mean_bound(1 - second.of(values), len(second.rows), half)
-        return difference_bound(_hits(first, values), _hits(second, values), delta)
-    hits, rows = _hits(parts[0], values)
+def _sides(
+    one: Comparison, means: list[float]
+) -> Iterator[tuple[list[float], list[int], float, bool]]:
+    """Yield p or p and q, their rows, the upper limit on p or p - q, and whether p is 1 - a share.
+
+    A lower limit on a share is an upper one on the rest; ends that say nothing are left out.
+    """
+    rows = [len(share.rows) for _, share in one.parts]
+    if one.second is not None:
+        yield means, rows, one.upper, False
+        yield means[::-1], rows[::-1], -one.lower, False
+    elif one.upper < 1:
+        yield means, rows, one.upper, False
+    if one.second is None and one.lower > 0:
+        yield [1 - means[0]], rows, 1 - one.lower, True
+
+
+def _bound(means: list[float], rows: list[int], delta: float, soft: bool) -> float:
+    """Return the upper bound on a mean, or on a difference of two; shares unless it is soft."""
+    if soft and len(rows) == 2:
+        up = mean_bound(means[0], rows[0], delta / 2)
+        return up - 1 + mean_bound(1 - means[1], rows[1], delta / 2)
     if soft:
-        mean = parts[0].of(values)
-        return mean_bound(mean, rows, delta) if sign > 0 else mean_bound(1 - mean, rows, delta) - 1
-    return share_bound(hits, rows, delta) if sign > 0 else share_bound(rows - hits, rows, delta) - 1
+        return mean_bound(means[0], rows[0], delta)
+    first, *second = [(round(mean * n), n) for mean, n in zip(means, rows, strict=True)]
+    return difference_bound(first, second[0], delta) if second else share_bound(*first, delta)
 
 
-def _hits(share: Share, values: Array) -> tuple[int, int]:
-    return round(share.of(values) * len(share.rows)), len(share.rows)
-
-
-def _needed(one: Comparison, values: Array, delta: float, seen: float, limit: float) -> int | None:
+def _needed(means: list[float], rows: list[int], delta: float, room: float) -> int | None:
     """Return how many rows like these would show it, by the normal law; None for none."""
-    room = limit - seen
-    variance = sum(_variance(share.of(values)) / len(share.rows) for _, share in one.parts)
     if room <= 0:
         return None
+    pairs = zip(means, rows, strict=True)
+    variance = sum(max(mean * (1 - mean), 1e-3) / n for mean, n in pairs)
     factor = max(variance * (float(ndtri(delta)) / room) ** 2, 1.0)
-    rows = math.ceil(1.1 * factor * sum(len(share.rows) for _, share in one.parts))
-    return rows if rows < _MANY else None
-
-
-def _variance(share: float) -> float:
-    return max(share * (1 - share), 1e-3)
-
-
-def _least(one: Comparison, delta: float, soft: bool) -> tuple[float, float] | None:
-    """Return the least bound that rows could show, and the limit: all of them counted alike."""
-    rows = [len(share.rows) for _, share in one.parts]
-    shown: Callable[[float, int, float], float] = mean_bound if soft else _shown
-    if one.second is None:
-        if one.upper < 1:
-            return shown(0, rows[0], delta), one.upper
-        return shown(0, rows[0], delta), 1 - one.lower
-    if soft:
-        return max(shown(0, n, delta / 2) for n in rows), one.upper
-    return max(shown(0, n, delta) for n in rows), one.upper
-
-
-def _shown(mean: float, rows: int, delta: float) -> float:
-    return share_bound(round(mean * rows), rows, delta)
-
-
-def _counts(one: Comparison) -> str:
-    return " and ".join(f"{len(share.rows):,}" for _, share in one.parts)
+    found = math.ceil(1.1 * factor * sum(rows))
+    return found if found < _MANY else None

@@ -335,6 +335,18 @@ def rate_limits(comparisons: Sequence[Comparison], samples: int, classes: int) -
     return Limits(matrix, lower, upper, (len(rows),))
 
 
+def kinds_of(limits: Limits, classes: int) -> tuple[Array, Array]:
+    """Return the first row of each kind, (kinds,), and the kind of every row, (samples,).
+
+    Rows are of one kind where all limits on decisions (samples, classes) count them alike.
+    """
+    coded = limits.matrix.T @ np.random.default_rng(0).standard_normal(len(limits.lower))
+    _, first, kinds = np.unique(
+        coded.reshape(-1, classes).round(12), axis=0, return_index=True, return_inverse=True
+    )
+    return first, kinds.ravel()
+
+
 def refuse_rates(constraints: Sequence[RateConstraint], labels: Array, classes: int) -> None:
     """Raise `DataError` where no decisions meet all constraints on rates.
 
@@ -342,12 +354,8 @@ def refuse_rates(constraints: Sequence[RateConstraint], labels: Array, classes: 
     """
     held = [(one, one.comparisons(labels, classes)) for one in constraints]
     found = rate_limits([x for _, some in held for x in some], len(labels), classes)
-    coded = found.matrix.T @ np.random.default_rng(0).standard_normal(len(found.lower))
-    _, first, kinds = np.unique(
-        coded.reshape(len(labels), classes).round(12), axis=0, return_index=True,
-        return_inverse=True,
-    )  # fmt: skip
-    sizes = np.bincount(kinds.ravel())
+    first, kinds = kinds_of(found, classes)
+    sizes = np.bincount(kinds)
     columns = (first[:, None] * classes + np.arange(classes)).ravel()
     asked = found.matrix[:, columns] @ sparse.diags(np.repeat(sizes, classes).astype(float))
     each = sparse.identity(len(columns), format="csr") * _FIRM
