@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import groupby
@@ -30,6 +31,7 @@ from benchmarks.prose import charts
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 TEMPLATES = Path(__file__).parent
+PICTURES = {"error_bars": "25_error_bars"}  # of README.md, drawn where they are not there
 CHARTS = ROOT / "docs/_static/charts"
 _PLACE = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 _FIGURE = re.compile(r"\{([\w/-]+: [^{}]+ > [^{}]+)\}")
@@ -172,8 +174,25 @@ def written(page: str) -> str:
     return _PLACE.sub(filled, page)
 
 
+def picture(path: Path, example: str) -> None:
+    """Write the picture that an example of the site draws."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context({"svg.hashsalt": "liftednet"}):
+        runpy.run_path(str(ROOT / "docs/examples" / f"{example}.py"))
+        plt.gcf().savefig(path, metadata={"Date": None})
+        plt.close("all")
+
+
 def main() -> None:
-    """Write all charts, and then the pages that show them."""
+    """Write pictures that are not there, all charts, and then the pages that show them."""
+    for name, example in PICTURES.items():
+        if not (path := CHARTS.parent / f"{name}.svg").exists():
+            picture(path, example)
+            print(f"written: {path.relative_to(ROOT)}")
     for name in charts.specs():
         path = CHARTS / f"{name}.svg"
         if not path.exists() or charts.kept(path) != charts.drawn(name):
