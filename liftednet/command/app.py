@@ -91,12 +91,11 @@ _DATA = "digits, mnist, or a csv, tsv, parquet or npz file"
 def demo(
     data: Annotated[Images, typer.Option(help="What to train on.")] = Images.digits,
     seeds: Annotated[int, typer.Option(min=2, help="How many seeds every row has.")] = 5,
-    folder: Annotated[Path, typer.Option(help="Where the picture is written.")] = Path("output"),
 ) -> None:
     """Check an activation, train a lifted network, and start torch networks from it."""
     from liftednet.command.demo import run_demo
 
-    run_demo(data.value, seeds, folder)
+    run_demo(data.value, seeds)
 
 
 @app.command()

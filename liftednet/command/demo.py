@@ -6,14 +6,11 @@ Lifted Neural Networks, Table 1 and Figure 2, lack.
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
@@ -26,40 +23,18 @@ from liftednet.check import check_activation
 from liftednet.command.train import IMAGES
 from liftednet.data import Classification
 from liftednet.export import to_torch
-from liftednet.lazy import cvxpy as cp
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import Design, WeightFit
 from liftednet.solvers import solve
 
-if TYPE_CHECKING:
-    from cvxpy.expressions.expression import Expression
-
 LIFTED, KAIMING, FITTED_OUTPUT = "lifted", "Kaiming", "Kaiming with fitted output"
-_SHOWN = (0.8, 1.0)  # of the accuracy: below it the start that only draws begins
 
 
-class SquarePlus(Activation):
-    """phi(u) = (u + sqrt(u^2 + 4)) / 2, a smooth ReLU; Phi(v) = v^2 / 2 - log v.
-
-    v = phi(u) solves v - 1 / v = u (Barron, Squareplus, 2021).
-    """
-
-    lipschitz = 1.0
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Return (u + sqrt(u^2 + 4)) / 2."""
-        return (u + (u.square() + 4).sqrt()) / 2
-
-    def potential(self, v: Expression) -> Expression:
-        """Return |v|^2 / 2 - sum log v."""
-        value: Expression = cp.sum_squares(v) / 2 - cp.sum(cp.log(v))
-        return value
-
-    def prox(self, w: Tensor, t: float | Tensor) -> Tensor:
-        """Return the positive root of (1 + t) v - t / v = w."""
-        return (w + (w.square() + 4 * t * (1 + t)).sqrt()) / (2 * (1 + t))
+def square_plus(v: Tensor) -> Tensor:
+    """Return Phi(v) = v^2 / 2 - log v, of phi(u) = (u + sqrt(u^2 + 4)) / 2 (Barron, 2021)."""
+    return v.square() / 2 - v.log()
 
 
 @dataclass(frozen=True)
@@ -110,13 +85,12 @@ class Curve:
     seconds: float
 
 
-def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> None:
+def run_demo(name: str, seeds: int, plan: Plan | None = None) -> None:
     """Run the demo and print what it finds.
 
     Args:
         name: of the data set, "digits" or "mnist".
         seeds: how many every start has.
-        folder: of the picture.
         plan: what to run; None takes the one of the data set.
 
     Raises:
@@ -125,7 +99,7 @@ def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> N
     torch.set_num_threads(1)  # the matrices are small: a second thread slows them down
     console, plan = Console(), plan or PLANS[name]
     console.rule("1. Declare an activation, and check the declaration")
-    console.print(check_activation(SquarePlus()))
+    console.print(check_activation(Activation.from_potential(square_plus, 0.0)))
     console.rule("2. Train a lifted network, and export it")
     found = IMAGES[name]()
     model = lifted(found, plan, seed=0)
@@ -140,8 +114,6 @@ def run_demo(name: str, seeds: int, folder: Path, plan: Plan | None = None) -> N
     console.rule("3. Train the torch network from this start and from others")
     curves = list(track(compare(found, plan, range(seeds)), "starts", total=3 * seeds))
     console.print(table(curves))
-    console.print(draw_curves(curves, folder / f"demo-{name}.png"), soft_wrap=True)
-    console.print(sentence(curves))
 
 
 # Starts of a torch network, and its training from them.
@@ -232,9 +204,6 @@ def epochs_of(
         yield
 
 
-# What the curves show: a table, a picture and a sentence.
-
-
 def table(curves: Sequence[Curve]) -> Table:
     """Return test accuracy before training, after one epoch and at the end: mean and deviation."""
     last = len(curves[0].accuracy) - 1
@@ -247,42 +216,6 @@ def table(curves: Sequence[Curve]) -> Table:
         cells = [f"{statistics.fmean(x):.3f} ± {statistics.stdev(x):.3f}" for x in found]
         shown.add_row(start, f"{seconds:.2f} s", *cells)
     return shown
-
-
-def sentence(curves: Sequence[Curve]) -> str:
-    """Return one sentence on the lifted start against the better of the others, whoever wins.
-
-    Two starts are level where the mean of their paired differences is within two standard errors.
-    """
-    parts = []
-    for epoch in (1, len(curves[0].accuracy) - 1):
-        ours = _at(curves, LIFTED, epoch)
-        rivals = {start: _at(curves, start, epoch) for start in (KAIMING, FITTED_OUTPUT)}
-        best = max(rivals, key=lambda start: statistics.fmean(rivals[start]))
-        gains = [a - b for a, b in zip(ours, rivals[best], strict=True)]
-        gain, error = statistics.fmean(gains), statistics.stdev(gains) / math.sqrt(len(gains))
-        word = "level with" if abs(gain) <= 2 * error else "ahead of" if gain > 0 else "behind"
-        figures = f"{statistics.fmean(ours):.3f} against {statistics.fmean(rivals[best]):.3f}"
-        parts.append(f"{word} {best} after {epoch} of Adam's epochs ({figures})")
-    return f"The lifted start is {' and '.join(parts)}."
-
-
-def draw_curves(curves: Sequence[Curve], path: Path) -> str:
-    """Draw mean accuracy against epochs; say where, or why not."""
-    try:
-        from matplotlib.figure import Figure  # without pyplot: it needs no display
-    except ImportError:
-        return "no picture: matplotlib is not installed (pip install 'liftednet[plots]')"
-    figure = Figure(layout="constrained")
-    axis = figure.subplots()
-    for start in (LIFTED, KAIMING, FITTED_OUTPUT):
-        epochs = range(len(curves[0].accuracy))
-        axis.plot([statistics.fmean(_at(curves, start, epoch)) for epoch in epochs], label=start)
-    axis.set(xlabel="epochs of Adam", ylabel="test accuracy, mean over seeds", ylim=_SHOWN)
-    axis.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return f"picture: {path}"
 
 
 def _at(curves: Sequence[Curve], start: str, epoch: int) -> list[float]:
