@@ -23,7 +23,7 @@ from liftednet.layers import (
     late,
     turn,
 )
-from liftednet.layers.join import Every
+from liftednet.layers.join import Part
 from liftednet.losses import CrossEntropy, Loss, OutputLoss, PinnedLoss
 from liftednet.names import activation_of, loss_of
 from liftednet.network import Network, State
@@ -130,9 +130,10 @@ def feedforward(
     inputs = x
     for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
         if isinstance(activation, MaxPooling):
-            u = dense(x, activation.block * units, bias=biased)
-            blocks = (Every(first, activation.block) for first in range(activation.block))
-            x = network.maximum(*(apply(block, u) for block in blocks))
+            block = activation.block
+            u = dense(x, block * units, bias=biased)
+            parts = (Part(first, block * units, block) for first in range(block))
+            x = network.maximum(*(apply(part, u) for part in parts))
         else:
             x = network.state(activation, dense(x, units, bias=biased))
     last = declared[layers - 1] if len(declared) == layers else None

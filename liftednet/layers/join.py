@@ -100,15 +100,17 @@ class Scaled(Layer):
 
 @dataclass(frozen=True)
 class Part(Moving):
-    """u = some of the units of x, as the gates of one product are cut apart.
+    """u = some of the units of x, as gates of one product or blocks of a pool are cut apart.
 
     Attributes:
         first: the first of them.
         last: the one after the last.
+        step: from one to the next.
     """
 
     first: int
     last: int
+    step: int = 1
 
     def shape(self, *shapes: Shape) -> Shape:
         """Return how many they are.
@@ -120,40 +122,12 @@ class Part(Moving):
             raise DataError(
                 f"units {self.first} to {self.last} cannot be cut out of {columns(shapes[0])}."
             )
-        return (self.last - self.first,)
+        return (len(range(self.first, self.last, self.step)),)
 
     def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
         """Return the choice of the units."""
-        placed = Columns(slice(self.first, self.last), arguments[0].shape[-1])
-        return Moved(placed.adjoint, placed.apply, whole_rows=False, by_sample=True)
-
-
-@dataclass(frozen=True)
-class Every(Moving):
-    """u = every so many of the units of x, as blocks of them are compared entry by entry.
-
-    Attributes:
-        first: the first of them.
-        step: from one to the next.
-    """
-
-    first: int
-    step: int
-
-    def shape(self, *shapes: Shape) -> Shape:
-        """Return how many they are.
-
-        Raises:
-            DataError: the units of x are no multiple of the step.
-        """
-        units = columns(shapes[0])
-        if units % self.step:
-            raise DataError(f"{units} units cannot be cut into blocks of {self.step}.")
-        return (units // self.step,)
-
-    def map(self, position: int, arguments: Arguments, weights: Any) -> LinearMap:
-        """Return the choice of the units."""
-        placed = Columns(slice(self.first, None, self.step), arguments[0].shape[-1])
+        place = slice(self.first, self.last, self.step)
+        placed = Columns(place, arguments[0].shape[-1])
         return Moved(placed.adjoint, placed.apply, whole_rows=False, by_sample=True)
 
 

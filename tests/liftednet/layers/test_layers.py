@@ -57,6 +57,7 @@ OTHERS: list[tuple[Layer, tuple[tuple[int, ...], ...]]] = [
     (Concatenation(), ((4,), (2, 3), (1,))),
     (Scaled(-1.0, 1.0), ((4,),)),
     (Part(1, 3), ((4,),)),
+    (Part(1, 6, 2), ((6,),)),
     (Product(), ((4,), (4,))),
     (Shaped((2, 2)), ((4,),)),
     (DenseAtPositions((3, 4), 2), ((3, 4),)),
