@@ -1,4 +1,4 @@
-"""The starts that `liftednet demo` compares, as the README has them.
+"""The starts that `liftednet demo` compares, as docs/torch_network.md has them.
 
 Run it with `OMP_NUM_THREADS=1 python -m benchmarks.demo`, a minute. Written to
 benchmarks/results/demo.md, from which `python -m benchmarks.prose` takes the README's table.
