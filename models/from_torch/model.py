@@ -33,7 +33,7 @@ from liftednet.validation import FLOATS, as_tensor
 from ..block import Structure
 from ..data import Data, prepared
 from ..lifted import Lifted
-from ..methods import Minibatch
+from ..methods import FullBatch, Minibatch
 from ..output import with_constants
 from ..standardization import RAW, Standardization
 from ..starts import AUTO, START_SAMPLES, needs_fit
@@ -289,7 +289,8 @@ def lift(
             own starts are smaller than ours, lam is 1,000, rho is 1e-3, and data stay as they are
             given, unless features are in several units (the widest has 256 times the range of the
             narrowest) and meet dense layers, whose weights can take the scales. A start by name,
-            such as "auto", draws matrices and kernels anew.
+            such as "auto", draws matrices and kernels anew. With method="full" maxima over windows
+            are ReLU states, too (`Network.maximum`), where minibatches take torch's own.
 
     Raises:
         DataError: the network cannot be read, and what stands in the way, with module and line; or
@@ -311,7 +312,8 @@ def lift(
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
     given = tuple(_as_samples(x, like) for x in given)
     loss = loss_of(loss)
-    reader = Reader()
+    every_block = settings.get("method") == "full" or isinstance(settings.get("method"), FullBatch)
+    reader = Reader(convex=every_block)
     output = reader.read(network, given)
     term = _declare_loss(reader, output, loss)
     own = {

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from liftednet.layers import apply
+from liftednet.layers import Expression, apply
 from liftednet.layers.join import Concatenation, Scaled, Sum
 from liftednet.validation import is_number
 
-from .reader import HIDDEN, PASSED, Reader, Seen, reads
+from .reader import HIDDEN, PASSED, STATES, Reader, Seen, each, reads
 from .tracing import Call
 
 
@@ -70,6 +71,27 @@ def _concatenation(reader: Reader, call: Call) -> Any:
         return reader.affine(call)
     reader.tell(call, PASSED, "concatenation")
     return Seen(apply(Concatenation(), *(x.expression for x in given)), reader.layout)
+
+
+@reads("max_pool1d", "max_pool2d")
+def _maximum(reader: Reader, call: Call) -> Any:
+    """Read the largest of a window as ReLU states of differences between its entries."""
+    x, axes = reader.rows(call.get(0, "input")), int(call.name[-2])
+    window, stride = each(call.get(1, "kernel_size"), axes), call.get(2, "stride")
+    rest = [call.get(3, "padding", 0), call.get(4, "dilation", 1), call.get(5, "ceil_mode", False)]
+    plain = each(rest[0], axes) == (0,) * axes and each(rest[1], axes) == (1,) * axes
+    if not reader.convex or x is None or not x.plain(axes + 1) or not plain or rest[2]:
+        return None
+    above, steps = reader.layout, each(stride or window, axes)
+    counts = above.shape[1:]
+
+    def part(first: tuple[int, ...]) -> Expression:
+        ends = zip(first, counts, steps, strict=True)
+        place = tuple(slice(one, one + (n - 1) * step + 1, step) for one, n, step in ends)
+        return reader.torch_map(lambda t: t[(..., *place)], (x,), above, "window", linear=True)
+
+    reader.tell(call, STATES, f"maximum over {window}, ReLU states of differences")
+    return Seen(reader.network.maximum(*map(part, product(*map(range, window)))), above)
 
 
 _SIZED = ("view", "reshape", "view_as", "reshape_as", "expand", "expand_as", "broadcast_to")

@@ -112,6 +112,7 @@ class Reader:
     """A graph under construction.
 
     Attributes:
+        convex: whether every block is to be convex, and maxima are states.
         network: the graph.
         pairs: the parameters of torch, by those of the graph.
         statistics: of batch normalization in the network, and their copies in the graph.
@@ -123,6 +124,7 @@ class Reader:
         layouts: of the tensors that the call returns which is read.
     """
 
+    convex: bool = False
     network: Network = field(default_factory=Network)
     pairs: dict[Parameter, Pair] = field(default_factory=dict)
     statistics: list[tuple[RunningStatistics, RunningStatistics]] = field(default_factory=list)

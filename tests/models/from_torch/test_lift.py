@@ -301,8 +301,9 @@ def test_data_that_do_not_fit_the_network_or_the_method_are_refused() -> None:
         DataError, match=r"pairs \(X, y\), got dict: make them of .* by collate_fn="
     ):
         lifted.fit(DataLoader([{"picture": torch.rand(2), "digit": 0}]))  # type: ignore[arg-type]
+    padded = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2, padding=1), nn.Flatten())
     with pytest.raises(DeclarationError, match=r"max_pool2d.*minibatches and Gauss-Newton"):
-        lift(LeNet(), torch.rand(2, 1, 28, 28), loss=CrossEntropy(), method="full")
+        lift(padded, torch.rand(2, 1, 6, 6), loss=CrossEntropy(), method="full")
     table = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(12, 3))
     x = torch.zeros(30, 3, dtype=torch.long)
     x[20, 1] = 7  # the example does not show it
@@ -742,3 +743,21 @@ def test_packed_sequences_are_refused_with_what_to_write() -> None:
     for example in ((x, lengths), x):
         with pytest.raises(DataError, match=r"h\[torch\.arange\(len\(h\)\), lengths - 1\]"):
             lift(Packed(), example, loss=CrossEntropy())
+
+
+@pytest.mark.parametrize("window", [(2, 2), (3, 1)], ids=str)
+def test_maxima_over_windows_are_states_of_a_full_batch(window: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 1, 7, 7).double(), torch.arange(20) % 3
+    network = nn.Sequential(
+        nn.Conv2d(1, 2, 3), nn.MaxPool2d(*window), nn.Tanh(), nn.Flatten(),
+        nn.Linear(2 * (2 if window[1] == 2 else 3) ** 2, 3),
+    ).double()  # fmt: skip
+    model = lift(network, x[:2], loss=CrossEntropy(), method=FullBatch(2), rho=0.1, show=False)
+    assert [line.kind for line in model.lines] == ["layer", "states", "states", "layer"]
+    model.fit(x, y)
+    assert model.trace is not None
+    assert all(step.decrease >= 0 for step in model.trace.steps)
+    before = torch.nn.functional.cross_entropy(network(x), y)
+    model.write_()
+    assert float(torch.nn.functional.cross_entropy(network(x), y)) < 0.9 * float(before)
