@@ -15,10 +15,7 @@ import hypothesis
 import pytest
 import torch
 
-from liftednet.solvers.compiled import loops
-
 torch.set_num_threads(1)
-loops.WORTH_COMPILING = 0  # what is tested on small problems are the loops that large ones have
 
 hypothesis.settings.register_profile("local", deadline=None, max_examples=25)
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=25, derandomize=True)

@@ -16,6 +16,7 @@ from liftednet.layers.expression import SAMPLE_WEIGHTS
 from liftednet.problems import StatesOverTime
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, named
+from liftednet.solvers.accelerated import Accelerated
 from liftednet.solvers.choice import finished
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 from liftednet.solvers.over_time import NewtonOverTime
@@ -149,19 +150,21 @@ class Solvers:
 
     def solve(self, block: Block, problem: Any, value: Any) -> Solution[Any]:
         """Return the solution of a block from its current value."""
-        wanted = self._wanted(problem)
+        precision = torch.finfo(problem.like().dtype).eps
+        goal = max(self.tolerance / 10, _REACHABLE * precision)
+        wanted = self._wanted(problem, goal)
         solver = choose(problem, wanted)
+        if wanted == "auto" and isinstance(solver, Accelerated):
+            solver = replace(solver, tolerance=goal)
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
         solution = solver.solve(problem, value, cache).require_usable()
         return finished(problem, solution) if wanted == "auto" else solution
 
-    def _wanted(self, problem: Any) -> AnySolver:
+    def _wanted(self, problem: Any, goal: float) -> AnySolver:
         """Return who solves a problem, iterative fits to a tenth of the descent's tolerance."""
         over_time = isinstance(problem, StatesOverTime)
         wanted = self.over_time if over_time else self.all
-        precision = torch.finfo(problem.like().dtype).eps
-        goal = max(self.tolerance / 10, _REACHABLE * precision)
         if over_time and isinstance(wanted, str) and wanted != "auto":
             return replace(named(wanted), tolerance=goal)  # type: ignore[type-var]
         if wanted != "auto":

@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activations import ReLU, Tanh
-from liftednet.layers import (
-    Layer,
-    apply,
-    concatenate,
-    convolution,
-    delay,
-    dense,
-    turn,
-)
+from liftednet.layers import Layer, apply, concatenate, convolution, delay, dense, turn
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, Lifted, Minibatch, Network
 from tests.models.registry import GRAPHS

@@ -15,13 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from liftednet.activations import Clipped, Identity, ReLU, Sigmoid, Softplus, Tanh
-from liftednet.layers import (
-    average_pooling,
-    concatenate,
-    convolution,
-    delay,
-    dense,
-)
+from liftednet.layers import average_pooling, concatenate, convolution, delay, dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SimplexCrossEntropy, SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedRNN, Minibatch, Network
 from liftednet.problems import Weights
@@ -94,14 +88,8 @@ class Graph:
 
 # What no graph allows: see `methods`.
 _JOINT = (("joint", "gauss-newton", "tight"),)
-_OUTPUT_STATES = (
-    ("tight", "gauss-newton", "last pre-activation|SimplexProjection"),
-    *_JOINT,
-)
-_BOUNDS = (
-    ("tight", "gauss-newton", "bounds"),
-    ("joint", "gauss-newton", "tight|bounds"),
-)
+_OUTPUT_STATES = (("tight", "gauss-newton", "last pre-activation|SimplexProjection"), *_JOINT)
+_BOUNDS = (("tight", "gauss-newton", "bounds"), ("joint", "gauss-newton", "tight|bounds"))
 
 
 def _chain() -> Network:

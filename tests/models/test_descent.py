@@ -48,11 +48,7 @@ LOSSES = [
 def test_the_joint_objective_never_rises(activation, divergence, loss, dtype, lam, extrapolation):
     x, labels = labeled(samples=12)
     y = targets_for(loss, labels, 3)
-    options: dict[str, Any] = {
-        "dtype": dtype,
-        "sweeps": 4,
-        "tolerance": 1e-12,
-    }
+    options: dict[str, Any] = {"dtype": dtype, "sweeps": 4, "tolerance": 1e-12}
     options["extrapolation"] = extrapolation
     model = full(
         (4, 5, 4, 3), activation, loss, lam=lam, rho=0.1, divergence=divergence, **options

@@ -197,15 +197,6 @@ def test_the_output_states_of_a_step_are_those_of_their_fit():
     assert torch.allclose(bias_of(found[1]), slope.mean(0), atol=1e-4)
 
 
-def test_a_data_loader_gives_what_arrays_give():
-    order = torch.utils.data.SequentialSampler(range(60))
-    loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10, sampler=order)
-    model = LiftedMLP((4, 8, 3), method=SHORT).fit(loader)
-    again = LiftedMLP((4, 8, 3), method=SHORT).fit(loader)
-    assert float((model.predict(X) == Y).double().mean()) > 0.7
-    assert model.weights[0].matrix.equal(again.weights[0].matrix)
-
-
 def test_partial_fit_learns_batch_by_batch_and_keeps_what_was_handed_out():
     model = LiftedMLP((4, 8, 3), lam=10.0, rho=1e-3, dtype=torch.float64)
     for _ in range(30):

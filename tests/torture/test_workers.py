@@ -6,6 +6,6 @@ from tests.torture.workers import findings
 
 
 def test_a_killed_worker_ends_the_others_with_a_sentence() -> None:
-    for finding in findings(0.1):
+    for finding in findings(0.05):
         assert finding.drawn >= 2
         assert not finding.wrong, finding.example

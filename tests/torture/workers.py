@@ -18,9 +18,8 @@ import torch
 from liftednet import LiftedError, shard
 from liftednet.activations import Tanh
 from liftednet.models import Checkpoint, FullBatch, GaussNewton, Lifted, LiftedMLP, Minibatch
-from liftednet.solvers.compiled import loops
 from tests.models.together import in_processes
-from tests.torture.kills import ROW_LABELS, ROWS
+from tests.torture.kills import ROW_LABELS, ROWS, torch_alone
 from tests.torture.report import Finding
 
 _KILLS, _SIZES = 30, (2, 3)
@@ -76,7 +75,7 @@ def _is_sentence(text: str | None) -> bool:
 def _trained(rank: int, name: str, path: Path | None, doomed: int | None, after: float) -> str:
     """Train to the end, unless this process is doomed; return what came out."""
     warnings.simplefilter("ignore")
-    loops.WORTH_COMPILING = 1 << 62  # what others compile meanwhile would change bits
+    torch_alone()
     if rank == doomed:
         threading.Timer(after, os.kill, (os.getpid(), signal.SIGKILL)).start()
     model, rows = TRAININGS[name](), shard(len(ROWS))

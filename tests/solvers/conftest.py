@@ -1,0 +1,13 @@
+"""What the tests of solvers share: small problems have the compiled loops that large ones have."""
+
+from __future__ import annotations
+
+import pytest
+
+from liftednet.solvers.compiled import loops
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for the compiler, as no user does on a small problem."""
+    monkeypatch.setattr(loops, "WORTH_COMPILING", 0)
