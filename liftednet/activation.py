@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     Stated = Callable[[Expression], Expression]
     Domain = Callable[[Expression], list[Constraint]]
 
-Bends = tuple[tuple[float, ...], tuple[int, ...]]  # knots, and the sign of phi'' between them
 
 __all__ = [
     "Activation",
@@ -387,21 +386,15 @@ def require_activation(value: object, where: str) -> None:
 
 
 class FunctionActivation(Activation):
-    """An activation that is declared by its forward map alone.
-
-    Attributes:
-        bends: where phi bends, and how in between, as in `liftednet.curvature.Curve`; None where
-            nothing is proven.
-    """
+    """An activation that is declared by its forward map alone."""
 
     def __init__(
         self,
         forward: Map,
         lipschitz: float | None = None,
-        bends: Bends | None = None,
     ) -> None:
         """Check on a grid that phi is elementwise in shape, finite and nondecreasing."""
-        self.function, self.bends = forward, bends
+        self.function = forward
         refuse_bad_map(forward)
         if lipschitz is not None:
             self.lipschitz = require_positive("lipschitz", lipschitz)

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from liftednet.activations import Identity
 from liftednet.errors import DataError, DeclarationError
-from liftednet.export import ExportedGraph, to_torch
-from liftednet.layers.expression import Applied
-from liftednet.layers.projection import Projection
-from liftednet.validation import as_tensor
 
-from .bounds.calls import FUNCTIONS, RULES
-from .bounds.programs import Closer
+from .bounds.reading import Array, Found, Subject, apart, require_box, subject_of, walked
 from .bounds.refutation import refute
-from .bounds.tensors import Followed, Walk, follow
-from .bounds.units import OTHER, Units, chain
-from .prediction import Predictor
+from .bounds.units import Bent, Largest
+from .programs.composition import read, readable
+from .programs.inversion import exact_range
+from .programs.relaxation import relaxation
 from .shapes import semidefinite_lipschitz
 
 _NORM = 1 + 1e-10
+_UNITS = 1_500  # whose ends linear programs bring closer; beyond, intervals are all there is
 _WALKS = ((2, 0), (3, 2))  # samples of each, and which of them is followed
 _ALIKE = 1e-9  # bounds of both, which differ by rounding alone
 _SHOWN = 12
@@ -183,234 +178,57 @@ def certify(
         >>> certify(model).increasing
         (0,)
     """
-    subject = _subject(model, example)
+    subject = subject_of(model, example)
     inputs = sum(math.prod(x.shape[1:]) for x in subject.example)
-    ends = None if box is None else _box(box, inputs)
-    network = _apart(subject.network)
-    first, second = (_walked(network, subject, ends, *walk) for walk in _WALKS)
+    ends = None if box is None else require_box(box, inputs)
+    network = apart(subject.network)
+    first, second = (walked(network, subject, ends, *walk) for walk in _WALKS)
     found = _both(first, second, network, subject)
     if ends is not None and first.outputs is not None and not math.isinf(found.lipschitz):
-        first = _walked(network, subject, ends, *_WALKS[0], Closer())
+        first = walked(network, subject, ends, *_WALKS[0], _closer(first, ends))
         found = _certificate(first)
     if semidefinite:
         found = replace(found, lipschitz=min(found.lipschitz, _semidefinite(first)))
     if exact:
         found = _exact(model, found, ends, example, seconds)
-    found = replace(found, limits=subject.limits, names=subject.names, box=ends)
+    whole = None if ends is None else torch.from_numpy(np.stack(ends))
+    found = replace(found, limits=subject.limits, names=subject.names, box=whole)
     refute(network, found, subject.example, subject.data)
     return found
 
 
+def _closer(found: Found, box: tuple[Array, Array]) -> Tensor:
+    """Return ends of the values of units, (2, units), that linear programs prove where they can."""
+    units = found.units
+    assert found.outputs is not None  # it has not stopped
+    ends, known = torch.stack([units.low[:, -1], units.high[:, -1]]).clone(), readable(units)
+    below = [x.below.flatten() for x in units.steps.values() if isinstance(x, Bent | Largest)]
+    wanted = torch.cat([*below, found.outputs]).unique()
+    wanted = wanted[known[wanted]]
+    if len(wanted) > _UNITS or not bool(ends[:, wanted].isfinite().all()):
+        return ends
+    composition = read(units, wanted)
+    before = [tuple(ends[:, block.numbers].numpy()) for block in composition.blocks]
+    closer = relaxation(composition, box, seconds=math.inf, known=before, lines=True)
+    numbers = [*(block.numbers for block in composition.blocks), composition.numbers]
+    for which, (low, high) in zip(numbers, closer.ranges, strict=True):
+        ends[0, which] = torch.maximum(ends[0, which], torch.from_numpy(low))
+        ends[1, which] = torch.minimum(ends[1, which], torch.from_numpy(high))
+    return ends
+
+
 def _exact(
-    model: Any, found: Certificate, box: Tensor | None, example: Any, seconds: float
+    model: Any, found: Certificate, box: tuple[Array, Array] | None, example: Any, seconds: float
 ) -> Certificate:
     """Return a certificate whose ends of outputs are those that branch and bound proves."""
     if box is None:
         raise DeclarationError("exact=True needs a box, such as box=(-1, 1).")
-    from .programs.inversion import exact_range  # which few certificates need
-
-    ends = (box[0].numpy(), box[1].numpy())
-    low, high = exact_range(model, ends, box.shape[1], example, seconds=seconds)
+    low, high = exact_range(model, box, len(box[0]), example, seconds=seconds)
     least = torch.maximum(found.least, torch.from_numpy(low))
     return replace(found, least=least, most=torch.minimum(found.most, torch.from_numpy(high)))
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """What is certified.
-
-    Attributes:
-        network: as torch runs it.
-        example: of each input, (2 or more, ...).
-        data: training inputs, or None.
-        limits: that a projection holds.
-        names: of the inputs, or none.
-    """
-
-    network: nn.Module
-    example: tuple[Tensor, ...]
-    data: tuple[Tensor, ...] | None = None
-    limits: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-
-
-def _subject(model: Any, example: Any) -> _Subject:
-    """Return what there is to certify of a model, a network or an estimator."""
-    if isinstance(model, ExportedGraph):
-        return _of_graph(model, model.structure, not model.logits)
-    if isinstance(model, nn.Module):
-        if isinstance(model, torch.jit.ScriptModule):
-            raise DataError("a scripted module runs no Python: give the one it was made of.")
-        module = getattr(model, "_orig_mod", model)  # of torch.compile
-        return _Subject(module, _example(module, example))
-    if not isinstance(model, Predictor) and hasattr(model, "model_"):
-        inside = _subject(model.model_, example)
-        names = tuple(map(str, getattr(model, "feature_names_in_", ())))
-        inputs = sum(math.prod(x.shape[1:]) for x in inside.example)
-        return replace(inside, names=names if len(names) == inputs else ())
-    if not isinstance(model, Predictor):
-        raise DataError(
-            f"certify needs a fitted model or a torch.nn.Module, got {type(model).__name__}."
-        )
-    like = model.weights[0].matrix
-    network = copy.deepcopy(model).write_() if hasattr(model, "write_") else to_torch(model)
-    found = _of_graph(network, model.structure, True, like)
-    return replace(found, data=_trained_on(model))
-
-
-def _of_graph(
-    network: nn.Module, structure: Any, last: bool, like: Tensor | None = None
-) -> _Subject:
-    inputs = structure.network.inputs
-    if any(variable.sequence for variable in inputs):
-        raise DeclarationError("certify is for networks without sequences.")
-    like = next(network.parameters()) if like is None else like
-    example = tuple(torch.zeros(2, *x.shape, dtype=like.dtype) for x in inputs)
-    return _Subject(network, example, limits=tuple(_limits(structure, last)))
-
-
-def _limits(structure: Any, last: bool) -> Iterator[str]:
-    first = 0
-    for term in structure.network.terms:
-        projected = isinstance(term.argument, Applied) and type(term.argument.layer) is Projection
-        if projected:
-            kind = type(term.pinned.divergence.activation)
-            name = "output" if kind is Identity or not last else "score"
-            yield from term.argument.layer.lines(first, name)
-        first += term.argument.units
-
-
-def _trained_on(model: Any) -> tuple[Tensor, ...] | None:
-    """Return the raw inputs of the last fit, where they are at hand."""
-    fitted = model._known
-    if fitted.data is None:
-        return None
-    found = []
-    for variable in model.structure.network.inputs:
-        x = fitted.data.values[variable].detach().cpu().double()[:4000]
-        moments = fitted.standardization.moments.get(variable)
-        if moments is not None and fitted.data.raw is fitted.data:
-            x = x * moments.scale.cpu().double() + moments.center.cpu().double()
-        found.append(x.reshape(len(x), *variable.shape))
-    return tuple(found)
-
-
-def _example(module: nn.Module, example: Any) -> tuple[Tensor, ...]:
-    if example is None:
-        weighed = (
-            x for x in module.modules() if next(x.parameters(recurse=False), None) is not None
-        )
-        first = next(weighed, None)
-        if not isinstance(first, nn.Linear):
-            raise DataError(
-                "certify needs an example of the inputs, such as certify(network, X[:2])."
-            )
-        return (torch.zeros(2, first.in_features, dtype=first.weight.dtype),)
-    given = tuple(example) if isinstance(example, tuple | list) else (example,)
-    like = next((x for x in module.parameters() if x.is_floating_point()), torch.empty(0))
-    found = []
-    for x in given:
-        tensor = as_tensor("the example of X", x).detach().cpu()
-        if tensor.ndim == 0 or len(tensor) == 0:
-            raise DataError(
-                f"the example must hold samples, such as X[:2]; got shape {tuple(tensor.shape)}."
-            )
-        found.append(tensor.to(like.dtype) if tensor.is_floating_point() else tensor)
-    return tuple(found)
-
-
-def _box(box: Any, inputs: int) -> Tensor:
-    """Return the ends of a box, (2, inputs)."""
-    try:
-        ends = [np.asarray(end, dtype=np.float64) for end in box]
-        low, high = (np.broadcast_to(end.reshape(-1) if end.ndim else end, inputs) for end in ends)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"box must be (low, high), each a number or {inputs} of them; got {box!r}."
-        ) from error
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
-        raise DataError(f"box must have finite ends, low <= high; got {box!r}.")
-    return torch.from_numpy(np.stack([low, high]))
-
-
-def _apart(network: nn.Module) -> nn.Module:
-    """Return a copy in eval mode, on the CPU; what follows batches in train mode stays so."""
-    try:
-        copied = copy.deepcopy(network).cpu()
-    except Exception as error:  # whatever a user's attributes say
-        raise DataError(
-            f"{type(network).__name__} cannot be copied ({error}), and certify changes nothing of "
-            "what it is given."
-        ) from error
-    following = [x for x in copied.modules() if isinstance(x, _BatchNorm) and x.training]
-    copied.eval()
-    for module in following:
-        module.training = True
-    return copied
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What one walk has found.
-
-    Attributes:
-        units: the table.
-        outputs: their units, (outputs,); None where the walk has stopped.
-        stop: why.
-    """
-
-    units: Units
-    outputs: Tensor | None
-    stop: str = ""
-
-
-def _walked(
-    network: nn.Module,
-    subject: _Subject,
-    box: Tensor | None,
-    samples: int,
-    followed: int,
-    closer: Closer | None = None,
-) -> _Found:
-    """Return what is known of the outputs for one of several samples."""
-    sizes = [math.prod(x.shape[1:]) for x in subject.example]
-    units = Units(sum(sizes), closer=closer)
-    ends = torch.tensor([[-math.inf], [math.inf]], dtype=torch.float64).expand(2, units.inputs)
-    variables = units.variables(*(ends if box is None else box))
-    like = next((x for x in network.parameters() if x.is_floating_point()), subject.example[0])
-    walk = Walk(units, like.dtype, RULES, FUNCTIONS)
-    inputs = []
-    for x, own in zip(subject.example, variables.split(sizes), strict=True):
-        rows = torch.full((samples, *x.shape[1:]), OTHER)
-        whole = not x.is_floating_point()
-        rows[followed] = (
-            units.unknown("an input of whole numbers") if whole else own.reshape(x.shape[1:])
-        )
-        inputs.append(rows)
-    found = follow(walk, network, inputs, [x.dtype for x in subject.example])
-    if walk.stop:
-        return _Found(units, None, walk.stop)
-    parts = []
-    for x in found if isinstance(found, tuple | list) else [found]:
-        if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != samples:
-            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-            raise DataError(
-                f"certify needs a network that returns a row for each sample, and {samples} "
-                f"samples return {got}."
-            )
-        own = x.units if isinstance(x, Followed) else units.constants(x)
-        parts.append(own[followed].flatten())
-    outputs = torch.cat(parts)
-    if closer is not None:
-        closer(units, outputs)
-    return _Found(units, torch.where(outputs == OTHER, _mixing(units), outputs))
-
-
-def _mixing(units: Units) -> Tensor:
-    return torch.tensor(units.unknown("a call that mixes samples"))
-
-
-def _both(first: _Found, second: _Found, network: nn.Module, subject: _Subject) -> Certificate:
+def _both(first: Found, second: Found, network: nn.Module, subject: Subject) -> Certificate:
     """Return what both walks say; nothing where they differ by more than rounding."""
     stop = first.stop or second.stop
     if not stop:
@@ -425,7 +243,7 @@ def _both(first: _Found, second: _Found, network: nn.Module, subject: _Subject) 
                        none.new_full((outputs,), math.inf), unknown=(stop,))  # fmt: skip
 
 
-def _certificate(found: _Found) -> Certificate:
+def _certificate(found: Found) -> Certificate:
     units, outputs = found.units, found.outputs
     assert outputs is not None  # it has not stopped
     low, high = units.low[outputs], units.high[outputs]
@@ -447,7 +265,7 @@ def _alike(one: Certificate, other: Certificate) -> bool:
     return near and one.convex.equal(other.convex) and one.concave.equal(other.concave)
 
 
-def _outputs(network: nn.Module, subject: _Subject) -> int:
+def _outputs(network: nn.Module, subject: Subject) -> int:
     """Return how many outputs a sample has."""
     try:
         found = copy.deepcopy(network).eval()(*(torch.cat([x[:1]] * 2) for x in subject.example))
@@ -462,16 +280,26 @@ def _outputs(network: nn.Module, subject: _Subject) -> int:
     return sum(x[0].numel() for x in parts)
 
 
-def _semidefinite(found: _Found) -> float:
+def _semidefinite(found: Found) -> float:
     """Return the bound of `semidefinite_lipschitz`."""
-    outputs = found.outputs
-    layers = None if outputs is None else chain(found.units, outputs)
-    if layers is None:
-        raise DeclarationError(
-            "the semidefinite bound is for one chain of dense layers whose slopes are known."
-        )
-    matrices, slopes = layers
-    return semidefinite_lipschitz([x.numpy() for x in matrices], slopes) * _NORM
+    unfit = DeclarationError(
+        "the semidefinite bound is for one chain of dense layers whose slopes are known."
+    )
+    if found.outputs is None or not bool(readable(found.units)[found.outputs].all()):
+        raise unfit
+    chain = read(found.units, found.outputs)
+    combinations = [*(block.argument for block in chain.blocks), chain.output]
+    if any(list(x.parts) != [number] for number, x in enumerate(combinations)):
+        raise unfit
+    slopes = []
+    for block in chain.blocks:
+        if len(block.windows):
+            raise unfit
+        span = found.units.span(torch.from_numpy(block.numbers))
+        ends = [curve.slopes(*span) for curve in block.curves]
+        slopes.append((min(float(x.min()) for x, _ in ends), max(float(x.max()) for _, x in ends)))
+    matrices = [x.parts[number] for number, x in enumerate(combinations)]
+    return semidefinite_lipschitz(matrices, slopes) * _NORM
 
 
 def _some(names: Sequence[str]) -> str:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from liftednet.validation import is_number
 
-from .curves import CURVES, WHOLE, clipped, leaky
+from .curves import CURVES, SQUARE, WHOLE, Curve, clipped, leaky
 from .tensors import Call, Composite, Followed, Walk
-from .units import EPS, OTHER, Curve
+from .units import EPS, OTHER
 
 Rule = Callable[[Walk, Call], Any]
 RULES: dict[str, Rule] = {}
@@ -74,8 +74,9 @@ def _parametric(walk: Walk, call: Call) -> Tensor | None:
     a = walk.fixed(slope)
     if a is None or not isinstance(x, Followed):
         return None
-    every = a.double().expand(x.shape).flatten()
-    return walk.units.bent(x.units.flatten(), lambda ours: leaky(every[ours])).reshape(x.shape)
+    slopes, which = a.double().expand(x.shape).flatten().unique(return_inverse=True)
+    curves = map(leaky, slopes.tolist())
+    return walk.units.bent(x.units.flatten(), *curves, which=which).reshape(x.shape)
 
 
 # Moves of entries.
@@ -191,7 +192,7 @@ def _times(walk: Walk, one: Any, other: Any) -> Tensor | None:
             return _combined(walk, [(y, fixed)])
     x, y = torch.broadcast_tensors(one.units, other.units)
     if x.equal(y):
-        return _curved(walk, one, CURVES["square"](None))
+        return _curved(walk, one, SQUARE)
     return walk.units.product(x.flatten(), y.flatten()).reshape(x.shape)
 
 

@@ -1,106 +1,307 @@
-"""Maps of torch that act unit by unit: the ends of phi', and of phi, on an interval.
+"""Maps of one unit: how they bend, the ends of phi' and phi on intervals, and lines beside them.
 
-Slopes are of both sides at a corner. Those of GELU, SiLU and Mish are the values of phi' where
-phi'' = 0, rounded outward: GELU's at u = sqrt(2) in closed form, the others' by bisection.
-phi'(u) + phi'(-u) = 1 for GELU and SiLU.
+Between two knots a `Curve` is convex, concave or linear. So phi' is extreme at the ends of an
+interval or on a side of a knot; phi at an end, at a knot, or where phi' = 0; and the least
+phi(u) - s u at an end, at a knot, or, where phi is convex, at the one point whose derivative is s.
+All ends are moved outwards by more than rounding can take.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .units import Curve
+from liftednet.errors import DeclarationError
+from liftednet.lazy import cvxpy as cp
 
+Array = np.ndarray[Any, np.dtype[np.float64]]
 Ends = tuple[Tensor, Tensor]
+Line = tuple[float, float]  # slope and value at 0
 
-_GELU = (1 + math.erf(1)) / 2 + math.exp(-1) / math.sqrt(math.pi) + 1e-15
-_GELU_BY_TANH, _SILU, _MISH = 1.1289930687, 1.0998393202, 1.0884981613
-_MISH_FALL = -0.1125261224
-_SILU_TURN, _NEAR = 2.39935728051546767, 1e-6  # where phi'' = 0, and within which it is
-# Below the least values, at u = -0.75, -1.28, -1.19 and -1.5.
-_LEAST = {"gelu": -0.1701, "silu": -0.2785, "mish": -0.309, "hardswish": -0.375}
 _OFF = 1e-14  # that functions of torch may err by in float64, relative
+_ROUNDING = 1e-12  # of lines, relative: thousands of units in the last place
+_GRID = 33  # points of an interval whose hull chooses the slopes of lines
+_HALVINGS = 20  # of the way to a tangent, whose own error counts
 
 
-def _between(least: float, most: float) -> Callable[[Tensor, Tensor], Ends]:
-    return lambda low, high: (torch.full_like(low, least), torch.full_like(high, most))
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """A continuous map phi of one unit, and how it bends.
+
+    Attributes:
+        forward: phi, of a tensor in float64.
+        slope: phi', of a tensor; at a knot one of both sides.
+        knots: points between which the sign of phi'' is one, in order.
+        signs: 1 where phi is convex, -1 where concave, 0 where linear, one more than knots.
+        turns: where else phi' is 0.
+        off: what phi and phi' may err by beside 1e-14 of themselves.
+        window: inputs of which this is known; of others, the ends of phi' and phi are -1 and 1.
+        atom: phi(u) of CVXPY, for a smooth one that is convex or concave.
+
+    Example:
+        >>> from liftednet.models.bounds.curves import RELU, TANH
+        >>> RELU.pieces(-1.0, 3.0), RELU.convex, RELU.concave
+        ([-1.0, 0.0, 3.0], True, False)
+        >>> [round(x, 4) for x in TANH.below(-1.0, 2.0)[0]]  # slope and value at 0
+        [0.0, -0.7616]
+    """
+
+    forward: Callable[[Tensor], Tensor]
+    slope: Callable[[Tensor], Tensor]
+    knots: tuple[float, ...] = ()
+    signs: tuple[int, ...] = (1,)
+    turns: tuple[float, ...] = ()
+    off: float = 0.0
+    window: Line = (-math.inf, math.inf)
+    atom: Callable[[Any], Any] | None = None
+    sides: Array = field(init=False)
+    marks: tuple[Line, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the slopes at both sides of knots, (2, knots), and values at knots and turns."""
+        knots = torch.tensor(self.knots, dtype=torch.float64)
+        aside = [torch.nextafter(knots, torch.full_like(knots, x)) for x in (-torch.inf, torch.inf)]
+        object.__setattr__(self, "sides", np.stack([self.slope(x).numpy() for x in aside]))
+        at = (*self.knots, *self.turns)
+        values = self.forward(torch.tensor(at, dtype=torch.float64)).tolist()
+        object.__setattr__(self, "marks", tuple(zip(at, values, strict=True)))
+
+    @property
+    def piecewise_linear(self) -> bool:
+        """Whether it is linear between all knots."""
+        return not any(self.signs)
+
+    @property
+    def convex(self) -> bool:
+        """Whether it is convex."""
+        return self._bends_one_way(1)
+
+    @property
+    def concave(self) -> bool:
+        """Whether it is concave."""
+        return self._bends_one_way(-1)
+
+    def _bends_one_way(self, sign: int) -> bool:
+        known = self.window[1] == math.inf and all(sign * s >= 0 for s in self.signs)
+        return known and bool((sign * np.diff(self.sides, axis=0) >= 0).all())
+
+    # Ends on intervals, of many units at once.
+
+    def linear_between(self, low: Tensor, high: Tensor) -> Tensor:
+        """Say where it is linear on [l, h]."""
+        knots = torch.tensor(self.knots, dtype=torch.float64)
+        first, last = torch.bucketize(low, knots, right=True), torch.bucketize(high, knots)
+        return (first == last) & (torch.tensor(self.signs)[first] == 0)
+
+    def slopes(self, low: Tensor, high: Tensor) -> Ends:
+        """Return the least and the largest phi' on [l, h], of both sides where that is a point."""
+        down, up = torch.full_like(low, -torch.inf), torch.full_like(low, torch.inf)
+        point = low == high
+        ends = (
+            self.slope(torch.nextafter(low, torch.where(point, down, up))),
+            self.slope(torch.nextafter(high, torch.where(point, up, down))),
+        )
+        least, most = torch.minimum(*ends), torch.maximum(*ends)
+        for knot, *sides in zip(self.knots, *self.sides.tolist(), strict=True):
+            inside = (low < knot) & (knot < high)
+            least = torch.where(inside, least.clamp(max=min(sides)), least)
+            most = torch.where(inside, most.clamp(min=max(sides)), most)
+        loose = ~self.linear_between(low, high)
+        least = least - loose * (_OFF * least.abs().clamp(max=1e300) + self.off)
+        most = most + loose * (_OFF * most.abs().clamp(max=1e300) + self.off)
+        return self._in_window(low, high, least, most)
+
+    def values(self, low: Tensor, high: Tensor) -> Ends:
+        """Return the least and the largest phi on [l, h]."""
+        # 0 times infinity is 0 in all that are here
+        ends = [self.forward(u).nan_to_num(0.0, torch.inf, -torch.inf) for u in (low, high)]
+        least, most = torch.minimum(*ends), torch.maximum(*ends)
+        for at, value in self.marks:
+            inside = (low < at) & (at < high)
+            least = torch.where(inside, least.clamp(max=value), least)
+            most = torch.where(inside, most.clamp(min=value), most)
+        if not self.piecewise_linear:
+            least = least - (_OFF * least.abs() + self.off).nan_to_num(posinf=0.0)
+            most = most + (_OFF * most.abs() + self.off).nan_to_num(posinf=0.0)
+        return self._in_window(low, high, least, most)
+
+    def _in_window(self, low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> Ends:
+        if self.window[1] == math.inf:
+            return least, most
+        inside = (low >= self.window[0]) & (high <= self.window[1])
+        return torch.where(inside, least, -1.0), torch.where(inside, most, 1.0)
+
+    # One interval, whose ends are finite.
+
+    def of(self, u: Array, function: str = "forward") -> Array:
+        """Return phi, or phi' by function="slope", of an array."""
+        given = torch.from_numpy(np.ascontiguousarray(u, dtype=np.float64))
+        found: Array = getattr(self, function)(given).numpy()
+        return found
+
+    def at(self, u: float) -> float:
+        """Return phi(u)."""
+        return float(self.of(np.array([u]))[0])
+
+    def pieces(self, lower: float, upper: float, at: Sequence[float] = ()) -> list[float]:
+        """Return both ends, and in between the knots and other points, in order.
+
+        Raises:
+            DeclarationError: an end is not in the window.
+        """
+        if lower < self.window[0] or upper > self.window[1]:
+            raise DeclarationError(
+                f"a wave over {lower:g} to {upper:g} cannot stand in an optimization problem: from "
+                f"{self.window[0]:.4g} to {self.window[1]:.4g} it is known how it bends. Give a "
+                "smaller box."
+            )
+        inside = {x for x in (*self.knots, *at) if lower < x < upper}
+        return [lower, *sorted(inside), upper]
+
+    def sign(self, lower: float, upper: float) -> int:
+        """Return how it bends over an interval without a knot inside."""
+        middle = (lower + upper) / 2
+        return self.signs[sum(knot < middle for knot in self.knots)]
+
+    def is_linear(self, lower: float, upper: float) -> bool:
+        """Say whether it is linear over an interval."""
+        return len(self.pieces(lower, upper)) == 2 and self.sign(lower, upper) == 0
+
+    def chord(self, lower: float, upper: float) -> Line:
+        """Return the line through both ends of an interval."""
+        low, high = self.of(np.array([lower, upper])).tolist()
+        slope = (high - low) / (upper - lower) if upper > lower else 0.0
+        return slope, low - slope * lower
+
+    def least(self, slopes: Array, lower: float, upper: float) -> Array:
+        """Return a value just below min phi(u) - slope u over an interval, for each slope."""
+        ends = np.array(self.pieces(lower, upper))
+        value = self.of(ends)
+        found = (value[:, None] - ends[:, None] * slopes).min(0)
+        for low, high in pairwise(ends):
+            if self.sign(low, high) > 0:
+                left, right = np.full_like(slopes, low), np.full_like(slopes, high)
+                for _ in range(_HALVINGS):
+                    middle = (left + right) / 2
+                    flat = self.of(middle, "slope") < slopes
+                    left, right = np.where(flat, middle, left), np.where(flat, right, middle)
+                middle = (left + right) / 2
+                tangent = np.abs(self.of(middle, "slope") - slopes) * (right - left) / 2
+                found = np.minimum(found, self.of(middle) - slopes * middle - tangent)
+        size = np.abs(value).max() + np.abs(slopes) * np.abs(ends).max()
+        safe: Array = found - _ROUNDING * size
+        return safe
+
+    def below(self, lower: float, upper: float, most: int = 4) -> list[Line]:
+        """Return lines nowhere above phi in an interval: a flat one, then some of its hull."""
+        grid = () if self.piecewise_linear else np.linspace(lower, upper, _GRID)
+        points = np.union1d(grid, self.pieces(lower, upper))
+        slopes = _hull(points, self.of(points))
+        if len(slopes) > most:
+            slopes = slopes[np.linspace(0, len(slopes) - 1, most).round().astype(int)]
+        slopes = np.append(0.0, slopes)
+        values = self.least(slopes, lower, upper)
+        return list(zip(slopes.tolist(), values.tolist(), strict=True))
+
+    def above(self, lower: float, upper: float, most: int = 4) -> list[Line]:
+        """Return lines nowhere below phi in an interval, a flat one first."""
+        turned = tuple(-sign for sign in self.signs)
+        negative = Curve(
+            lambda u: -self.forward(u), lambda u: -self.slope(u), self.knots, turned,
+            window=self.window,
+        )  # fmt: skip
+        return [(-slope, -value) for slope, value in negative.below(lower, upper, most)]
+
+    def tangents(self, lower: float, upper: float) -> list[Line]:
+        """Return tangents near both ends and in the middle of an interval without a knot inside."""
+        at = lower + np.array([1e-7, 0.5, 1 - 1e-7]) * (upper - lower)
+        slopes = self.of(at, "slope")
+        return list(zip(slopes.tolist(), (self.of(at) - slopes * at).tolist(), strict=True))
 
 
-def _of(phi: Callable[[Tensor], Tensor], floor: float = -math.inf) -> Callable[..., Ends]:
-    """Return the ends of values of a nondecreasing map; `floor` is below all of them."""
-
-    def values(low: Tensor, high: Tensor) -> Ends:
-        ends = [phi(x).nan_to_num(0.0, torch.inf, -torch.inf) for x in (low, high)]
-        off = [_OFF * x.abs().nan_to_num(0.0, 0.0, 0.0) for x in ends]
-        return (ends[0] - off[0]).clamp(min=floor), ends[1] + off[1]
-
-    return values
-
-
-def _rising(slope: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Ends]:
-    """Return the ends of a slope that is nondecreasing, of a convex map."""
-
-    def slopes(low: Tensor, high: Tensor) -> Ends:
-        least, most = slope(low), slope(high)
-        return (least * (1 - _OFF)), most * (1 + _OFF)
-
-    return slopes
+def _hull(points: Array, values: Array) -> Array:
+    """Return the slopes of the lower convex hull of points in order (Andrew, 1979)."""
+    kept: list[int] = []
+    for n in range(len(points)):
+        while len(kept) > 1:
+            i, j = kept[-2], kept[-1]
+            if (values[j] - values[i]) * (points[n] - points[j]) < (values[n] - values[j]) * (
+                points[j] - points[i]
+            ):
+                break
+            kept.pop()
+        kept.append(n)
+    return np.diff(values[kept]) / np.diff(points[kept])
 
 
-def _peaked(slope: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Ends]:
-    """Return the ends of a nonnegative slope that rises up to 0 and falls from there."""
-
-    def slopes(low: Tensor, high: Tensor) -> Ends:
-        nearest = torch.maximum(low, -high).clamp(min=0)  # to 0
-        farthest = torch.maximum(low.abs(), high.abs())
-        return slope(farthest) * (1 - _OFF), slope(nearest) * (1 + _OFF)
-
-    return slopes
+# What they are.
 
 
-def _steps(*parts: tuple[float, float, float]) -> Callable[[Tensor, Tensor], Ends]:
-    """Return the ends of slopes that are constant between places, (from, to, slope)."""
-
-    def slopes(low: Tensor, high: Tensor) -> Ends:
-        least, most = torch.full_like(low, math.inf), torch.full_like(low, -math.inf)
-        for first, last, slope in parts:
-            met = (high >= first) & (low <= last)
-            one = (low == high) & ((low == first) | (low == last))
-            met = met & ((high > first) & (low < last) | one)
-            least = torch.where(met, least.clamp(max=slope), least)
-            most = torch.where(met, most.clamp(min=slope), most)
-        return least, most
-
-    return slopes
-
-
-def _logistic_slope(u: Tensor) -> Tensor:
+def _falls(u: Tensor) -> Tensor:
+    """Return s (1 - s) of the logistic s."""
     falls = torch.exp(-u.abs())
     return falls / (1 + falls).square()
 
 
-def _waved(
-    slope: Callable[[Tensor], Tensor], least: float, most: float, turn: float
-) -> Callable[[Tensor, Tensor], Ends]:
-    """Return the ends of a slope that falls to its least at -turn and rises to its most at turn."""
+def clipped(lowest: float | None, highest: float | None) -> Curve:
+    """Return min(max(u, l), h)."""
+    low, high = (-math.inf if lowest is None else lowest), math.inf if highest is None else highest
+    if low > high:  # as torch has it
+        low = high
+    knots = tuple(end for end in (low, high) if math.isfinite(end))
+    return Curve(
+        lambda u: u.clamp(low, high), lambda u: ((u > low) & (u < high)).double(),
+        knots, (0,) * (len(knots) + 1),
+    )  # fmt: skip
 
-    def slopes(low: Tensor, high: Tensor) -> Ends:
-        ends = [slope(x) for x in (low, high)]
-        off = [_OFF * (1 + x.abs()) for x in ends]
-        bottom = (low < -turn + _NEAR) & (high > -turn - _NEAR)
-        top = (low < turn + _NEAR) & (high > turn - _NEAR)
-        return (
-            torch.where(bottom, least, torch.minimum(ends[0] - off[0], ends[1] - off[1])),
-            torch.where(top, most, torch.maximum(ends[0] + off[0], ends[1] + off[1])),
-        )
 
-    return slopes
+def leaky(slope: float) -> Curve:
+    """Return u where u > 0, else a u."""
+    return Curve(
+        lambda u: torch.where(u > 0, u, slope * u if slope else 0.0),
+        lambda u: torch.where(u > 0, torch.ones_like(u), slope), (0.0,), (0, 0),
+    )  # fmt: skip
+
+
+LINE = clipped(None, None)
+RELU = clipped(0.0, None)
+TANH = Curve(torch.tanh, lambda u: 4 * _falls(2 * u), (0.0,), (1, -1))
+SIGMOID = Curve(torch.sigmoid, _falls, (0.0,), (1, -1))
+SOFTSIGN = Curve(
+    lambda u: torch.where(u.isinf(), u.sign(), u / (1 + u.abs())),
+    lambda u: 1 / (1 + u.abs()).square(), (0.0,), (1, -1),
+)  # fmt: skip
+TANHSHRINK = Curve(lambda u: u - u.tanh(), lambda u: u.tanh().square(), (0.0,), (-1, 1), off=_OFF)
+ATAN = Curve(torch.atan, lambda u: 1 / (1 + u.square()), (0.0,), (1, -1))
+ERF = Curve(torch.erf, lambda u: 2 / math.sqrt(math.pi) * torch.exp(-u.square()), (0.0,), (1, -1))
+LOGSIGMOID = Curve(
+    functional.logsigmoid, lambda u: torch.sigmoid(-u), (), (-1,), atom=lambda u: -cp.logistic(-u)
+)
+ABSOLUTE = Curve(torch.abs, lambda u: 2 * (u > 0).double() - 1, (0.0,), (0, 0))
+SQUARE = Curve(torch.square, lambda u: 2 * u, (), (1,), (0.0,), atom=lambda u: cp.square(u))
+EXPONENTIAL = Curve(torch.exp, torch.exp, atom=lambda u: cp.exp(u))
+HARDSIGMOID = Curve(
+    functional.hardsigmoid, lambda u: (u.abs() < 3).double() / 6,
+    (-3.0, 3.0), (0, 0, 0),
+)  # fmt: skip
+SINE = Curve(
+    torch.sin, torch.cos, (0.0,), (1, -1), (-math.pi / 2, math.pi / 2), _OFF, (-math.pi, math.pi)
+)
+COSINE = Curve(
+    torch.cos, lambda u: -torch.sin(u), (-math.pi / 2, math.pi / 2), (1, -1, 1), (0.0,), _OFF,
+    (-math.pi, math.pi),
+)  # fmt: skip
+
+# These fall from 0 to a least value and rise from there. Where phi'' or phi' is 0: roots to 18
+# digits by bisection, for GELU of 2 - u^2.
 
 
 def _gelu_slope(u: Tensor) -> Tensor:
@@ -109,114 +310,67 @@ def _gelu_slope(u: Tensor) -> Tensor:
     return below + near * torch.exp(-near.square() / 2) / math.sqrt(2 * math.pi)
 
 
+def _gelu_slope_by_tanh(u: Tensor) -> Tensor:
+    near, c = u.clamp(-40, 40), math.sqrt(2 / math.pi)
+    t = torch.tanh(c * (near + 0.044715 * near**3))
+    return (1 + t + near * (1 - t.square()) * c * (1 + 0.134145 * near.square())) / 2
+
+
 def _silu_slope(u: Tensor) -> Tensor:
     near = u.clamp(-700, 700)
-    found: Tensor = near.sigmoid() * (1 + near * (-near).sigmoid())
-    return found
+    return near.sigmoid() * (1 + near * (-near).sigmoid())
 
 
-def _bell(
-    name: str, slopes: Callable[[Tensor, Tensor], Ends], phi: Callable[[Tensor], Tensor]
-) -> Curve:
-    """Return a map that falls from 0 to its least value and rises from there."""
-
-    def values(low: Tensor, high: Tensor) -> Ends:
-        ends = [phi(x).nan_to_num(0.0, math.inf, 0.0) for x in (low, high)]
-        most = torch.maximum(*ends)
-        return torch.where(low >= 0, ends[0], _LEAST[name]), most.clamp(min=0)
-
-    return Curve(slopes, values)
+def _mish_slope(u: Tensor) -> Tensor:
+    near = u.clamp(-700, 700)
+    t = functional.softplus(near, threshold=40).tanh()
+    return t + near * (1 - t.square()) * near.sigmoid()
 
 
-LINE = Curve(_between(1.0, 1.0), lambda low, high: (low, high), True, True)
-RELU = Curve(_steps((-math.inf, 0, 0.0), (0, math.inf, 1.0)), _of(torch.relu), True)
-TANH = Curve(_peaked(lambda u: 4 * _logistic_slope(2 * u)), _of(torch.tanh))
-SIGMOID = Curve(_peaked(_logistic_slope), _of(torch.sigmoid))
-SOFTSIGN = Curve(_peaked(lambda u: 1 / (1 + u.abs()).square()), _between(-1.0, 1.0))
-TANHSHRINK = Curve(_between(0.0, 1.0), lambda low, high: (low - 1, high + 1))
-ATAN = Curve(_peaked(lambda u: 1 / (1 + u.square())), _of(torch.atan))
+GELU = Curve(
+    functional.gelu, _gelu_slope, (-math.sqrt(2), math.sqrt(2)), (-1, 1, -1),
+    (-0.751791524693564457,), _OFF,
+)  # fmt: skip
+GELU_BY_TANH = Curve(
+    lambda u: functional.gelu(u, approximate="tanh"), _gelu_slope_by_tanh,
+    (-1.41850400879082836, 1.41850400879082836), (-1, 1, -1), (-0.752461422071016259,), _OFF,
+)  # fmt: skip
+SILU = Curve(
+    functional.silu, _silu_slope, (-2.39935728051546767, 2.39935728051546767), (-1, 1, -1),
+    (-1.27846454276107380,), _OFF,
+)  # fmt: skip
+MISH = Curve(
+    functional.mish, _mish_slope, (-2.25637639636079312, 1.49057117948542846), (-1, 1, -1),
+    (-1.19243121451549521,), _OFF,
+)  # fmt: skip
+HARDSWISH = Curve(
+    functional.hardswish,
+    lambda u: torch.where(u > 3, 1.0, torch.where(u < -3, 0.0, (2 * u + 3) / 6)),
+    (-3.0, 3.0), (0, 1, 0), (-1.5,), _OFF,
+)  # fmt: skip
 
 
-def _absolute(low: Tensor, high: Tensor) -> Ends:
-    least = torch.maximum(low, -high).clamp(min=0)
-    return least, torch.maximum(low.abs(), high.abs())
-
-
-def _squares(low: Tensor, high: Tensor) -> Ends:
-    least, most = _absolute(low, high)
-    return least.square(), most.square()
-
-
-def _exponential(_: Any) -> Curve:
-    return Curve(_rising(torch.exp), _of(torch.exp, floor=0.0), True)
-
-
-def clipped(lowest: float | None, highest: float | None) -> Curve:
-    """Return min(max(u, l), h)."""
-    low, high = (-math.inf if lowest is None else lowest), math.inf if highest is None else highest
-    if low > high:  # as torch has it
-        low = high
-    return Curve(
-        _steps((-math.inf, low, 0.0), (low, high, 1.0), (high, math.inf, 0.0)),
-        lambda a, b: (a.clamp(low, high), b.clamp(low, high)),
-        convex=high == math.inf,
-        concave=low == -math.inf,
-    )
-
-
-def leaky(slope: Tensor | float) -> Curve:
-    """Return u where u > 0, else a u, a one number or one for each unit."""
-    a = torch.as_tensor(slope, dtype=torch.float64)
-
-    def slopes(low: Tensor, high: Tensor) -> Ends:
-        one = torch.ones_like(low)
-        below, above = torch.where(low < 0, a, one), torch.where(high > 0, one, a)
-        below = torch.where((low == 0) & (high == 0), a.expand_as(low), below)
-        return torch.minimum(below, above), torch.maximum(below, above)
-
-    def values(low: Tensor, high: Tensor) -> Ends:
-        ends = [
-            torch.where(x > 0, x, a * x).nan_to_num(0.0, math.inf, -math.inf) for x in (low, high)
-        ]
-        least = torch.where((low < 0) & (high > 0), torch.minimum(ends[0], ends[1].clamp(max=0)),
-                            torch.minimum(*ends))  # fmt: skip
-        return least, torch.maximum(*ends)
-
-    return Curve(slopes, values, a <= 1, a >= 1)
+# By the options of a call.
 
 
 def _elu(call: Any) -> Curve | None:
     alpha, scale, inside = (float(call.get(n, name, 1.0)) for n, name in
                             enumerate(("alpha", "scale", "input_scale"), start=1))  # fmt: skip
-    if scale <= 0 or inside <= 0:
-        return None
-    steep = scale * alpha * inside * (1 + _OFF)
-    convex = 0 <= alpha * inside <= 1
-
-    def phi(u: Tensor) -> Tensor:
-        return torch.where(u > 0, scale * u, scale * alpha * torch.expm1(inside * u.clamp(max=0)))
-
-    if convex:
-
-        def slope(u: Tensor) -> Tensor:
-            return scale * alpha * inside * torch.exp(inside * u.clamp(max=0))
-
-        def slopes(low: Tensor, high: Tensor) -> Ends:
-            least = torch.where(low >= 0, scale, slope(low) * (1 - _OFF))
-            return least, torch.where(high > 0, scale, slope(high) * (1 + _OFF))
-
-        return Curve(slopes, _of(phi), True)
-    rising = _of(phi) if alpha >= 0 else lambda low, high: (
-        torch.full_like(low, -math.inf), torch.full_like(high, math.inf))  # fmt: skip
-    return Curve(_between(min(0.0, steep), max(scale, steep)), rising)
+    return _exponential_below(scale, scale * alpha, inside) if scale > 0 and inside > 0 else None
 
 
 def _celu(call: Any) -> Curve | None:
     alpha = float(call.get(1, "alpha", 1.0))
-    if alpha <= 0:
-        return None
-    phi = lambda u: functional.celu(u, alpha)  # noqa: E731
-    return Curve(_rising(lambda u: torch.exp(u.clamp(max=0) / alpha)), _of(phi, -alpha), True)
+    return _exponential_below(1.0, alpha, 1 / alpha) if alpha > 0 else None
+
+
+def _exponential_below(scale: float, alpha: float, inside: float) -> Curve:
+    """Return scale u where u > 0, else alpha (exp(inside u) - 1)."""
+    return Curve(
+        lambda u: torch.where(u > 0, scale * u, alpha * torch.expm1(inside * u.clamp(max=0))),
+        lambda u: torch.where(u > 0, scale, alpha * inside * torch.exp(inside * u.clamp(max=0))),
+        (0.0,), (int(np.sign(alpha)), 0),
+    )  # fmt: skip
 
 
 def _softplus(call: Any) -> Curve | None:
@@ -229,48 +383,22 @@ def _softplus(call: Any) -> Curve | None:
         return None
     if math.log1p(math.exp(-threshold)) > threshold * torch.finfo(call.dtype).eps / 2:
         return None
-
-    def slopes(low: Tensor, high: Tensor) -> Ends:
-        least, most = torch.sigmoid(beta * low), torch.sigmoid(beta * high)
-        return least * (1 - _OFF), torch.where(beta * high >= threshold, 1.0, most * (1 + _OFF))
-
-    def phi(u: Tensor) -> Tensor:
-        return u.clamp(min=0) + torch.log1p(torch.exp(-beta * u.abs())) / beta
-
-    return Curve(slopes, _of(phi, 0.0), True)
-
-
-def _gelu(call: Any) -> Curve:
-    kind = call.kwargs.get("approximate", "none")
-    slopes = _waved(_gelu_slope, 1 - _GELU, _GELU, math.sqrt(2))
-    if kind == "tanh":
-        slopes = _between(1 - _GELU_BY_TANH, _GELU_BY_TANH)
-    return _bell("gelu", slopes, lambda u: functional.gelu(u, approximate=kind))
+    return Curve(
+        lambda u: u.clamp(min=0) + torch.log1p(torch.exp(-beta * u.abs())) / beta,
+        lambda u: torch.sigmoid(beta * u), atom=lambda u: cp.logistic(beta * u) / beta,
+    )  # fmt: skip
 
 
 def _shrunk(call: Any) -> Curve | None:
     cut = float(call.get(1, "lambd", 0.5))
-    phi = lambda u: functional.softshrink(u, cut)  # noqa: E731
-    return Curve(_between(0.0, 1.0), _of(phi)) if cut >= 0 else None
+    return Curve(
+        lambda u: functional.softshrink(u, cut), lambda u: (u.abs() > cut).double(),
+        (-cut, cut), (0, 0, 0),
+    ) if cut >= 0 else None  # fmt: skip
 
 
 def _power(call: Any) -> Curve | None:
-    number = call.get(1, "exponent")
-    if number == 1:
-        return LINE
-    return SQUARE if number == 2 else None
-
-
-SQUARE = Curve(lambda low, high: (2 * low, 2 * high), _squares, True)
-
-
-def _sine(low: Tensor, high: Tensor) -> Ends:
-    inside = (low >= -math.pi / 2) & (high <= math.pi / 2)
-    return torch.where(inside, 0.0, -1.0).to(low), torch.ones_like(low)
-
-
-def _logarithm_of_sigmoid(u: Tensor) -> Tensor:
-    return functional.logsigmoid(u)
+    return {1: LINE, 2: SQUARE}.get(call.get(1, "exponent"))
 
 
 CURVES: dict[str, Callable[[Any], Curve | None]] = {
@@ -284,22 +412,19 @@ CURVES: dict[str, Callable[[Any], Curve | None]] = {
     "elu": _elu,
     "celu": _celu,
     "softplus": _softplus,
-    "gelu": _gelu,
-    "silu": lambda _: _bell(
-        "silu", _waved(_silu_slope, 1 - _SILU, _SILU, _SILU_TURN), functional.silu),
-    "mish": lambda _: _bell("mish", _between(_MISH_FALL, _MISH), functional.mish),
-    # (2 u + 3) / 6 at -3 and 3
-    "hardswish": lambda _: _bell("hardswish", _between(-0.5, 1.5), functional.hardswish),
-    "hardsigmoid": lambda _: Curve(
-        _between(0.0, 1 / 6 * (1 + _OFF)), _of(functional.hardsigmoid)),
+    "gelu": lambda call: (
+        GELU_BY_TANH if call.kwargs.get("approximate", "none") == "tanh" else GELU),
+    "silu": lambda _: SILU,
+    "mish": lambda _: MISH,
+    "hardswish": lambda _: HARDSWISH,
+    "hardsigmoid": lambda _: HARDSIGMOID,
     "softshrink": _shrunk,
-    "log_sigmoid_forward": lambda _: Curve(
-        _between(0.0, 1.0), _of(_logarithm_of_sigmoid), concave=True),
-    "erf": lambda _: Curve(_between(0.0, 2 / math.sqrt(math.pi) * (1 + _OFF)), _of(torch.erf)),
-    "sin": lambda _: Curve(_sine, _between(-1.0, 1.0)),
-    "cos": lambda _: Curve(_between(-1.0, 1.0), _between(-1.0, 1.0)),
-    "exp": _exponential,
-    "abs": lambda _: Curve(_steps((-math.inf, 0, -1.0), (0, math.inf, 1.0)), _absolute, True),
+    "log_sigmoid_forward": lambda _: LOGSIGMOID,
+    "erf": lambda _: ERF,
+    "sin": lambda _: SINE,
+    "cos": lambda _: COSINE,
+    "exp": lambda _: EXPONENTIAL,
+    "abs": lambda _: ABSOLUTE,
     "pow": _power,
     "square": lambda _: SQUARE,
 }  # fmt: skip

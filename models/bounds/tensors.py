@@ -35,6 +35,8 @@ _LIKE = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_f
 _APART = (
     "it writes what depends on the inputs into a tensor that does not: make that one by x.new_zeros"
 )
+# Of contiguous tensors of one type they make another one: no need to ask torch for its layout.
+_ALIKE = ("addmm", "mm", "relu", "leaky_relu", "tanh", "sigmoid", "clamp", "clamp_min", "hardtanh")
 _EMPTY = ("empty_like", "new_empty", "new_empty_strided")
 
 
@@ -216,6 +218,11 @@ class Walk:
         found = None
         if rule is not None and all(x.dtype.is_floating_point for x in followed):
             found = rule(self, call)
+        tensors = [x for x in args if isinstance(x, Tensor)]
+        alike = all(x.dtype is followed[0].dtype for x in tensors) and self._precise(followed[0])
+        alike = alike and all(x.is_contiguous() for x in followed)
+        if name in _ALIKE and alike and isinstance(found, Tensor):
+            return Followed(found.contiguous(), followed[0].dtype, self)
         try:
             shapes = function(*tree_map(_meta, args), **tree_map(_meta, kwargs))
         except Exception as error:

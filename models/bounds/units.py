@@ -8,13 +8,15 @@ came out of one call form a block, whose Lipschitz constant is that of all its u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from liftednet.errors import DeclarationError
+
+from .curves import Curve
 
 OTHER = 0  # a unit of another sample
 EPS = torch.finfo(torch.float64).eps
@@ -23,23 +25,6 @@ _ENTRIES = 30_000_000  # of the table, in each of two ends
 _AT_ONCE = 4_000_000  # entries of rows that are gathered together
 _WHOLE = 1_500_000  # entries of the matrix of a convolution whose norm is taken of all of it
 _CONSTANTS = 0  # their block
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A map phi of one unit, by what is proven of it.
-
-    Attributes:
-        slopes: of values in [l, h] the least and the largest phi', of both sides at a corner.
-        values: of values in [l, h] the least and the largest phi, before rounding.
-        convex: whether phi is.
-        concave: whether phi is.
-    """
-
-    slopes: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    values: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-    convex: bool | Tensor = False
-    concave: bool | Tensor = False
 
 
 @dataclass(frozen=True)
@@ -63,20 +48,27 @@ class Linear:
 
 @dataclass(frozen=True)
 class Bent:
-    """v = phi(u): the units below (n,), and the ends of phi' at each.
+    """v = phi(u) of the units below (n,), by the curve of each.
 
     Attributes:
-        span: the ends of u, (2, n).
-        ends: the ends of phi at both of them, (2, 2, n).
-        bends: whether phi is convex, and whether it is concave, (2, n).
+        below: u.
+        curves: phi, some.
+        which: the number of each unit's curve, (n,).
     """
 
     below: Tensor
-    flattest: Tensor
-    steepest: Tensor
-    span: Tensor
-    ends: Tensor
-    bends: Tensor
+    curves: Sequence[Curve]
+    which: Tensor
+
+
+@dataclass(frozen=True)
+class Largest:
+    """v = the largest of each row of the units below (n, k)."""
+
+    below: Tensor
+
+
+Step = Linear | Bent | Largest | str  # or the name of what cannot be stated
 
 
 @dataclass
@@ -85,12 +77,15 @@ class Units:
 
     Attributes:
         inputs: how many there are.
-        closer: brings the ends of values of some units closer together, where there is a box.
+        known: ends between which values of the first units are, too, (2, units).
+        derivatives: whether bounds on them are kept, and Lipschitz constants.
         reasons: why units are unknown, by the numbers that `reason` holds; the first is empty.
         steps: what made a block, of units that follow one another from `first` on.
     """
 
     inputs: int
+    known: Tensor = field(default_factory=lambda: torch.empty(2, 0))
+    derivatives: bool = True
     low: Tensor = field(init=False)
     high: Tensor = field(init=False)
     convex: Tensor = field(init=False)
@@ -99,20 +94,20 @@ class Units:
     reason: Tensor = field(init=False)
     lipschitz: list[float] = field(default_factory=list)
     reasons: list[str] = field(default_factory=lambda: [""])
-    steps: dict[int, Linear | Bent] = field(default_factory=dict)
+    steps: dict[int, Step] = field(default_factory=dict)
     first: dict[int, int] = field(default_factory=dict)
     inputs_block: int = -1
-    closer: Callable[[Units, Tensor], None] | None = None
     _size: int = 0
     _unknown: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Make room, and the unit that stands for all of other samples."""
-        self.low, self.high = (torch.zeros(64, self.inputs + 1, dtype=torch.float64) for _ in "ab")
+        self.columns = self.inputs if self.derivatives else 0
+        self.low, self.high = (torch.zeros(64, self.columns + 1, dtype=torch.float64) for _ in "ab")
         self.convex, self.concave = (torch.zeros(64, dtype=torch.bool) for _ in "ab")
         self.block, self.reason = (torch.zeros(64, dtype=torch.int64) for _ in "ab")
         self.lipschitz.append(0.0)
-        none = torch.zeros(1, self.inputs + 1, dtype=torch.float64)
+        none = torch.zeros(1, self.columns + 1, dtype=torch.float64)
         self._add(none, none, _CONSTANTS, True)
 
     # How units come about.
@@ -129,9 +124,9 @@ class Units:
         """Put rows into the table and return their numbers."""
         start, end = self._size, self._size + len(low)
         if end > len(self.low):
-            if end * (self.inputs + 1) > _ENTRIES:
+            if end * (self.columns + 1) > _ENTRIES:
                 raise DeclarationError(
-                    f"the network is too large to be certified: it has more than {start} units "
+                    f"the network is too large to be read: it has more than {start} units "
                     f"of {self.inputs} inputs."
                 )
             more = max(end, 2 * len(self.low)) - len(self.low)
@@ -139,13 +134,17 @@ class Units:
                 now = getattr(self, name)
                 setattr(self, name, torch.cat([now, now.new_zeros(more, *now.shape[1:])]))
         self.low[start:end], self.high[start:end] = low, high
+        known = self.known[:, start:end]
+        ends = slice(start, start + known.shape[1])
+        self.low[ends, -1] = torch.maximum(self.low[ends, -1], known[0])
+        self.high[ends, -1] = torch.minimum(self.high[ends, -1], known[1])
         self.convex[start:end] = convex
         self.concave[start:end] = convex if concave is None else concave
         self.block[start:end], self.reason[start:end] = block, reason
         self._size = end
         return torch.arange(start, end)
 
-    def _new_block(self, lipschitz: float, step: Linear | Bent | None = None) -> int:
+    def _new_block(self, lipschitz: float, step: Step | None = None) -> int:
         self.lipschitz.append(lipschitz)
         block = len(self.lipschitz) - 1
         self.first[block] = self._size
@@ -155,14 +154,15 @@ class Units:
 
     def variables(self, low: Tensor, high: Tensor) -> Tensor:
         """Return units that are the inputs themselves, between two ends (inputs,)."""
-        low, high = (torch.cat([torch.eye(self.inputs).to(x), x[:, None]], 1) for x in (low, high))
+        eye = torch.eye(self.inputs)[:, : self.columns]
+        low, high = (torch.cat([eye.to(x), x[:, None]], 1) for x in (low, high))
         self.inputs_block = self._new_block(1.0)
         return self._add(low, high, self.inputs_block, True)
 
     def constants(self, values: Tensor) -> Tensor:
         """Return units that do not depend on inputs, of the shape of the values."""
         found, places = values.detach().double().flatten().unique(return_inverse=True)
-        rows = found.new_zeros(len(found), self.inputs + 1)
+        rows = found.new_zeros(len(found), self.columns + 1)
         rows[:, -1] = found
         bad = ~found.isfinite()
         ends = rows.clone(), rows.clone()
@@ -174,13 +174,18 @@ class Units:
         """Return the unit of which nothing is known."""
         if why not in self._unknown:
             self.reasons.append(why)
-            row = torch.full((1, self.inputs + 1), math.inf, dtype=torch.float64)
+            row = torch.full((1, self.columns + 1), math.inf, dtype=torch.float64)
             block = self._new_block(math.inf)
             number = self._add(-row, row, block, False, reason=len(self.reasons) - 1)
             self._unknown[why] = int(number)
         return self._unknown[why]
 
     # What is known of units.
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self._size
 
     def constant(self, units: Tensor) -> bool:
         """Say whether no unit depends on the inputs."""
@@ -196,6 +201,8 @@ class Units:
 
     def joint(self, units: Tensor, factors: Tensor | None = None) -> float:
         """Return a Lipschitz constant of units together, each times a factor."""
+        if not self.derivatives:
+            return math.inf
         flat = units.flatten()
         size = torch.ones(len(flat), dtype=torch.float64) if factors is None else factors.flatten()
         own, places = flat.unique(return_inverse=True)
@@ -242,7 +249,7 @@ class Units:
         plus, minus = (matrix > 0).to(matrix), (matrix < 0).to(matrix)
         step = Linear(below, matrix, shift, True)
         block = self._new_block(self._through(below, matrix), step)
-        at_once = max(1, _AT_ONCE // (below.shape[1] * (self.inputs + 1)))
+        at_once = max(1, _AT_ONCE // (below.shape[1] * (self.columns + 1)))
         found = []
         for x, b in zip(below.split(at_once), shift.split(at_once), strict=True):
             low, high = _ends(self.low[x], self.high[x], matrix)
@@ -260,6 +267,8 @@ class Units:
 
     def _through(self, below: Tensor, matrix: Tensor) -> float:
         """Return a Lipschitz constant of x A of all rows together."""
+        if not self.derivatives:
+            return math.inf
         norm = _norm(matrix)
         bound = norm * self.joint(below) if norm else 0.0
         columns = self.block[below]
@@ -293,7 +302,7 @@ class Units:
     def _sums(self, below: Tensor, factors: Tensor, shift: Tensor, error: Tensor) -> Tensor:
         if not bool(factors.isfinite().all()):
             return self._lost(below, 1)
-        low, high = (torch.zeros(len(below), self.inputs + 1).double() for _ in "ab")
+        low, high = (torch.zeros(len(below), self.columns + 1).double() for _ in "ab")
         size = torch.zeros_like(low), torch.zeros_like(low)
         for x, c in zip(below.T, factors.T, strict=True):
             c, ends = c[:, None], (self.low[x], self.high[x])
@@ -318,37 +327,34 @@ class Units:
         block = self._new_block(sum(parts) * _NORM, Linear(below, factors, shift, False, error))
         return self._add(low, high, block, convex, concave, reason)
 
-    def bent(self, below: Tensor, curve: Curve | Callable[[Tensor], Curve]) -> Tensor:
-        """Return phi(u) of units (n,); phi may be made of the places of some of them."""
+    def bent(self, below: Tensor, *curves: Curve, which: Tensor | None = None) -> Tensor:
+        """Return phi(u) of units (n,), of several curves that with the numbers (n,)."""
+        numbers = torch.zeros(len(below), dtype=torch.int64) if which is None else which
+        return self.rowwise(
+            below[:, None], lambda x, ours: self._bent(Bent(x[:, 0], curves, numbers[ours])), 1
+        ).flatten()
 
-        def make(x: Tensor, ours: Tensor) -> Tensor:
-            return self._bent(x.flatten(), curve if isinstance(curve, Curve) else curve(ours))
-
-        return self.rowwise(below[:, None], make, 1).flatten()
-
-    def _bent(self, below: Tensor, curve: Curve) -> Tensor:
-        span = self.span(below)
-        flattest, steepest = (x.double().expand(len(below)) for x in curve.slopes(*span))
-        if self.closer is not None and bool((flattest < steepest).any()):
-            self.closer(self, below[flattest < steepest])
-            span = self.span(below)
-            flattest, steepest = (x.double().expand(len(below)) for x in curve.slopes(*span))
+    def _bent(self, step: Bent) -> Tensor:
+        below, span = step.below, torch.stack(self.span(step.below))
+        slopes, values = torch.empty_like(span), torch.empty_like(span)
+        straight, bends = (torch.zeros(n, len(below), dtype=torch.bool) for n in (1, 2))
+        for number, curve in enumerate(step.curves):
+            own = step.which == number
+            ends = span[:, own]
+            slopes[:, own] = torch.stack(curve.slopes(*ends))
+            values[:, own] = torch.stack(curve.values(*ends))
+            straight[0, own] = curve.linear_between(*ends)
+            bends[:, own] = torch.tensor([[curve.convex], [curve.concave]])
+        flattest, steepest = slopes
         low, high = _times(self.low[below], self.high[below], flattest[:, None], steepest[:, None])
-        low[:, -1], high[:, -1] = _outward(*curve.values(*span))
+        low[:, -1], high[:, -1] = _outward(*values)
         up, down = self.convex[below], self.concave[below]
-        straight = flattest == steepest
         rising, falling = flattest >= 0, steepest <= 0
         kept, turned = (up & rising) | (up & down), (down & falling) | (up & down)
-        convex = (straight | torch.as_tensor(curve.convex)) & (kept | turned)
+        convex = (straight[0] | bends[0]) & (kept | turned)
         kept, turned = (down & rising) | (up & down), (up & falling) | (up & down)
-        concave = (straight | torch.as_tensor(curve.concave)) & (kept | turned)
+        concave = (straight[0] | bends[1]) & (kept | turned)
         largest = torch.maximum(flattest.abs(), steepest.abs())
-        kinds = (torch.as_tensor(x).expand(len(below)) for x in (curve.convex, curve.concave))
-        ends = [torch.stack(_outward(*curve.values(end, end))) for end in span]
-        step = Bent(
-            below, flattest, steepest, torch.stack(span), torch.stack(ends),
-            torch.stack([known | straight for known in kinds]),
-        )  # fmt: skip
         block = self._new_block(self.joint(below, largest), step)
         reason = self.reason[below] * (largest > 0)
         return self._add(low, high, block, convex, concave, reason)
@@ -375,7 +381,9 @@ class Units:
         )  # fmt: skip
         no = torch.zeros(len(one), dtype=torch.bool)
         reason = torch.maximum(self.reason[one], self.reason[other])
-        return self._add(low, high, self._new_block(lipschitz), no, reason=reason)
+        return self._add(
+            low, high, self._new_block(lipschitz, "a product of two values"), no, reason=reason
+        )
 
     def largest(self, below: Tensor, soft: float = 0.0) -> Tensor:
         """Return the largest unit of each row (n, k), or at most `soft` more, as log-sum-exp."""
@@ -385,7 +393,7 @@ class Units:
             low[:, -1], high[:, -1] = _outward(
                 self.low[x, -1].amax(1), self.high[x, -1].amax(1) + soft
             )
-            block = self._new_block(self.joint(x))
+            block = self._new_block(self.joint(x), "logsumexp" if soft else Largest(x))
             no = torch.zeros(len(x), dtype=torch.bool)
             return self._add(low, high, block, self.convex[x].all(1), no, self.reason[x].amax(1))
 
@@ -407,7 +415,8 @@ class Units:
             no = torch.zeros(x.numel(), dtype=torch.bool)
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
             lipschitz = 0.0 if wide == 1 else self.joint(x) / 2
-            return self._add(low, high, self._new_block(lipschitz), no, reason=reason)
+            block = self._new_block(lipschitz, "softmax")
+            return self._add(low, high, block, no, reason=reason)
 
         return self.rowwise(below, make, below.shape[1])
 
@@ -422,7 +431,7 @@ class Units:
             low[:, -1], high[:, -1] = -math.inf, 0.0
             straight = (self.convex[x] & self.concave[x]).all(1, keepdim=True)
             no = torch.zeros(x.numel(), dtype=torch.bool)
-            block = self._new_block((1 + math.sqrt(wide)) * self.joint(x))
+            block = self._new_block((1 + math.sqrt(wide)) * self.joint(x), "log_softmax")
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
             return self._add(low, high, block, no, straight.expand(x.shape).flatten(), reason)
 
@@ -463,7 +472,7 @@ class Units:
             low, high = low.flatten(0, 1), high.flatten(0, 1)
             low[:, -1], high[:, -1] = -math.inf, math.inf
             reason = self.reason[x].amax(1, keepdim=True).expand(x.shape).flatten()
-            block = self._new_block(steepest)
+            block = self._new_block(steepest, "a projection on limits")
             return self._add(low, high, block, convex.flatten(), concave.flatten(), reason)
 
         return self.rowwise(below, make, below.shape[1])
@@ -475,7 +484,7 @@ class Units:
         """Return a Lipschitz constant, or what the ends of derivatives say where that is less."""
         low, high = self.low[units, :-1], self.high[units, :-1]
         largest = torch.maximum(low.abs(), high.abs())
-        if not bool(largest.isfinite().all()):
+        if not self.derivatives or not bool(largest.isfinite().all()):
             return lipschitz
         about = _norm((low + high) / 2) + _norm((high - low) / 2)
         return min(lipschitz, _norm(largest), about)
@@ -563,49 +572,3 @@ def _norm(matrix: Tensor) -> float:
         sides = matrix.abs().sum(0).max() * matrix.abs().sum(1).max()
         return float(sides.sqrt()) * _NORM
     return float(torch.linalg.matrix_norm(matrix, 2)) * _NORM
-
-
-def chain(units: Units, outputs: Tensor) -> tuple[list[Tensor], list[tuple[float, float]]] | None:
-    """Return the matrices and the slopes between them, where outputs are a chain of dense layers.
-
-    None where they are not.
-    """
-    matrices: list[Tensor] = []
-    slopes: list[tuple[float, float]] = []
-    at = outputs
-    behind = torch.eye(len(outputs), dtype=torch.float64)
-    while True:
-        (block, *others) = units.block[at].unique().tolist()
-        if others:
-            return None
-        step = units.steps.get(block)
-        places = at - units.first[block]
-        if isinstance(step, Linear):
-            if step.matrix and len(step.below) > 1:
-                return None
-            behind, at = _composed(step, places, behind)
-        elif isinstance(step, Bent):
-            own, where = at.unique(return_inverse=True)
-            behind = torch.zeros(len(own), behind.shape[1]).double().index_add_(0, where, behind)
-            matrices.insert(0, behind)
-            places = own - units.first[block]
-            flattest, steepest = step.flattest[places], step.steepest[places]
-            slopes.insert(0, (float(flattest.min()), float(steepest.max())))
-            at, behind = step.below[places], torch.eye(len(own), dtype=torch.float64)
-        elif block == units.inputs_block:
-            whole = torch.zeros(units.inputs, behind.shape[1], dtype=torch.float64)
-            return [whole.index_add_(0, places, behind), *matrices], slopes
-        else:
-            return None
-
-
-def _composed(step: Linear, places: Tensor, behind: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the map of what is below a linear step, and which units that are."""
-    if step.matrix:
-        return step.factors[:, places] @ behind, step.below[0]
-    below, factors = step.below[places], step.factors[places]
-    own, where = below.unique(return_inverse=True)
-    found = torch.zeros(len(own), behind.shape[1], dtype=torch.float64)
-    for n in range(below.shape[1]):
-        found.index_add_(0, where[:, n], factors[:, n, None] * behind)
-    return found, own

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, cast
 
 from torch import Tensor
 
-from liftednet.activation import Activation, Bends, FunctionActivation
+from liftednet.activation import Activation, FunctionActivation
 from liftednet.activations import (
     ELU,
     Arctan,
@@ -27,43 +26,17 @@ from liftednet.validation import is_number
 from .reader import Reader, Seen, reads
 from .tracing import Call
 
+_DECLARED = (
+    "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "softsign", "log_sigmoid",
+    "hardsigmoid", "softshrink", "tanhshrink", "hardswish",
+)  # fmt: skip
 _SMOOTH = 20.0  # beta u, from where torch's softplus may go on as u: it differs by less than 3e-9
-
-
-# Where phi'' changes its sign: roots of it, for GELU of 2 - u^2, by bisection to 18 digits.
-_SQUASHED, _BOWL = ((0.0,), (1, -1)), (-1, 1, -1)
-_GELU_BENDS = {False: math.sqrt(2), True: 1.41850400879082836}
-_BENDS: dict[str, Callable[[Call], Bends | None]] = {
-    "gelu": lambda call: ((-(x := _GELU_BENDS[_by_tanh(call)]), x), _BOWL),
-    "silu": lambda _: ((-2.39935728051546767, 2.39935728051546767), _BOWL),
-    "mish": lambda _: ((-2.25637639636079312, 1.49057117948542846), _BOWL),
-    "elu": lambda call: ((0.0,), (1 if call.get(1, "alpha", 1.0) > 0 else -1, 0)),
-    "celu": lambda call: ((0.0,), (1, 0)) if call.get(1, "alpha", 1.0) > 0 else None,
-    "selu": lambda _: ((0.0,), (1, 0)),
-    "softplus": lambda call: ((), (1,)) if _is_smooth(call) else None,
-    "softsign": lambda _: _SQUASHED,
-    "log_sigmoid": lambda _: ((), (-1,)),
-    "hardsigmoid": lambda _: ((-3.0, 3.0), (0, 0, 0)),
-    "softshrink": lambda call: ((-(x := call.get(1, "lambd", 0.5)), x), (0, 0, 0)),
-    "tanhshrink": lambda _: ((0.0,), (-1, 1)),
-    "hardswish": lambda _: ((-3.0, 3.0), (0, 1, 0)),
-}
-
-
-def _by_tanh(call: Call) -> bool:
-    return bool(call.kwargs.get("approximate", "none") == "tanh")
 
 
 def _is_smooth(call: Call) -> bool:
     """Say whether a softplus does not fall where it goes over to u."""
     beta, threshold = call.get(1, "beta", 1.0), call.get(2, "threshold", _SMOOTH)
     return bool(beta > 0 and threshold >= _SMOOTH)
-
-
-def bends_of(call: Call) -> Bends | None:
-    """Return where an elementwise map of torch bends, and how, None where that is not known."""
-    known = _BENDS.get(call.name)
-    return None if known is None else known(call)
 
 
 def _declared(call: Call) -> Activation:
@@ -73,7 +46,7 @@ def _declared(call: Call) -> Activation:
         return cast(Tensor, call.again(u))
 
     declared.__name__ = call.name
-    return FunctionActivation(declared, bends=bends_of(call))
+    return FunctionActivation(declared)
 
 
 def _clamp(call: Call) -> Activation | None:
@@ -95,7 +68,7 @@ def _softplus(call: Call) -> Activation | None:
 
 
 _ACTIVATIONS: dict[str, Callable[[Call], Activation | None]] = {
-    **dict.fromkeys(_BENDS, _declared),
+    **dict.fromkeys(_DECLARED, _declared),
     "relu": lambda _: ReLU(),
     "relu6": lambda _: Clipped(0.0, 6.0),
     "hardtanh": lambda call: Clipped(call.get(1, "min_val", -1.0), call.get(2, "max_val", 1.0)),
@@ -162,7 +135,7 @@ def _split(reader: Reader, call: Call) -> Seen | None:
         return call.again(u) + slope * u
 
     risen.__name__ = f"{call.name}(u) + {slope} u"
-    split = FunctionActivation(risen, bends=bends_of(call))  # a line bends nothing
+    split = FunctionActivation(risen)
     z = reader.state(call, split, x.expression)
     return Seen(z - slope * x.expression, x.layout)
 

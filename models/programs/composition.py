@@ -2,40 +2,37 @@
 
 Whatever is affine between two activations is one affine map here: layers, convolutions, means,
 residual sums, normalization by given statistics, standardization. What stands on them is either a
-scalar curve for each unit or the largest entry of each window.
+curve for each unit or the largest entry of each window. All is read from the steps that a walk
+through the network has recorded.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from liftednet.activation import Activation
-from liftednet.activations import Identity
-from liftednet.activations.piecewise_linear import Bounded
-from liftednet.curvature import ABSOLUTE, Array, Curve, clip, curves_of
 from liftednet.errors import DataError, DeclarationError
-from liftednet.export import Affine, ExportedGraph
-from liftednet.layers.expression import Applied, Expression, Input
-from liftednet.layers.modules import Mapped
-from liftednet.losses import SquaredError
-from liftednet.samples import Weights
+from liftednet.lazy import sparse
 
-from ..prediction import Predictor
-from ..standardization import Moments
+from ..bounds.curves import Array, Curve
+from ..bounds.reading import Subject, apart, subject_of, walked
+from ..bounds.units import EPS, Bent, Largest, Linear, Step, Units
 
 Places = np.ndarray[Any, np.dtype[np.intp]]
 
 _ENTRIES = 20_000_000  # of a layer's matrix at most
 _SEEN = 32  # points at which a reading is compared with the network
 _FAR = 1e-9  # that both may differ there, relative to the largest output
-_WINDOWS = ("max_pool1d", "max_pool2d", "adaptive_max_pool1d", "adaptive_max_pool2d")
+_REFUSED = (
+    "{} is neither affine in the inputs nor an activation whose curvature is known, and cannot "
+    "stand in an optimization problem: products of two values, softmax, indices and masks that "
+    "depend on the inputs. A last softmax may be left out: its logits have the same order."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +43,15 @@ class Combination:
         parts: A, (units below, units), by the number of its source: 0 for the inputs, k for what
             the k-th block gives.
         offset: c, (units,).
+        off: what u may be off by rounding in the box that it was read in, (units,); infinite
+            without one.
+        size: the same of the sum of the sizes of all terms.
     """
 
     parts: Mapping[int, Array]
     offset: Array
+    off: Array
+    size: Array
 
     def of(self, values: Sequence[Any]) -> Any:
         """Return u of the values of all sources, (..., units); of CVXPY's expressions, too."""
@@ -58,19 +60,6 @@ class Combination:
             found = values[source] @ matrix + found
         return found
 
-    def through(self, matrix: Array) -> Combination:
-        """Return u B."""
-        return Combination(
-            {source: part @ matrix for source, part in self.parts.items()}, self.offset @ matrix
-        )
-
-    def plus(self, other: Combination) -> Combination:
-        """Return the sum with another of as many units."""
-        parts = dict(self.parts)
-        for source, part in other.parts.items():
-            parts[source] = parts[source] + part if source in parts else part
-        return Combination(parts, self.offset + other.offset)
-
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -78,24 +67,37 @@ class Block:
 
     Attributes:
         argument: u.
-        curves: of every unit; none where there are windows.
-        windows: the entries of u that each unit is the largest of.
-        activation: phi as it was declared; None of windows.
+        numbers: of u among the units of the walk, (pre-activations,).
+        curves: some; none where there are windows.
+        which: the number of each unit's curve, (units,).
+        windows: the entries of u that each unit is the largest of, (units, entries), some twice.
     """
 
     argument: Combination
+    numbers: Places
     curves: Sequence[Curve] = ()
-    windows: Sequence[Places] = ()
-    activation: Activation | None = None
+    which: Places = field(default_factory=lambda: np.zeros(0, dtype=int))
+    windows: Places = field(default_factory=lambda: np.zeros((0, 0), dtype=int))
+
+    def __len__(self) -> int:
+        """Return how many units there are."""
+        return len(self.windows) or len(self.which)
+
+    def curve(self, unit: int) -> Curve:
+        """Return phi of a unit."""
+        return self.curves[int(self.which[unit])]
 
     def forward(self, u: Array) -> Array:
         """Return v, (..., units), of u (..., pre-activations)."""
-        if self.windows:
-            return np.stack([u[..., window].max(-1) for window in self.windows], -1)
+        return u[..., self.windows].max(-1) if len(self.windows) else self.mapped(u)
+
+    def mapped(self, u: Array, function: str = "forward") -> Array:
+        """Return phi(u), or phi'(u) by function="slope"."""
+        if len(self.curves) == 1:
+            return self.curves[0].of(u, function)
         found = np.empty_like(u)
-        for curve in set(self.curves):
-            which = [n for n, other in enumerate(self.curves) if other is curve]
-            found[..., which] = curve.forward(u[..., which])
+        for number, curve in enumerate(self.curves):
+            found[..., self.which == number] = curve.of(u[..., self.which == number], function)
         return found
 
 
@@ -107,11 +109,13 @@ class Composition:
         inputs: units of x, all inputs side by side.
         blocks: activations, each of inputs and blocks before it.
         output: y.
+        numbers: of y among the units of the walk.
     """
 
     inputs: int
     blocks: Sequence[Block]
     output: Combination
+    numbers: Places
 
     def values(self, x: Array) -> list[Array]:
         """Return x and what every block gives, each (..., units)."""
@@ -144,14 +148,13 @@ class Composition:
             block, push = self.blocks[number - 1], pushes[number]
             u = block.argument.of(values)
             below = np.zeros_like(u)
-            if block.windows:
-                for unit, window in enumerate(block.windows):
-                    best = window[u[:, window].argmax(1)]
-                    below[np.arange(len(u)), best] += push[:, unit]
+            if len(block.windows):
+                best = np.take_along_axis(
+                    block.windows[None], u[:, block.windows].argmax(-1)[..., None], -1
+                )[..., 0]
+                np.add.at(below, (np.arange(len(u))[:, None], best), push)
             else:
-                for curve in set(block.curves):
-                    which = [n for n, other in enumerate(block.curves) if other is curve]
-                    below[:, which] = curve.slope(u[:, which]) * push[:, which]
+                below = block.mapped(u, "slope") * push
             back(block.argument, below)
         return pushes[0]
 
@@ -172,210 +175,196 @@ def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:
         DeclarationError: a part is neither affine nor an activation whose curvature is known.
         NotFittedError: the model has no weights yet.
     """
-    model = getattr(model, "model_", model)
-    if isinstance(model, nn.Module) and not isinstance(model, ExportedGraph):
-        return _of_torch(model, inputs, example)
-    weights: Sequence[Weights]
-    if isinstance(model, ExportedGraph):
-        weights, structure, last = model.layers, model.structure, not model.logits
-        moments = dict(_standardizing(model))
-    elif isinstance(model, Predictor):
-        weights, structure, last = model.weights, model.structure, False
-        moments = dict(model.standardization.moments)
-    else:
-        raise DataError(
-            "a fitted model, an estimator or a torch.nn.Module is needed, got "
-            f"{type(model).__name__}."
-        )
-    return _Walk(structure, weights, moments, last).composition(inputs)
+    subject = subject_of(model, example, logits=True)
+    widths = [x[0].numel() for x in subject.example]
+    if sum(widths) != inputs:
+        raise DataError(f"the network has {sum(widths)} inputs, and x has {inputs}.")
+    network = apart(subject.network).double().eval()
+    floating = [x.double() if x.is_floating_point() else x for x in subject.example]
+    subject = replace(subject, example=tuple(floating))
+    found = walked(network, subject, None, 2, 0, values_alone=True)
+    if found.outputs is None:
+        raise DeclarationError(f"the network cannot stand in a problem: {found.stop}.")
+    composition = read(found.units, found.outputs)
+    _require_agreement(composition, network, subject)
+    return composition
 
 
-def _of_torch(network: nn.Module, inputs: int, example: Any) -> Composition:
-    from ..from_torch import lift  # which few need
-
-    exact = copy.deepcopy(network).double().requires_grad_(True)  # frozen weights are read, too
-    exact.eval()
-    if example is None:
-        weighed = (x for x in network.modules() if any(True for _ in x.parameters(recurse=False)))
-        first = next(weighed, None)
-        if not isinstance(first, nn.Linear):
-            raise DataError(
-                "to_cvxpy needs an example of the inputs, such as to_cvxpy(..., example=X[:2])."
-            )
-        _require_inputs(first.in_features, inputs)
-    like = torch.zeros(1, inputs) if example is None else torch.as_tensor(example)[:1]
-    size = float(like.abs().max()) or 1.0
-    generator = torch.Generator().manual_seed(0)
-
-    def drawn(samples: int) -> Tensor:
-        shape = (samples, *like.shape[1:])
-        return size * torch.randn(shape, generator=generator, dtype=torch.float64) + like
-
-    model = lift(exact, drawn(2), loss=SquaredError(), show=False)
-    walk = _Walk(model.structure, model._first_weights(), {}, True)
-    found, x = walk.composition(inputs), drawn(_SEEN)
-    with torch.no_grad():
-        wanted = exact(x).reshape(_SEEN, -1).numpy()
-    off = np.abs(found.forward(x.reshape(_SEEN, -1).numpy()) - wanted).max()
+@torch.inference_mode(False)
+@torch.no_grad()
+def _require_agreement(composition: Composition, network: Any, subject: Subject) -> None:
+    """Raise an error where a network computes other values than what was read of it, at draws."""
+    draw, points = torch.Generator().manual_seed(0), []
+    for x in subject.example:
+        first = x[:1].double()
+        shape = (_SEEN, *x.shape[1:])
+        normal = torch.randn(shape, generator=draw, dtype=torch.float64)
+        points.append(first + (float(first.abs().max()) or 1.0) * normal)
+    outputs = network(*points)
+    parts = outputs if isinstance(outputs, tuple | list) else [outputs]
+    wanted = torch.cat([x.reshape(_SEEN, -1) for x in parts], 1).numpy()
+    flat = torch.cat([x.flatten(1) for x in points], 1).numpy()
+    off = np.abs(composition.forward(flat) - wanted).max()
     if not off <= _FAR * max(1.0, np.abs(wanted).max()):
         raise DataError(
             f"what was read of {type(network).__name__} is off by {off:.3g} from what it computes: "
-            "it makes Python numbers or indices of its values. Write torch.where for an if."
+            "it computes other things at a second call, or in float32."
         )
-    return found
 
 
-@dataclass(eq=False)
-class _Walk:
-    """A graph from its inputs to its outputs.
+def read(units: Units, wanted: Tensor) -> Composition:
+    """Return what some units (n,) are of the inputs, from the steps of their walk.
 
-    Attributes:
-        structure: of the network.
-        weights: of its parameters, in their order.
-        moments: what standardizes inputs and outputs, where that is not part of the weights.
-        last: whether the activations of the losses are part of the network.
+    Raises:
+        DeclarationError: one of them cannot be stated.
     """
+    reader = _Reader(units)
+    lost = wanted[~reader.known[wanted]]
+    if len(lost):
+        raise DeclarationError(_REFUSED.format(reader.why(lost)))
+    return reader.read(wanted)
 
-    structure: Any
-    weights: Sequence[Weights]
-    moments: dict[Any, Any]
-    last: bool
-    blocks: list[Block] = field(default_factory=list)
-    known: dict[Any, Combination] = field(default_factory=dict)
 
-    def composition(self, inputs: int) -> Composition:
-        network = self.structure.network
-        self._begin(network.inputs, inputs)
-        exact = [layer.to(torch.empty(0, dtype=torch.float64)) for layer in self.weights]
-        self.exact = dict(zip(self.structure.parameters, exact, strict=True))
-        for group in self.structure.groups:
-            for state in group:
-                u = self._of(state.argument)
-                self.known[state] = self._activated(u, self.structure.held(state).activation, state)
-        found = [self._term(term) for term in network.terms]
-        return Composition(inputs, self.blocks, _side_by_side(found))
+def readable(units: Units) -> Tensor:
+    """Say which units can be stated, (units,)."""
+    return _Reader(units).known
 
-    def _begin(self, variables: Sequence[Input], inputs: int) -> None:
-        widths = [variable.units for variable in variables]
-        if any(variable.sequence for variable in variables):
-            raise DeclarationError(
-                "networks on sequences cannot stand in an optimization problem yet: give one on "
-                "windows of some steps."
-            )
-        _require_inputs(sum(widths), inputs)
-        parts = np.split(np.eye(inputs), np.cumsum(widths)[:-1], axis=1)
-        for variable, part in zip(variables, parts, strict=True):
-            moments = self.moments.get(variable)
-            if moments is None:
-                self.known[variable] = Combination({0: part}, np.zeros(variable.units))
-            else:
-                center, scale = moments.center.double().numpy(), moments.scale.double().numpy()
-                self.known[variable] = Combination({0: part / scale}, -center / scale)
 
-    def _term(self, term: Any) -> Combination:
-        if self.last and term.state is not None:
-            found = self.known[term.state]
+class _Reader:
+    """The steps of a walk, block by block."""
+
+    def __init__(self, units: Units) -> None:
+        self.units = units
+        self.known = units.block[: units.size] <= units.inputs_block  # inputs and constants
+        self.known[0] = False  # of another sample
+        for block, step in units.steps.items():
+            if not isinstance(step, str):
+                first, below = units.first[block], self.known[step.below]
+                alike = below.all(1) if below.ndim == 2 else below
+                count = _count(step)
+                self.known[first : first + count] = alike.repeat_interleave(count // len(alike))
+
+    def why(self, lost: Tensor) -> str:
+        """Return what cannot be stated of some units."""
+        units = self.units
+        reasons = {units.reasons[n] for n in units.reason[lost].tolist() if n}
+        named = {step for block, step in units.steps.items() if isinstance(step, str)}
+        return ", ".join(sorted(reasons or named))
+
+    def read(self, wanted: Tensor) -> Composition:
+        units = self.units
+        needed = torch.zeros(units.size, dtype=torch.bool)
+        needed[wanted] = True
+        for block, step in reversed(units.steps.items()):
+            own = self.own(block, needed)
+            if len(own) and not isinstance(step, str):
+                needed[step.below[(own - units.first[block]) // _wide(step)]] = True
+        self.place = np.zeros(units.size, dtype=int)
+        self.made = {units.inputs_block: self.source(0, units.first[units.inputs_block]
+                                                     + torch.arange(units.inputs))}  # fmt: skip
+        self.blocks: list[Block] = []
+        for block, step in units.steps.items():
+            own = self.own(block, needed)
+            if len(own) and not isinstance(step, str):
+                self.made[block] = self.step(step, own, own - units.first[block])
+        return Composition(units.inputs, self.blocks, self.gathered(wanted.numpy()), wanted.numpy())
+
+    def own(self, block: int, needed: Tensor) -> Tensor:
+        step, first = self.units.steps[block], self.units.first[block]
+        if isinstance(step, str):
+            return needed[:0]
+        return first + needed[first : first + _count(step)].nonzero().flatten()
+
+    def source(self, number: int, own: Tensor) -> Combination:
+        """Return units as they are."""
+        self.place[own.numpy()] = np.arange(len(own))
+        largest = torch.maximum(*(end.abs() for end in self.units.span(own))).numpy()
+        none = np.zeros(len(own))
+        return Combination({number: np.eye(len(own))}, none, none, largest)
+
+    def step(self, step: Linear | Bent | Largest, own: Tensor, rows: Tensor) -> Combination:
+        if isinstance(step, Linear):
+            self.place[own.numpy()] = np.arange(len(own))
+            return self.affine(step, rows)
+        below = step.below[rows]
+        distinct, where = below.unique(return_inverse=True)
+        if isinstance(step, Bent):
+            argument = self.gathered(below.numpy())
+            block = Block(argument, below.numpy(), step.curves, step.which[rows].numpy())
         else:
-            found = self._of(term.argument)
-            if self.last and term.state is None:
-                activation = term.pinned.divergence.activation
-                found = self._activated(found, activation, "the last activation")
-        moments = self.moments.get(term.label)
-        if moments is None:
-            return found
-        scale = moments.scale.double().numpy()
-        scaled = {source: part * scale for source, part in found.parts.items()}
-        return Combination(scaled, found.offset * scale + moments.center.double().numpy())
-
-    def _of(self, expression: Expression) -> Combination:
-        if expression not in self.known:
-            assert isinstance(expression, Applied)  # states and inputs are known
-            self.known[expression] = self._applied(expression)
-        return self.known[expression]
-
-    def _applied(self, expression: Applied) -> Combination:
-        layer = expression.layer
-        if isinstance(layer, Mapped) and not layer.affine and layer.name in ("abs", *_WINDOWS):
-            return self._bent(expression)
-        variables = [x for x in expression.arguments if not isinstance(x, Expression)]
-        if expression.sequence or variables or not (layer.affine and layer.linear):
-            kind = layer.name if isinstance(layer, Mapped) else type(layer).__name__
-            raise DeclarationError(
-                f"{kind} is neither affine in the inputs nor an activation whose curvature is "
-                "known, and cannot stand in an optimization problem: products of two values, "
-                "softmax, indices and masks that depend on the inputs. A last softmax may be left "
-                "out: its logits have the same order."
-            )
-        inside = [self._of(x) for x in expression.arguments]
-        below = [len(x.offset) for x in inside]
-        if sum(below) * expression.units > _ENTRIES:
-            raise DeclarationError(f"{expression} is too large to stand in a problem.")
-        weights = None if expression.weights is None else self.exact[expression.weights]
-        zeros = [torch.zeros(1, units, dtype=torch.float64) for units in below]
-        offset = layer.value(zeros, weights)[0].detach().numpy()
-        total = Combination({}, offset)
-        for position, (part, units) in enumerate(zip(inside, below, strict=True)):
-            rows = [torch.zeros(units, each, dtype=torch.float64) for each in below]
-            through = layer.map(position, rows, weights)
-            matrix = through.apply(torch.eye(units, dtype=torch.float64)).detach().double().numpy()
-            total = total.plus(part.through(matrix))
-        return total
-
-    def _bent(self, expression: Applied) -> Combination:
-        """Return |u|, or the largest entries over windows, which layers of torch compute."""
-        inside, layer = self._of(expression.arguments[0]), expression.layer
-        units = len(inside.offset)
-        if isinstance(layer, Mapped) and layer.name == "abs":
-            return self._block(Block(inside, [ABSOLUTE] * units))
-        seen = layer.value([torch.eye(units, dtype=torch.float64)], None) > 0  # of a window's entry
-        return self._block(Block(inside, windows=[np.flatnonzero(row) for row in seen.T.numpy()]))
-
-    def _activated(self, u: Combination, activation: Activation, where: Any) -> Combination:
-        if type(activation) is Identity:
-            return u
-        if type(activation) is Bounded:
-            inside = self._activated(u, activation.inner, where)
-            ends = clip(activation.lower, activation.upper)
-            return self._block(Block(inside, [ends] * len(inside.offset)))
-        curves = curves_of(activation, len(u.offset))
-        if curves is None:
-            raise DeclarationError(
-                f"nothing is known of where {activation!r}, of {where}, is convex or concave, "
-                "which a relaxation needs; what is known: Identity, ReLU, LeakyReLU, PReLU, "
-                "Clipped, Sigmoid, Tanh, Arctan, Sine, Softplus, ELU and the elementwise maps of "
-                "torch.nn.functional. A last softmax may be left out: its logits have the same "
-                "order."
-            )
-        return self._block(Block(u, curves, activation=activation))
-
-    def _block(self, block: Block) -> Combination:
-        units = len(block.windows) or len(block.curves)
+            numbers = distinct.numpy()
+            block = Block(self.gathered(numbers), numbers, windows=where.numpy())
         self.blocks.append(block)
-        return Combination({len(self.blocks): np.eye(units)}, np.zeros(units))
+        return self.source(len(self.blocks), own)
+
+    def affine(self, step: Linear, rows: Tensor) -> Combination:
+        """Return u = sum_k c_k x_k + b of some rows of a step."""
+        wide = step.below.shape[1]
+        if step.matrix and len(step.below) == 1:
+            distinct, through = step.below[0], step.factors[:, rows].numpy()
+            shift = step.shift[0, rows]
+        else:
+            if step.matrix:
+                row, column = rows // step.factors.shape[1], rows % step.factors.shape[1]
+                below, factors = step.below[row], step.factors.T[column]
+                shift = step.shift.flatten()[rows]
+            else:
+                below, factors, shift = step.below[rows], step.factors[rows], step.shift[rows]
+            distinct, where = below.unique(return_inverse=True)
+            entries: Any = (
+                factors.flatten().numpy(),
+                (where.flatten().numpy(), np.arange(len(rows)).repeat(wide)),
+            )
+            shape = (len(distinct), len(rows))
+            through = sparse.csr_array(sparse.coo_array(entries, shape=shape))
+            through.eliminate_zeros()  # times what may have any size
+        inside, sizes = self.gathered(distinct.numpy()), abs(through)
+        _require_small(sum(map(len, inside.parts.values())), len(rows))
+        parts = {k: (through.T @ part.T).T for k, part in inside.parts.items()}
+        size = inside.size @ sizes + shift.abs().numpy()
+        off = inside.off @ sizes + 2 * (wide + 4) * EPS * size
+        off += 0.0 if step.off is None else step.off[rows].numpy()
+        return Combination(parts, inside.offset @ through + shift.numpy(), off, size)
+
+    def gathered(self, numbers: Places) -> Combination:
+        """Return units side by side."""
+        blocks = self.units.block[torch.from_numpy(numbers)].numpy()
+        distinct = np.unique(blocks).tolist()
+        if len(distinct) == 1 and (one := self.made.get(distinct[0])) is not None:
+            places = self.place[numbers]
+            if len(places) == len(one.offset) and (places == np.arange(len(places))).all():
+                return one
+        parts: dict[int, Array] = {}
+        offset, off, size = np.zeros((3, len(numbers)))
+        for block in distinct:
+            where = np.flatnonzero(blocks == block)
+            if block not in self.made:
+                offset[where] = self.units.values(torch.from_numpy(numbers[where])).numpy()
+                size[where] = np.abs(offset[where])
+                continue
+            one, places = self.made[block], self.place[numbers[where]]
+            for target, given in ((offset, one.offset), (off, one.off), (size, one.size)):
+                target[where] = given[places]
+            for source, part in one.parts.items():
+                if source not in parts:
+                    _require_small(len(part), len(numbers))
+                    parts[source] = np.zeros((len(part), len(numbers)))
+                parts[source][:, where] = part[:, places]
+        return Combination(parts, offset, off, size)
 
 
-def _require_inputs(units: int, inputs: int) -> None:
-    if units != inputs:
-        raise DataError(f"the network has {units} inputs, and x has {inputs}.")
+def _wide(step: Step) -> int:
+    """Return how many units each row of a step has made."""
+    return step.factors.shape[1] if isinstance(step, Linear) and step.matrix else 1
 
 
-def _side_by_side(found: Sequence[Combination]) -> Combination:
-    if len(found) == 1:
-        return found[0]
-    widths = [len(x.offset) for x in found]
-    places = np.split(np.eye(sum(widths)), np.cumsum(widths)[:-1])
-    total = Combination({}, np.zeros(sum(widths)))
-    for x, place in zip(found, places, strict=True):
-        total = total.plus(x.through(place))
-    return total
+def _count(step: Linear | Bent | Largest) -> int:
+    """Return how many units a step has made."""
+    return len(step.below) * _wide(step)
 
 
-def _standardizing(module: ExportedGraph) -> Iterator[tuple[Any, Moments]]:
-    """Yield what an exported network does to its inputs and outputs beside its weights."""
-    network = module.structure.network
-    for variable, part in zip(network.inputs, getattr(module, "before", ()), strict=False):
-        if isinstance(part, Affine):
-            yield variable, Moments(part.center, 1 / part.scale)
-    for term, part in zip(network.terms, getattr(module, "behind", ()), strict=False):
-        if isinstance(part, Affine):
-            yield term.label, Moments(part.shift, part.scale)
+def _require_small(below: int, units: int) -> None:
+    if below * units > _ENTRIES:
+        raise DeclarationError(
+            f"a map of {below} to {units} units is too large to stand in a problem."
+        )

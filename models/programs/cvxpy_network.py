@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from liftednet.activation import Activation
-from liftednet.activations import LeakyReLU, PReLU, ReLU, Softplus
-from liftednet.curvature import ABSOLUTE, Array
 from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.validation import require_positive
 
+from ..bounds.curves import Array, Curve
+from ..bounds.reading import require_box
 from .composition import Block, Composition, composition_of
-from .relaxation import Relaxation, relaxation, require_box
+from .relaxation import Relaxation, relaxation
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -152,7 +153,7 @@ class CvxpyNetwork:
         """
         if not self.graphs:
             raise DeclarationError(f"a network that is {self.kind} is stated without a box.")
-        ends = [graph.relaxation.output_range() for graph in self.graphs]
+        ends = [graph.relaxation.ranges[-1] for graph in self.graphs]
         low, high = (np.stack(each).reshape(self.output.shape) for each in zip(*ends, strict=True))
         return low, high
 
@@ -171,7 +172,7 @@ class CvxpyNetwork:
 
     def __str__(self) -> str:
         """Say what it is, and of what size."""
-        units = sum(len(block.windows) or len(block.curves) for block in self.composition.blocks)
+        units = sum(map(len, self.composition.blocks))
         said = f"{self.kind} in {self.composition.inputs} inputs, {units} units"
         if not self.graphs:
             return f"{said}, no constraints"
@@ -252,7 +253,7 @@ def to_cvxpy(
     graphs: list[Graph] = []
     for row in rows:
         ends = require_box(_box_of(row) if box is None else box, x.shape[-1])
-        same = [g for g in graphs if all(map(np.array_equal, ends, _ends(g.relaxation)))]
+        same = [g for g in graphs if all(map(np.array_equal, ends, g.relaxation.box))]
         left = seconds - sum(g.relaxation.seconds for g in graphs)
         found = same[0].relaxation if same else relaxation(composition, ends, seconds=left)
         graphs.append(Graph(row, cp.Variable(len(composition.output.offset)), found))
@@ -263,11 +264,6 @@ def to_cvxpy(
         tuple(state for graph in graphs for state in graph.states()),
         "mixed-integer" if linear else "relaxation", composition, graphs,
     )  # fmt: skip
-
-
-def _ends(found: Relaxation) -> tuple[Array, Array]:
-    inputs = found.composition.inputs
-    return found.program.lower[:inputs], found.program.upper[:inputs]
 
 
 def _box_of(x: Expression) -> Any:
@@ -285,7 +281,7 @@ def _curved(composition: Composition, x: Expression) -> Expression | None:
     """Return the output where CVXPY knows its curvature, else None."""
     values: list[Any] = [x]
     for block in composition.blocks:
-        v = _atom(block, block.argument.of(values))
+        v = _atom(block, values)
         if v is None or not (v.is_convex() or v.is_concave()):
             return None
         values.append(v)
@@ -293,27 +289,39 @@ def _curved(composition: Composition, x: Expression) -> Expression | None:
     return output if output.is_convex() or output.is_concave() else None
 
 
-def _atom(block: Block, u: Any) -> Any:
-    """Return phi(u) by an atom of CVXPY; None where there is none that is convex."""
-    phi: Activation | None = block.activation
-    if block.windows:
-        sizes = {len(window) for window in block.windows}
-        if sizes == {1}:
-            return None
-        most = max(sizes)  # the first entry again, where a window is smaller
-        filled = [np.r_[w, np.repeat(w[:1], most - len(w))] for w in block.windows]
-        return cp.maximum(*(u[..., [w[n] for w in filled]] for n in range(most)))
-    if all(curve is ABSOLUTE for curve in block.curves):
-        return cp.abs(u)
-    if type(phi) is ReLU:
-        return cp.pos(u)
-    if isinstance(phi, LeakyReLU | PReLU):
-        slopes = np.array(phi.slopes * (len(block.curves) // len(phi.slopes)))
-        return cp.maximum(u, cp.multiply(_like(slopes, u), u)) if (slopes <= 1).all() else None
-    if type(phi) is Softplus:
-        return cp.logistic(u)
-    return None
+def _atom(block: Block, values: Sequence[Any]) -> Any:
+    """Return phi(u) by atoms of CVXPY; None where there is none that is convex or concave."""
+    u = block.argument.of(values)
+    if len(block.windows):
+        return cp.maximum(*(u[..., entries] for entries in block.windows.T))
+    if not (all(x.convex for x in block.curves) or all(x.concave for x in block.curves)):
+        return None
+    if all(curve.piecewise_linear for curve in block.curves):
+        return _of_lines(block, values)
+    (curve, *others) = block.curves
+    return curve.atom(u) if curve.atom is not None and not others else None
 
 
-def _like(row: Array, u: Any) -> Array:
-    return np.broadcast_to(row, u.shape)
+def _of_lines(block: Block, values: Sequence[Any]) -> Any:
+    """Return the largest, or the smallest, of the lines that maps consist of."""
+    lines = [_lines_of(curve) for curve in block.curves]
+    many = max(map(len, lines))
+    filled = np.array([each + each[:1] * (many - len(each)) for each in lines])[block.which]
+    u, shape = block.argument, (*values[0].shape[:-1], len(block))
+    lines_at = [
+        replace(u, parts={k: a * part for k, part in u.parts.items()}, offset=a * u.offset + b).of(
+            values
+        )
+        if a.any()
+        else np.broadcast_to(b, shape)
+        for a, b in filled.transpose(1, 2, 0)
+    ]  # products of u itself have bounds in CVXPY that are nan
+    if many == 1:
+        return lines_at[0]
+    return (cp.maximum if block.curves[0].convex else cp.minimum)(*lines_at)
+
+
+def _lines_of(curve: Curve) -> list[tuple[float, float]]:
+    first, last = (curve.knots[0], curve.knots[-1]) if curve.knots else (0.0, 0.0)
+    ends = curve.pieces(first - 1, last + 1)
+    return [curve.chord(*piece) for piece in pairwise(ends)]

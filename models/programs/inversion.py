@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from liftednet.activations import Identity
-from liftednet.curvature import Array
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
 from liftednet.validation import require_positive
 
+from ..bounds.curves import Array
+from ..bounds.reading import require_box
 from ..prediction import Predictor
 from .composition import Composition, composition_of
 from .cvxpy_network import CvxpyNetwork, to_cvxpy
 from .optimum import Optimum, optimize
-from .relaxation import require_box
 from .search import Region
 
 if TYPE_CHECKING:
@@ -149,20 +149,19 @@ def piece_of(composition: Composition, x: Array) -> tuple[Array, Array, Array, A
     for block in composition.blocks:
         matrix, offset = of(block.argument)
         u = x @ matrix + offset
-        if block.windows:
-            best = np.array([window[u[window].argmax()] for window in block.windows])
+        if len(block.windows):
+            best = block.windows[np.arange(len(block)), u[block.windows].argmax(1)]
             for window, chosen in zip(block.windows, best, strict=True):
                 rows.append((matrix[:, window] - matrix[:, [chosen]]).T)
                 high.append(offset[chosen] - offset[window])
             sources.append((matrix[:, best], offset[best]))
             continue
         slopes, shifts = np.zeros(len(u)), np.zeros(len(u))
-        for unit, (curve, at) in enumerate(zip(block.curves, u.tolist(), strict=True)):
+        for unit, at in enumerate(u.tolist()):
+            curve = block.curve(unit)
             low = max((k for k in curve.knots if k <= at), default=-math.inf)
             top = min((k for k in curve.knots if k > at), default=math.inf)
-            middle = (max(low, at - 1) + min(top, at + 1)) / 2  # off both ends
-            slopes[unit] = curve.slope(np.array([middle]))[0]
-            shifts[unit] = curve.at(middle) - slopes[unit] * middle
+            slopes[unit], shifts[unit] = curve.chord(max(low, at - 1), min(top, at + 1))
             for end, sign in ((low, -1.0), (top, 1.0)):
                 if math.isfinite(end):
                     rows.append(sign * matrix[:, [unit]].T)

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from liftednet.curvature import Array
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
 from liftednet.solvers.mixed_integer import Program, branch_and_bound
 from liftednet.validation import require_positive
 
+from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, Graph
 from .relaxation import relaxation, tightened
 from .search import Search, linear_in, region_of
@@ -440,7 +440,7 @@ class _Search:
                 low=np.concatenate([found.program.low, [-np.inf], region.low]),
                 high=np.concatenate([found.program.high, [limit], region.high]),
             )
-            box, ranges = tightened(found, rows, inputs, _LINEAR * self.left)
+            box, ranges = tightened(found, rows, _LINEAR * self.left)
             ends = [box, *ranges]
             if any((low > high).any() for low, high in ends):
                 return False
@@ -557,7 +557,7 @@ class _Search:
             off = [x for x in off if x[0] > max(_SPLIT * off[0][0], _SMALL)]
             for _, block, unit, u in off:
                 low, high = (float(end[unit]) for end in graph.relaxation.ranges[block])
-                curve = graph.relaxation.composition.blocks[block].curves[unit]
+                curve = graph.relaxation.composition.blocks[block].curve(unit)
                 known = self.splits[number].setdefault((block, unit), [])
                 ends = curve.pieces(low, high, known)
                 piece = min(max(int(np.searchsorted(ends, u)), 1), len(ends) - 1)
@@ -567,12 +567,9 @@ class _Search:
                 more = True
             if off:
                 old = graph.relaxation
-                box = (old.program.lower, old.program.upper)
-                inputs = old.composition.inputs
                 graph.relaxation = relaxation(
-                    old.composition, (box[0][:inputs], box[1][:inputs]),
-                    splits=self.splits[number], known=old.ranges,
-                )  # fmt: skip
+                    old.composition, old.box, splits=self.splits[number], known=old.ranges
+                )
                 graph.__post_init__()
         return more
 

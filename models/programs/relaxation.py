@@ -24,15 +24,14 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
-from liftednet.curvature import Array, Curve
-from liftednet.errors import DataError
 from liftednet.lazy import sparse
 from liftednet.solvers.mixed_integer import Program, least
 
-from .composition import Block, Composition, Places
+from ..bounds.curves import Array, Curve
+from .composition import Block, Combination, Composition, Places
 
-_OFF = 1e-9  # to which a reading of x may lie outside of its box
 _FEW = 6  # entries of a row that is written several times
 _EPS = float(np.finfo(float).eps)
 Row = dict[int, float]
@@ -107,8 +106,9 @@ class Relaxation:
         composition: the network.
         program: the rows; columns 0 to inputs - 1 are x.
         states: (matrix, offset) of what each block gives, affine in z.
-        output: the same of y.
-        ranges: (lower, upper) of the pre-activations of each block.
+        arguments: the same of the pre-activations of each block, and last of y; third is what
+            they are off by rounding.
+        ranges: (lower, upper) of these.
         exact: whether the rows hold nowhere else.
         seconds: that linear programs have taken.
         units: of each block.
@@ -117,7 +117,7 @@ class Relaxation:
     composition: Composition
     program: Program
     states: list[tuple[Any, Array]]
-    output: tuple[Any, Array]
+    arguments: list[tuple[Any, Array, Array]]
     ranges: list[tuple[Array, Array]]
     exact: bool
     seconds: float
@@ -127,6 +127,17 @@ class Relaxation:
     def whole(self) -> int:
         """How many whole numbers there are."""
         return int(self.program.whole.sum())
+
+    @property
+    def box(self) -> tuple[Array, Array]:
+        """The ends of x."""
+        inputs = self.composition.inputs
+        return self.program.lower[:inputs], self.program.upper[:inputs]
+
+    @property
+    def output(self) -> tuple[Any, Array]:
+        """(matrix, offset) of y."""
+        return self.arguments[-1][:2]
 
     def point(self, x: Array) -> Array:
         """Return z at x, (columns,)."""
@@ -138,28 +149,20 @@ class Relaxation:
                 found.append(np.array(unit.columns(of, each)))
         return np.concatenate(found)
 
-    def output_range(self) -> tuple[Array, Array]:
-        """Return the least and the largest output, from the bounds of the columns."""
-        return _intervals(*self.output, self.program.lower, self.program.upper)
-
     def off(self, z: Array) -> list[tuple[float, int, int, float]]:
         """Return by how much the value of smooth units at z is off phi(u), most first.
 
         Each with its block, its number, and u.
         """
         found = []
-        for number, (block, (matrix, offset)) in enumerate(
-            zip(self.composition.blocks, self.states, strict=True)
-        ):
-            if block.windows:
+        for number, block in enumerate(self.composition.blocks):
+            if len(block.windows):
                 continue
-            sources = [z[: self.composition.inputs]]
-            sources += [m @ z + c for m, c in self.states[:number]]
-            u, v = block.argument.of(sources), matrix @ z + offset
-            for unit in np.flatnonzero(np.abs(block.forward(u) - v) > 0).tolist():
-                if not block.curves[unit].piecewise_linear:
-                    off = abs(float(block.forward(u)[unit] - v[unit]))
-                    found.append((off, number, unit, float(u[unit])))
+            u, v = (x[0] @ z + x[1] for x in (self.arguments[number], self.states[number]))
+            off = np.abs(block.forward(u) - v)
+            for unit in np.flatnonzero(off > 0).tolist():
+                if not block.curve(unit).piecewise_linear:
+                    found.append((float(off[unit]), number, unit, float(u[unit])))
         return sorted(found, reverse=True)
 
 
@@ -170,6 +173,7 @@ def relaxation(
     seconds: float = 0.0,
     splits: Splits | None = None,
     known: Sequence[tuple[Array, Array]] = (),
+    lines: bool = False,
 ) -> Relaxation:
     """Return a composition over a box as rows of a mixed-integer program.
 
@@ -178,9 +182,10 @@ def relaxation(
         box: the least and the largest x, (inputs,) each, finite.
         seconds: that linear programs which tighten ranges may take.
         splits: where pieces of smooth units end, by block and unit.
-        known: ranges of the pre-activations of the blocks that were found before.
+        known: ranges that were found before.
+        lines: whether no units have pieces, but a few lines below and above them.
     """
-    return _Builder(composition, box, seconds, splits or {}, known).built()
+    return _Builder(composition, box, seconds, splits or {}, known, lines).built()
 
 
 class _Builder:
@@ -193,8 +198,10 @@ class _Builder:
         seconds: float,
         splits: Splits,
         known: Sequence[tuple[Array, Array]],
+        lines: bool,
     ) -> None:
         self.composition, self.splits, self.known = composition, splits, known
+        self.lines = lines
         self.left, self.spent = seconds, 0.0
         self.lower, self.upper = box[0].tolist(), box[1].tolist()
         self.whole = [False] * composition.inputs
@@ -202,34 +209,45 @@ class _Builder:
         self.ends: list[tuple[float, float]] = []
         inputs = composition.inputs
         self.sources: list[tuple[Any, Array]] = [(sparse.eye_array(inputs), np.zeros(inputs))]
+        largest = np.maximum(np.abs(box[0]), np.abs(box[1]))
+        self.rounding = [(np.zeros(inputs), largest)]  # of sources: what they are off, their size
         self.exact = True
 
     def built(self) -> Relaxation:
-        units, ranges = [], []
+        units, arguments, ranges = [], [], []
         for number, block in enumerate(self.composition.blocks):
             matrix, offset = self.combined(block.argument)
+            arguments.append((matrix, offset, self.slack))
             ends = self.range(number, block, matrix, offset)
             ranges.append(ends)
             u = [
                 (dict(zip(matrix.indices[a:b].tolist(), matrix.data[a:b].tolist(), strict=True)), c)
                 for a, b, c in zip(matrix.indptr, matrix.indptr[1:], offset.tolist(), strict=False)
             ]
-            affine, made = [], []
-            for unit in range(len(block.windows) or len(block.curves)):
+            self.drift, affine, made = np.zeros(len(block)), [], []
+            for unit in range(len(block)):
                 value, recipe = (
-                    self.largest(u, block.windows[unit], *ends)
-                    if block.windows
-                    else self.mapped(u[unit], block.curves[unit], (number, unit), *ends)
+                    self.largest(u, block.windows[unit], unit, *ends)
+                    if len(block.windows)
+                    else self.mapped(u[unit], block.curve(unit), (number, unit), *ends)
                 )
                 affine.append(value)
                 made.append(recipe)
-            self.sources.append((self.matrix([row for row, _ in affine]), _constants(affine)))
+            constants = np.array([constant for _, constant in affine])
+            self.sources.append((self.matrix([row for row, _ in affine]), constants))
+            self.rounding.append((self.drift, self.sizes(*self.sources[-1])))
             units.append(made)
-        output = self.combined(self.composition.output)
-        states = [(self.widened(matrix), offset) for matrix, offset in self.sources[1:]]
-        return Relaxation(
-            self.composition, self.program(), states, output, ranges, self.exact, self.spent, units
+        matrix, offset = self.combined(self.composition.output)
+        arguments.append((matrix, offset, self.slack))
+        ranges.append(self.range(len(units), None, matrix, offset))
+        states, arguments = (
+            [(self.widened(matrix), *rest) for matrix, *rest in each]
+            for each in (self.sources[1:], arguments)
         )
+        return Relaxation(
+            self.composition, self.program(), states, arguments, ranges, self.exact, self.spent,
+            units,
+        )  # fmt: skip
 
     def matrix(self, rows: Sequence[Row]) -> Any:
         counts = np.cumsum([0, *map(len, rows)])
@@ -242,15 +260,26 @@ class _Builder:
         found.resize(found.shape[0], len(self.lower))
         return found
 
-    def combined(self, combination: Any) -> tuple[Any, Array]:
-        """Return u = z M' + c of a combination of sources, M sparse."""
+    def combined(self, combination: Combination) -> tuple[Any, Array]:
+        """Return u = z M' + c of a combination of sources, M sparse, and note what it is off by."""
         total: Any = sparse.csr_array((len(combination.offset), len(self.lower)))
-        offset = combination.offset.copy()
+        offset, size = combination.offset.copy(), np.abs(combination.offset)
+        self.slack = np.where(np.isfinite(combination.off), combination.off, 0.0)
         for source, part in combination.parts.items():
             matrix, constant = self.sources[source]
             total = total + sparse.csr_array(part.T) @ self.widened(matrix)
             offset += constant @ part
+            off, sizes = self.rounding[source]
+            size += sizes @ np.abs(part)
+            self.slack += (off + 2 * (len(part) + 4) * _EPS * sizes) @ np.abs(part)
+        self.slack += 4 * _EPS * size
         return sparse.csr_array(total), offset
+
+    def sizes(self, matrix: Any, offset: Array) -> Array:
+        """Return bounds on the sums of the sizes of all terms of M z + c."""
+        largest = np.maximum(np.abs(self.lower), np.abs(self.upper))
+        found: Array = abs(self.widened(matrix)) @ largest + np.abs(offset)
+        return found
 
     def program(self) -> Program:
         low, high = np.array(self.ends, dtype=float).reshape(-1, 2).T
@@ -259,9 +288,12 @@ class _Builder:
             np.array(self.whole),
         )  # fmt: skip
 
-    def range(self, number: int, block: Block, matrix: Any, offset: Array) -> tuple[Array, Array]:
-        """Return the ends of u: by intervals, from before, and by linear programs."""
+    def range(
+        self, number: int, block: Block | None, matrix: Any, offset: Array
+    ) -> tuple[Array, Array]:
+        """Return the ends of u, or of y: by intervals, from before, and by linear programs."""
         low, high = _intervals(matrix, offset, np.array(self.lower), np.array(self.upper))
+        low, high = low - self.slack, high + self.slack
         if number < len(self.known):
             cut = (self.known[number][0] > low) | (self.known[number][1] < high)
             low = np.maximum(low, self.known[number][0])
@@ -273,26 +305,13 @@ class _Builder:
                 )
                 self.row(row, low[unit] - offset[unit], high[unit] - offset[unit])
         if number and self.left > 0 and self.rows:
-            self.tighten(block, matrix, offset, low, high)
+            started = time.perf_counter()
+            which = bent_between(block, low, high)
+            argument = matrix, offset, self.slack
+            _move_ends(self.program(), [(low, high, which)], [argument], self.left)
+            spent = time.perf_counter() - started
+            self.left, self.spent = self.left - spent, self.spent + spent
         return low, np.maximum(low, high)
-
-    def tighten(self, block: Block, matrix: Any, offset: Array, low: Array, high: Array) -> None:
-        """Move the ends of what is not linear between them by linear programs, in place."""
-        which = np.arange(len(low))
-        if not block.windows:
-            linear = [c.is_linear(a, b) for c, a, b in zip(block.curves, low, high, strict=True)]
-            which = which[~np.array(linear)]
-        if not len(which):
-            return
-        started, rows = time.perf_counter(), matrix[which].toarray()
-        costs = np.concatenate([rows, -rows])[
-            np.arange(2 * len(which)).reshape(2, -1).T.ravel()
-        ]  # both ends of a unit, one after the other
-        found = least(self.program(), costs, self.left).reshape(-1, 2)
-        spent = time.perf_counter() - started
-        self.left, self.spent = self.left - spent, self.spent + spent
-        low[which] = np.maximum(low[which], _down(found[:, 0] + offset[which]))
-        high[which] = np.minimum(high[which], -_down(found[:, 1] - offset[which]))
 
     # Units.
 
@@ -302,9 +321,9 @@ class _Builder:
         self.whole.append(whole)
         return len(self.lower) - 1
 
-    def row(self, row: Row, low: float, high: float) -> None:
+    def row(self, row: Row, low: float, high: float, off: float = 0.0) -> None:
         self.rows.append(row)
-        self.ends.append((low, high))
+        self.ends.append((low - off, high + off))
 
     def mapped(
         self,
@@ -315,36 +334,40 @@ class _Builder:
         highs: Array,
     ) -> tuple[tuple[Row, float], _Unit]:
         """Return v = phi(u) as a row and a constant, with what it needs."""
-        low, high = float(lows[place[1]]), float(highs[place[1]])
+        low, high, off = (float(x[place[1]]) for x in (lows, highs, self.slack))
         if curve.is_linear(low, high):
             slope, value = curve.chord(low, high) if high > low else (0.0, curve.at(low))
+            self.drift[place[1]] = abs(slope) * off + 8 * _EPS * max(map(abs, (value, low, high)))
             return (
                 {k: slope * x for k, x in u[0].items() if slope},
                 slope * u[1] + value,
             ), _Stable()
         splits = self.splits.get(place, ())
-        if curve.piecewise_linear or splits:
-            return self.pieces(u, curve, curve.pieces(low, high, splits))
+        if splits or (curve.piecewise_linear and not self.lines):
+            return self.pieces(u, curve, curve.pieces(low, high, splits), place[1])
         self.exact = False
         below, above = curve.below(low, high), curve.above(low, high)
         first = self.column(below[0][1], above[0][1])
         for lines, sign in ((below[1:], 1.0), (above[1:], -1.0)):
             for slope, value in lines:  # sign (v - slope u - value) >= 0
                 row = {k: -sign * slope * x for k, x in u[0].items()}
-                self.row({**row, first: sign}, sign * (value + slope * u[1]), math.inf)
+                end = sign * (value + slope * u[1])
+                loose = abs(slope) * off + 8 * _EPS * abs(end)
+                self.row({**row, first: sign}, end, math.inf, loose)
         return ({first: 1.0}, 0.0), _Between(first)
 
     def pieces(
-        self, u: tuple[Row, float], curve: Curve, ends: Sequence[float]
+        self, u: tuple[Row, float], curve: Curve, ends: Sequence[float], unit: int
     ) -> tuple[tuple[Row, float], _Unit]:
         at, width = np.array(ends), np.diff(ends)
-        first, own = len(self.lower), len(u[0]) > _FEW
+        first, own, off = len(self.lower), len(u[0]) > _FEW, float(self.slack[unit])
         if own:
             self.column(ends[0], ends[-1])
-            self.row({**u[0], first: -1.0}, -u[1], -u[1])
-            u = {first: 1.0}, 0.0
-        values = curve.forward(at)
+            self.row({**u[0], first: -1.0}, -u[1], -u[1], off)
+            u, off = ({first: 1.0}, 0.0), 0.0
+        values = curve.of(at)
         chords = np.diff(values) / width
+        self.drift[unit] = abs(chords[0]) * off + 16 * _EPS * np.abs(values).max()
         signs = [curve.sign(a, b) for a, b in pairwise(ends)]
         bent = [k for k, sign in enumerate(signs) if sign]
         count = len(width)
@@ -354,14 +377,15 @@ class _Builder:
         # d_1 = u - t_0 - d_2 - ...
         d: list[tuple[Row, float]] = [({**u[0], **dict.fromkeys(later, -1.0)}, u[1] - ends[0])]
         d += [({column: 1.0}, 0.0) for column in later]
+        off += 8 * _EPS * max(map(abs, (u[1], ends[0], ends[-1])))
         for k in range(count):
             row, constant = d[k]
             if k < count - 1:
-                self.row({**row, switch[k]: -width[k]}, -constant, math.inf)
+                self.row({**row, switch[k]: -width[k]}, -constant, math.inf, off)
             if k:
-                self.row({**row, switch[k - 1]: -width[k]}, -math.inf, -constant)
+                self.row({**row, switch[k - 1]: -width[k]}, -math.inf, -constant, off)
             else:
-                self.row(row, -constant, width[0] - constant)
+                self.row(row, -constant, width[0] - constant, off)
         v, constant = {k: chords[0] * x for k, x in u[0].items()}, values[0]
         constant += chords[0] * (u[1] - ends[0])
         for k, column in enumerate(later, start=1):
@@ -382,17 +406,18 @@ class _Builder:
                 largest = max(largest, most, most + factor * width[k])
             self.upper[rests[k]] = largest
             v[rests[k]] = -float(signs[k])
-        unit = _Pieces(first, at, chords, bent, float(values[0]), own)
-        return ({k: float(x) for k, x in v.items() if x}, float(constant)), unit
+        recipe = _Pieces(first, at, chords, bent, float(values[0]), own)
+        return ({k: float(x) for k, x in v.items() if x}, float(constant)), recipe
 
     def largest(
-        self, u: Sequence[tuple[Row, float]], window: Places, lows: Array, highs: Array
+        self, u: Sequence[tuple[Row, float]], window: Places, unit: int, lows: Array, highs: Array
     ) -> tuple[tuple[Row, float], _Unit]:
         """Return the largest of some pre-activations."""
         floor = float(lows[window].max())
-        chosen = window[highs[window] >= floor]
+        chosen = np.unique(window[highs[window] >= floor])
         if len(chosen) == 1:
             row, constant = u[int(chosen[0])]
+            self.drift[unit] = self.slack[chosen[0]]
             return (dict(row), constant), _Stable()
         top = float(highs[chosen].max())
         first = self.column(floor, top)
@@ -400,15 +425,15 @@ class _Builder:
         for which, column in zip(chosen.tolist(), switch, strict=True):
             row, constant = u[which]
             below = {**{k: -x for k, x in row.items()}, first: 1.0}
-            self.row(below, constant, math.inf)
-            slack = top - float(lows[which])
-            self.row({**below, column: slack}, -math.inf, constant + slack)
+            off, slack = float(self.slack[which]), top - float(lows[which])
+            self.row(below, constant, math.inf, off)
+            self.row({**below, column: slack}, -math.inf, constant + slack, off)
         self.row(dict.fromkeys(switch, 1.0), 1.0, 1.0)
         return ({first: 1.0}, 0.0), _Largest(first, chosen)
 
 
 def tightened(
-    found: Relaxation, rows: Program, columns: int, seconds: float
+    found: Relaxation, rows: Program, seconds: float
 ) -> tuple[tuple[Array, Array], list[tuple[Array, Array]]]:
     """Return a box and ranges of units within which all solutions of more rows lie.
 
@@ -416,46 +441,60 @@ def tightened(
         found: over a larger box.
         rows: its program with rows that hold for what is sought alone, such as a bound on the
             objective.
-        columns: of x.
         seconds: that linear programs may take.
     """
-    started, program = time.perf_counter(), found.program
-    box = program.lower[:columns].copy(), program.upper[:columns].copy()
-    width = len(program.lower)
-    sources = [(sparse.eye_array(columns, width, format="csr"), np.zeros(columns)), *found.states]
-    places: list[tuple[Array, Array, Places]] = [(*box, np.arange(columns))]
-    costs, offsets = [np.eye(columns, width)], [np.zeros(columns)]
-    ranges = []
-    for block, (low, high) in zip(found.composition.blocks, found.ranges, strict=True):
-        ranges.append((low.copy(), high.copy()))
-        matrix: Any = sparse.csr_array((len(low), width))
-        offset = block.argument.offset.copy()
-        for source, part in block.argument.parts.items():
-            below, constant = sources[source]
-            matrix, offset = matrix + sparse.csr_array(part.T) @ below, offset + constant @ part
-        which = np.arange(len(low))
-        if not block.windows:
-            ends = zip(block.curves, low, high, strict=True)
-            which = which[[not curve.is_linear(a, b) for curve, a, b in ends]]
-        places.append((*ranges[-1], which))
-        costs.append(matrix[which].toarray())
-        offsets.append(offset[which])
-    every, shift = np.concatenate(costs), np.concatenate(offsets)
-    both = np.concatenate([every, -every])[np.arange(2 * len(every)).reshape(2, -1).T.ravel()]
-    bounds = least(rows, both, seconds).reshape(-1, 2)
-    low_ends, high_ends = _down(bounds[:, 0] + shift), -_down(bounds[:, 1] - shift)
-    first = 0
-    for low, high, which in places:
-        last = first + len(which)
-        low[which] = np.maximum(low[which], low_ends[first:last])
-        high[which] = np.minimum(high[which], high_ends[first:last])
-        first = last
+    started, inputs = time.perf_counter(), found.composition.inputs
+    blocks = found.composition.blocks
+    box, *ranges = [
+        (low.copy(), high.copy()) for low, high in (found.box, *found.ranges[: len(blocks)])
+    ]
+    x = sparse.eye_array(inputs, len(found.program.lower), format="csr"), *np.zeros((2, inputs))
+    places = [(*box, np.arange(inputs))]
+    places += [
+        (*ends, bent_between(block, *ends)) for block, ends in zip(blocks, ranges, strict=True)
+    ]
+    _move_ends(rows, places, [x, *found.arguments[: len(blocks)]], seconds)
     found.seconds += time.perf_counter() - started
     return box, ranges
 
 
-def _constants(affine: Sequence[tuple[Row, float]]) -> Array:
-    return np.array([constant for _, constant in affine])
+def _move_ends(
+    program: Program,
+    places: Sequence[tuple[Array, Array, Places]],
+    arguments: Sequence[tuple[Any, Array, Array]],
+    seconds: float,
+) -> None:
+    """Move ends closer together by linear programs, in place.
+
+    Args:
+        program: whose columns everything is affine in.
+        places: ends, and which of them.
+        arguments: (matrix, offset) of what lies between them, and what it is off.
+        seconds: that there are.
+    """
+    pairs = list(zip(places, arguments, strict=True))
+    every = np.concatenate([matrix[which].toarray() for (*_, which), (matrix, *_) in pairs])
+    both = np.stack([every, -every], 1).reshape(-1, every.shape[1])  # one after the other
+    bounds, first = least(program, both, seconds).reshape(-1, 2), 0
+    for (low, high, which), (_, offset, slack) in pairs:
+        own = bounds[first : first + len(which)]
+        first += len(which)
+        down, up = own[:, 0] + offset[which], -own[:, 1] + offset[which]
+        off = slack[which] + 16 * _EPS * np.abs(offset[which])
+        low[which] = np.maximum(low[which], down - 16 * _EPS * np.abs(down) - off)
+        high[which] = np.minimum(high[which], up + 16 * _EPS * np.abs(up) + off)
+
+
+def bent_between(block: Block | None, low: Array, high: Array) -> Places:
+    """Return the units of a block that are not linear between two ends; all of no block."""
+    which = np.arange(len(low))
+    if block is None or len(block.windows):
+        return which
+    linear = np.zeros(len(low), dtype=bool)
+    for number, curve in enumerate(block.curves):
+        own = block.which == number
+        linear[own] = curve.linear_between(*map(torch.from_numpy, (low[own], high[own]))).numpy()
+    return which[~linear]
 
 
 def _intervals(matrix: Any, offset: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
@@ -466,30 +505,3 @@ def _intervals(matrix: Any, offset: Array, lower: Array, upper: Array) -> tuple[
     sizes = (plus + minus) @ np.maximum(np.abs(lower), np.abs(upper)) + np.abs(offset)
     rounding = 4 * (matrix.shape[1] + 8) * _EPS * sizes
     return low - rounding, high + rounding
-
-
-def _down(values: Array) -> Array:
-    return values - 16 * _EPS * np.abs(values)
-
-
-def require_box(box: Any, inputs: int) -> tuple[Array, Array]:
-    """Return the ends of a box, (inputs,) each.
-
-    Raises:
-        DataError: it is no pair, has other sizes, is not finite, or empty.
-    """
-    pair = isinstance(box, tuple | list) and len(box) == 2
-    try:
-        low, high = (np.broadcast_to(np.asarray(x, dtype=float), (inputs,)).copy() for x in box)
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"box must be (lowest, highest), numbers or {inputs} of them each, got {box!r}."
-        ) from error
-    if not pair or not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise DataError(
-            "box must be two finite ends, (lowest, highest): a network that is not convex is "
-            f"relaxed between them. Got {box!r}."
-        )
-    if not (low <= high).all():
-        raise DataError(f"the box is empty: input {int((low > high).argmax())} has no value in it.")
-    return low, high

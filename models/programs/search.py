@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from liftednet.curvature import Array
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
 from liftednet.solvers.mixed_integer import Program, branch_and_bound
 
+from ..bounds.curves import Array
 from .cvxpy_network import Graph
 
 if TYPE_CHECKING:

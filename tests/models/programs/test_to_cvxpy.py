@@ -23,11 +23,9 @@ from liftednet import (
     to_torch,
 )
 from liftednet.activations import ELU, ReLU, Softplus
-from liftednet.curvature import ABSOLUTE, clip
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, Network, input_convex
-from liftednet.models.programs.composition import composition_of
 from tests.models.programs.networks import drawn as of_drawn_weights
 
 RNG = np.random.default_rng(0)
@@ -168,11 +166,9 @@ def test_convolution_pooling_and_residual_sums_are_exact() -> None:
     assert float(there) == pytest.approx(value, abs=1e-6)
 
 
-SMOOTH = [nn.Sigmoid(), nn.Tanh(), nn.Softplus(), nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.Mish(),
-          nn.ELU(), nn.SELU(), nn.Hardswish(), nn.Tanhshrink(), nn.Softsign()]  # fmt: skip
-
-
-@pytest.mark.parametrize("activation", SMOOTH, ids=repr)
+@pytest.mark.parametrize(
+    "activation", [nn.Tanh(), nn.Softplus(), nn.GELU(), nn.SELU(), nn.Hardswish()], ids=repr
+)
 def test_relaxations_hold_the_network_itself(activation) -> None:
     network = drawn(nn.Linear(2, 5), activation, nn.Linear(5, 3), activation, nn.Linear(3, 2))
     x: Any = cp.Variable(2)
@@ -188,21 +184,6 @@ def test_relaxations_hold_the_network_itself(activation) -> None:
         np.testing.assert_allclose(found.output.value, wanted, rtol=1e-8, atol=1e-8)
         assert max(np.max(c.violation()) for c in found.constraints) < 1e-10
         assert (low <= wanted).all() and (wanted <= high).all()
-
-
-def test_lines_lie_on_their_sides_of_a_curve() -> None:
-    module = nn.Sequential(nn.Linear(1, 1), nn.Mish())
-    curves = [composition_of(module, 1).blocks[0].curves[0], ABSOLUTE, clip(-1.0, 2.0)]
-    for curve in curves:
-        for low, high in ((-6.0, 3.0), (-2.5, -2.0), (0.5, 4.0)):
-            u = np.linspace(low, high, 4001)
-            phi = curve.forward(u)
-            for lines, sign in ((curve.below(low, high), 1), (curve.above(low, high), -1)):
-                gaps = [sign * (phi - slope * u - value) for slope, value in lines]
-                assert min(gap.min() for gap in gaps) >= 0
-                assert all(gap.min() < 1e-6 for gap in gaps[1:])  # and touch it
-            least, most = curve.below(low, high)[0][1], curve.above(low, high)[0][1]
-            assert least <= phi.min() <= least + 2e-3 and most - 2e-3 <= phi.max() <= most
 
 
 def test_an_estimator_takes_and_gives_units_of_the_data() -> None:

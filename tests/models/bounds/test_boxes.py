@@ -50,9 +50,8 @@ def test_values_of_a_relu_network_are_those_of_its_triangles():
 
 @pytest.mark.parametrize(
     "activation",
-    [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.Mish, nn.ELU, nn.Hardtanh, nn.LeakyReLU,
-     nn.SELU, nn.Hardswish, nn.Softsign, nn.LogSigmoid, lambda: nn.Softplus(2.0, 40.0)],
-)  # fmt: skip
+    [nn.ReLU, nn.Tanh, nn.GELU, nn.ELU, nn.Hardtanh, lambda: nn.Softplus(2.0, 40.0)],
+)
 def test_bounds_hold_on_a_box_and_are_closer_than_everywhere(activation):
     made, box = network(activation), ([-0.3, 0.1], [0.2, 0.5])
     claim, anywhere = certify(made, box=box), certify(made)

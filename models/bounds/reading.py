@@ -1,0 +1,256 @@
+"""What there is to read of a model, a network or an estimator, and one walk through it."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from liftednet.activations import Identity
+from liftednet.errors import DataError, DeclarationError
+from liftednet.export import ExportedGraph, to_torch
+from liftednet.layers.expression import Applied
+from liftednet.layers.projection import Projection
+from liftednet.validation import as_tensor
+
+from ..prediction import Predictor
+from .calls import FUNCTIONS, RULES
+from .tensors import Followed, Walk, follow
+from .units import OTHER, Units
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+Ends = tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is certified.
+
+    Attributes:
+        network: as torch runs it.
+        example: of each input, (2 or more, ...).
+        data: training inputs, or None.
+        limits: that a projection holds.
+        names: of the inputs, or none.
+    """
+
+    network: nn.Module
+    example: tuple[Tensor, ...]
+    data: tuple[Tensor, ...] | None = None
+    limits: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
+    """Return what there is to read of a model, a network or an estimator.
+
+    Args:
+        model: a fitted model or estimator, or a torch.nn.Module.
+        example: some inputs of a torch network, or None.
+        logits: whether the scores of a model are meant, before its last activation.
+    """
+    if isinstance(model, ExportedGraph):
+        return _of_graph(model, model.structure, not model.logits)
+    if isinstance(model, nn.Module):
+        if isinstance(model, torch.jit.ScriptModule):
+            raise DataError("a scripted module runs no Python: give the one it was made of.")
+        module = getattr(model, "_orig_mod", model)  # of torch.compile
+        return Subject(module, _example(module, example))
+    if not isinstance(model, Predictor) and hasattr(model, "model_"):
+        inside = subject_of(model.model_, example, logits)
+        names = tuple(map(str, getattr(model, "feature_names_in_", ())))
+        inputs = sum(math.prod(x.shape[1:]) for x in inside.example)
+        return replace(inside, names=names if len(names) == inputs else ())
+    if not isinstance(model, Predictor):
+        raise DataError(
+            f"a fitted model, an estimator or a torch.nn.Module is needed, got "
+            f"{type(model).__name__}."
+        )
+    like = model.weights[0].matrix
+    if hasattr(model, "write_"):  # of lift
+        network = copy.deepcopy(model).write_()
+    else:
+        network = to_torch(model, logits=logits)
+    found = _of_graph(network, model.structure, not logits, like)
+    return replace(found, data=_trained_on(model))
+
+
+def _of_graph(
+    network: nn.Module, structure: Any, last: bool, like: Tensor | None = None
+) -> Subject:
+    inputs = structure.network.inputs
+    if any(variable.sequence for variable in inputs):
+        raise DeclarationError(
+            "a network on sequences is not read: give one on windows of some steps."
+        )
+    like = next(network.parameters()) if like is None else like
+    example = tuple(torch.zeros(2, *x.shape, dtype=like.dtype) for x in inputs)
+    return Subject(network, example, limits=tuple(_limits(structure, last)))
+
+
+def _limits(structure: Any, last: bool) -> Iterator[str]:
+    first = 0
+    for term in structure.network.terms:
+        projected = isinstance(term.argument, Applied) and type(term.argument.layer) is Projection
+        if projected:
+            kind = type(term.pinned.divergence.activation)
+            name = "output" if kind is Identity or not last else "score"
+            yield from term.argument.layer.lines(first, name)
+        first += term.argument.units
+
+
+def _trained_on(model: Any) -> tuple[Tensor, ...] | None:
+    """Return the raw inputs of the last fit, where they are at hand."""
+    fitted = model._known
+    if fitted.data is None:
+        return None
+    found = []
+    for variable in model.structure.network.inputs:
+        x = fitted.data.values[variable].detach().cpu().double()[:4000]
+        moments = fitted.standardization.moments.get(variable)
+        if moments is not None and fitted.data.raw is fitted.data:
+            x = x * moments.scale.cpu().double() + moments.center.cpu().double()
+        found.append(x.reshape(len(x), *variable.shape))
+    return tuple(found)
+
+
+def _example(module: nn.Module, example: Any) -> tuple[Tensor, ...]:
+    if example is None:
+        weighed = (
+            x for x in module.modules() if next(x.parameters(recurse=False), None) is not None
+        )
+        first = next(weighed, None)
+        if not isinstance(first, nn.Linear):
+            raise DataError("an example of the inputs is needed, such as example=X[:2].")
+        return (torch.zeros(2, first.in_features, dtype=first.weight.dtype),)
+    given = tuple(example) if isinstance(example, tuple | list) else (example,)
+    like = next((x for x in module.parameters() if x.is_floating_point()), torch.empty(0))
+    found = []
+    for x in given:
+        tensor = as_tensor("the example of X", x).detach().cpu()
+        if tensor.ndim == 0 or len(tensor) == 0:
+            raise DataError(
+                f"the example must hold samples, such as X[:2]; got shape {tuple(tensor.shape)}."
+            )
+        found.append(tensor.to(like.dtype) if tensor.is_floating_point() else tensor)
+    return tuple(found)
+
+
+def require_box(box: Any, inputs: int) -> tuple[Array, Array]:
+    """Return the ends of a box, (inputs,) each.
+
+    Raises:
+        DataError: it is no pair, has other sizes, is not finite, or empty.
+    """
+    try:
+        ends = [np.asarray(end, dtype=np.float64) for end in box]
+        low, high = (
+            np.broadcast_to(end.reshape(-1) if end.ndim else end, inputs).copy() for end in ends
+        )
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"box must be (lowest, highest), each a number or {inputs} of them; got {box!r}."
+        ) from error
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        raise DataError(f"box must have finite ends; got {box!r}.")
+    if not (low <= high).all():
+        raise DataError(
+            f"box must have lowest <= highest: it is empty, input {int((low > high).argmax())} has "
+            "no value in it."
+        )
+    return low, high
+
+
+def apart(network: nn.Module) -> nn.Module:
+    """Return a copy in eval mode, on the CPU; what follows batches in train mode stays so."""
+    try:
+        copied = copy.deepcopy(network).cpu()
+    except Exception as error:  # whatever a user's attributes say
+        raise DataError(
+            f"{type(network).__name__} cannot be copied ({error}), and nothing is changed of what "
+            "is given."
+        ) from error
+    following = [x for x in copied.modules() if isinstance(x, _BatchNorm) and x.training]
+    copied.eval()
+    for module in following:
+        module.training = True
+    return copied
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one walk has found.
+
+    Attributes:
+        units: the table.
+        outputs: their units, (outputs,); None where the walk has stopped.
+        stop: why.
+    """
+
+    units: Units
+    outputs: Tensor | None
+    stop: str = ""
+
+
+def walked(
+    network: nn.Module,
+    subject: Subject,
+    box: Ends | None,
+    samples: int,
+    followed: int,
+    known: Tensor | None = None,
+    values_alone: bool = False,
+) -> Found:
+    """Return what is known of the outputs for one of several samples.
+
+    Args:
+        network: in eval mode.
+        subject: that it is of.
+        box: the ends of the inputs, or None for all.
+        samples: how many.
+        followed: which of them.
+        known: as in `Units`.
+        values_alone: whether no derivatives are asked for. Then what torch adds to a softplus by
+            cutting it off, 2e-9 at 20, counts as rounding.
+    """
+    sizes = [math.prod(x.shape[1:]) for x in subject.example]
+    none = torch.empty(2, 0) if known is None else known
+    units = Units(sum(sizes), none, derivatives=not values_alone)
+    ends = np.full((2, units.inputs), np.inf) * [[-1], [1]] if box is None else np.stack(box)
+    variables = units.variables(*torch.from_numpy(ends))
+    like = next((x for x in network.parameters() if x.is_floating_point()), subject.example[0])
+    walk = Walk(units, torch.float32 if values_alone else like.dtype, RULES, FUNCTIONS)
+    inputs = []
+    for x, own in zip(subject.example, variables.split(sizes), strict=True):
+        rows = torch.full((samples, *x.shape[1:]), OTHER)
+        whole = not x.is_floating_point()
+        rows[followed] = (
+            units.unknown("an input of whole numbers") if whole else own.reshape(x.shape[1:])
+        )
+        inputs.append(rows)
+    found = follow(walk, network, inputs, [x.dtype for x in subject.example])
+    if walk.stop:
+        return Found(units, None, walk.stop)
+    parts = []
+    for x in found if isinstance(found, tuple | list) else [found]:
+        if not isinstance(x, Tensor) or x.ndim == 0 or len(x) != samples:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise DataError(
+                f"a network is needed that returns a row for each sample, and {samples} samples "
+                f"return {got}."
+            )
+        own = x.units if isinstance(x, Followed) else units.constants(x)
+        parts.append(own[followed].flatten())
+    outputs = torch.cat(parts)
+    return Found(units, torch.where(outputs == OTHER, _mixing(units), outputs))
+
+
+def _mixing(units: Units) -> Tensor:
+    return torch.tensor(units.unknown("a call that mixes samples"))

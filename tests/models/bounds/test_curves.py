@@ -1,0 +1,84 @@
+"""Maps of one unit on intervals: against torch's own values and derivatives on fine grids."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from liftednet import certify
+from liftednet.models.programs.composition import composition_of
+
+MAPS: list[Any] = [
+    nn.ReLU(), nn.LeakyReLU(0.2), nn.Hardtanh(-1.0, 2.0), nn.ReLU6(), nn.Sigmoid(), nn.Tanh(),
+    nn.GELU(), nn.GELU(approximate="tanh"), nn.SiLU(), nn.Mish(), nn.SELU(), nn.ELU(), nn.ELU(2.5),
+    nn.ELU(0.3), nn.CELU(2.0), nn.Hardswish(), nn.Softplus(3.0, 40.0), nn.Softsign(),
+    nn.LogSigmoid(), nn.Hardsigmoid(), nn.Softshrink(0.3), nn.Tanhshrink(), nn.ELU(-0.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", MAPS, ids=repr)
+def test_ends_and_lines_hold_on_intervals_and_touch_the_map(module) -> None:
+    network: Any = nn.Sequential(nn.Linear(1, 1, bias=False), module).double()
+    curve = composition_of(network, 1).blocks[-1].curves[0]
+    draw = np.random.default_rng(0)
+    spans = np.sort(draw.normal(size=(60, 2)) * 10 ** draw.uniform(-1, 1.3, (60, 1)), axis=1)
+    spans = np.concatenate([spans, [[-50.0, 50.0], [-1.0, 2.0], [0.0, 3.0], [-3.0, 0.0]]])
+    low, high = torch.from_numpy(np.ascontiguousarray(spans.T))
+    u = low + torch.linspace(0, 1, 3001).double()[:, None] * (high - low)
+    corners = [torch.full_like(u[:1], x) for k in curve.knots for x in (k - 1e-9, k + 1e-9)]
+    u = torch.cat([u, *corners]).clamp(low, high).sort(0).values.requires_grad_()
+    phi = module(u)
+    (slope,) = torch.autograd.grad(phi.sum(), u)
+    middle = slope[len(slope) // 2]
+    phi, inner = phi.detach(), torch.where((low < u) & (u < high), slope, middle)
+    rounding = 1e-8 if isinstance(module, nn.Hardsigmoid) else 1e-12  # its 1/6 is in float32
+    size = rounding * (1 + inner.abs())
+    (least, most), (lowest, highest) = curve.slopes(low, high), curve.values(low, high)
+    assert bool((inner >= least - size).all() and (inner <= most + size).all())
+    assert bool((phi >= lowest).all() and (phi <= highest).all())
+    near = 0.02 * (inner.amax(0) - inner.amin(0)) + (high - low) / 1000 + 1e-6  # of the grid
+    assert bool(((inner.amin(0) - least) <= near).all() and ((most - inner.amax(0)) <= near).all())
+    span = 2e-3 * (high - low) * inner.abs().amax(0) + 1e-6
+    assert bool(((phi.amin(0) - lowest) <= span).all() and ((highest - phi.amax(0)) <= span).all())
+    linear = curve.linear_between(low, high)
+    assert bool((inner.std(0)[linear] <= 1e-7).all())
+    at, values = u.detach().numpy(), phi.numpy()
+    for number in range(0, len(spans), 4):
+        ends = spans[number].tolist()
+        for lines, sign in ((curve.below(*ends), 1), (curve.above(*ends), -1)):
+            gaps = [sign * (values[:, number] - a * at[:, number] - b) for a, b in lines]
+            assert min(gap.min() for gap in gaps) >= -1e-14
+            assert all(gap.min() < 1e-4 * (1 + abs(ends[1] - ends[0])) for gap in gaps)
+
+
+@pytest.mark.parametrize("module", MAPS, ids=repr)
+def test_a_map_is_called_convex_where_its_middles_are(module) -> None:
+    network: Any = nn.Sequential(nn.Linear(1, 1, bias=False), module).double()
+    with torch.no_grad():
+        network[0].weight.fill_(1.0)
+        facts, u = certify(network), torch.linspace(-40, 40, 4001, dtype=torch.float64)
+        bend = module(u)[2:] - 2 * module(u)[1:-1] + module(u)[:-2]
+        everywhere = torch.cat([u, torch.tensor([-1e-9, 1e-9])]).requires_grad_()
+    with torch.enable_grad():
+        (slope,) = torch.autograd.grad(module(everywhere).sum(), everywhere)
+    assert bool(facts.convex) == bool((bend >= -1e-13).all())
+    assert bool(facts.concave) == bool((bend <= 1e-13).all())
+    assert facts.lipschitz == pytest.approx(float(slope.abs().max()), rel=1e-3)
+    assert float(facts.lowest) <= float(slope.min()) and facts.lipschitz < math.inf
+
+
+def test_waves_are_known_on_half_of_one() -> None:
+    class Wave(nn.Module):
+        def forward(self, x):
+            return x.sin() + x.cos()
+
+    wave, example = Wave(), torch.zeros(2, 1).double()
+    assert certify(wave, example).lipschitz == pytest.approx(2.0)
+    inside = certify(wave, example, box=(0.1, 1.0))
+    slopes = np.cos([1.0, 0.1]) - np.sin([0.1, 1.0])[::-1]
+    np.testing.assert_allclose([float(inside.lowest), float(inside.highest)], slopes, rtol=1e-9)
