@@ -5,10 +5,14 @@ INSTALLED := .venv/.installed
 INSTALLED_DOCS := .venv/.installed-docs
 SINGLE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+ifeq ($(EXAMPLES),0)
+WITHOUT_EXAMPLES := -D sphinx_gallery_conf.plot_gallery=0 -D suppress_warnings=image.not_readable
+endif
+
 OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
 	name a newer one, as in: make test PYTHON=python3.12
 
-.PHONY: help demo test torture lint type bench docs clean
+.PHONY: help demo test torture versions lint type bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -23,6 +27,9 @@ test: lint type ## everything that must hold: linting, typing, tests
 torture: $(INSTALLED) ## thousands of drawn cases each with a judge, up to an hour
 	$(SINGLE_THREAD) $(BIN)/python -m tests.torture
 
+versions: $(INSTALLED) ## the wheel in clean environments of every Python there is, some minutes each
+	$(BIN)/python -m tests.versions
+
 lint: $(INSTALLED) ## ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -34,9 +41,10 @@ bench: $(INSTALLED) ## every benchmark, one after the other
 	set -e; for script in benchmarks/*.py; do echo "== $$script"; \
 		$(BIN)/python -m benchmarks.$$(basename "$$script" .py); done
 
-docs: $(INSTALLED_DOCS) ## the site, in build/docs; its examples are run
+docs: $(INSTALLED_DOCS) ## the site, in build/docs; its examples are run, but for EXAMPLES=0
 	rm -rf build/docs build/doctrees docs/gallery docs/reference/generated
-	$(SINGLE_THREAD) $(BIN)/python -m sphinx -q -W --keep-going -d build/doctrees docs build/docs
+	$(SINGLE_THREAD) $(BIN)/python -m sphinx -q -W --keep-going $(WITHOUT_EXAMPLES) \
+		-d build/doctrees docs build/docs
 	@echo "build/docs/index.html"
 
 clean: ## remove .venv and everything else that was made
