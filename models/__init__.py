@@ -18,6 +18,7 @@ from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .shapes import input_convex
 from .trace import Ending, Step, Trace
+from .uncertainty import Ball, Box
 
 if TYPE_CHECKING:
     from .certificate import Certificate as Certificate
@@ -57,6 +58,8 @@ _LATER = {
 }
 
 __all__ = [
+    "Ball",
+    "Box",
     "Certificate",
     "Checkpoint",
     "ConstraintReport",

@@ -138,6 +138,8 @@ def _with_numbers(choice: Choice, settings: Settings) -> Choice:
 
 def _suited(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:
     """Return the default method."""
+    if settings.uncertainty is not None:
+        return Choice(Minibatch(), structure, "minibatches, since X is uncertain")
     recurrent = bool(recurrent_layers(settings.network))
     if recurrent and settings.divergence != "tight":
         reason = f"divergence={settings.divergence!r} needs all samples"

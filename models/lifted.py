@@ -27,7 +27,7 @@ from liftednet.layers.expression import TIME
 from liftednet.samples import Weights
 from liftednet.sets.polyhedron import Limits
 
-from .block import Blocks, row_weights
+from .block import Blocks, Structure, row_weights
 from .checkpoint import Checkpoint, Keeper
 from .choice import Choice, choose, shape_of
 from .constraint_report import ConstraintReport, HeldOut, apart_of, broken
@@ -46,10 +46,11 @@ from .prediction import Fitted
 from .preparation import Store
 from .rates import CountedFit, HeldRates, counted_fit, decides, numbers_of
 from .settings import passes_settings
-from .standardization import unpacked_standardization
+from .standardization import Standardization, unpacked_standardization
 from .starts import given_weights
 from .threads import few_threads
 from .trace import Problem, Report, Trace, run, stopped_early
+from .uncertainty import WorstRows
 from .warranty import errors_aside, refuse_too_few, set_aside, taken, verdicts
 
 _ROUNDING = 1e-9  # that a product of norms may be too small by
@@ -296,6 +297,7 @@ class Lifted(Online):
             )
             weights = self._weights_to_begin_with(structure, seen, standardization, self.warm_start)
             problem.point = BatchSteps(structure, weights, method, generator)
+            problem.point.worst = self._worst_rows(structure, standardization)
         elif isinstance(method, FullBatch) and method.store is not None:
             refuse_incomplete(self.network, "A store")
             keeper.refuse("the states of a store change in place")
@@ -351,6 +353,7 @@ class Lifted(Online):
         bounds = self._bounded(structure, standardization, lipschitz)
         weights = self._weights_to_begin_with(bounds, first, standardization, self.warm_start)
         point = BatchSteps(bounds, weights, method, self._generator())
+        point.worst = self._worst_rows(bounds, standardization)
         identity = partial(described_training, self, bounds, method, raw, batches)
         memory, begun = keeper.begun(identity, first.like.device, len(first))
         if memory:  # the batches that came first then were others
@@ -363,6 +366,16 @@ class Lifted(Online):
             point, batches=batches, memory=memory, trace=begun or Trace(math.nan), seen=first,
             standardization=standardization, completion=WHOLE, chosen=str(choice),
         )  # fmt: skip
+
+    def _worst_rows(
+        self, structure: Structure, standardization: Standardization
+    ) -> WorstRows | None:
+        """Return what finds the worst rows of a batch, where X is uncertain."""
+        if self.uncertainty is None:
+            return None
+        known = standardization.moments
+        scales = {x: known[x].scale for x in self.network.inputs if x in known}
+        return WorstRows(structure, self.uncertainty, scales)
 
     # What a fit leaves.
 

@@ -31,18 +31,19 @@ from liftednet.validation import (
 
 from .block import Structure
 from .choice import choose, plain
-from .methods import GaussNewton, Method
+from .methods import GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
 from .shapes import monotone_penalties, refuse_unbounded
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
+from .uncertainty import Ball, require_uncertainty
 
 Penalties = Penalty | Sequence[Penalty]
 
 COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 _RHO, _RECURRENT_RHO = 1.0, 3.0  # where neither rho nor a penalty is given
 _SHOWN = ("lam", "rho", "divergence", "penalty", "method", "max_iter", "batch_size", "start",
-    "solver", "seed", "monotonic_cst", "lipschitz",
+    "solver", "seed", "monotonic_cst", "lipschitz", "uncertainty",
 )  # fmt: skip
 
 Builder = TypeVar("Builder", bound=type)
@@ -111,6 +112,9 @@ class Settings:
             is held below its share at every step, and inputs are standardized by one number
             together; but where "auto" is Gauss-Newton, which holds no norms, what that reaches
             without a bound stays if the product of its norms meets it.
+        uncertainty: `Ball(r)` or `Box(r)` around every row of X, in its units, within which the row
+            is known: every step of minibatches is taken on the worst rows that three linearized
+            maxima find, and losses that are told are those of these rows.
 
     Raises:
         DataError: a number cannot be used.
@@ -140,6 +144,7 @@ class Settings:
     standardize: bool | None = True
     monotonic_cst: Sequence[int] | None = None
     lipschitz: float | None = None
+    uncertainty: Ball | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before there are data."""
@@ -172,6 +177,13 @@ class Settings:
             )
         if self.lipschitz is not None:
             self._refuse_lipschitz(method)
+        if self.uncertainty is not None:
+            require_uncertainty(self.uncertainty, self.network)
+            if not isinstance(method, Minibatch) or self.refit_output:
+                raise DeclarationError(
+                    'uncertainty is for method="minibatch", without refit_output: other fits see '
+                    "rows of X as they are."
+                )
         if self.dtype is not None and self.dtype not in FLOATS:
             raise DataError(f"dtype must be torch.float32 or torch.float64, got {self.dtype!r}.")
         for name in ("warm_start", "refit_output", "standardize"):

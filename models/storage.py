@@ -39,6 +39,7 @@ from .lifted import Lifted
 from .methods import METHODS
 from .settings import COUPLINGS, Settings
 from .standardization import unpacked_standardization
+from .uncertainty import Ball, Box
 
 Activations = Activation | Sequence[Activation] | None
 Arguments = dict[str, Any]
@@ -153,6 +154,7 @@ def _parts() -> Catalogue:
     earlier = {"Cyclic": solvers.RedBlack}  # of files of earlier versions
     return {
         **CATALOGUE, **methods, **{name: getattr(solvers, name) for name in _SOLVERS}, **earlier,
+        "Ball": Ball, "Box": Box,
     }  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from ..block import Structure, row_weights
 from ..data import Data
 from ..forward_pass import Values
 from ..trace import Ending, Memory, Problem, Step, Steps
+from ..uncertainty import WorstRows
 from .batch_gradients import BatchGradients, Counts
 
 _RATE, _RANK = 0.3, 16  # of the step, and of the metric, where nobody says
@@ -182,9 +183,11 @@ class BatchSteps:
         rate: of the first step.
         samples: how many have been seen so far, those of all processes.
         met: samples of the last batch, likewise.
+        worst: what finds the rows of a batch that a step is taken on; None for those that it has.
     """
 
     met = 0
+    worst: WorstRows | None = None
 
     def __init__(
         self,
@@ -288,7 +291,8 @@ class BatchSteps:
             weight: the mean weight of these samples.
         """
         counts, loss = self.gradients.counts(batch), None
-        if self._graphs is not None and not self._looking and self._scaled(samples * weight):
+        recorded = self._graphs is not None and self.worst is None and not self._looking
+        if self._graphs is not None and recorded and self._scaled(samples * weight):
             loss = self._graphs.step(batch, counts, rate, samples, weight)
         self.met = counts.met
         if loss is None:
@@ -302,6 +306,8 @@ class BatchSteps:
         self, batch: Data, counts: Counts, rate: float | Tensor, samples: int, weight: float
     ) -> Tensor:
         """Move the weights as `step` does, without a record of it; a rate may be a tensor, ()."""
+        if self.worst is not None:
+            batch = self.worst.of(batch, self.weights)
         loss, gradients, values = self.gradients.of(batch, self.weights, counts, weight)
         looks = self._looks(values, len(batch))
         self._begin(looks)
