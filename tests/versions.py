@@ -46,7 +46,10 @@ def tried(python: str, wheel: Path, pins: list[str], tests: list[str]) -> bool:
         place = Path(folder)
         run(python, "-m", "venv", place / "env", cwd=place)
         inside = place / "env/bin/python"
-        pip = (inside, "-m", "pip", "install", "-q", "--extra-index-url", WITHOUT_CUDA)
+        pip = (inside, "-m", "pip", "install", "-q")
+        torch = [pin for pin in pins if pin.startswith("torch==")] or ["torch"]
+        # Where that index cannot be reached, what follows takes torch from where pip has it.
+        run(*pip, "--retries", "0", "--index-url", WITHOUT_CUDA, *torch, cwd=place)
         installed = run(*pip, f"{wheel}[plots]", *BESIDE, *pins, cwd=place)
         if installed.returncode:
             print(f"{python}: not installed:\n{installed.stderr[-2000:]}")
@@ -68,6 +71,8 @@ def main() -> None:
     """Build the wheel, and try it in every environment."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=VERSIONS, help="Python versions")
+    parser.add_argument("--ages", nargs="*", default=("newest", "oldest"), help="of dependencies")
+    parser.add_argument("--pins", nargs="*", default=[], help="such as torch==2.13.0")
     parser.add_argument("tests", nargs="*", default=[f"tests/{name}" for name in TESTS])
     given = parser.parse_args()
     names = [f"python{version}" for version in given.only]
@@ -79,9 +84,10 @@ def main() -> None:
         if built.returncode:
             sys.exit(built.stdout + built.stderr)
         (wheel,) = Path(folder).glob("*.whl")
-        passed = [tried(name, wheel, [], given.tests) for name in there]
-        if there:
-            passed.append(tried(there[0], wheel, oldest(), given.tests))
+        environments = [(name, given.pins) for name in there if "newest" in given.ages]
+        if there and "oldest" in given.ages:
+            environments.append((there[0], oldest()))
+        passed = [tried(name, wheel, pins, given.tests) for name, pins in environments]
     sys.exit(not all(passed))
 
 

@@ -31,7 +31,7 @@ from benchmarks.prose import charts
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 TEMPLATES = Path(__file__).parent
-PICTURES = {"error_bars": "25_error_bars"}  # of README.md, drawn where they are not there
+PICTURES = {"error_bars": "13_error_bars"}  # of README.md, drawn where they are not there
 CHARTS = ROOT / "docs/_static/charts"
 _PLACE = re.compile(r"(<!-- ([\w-]+) -->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 _FIGURE = re.compile(r"\{([\w/-]+: [^{}]+ > [^{}]+)\}")
