@@ -32,6 +32,7 @@ from liftednet.layers.expression import TIME, Applied, value_of
 from liftednet.layers.layer import Layer
 from liftednet.layers.time import Timeline
 from liftednet.network import ends_of
+from liftednet.power import Power
 from liftednet.samples import Weights
 from liftednet.validation import model_of
 
@@ -126,6 +127,26 @@ class Affine(nn.Module):
         return torch.addcmul(self.shift, x - self.center, self.scale)
 
 
+class PowerMean(nn.Module):
+    """The mean of targets whose powers have an answer and noise around it, unit by unit.
+
+    Attributes:
+        parts: (4, units), those of a `Power`, not trained.
+    """
+
+    parts: Tensor
+
+    def __init__(self, power: Power) -> None:
+        """Keep the parts as a buffer."""
+        super().__init__()
+        parts = (power.center, power.scale, power.exponent, power.noise)
+        self.register_buffer("parts", torch.stack(parts))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Return the mean of y, of the shape of t."""
+        return Power(*self.parts.unbind()).mean(t)
+
+
 def _scaled(model: Any, variable: Any, *, back: bool = False) -> nn.Module:
     """Return what standardizes an input, or brings an output back to its targets' units."""
     moments = _moments(model).get(variable)
@@ -134,7 +155,8 @@ def _scaled(model: Any, variable: Any, *, back: bool = False) -> nn.Module:
     moments = moments.to(model.weights[0].matrix)
     zeros = torch.zeros_like(moments.center)
     if back:
-        return Affine(zeros, moments.scale, moments.center)
+        found = Affine(zeros, moments.scale, moments.center)
+        return found if moments.power is None else nn.Sequential(found, PowerMean(moments.power))
     return Affine(moments.center, 1 / moments.scale, zeros)
 
 

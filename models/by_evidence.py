@@ -1,19 +1,24 @@
-"""The size of a small network, told by the data: of several fits that of the largest evidence."""
+"""Small networks by the data: of several fits that of the largest evidence."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
 
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Tanh
 from liftednet.errors import FitWarning, SolverError
+from liftednet.power import Power
 
 from .builders import LiftedMLP
 from .choice import matrix_work
-from .error_bars import posterior
+from .error_bars import means_of_powers, posterior
 
 STEPS = 200  # of one fit at most
 _SIZES = (16, 48, 144)  # units; what is linear needs none of them
@@ -21,6 +26,14 @@ _STARTS = 2  # of the smallest network with the first units
 _MOST_WEIGHTS = 3000
 _MOST_WORK = 4e9  # multiplications in one matrix: a fifth of a second, and a fit has some dozens
 _NOISE = 0.5  # share of the variance of standardized targets that is noise, before they are seen
+_EXPONENTS = np.linspace(0, 2, 9)  # of skewed targets
+_PULLS = np.logspace(-3, 4, 29)  # of the linear fits that tell one of another
+_SMALL = 0.05  # quantile of positive targets, in units of which they are nearly their logarithms
+_QUARTILES = 1.349  # how far they are apart in a normal distribution
+_SAME = 1e-9  # of the largest entry of a column: a deviation that is rounding
+_SURE = 3.0  # of log p(y): by less than that no linear fit tells exponents apart
+
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -63,57 +76,98 @@ class Size:
         return self.weights <= _MOST_WEIGHTS and work <= _MOST_WORK
 
 
-Candidate = Callable[[Size, Activation, int], LiftedMLP]  # of a size, its units and a start
+@dataclass(frozen=True)
+class Candidate:
+    """A network to be fitted.
+
+    Attributes:
+        size: of it.
+        activation: of its units.
+        start: the number of its first weights.
+        power: of its targets, None where they stay as they are.
+    """
+
+    size: Size
+    activation: Activation
+    start: int = 0
+    power: Power | None = None
+
+
+@dataclass
+class _Search:
+    """Fits, and the one of the largest evidence, with the warnings that it gave."""
+
+    make: Callable[[Candidate], LiftedMLP]
+    fit: Callable[[LiftedMLP], object]
+    fits: int = 0
+    evidence: float = -math.inf
+    model: LiftedMLP | None = None
+    candidate: Candidate | None = None
+    told: Sequence[warnings.WarningMessage] = field(default_factory=list)
+
+    def tries(self, candidate: Candidate) -> bool:
+        """Fit a network, and say whether it is the best so far."""
+        model = self.make(candidate)
+        model._power = candidate.power
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", FitWarning)
+            self.fit(model)
+        self.fits += 1
+        found = _evidence(model)
+        better = self.model is None or found > self.evidence
+        if better:
+            self.evidence, self.model, self.candidate, self.told = found, model, candidate, told
+        return better
 
 
 def fit_by_evidence(
     size: Size,
-    samples: int,
-    candidate: Candidate,
+    data: tuple[Array, Array, Array | None],
+    make: Callable[[Candidate], LiftedMLP],
     fit: Callable[[LiftedMLP], object],
     activations: Sequence[Activation] = (Tanh(), ReLU()),
 ) -> LiftedMLP:
     """Fit networks of growing size as long as the evidence grows, and return the best.
 
-    Units are smooth but where kinks have the larger evidence. Networks of one unit, which have the
-    largest evidence on most small tables, answer worse there; fits weighted by their evidence, or
-    by leave-one-out densities, answer no better than the best alone (benchmarks.small_sets, the
-    tables that are open).
+    Units are smooth but where kinks have the larger evidence, and targets of regressions are
+    brought to a power where that has. Networks of one unit, which have the largest evidence on most
+    small tables, answer worse there; fits weighted by their evidence, or by leave-one-out
+    densities, answer no better than the best alone (benchmarks.small_sets, the tables that are
+    open).
 
     Args:
         size: of the smallest network.
-        samples: rows of the data.
-        candidate: makes a model.
+        data: inputs, targets, and weights of samples or None.
+        make: declares a model.
         fit: fits it.
         activations: of the units, to choose from; the first is the first that is tried.
     """
-    best: tuple[float, LiftedMLP, Activation, list[warnings.WarningMessage]] | None = None
-    fits = 0
-    tries = [(activations[0], start) for start in range(_STARTS)]
-    tries += [(kind, 0) for kind in activations[1:]]
-    for units in _SIZES:
-        now = replace(size, units=units)
-        if best is not None and not now.serves(samples):
+    search = _Search(make, fit)
+    search.tries(Candidate(size, activations[0]))
+    power = power_of(*data) if size.noisy else None
+    if power is not None:
+        search.tries(Candidate(size, activations[0], power=power))
+    assert search.candidate is not None  # the first is, at least
+    first = search.candidate
+    others = [replace(first, start=start) for start in range(1, _STARTS)]
+    for one in (*others, *(replace(first, activation=kind) for kind in activations[1:])):
+        search.tries(one)
+    for units in _SIZES[1:]:
+        larger = replace(search.candidate, size=replace(size, units=units), start=0)
+        if search.evidence == math.inf or not larger.size.serves(len(data[0])):
             break
-        before = best
-        for kind, start in tries:
-            model = candidate(now, kind, start)
-            with warnings.catch_warnings(record=True) as told:
-                warnings.simplefilter("always", FitWarning)
-                fit(model)
-            found, fits = _evidence(model), fits + 1
-            if best is None or found > best[0]:
-                best = found, model, kind, told
-        assert best is not None  # the first is, at least
-        if best is before or best[0] == math.inf:
+        if not search.tries(larger):
             break
-        tries = [(best[2], 0)]
-    assert best is not None
-    _, model, kind, told = best
+    model, found = search.model, search.candidate
+    assert model is not None  # with its candidate
+    if found.power is not None:
+        means_of_powers(model)
+    of_powers = "" if found.power is None else " of powers of the targets"
     model.tell_reason(
-        f"{model.sizes[1]} units of {kind!r} have the largest evidence of {fits} fits"
+        f"{found.size.units} units of {found.activation!r}{of_powers} have the largest evidence of "
+        f"{search.fits} fits"
     )
-    for warning in told:
+    for warning in search.told:
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return model
 
@@ -126,3 +180,67 @@ def _evidence(model: LiftedMLP) -> float:
         assert model.trace is not None  # it has been fitted
         first, *_, last = (step.objective for step in model.trace.steps)
         return math.inf if last < 1e-9 * first else -math.inf
+
+
+def power_of(X: Array, y: Array, weights: Array | None = None) -> Power | None:
+    """Return the power by which linear fits make the targets most likely; None where 1 is as good.
+
+    Around the median, in units of the distance of the quartiles; of positive targets also around 0,
+    in units of small ones, which is nearly a logarithm. Exponents are from 0 to 2.
+
+    Args:
+        X: (samples, inputs).
+        y: (samples, outputs).
+        weights: (samples,) how often each counts; None for once.
+    """
+    X, y = X.astype(float), y.astype(float)
+    counts = np.ones(len(X)) if weights is None else weights.astype(float)
+    rows = X - np.average(X, 0, counts)
+    width = np.sqrt(np.average(rows**2, 0, counts))
+    varies = width > _SAME * abs(X).max(0)
+    rows = np.c_[rows[:, varies] / width[varies], np.ones(len(X))]
+    root, targets = np.sqrt(counts)[:, None], torch.from_numpy(y)
+    left, values, _ = np.linalg.svd(root * rows, full_matrices=False)
+    each = np.broadcast_to(counts[:, None], y.shape)
+    small, low, center, high = np.quantile(
+        y, (_SMALL, 0.25, 0.5, 0.75), 0, weights=each, method="inverted_cdf"
+    )
+    if (low == high).any():
+        return None
+    places = [(center, (high - low) / _QUARTILES)]
+    if (y > 0).all():
+        places.append((np.zeros_like(small), small))
+    powers = [
+        Power(*map(torch.from_numpy, (*place, np.full_like(center, p), np.zeros_like(center))))
+        for place in places for p in _EXPONENTS
+    ]  # fmt: skip
+    found = [
+        counts @ power.log_slopes(targets).numpy()
+        + _linear_evidence(left, values, root * power.of(targets).numpy(), counts.sum())
+        for power in powers
+    ]
+    best, same = np.argmax(found, 0), list(_EXPONENTS).index(1.0)
+    if (np.max(found, 0) - found[same]).sum() < _SURE:
+        return None
+    chosen = [[getattr(powers[n], x.name)[k] for k, n in enumerate(best)] for x in fields(Power)]
+    return Power(*map(torch.stack, chosen))
+
+
+def _linear_evidence(left: Array, values: Array, t: Array, count: float) -> Array:
+    """Return the largest log p(t) of linear fits with one rho, (outputs,), but for constants.
+
+    Args:
+        left: left singular vectors of the inputs, of which one is constant.
+        values: their singular values.
+        t: targets, (samples, outputs).
+        count: how many there are.
+    """
+    seen = left.T @ t
+    rest = (t**2).sum(0) - (seen**2).sum(0)
+    found = []
+    for pull in _PULLS:
+        noise = (rest + (pull / (values**2 + pull)) @ seen**2) / count
+        likely = -count / 2 * np.log(np.maximum(noise, np.finfo(float).tiny))
+        found.append(likely - np.log1p(values**2 / pull).sum() / 2)
+    best: Array = np.max(found, 0)
+    return best

@@ -15,6 +15,7 @@ from liftednet import errors
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.layers.expression import TIME
 from liftednet.network import Term
+from liftednet.power import Power
 from liftednet.validation import is_integer, is_number
 
 from .block import Blocks
@@ -22,7 +23,7 @@ from .data import Arrays, Data, Lengths
 from .lifted import Lifted
 from .methods.gauss_newton import MOST_WEIGHTS, GaussNewton, count_weights, forward_of
 from .prediction import Fitted
-from .standardization import unpacked_standardization
+from .standardization import Moments, unpacked_standardization
 
 if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Posterior", "Prediction", "posterior"]
 
 _MOST_BYTES = 2**24  # of error bars in a file
+_MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
 
@@ -44,6 +46,8 @@ class Prediction:
         noise: standard deviation of answers around the network, which no network can know.
         ignorance: that of the network's answer, by what the data leave open about its weights.
         degrees: of freedom by which the noise is known.
+        powers: of skewed targets their `Power`, and centers and widths of answers on its scale,
+            where they are alike to both sides; None of others.
 
     Example:
         >>> import torch
@@ -57,6 +61,7 @@ class Prediction:
     noise: Tensor
     ignorance: Tensor
     degrees: float = float("inf")
+    powers: tuple[Power, Tensor, Tensor] | None = None
 
     @property
     def std(self) -> Tensor:
@@ -75,8 +80,27 @@ class Prediction:
             raise DataError(f"level is a probability strictly between 0 and 1, got {level!r}.")
         from scipy.special import stdtrit
 
-        half = float(stdtrit(min(self.degrees, 1e9), 0.5 + level / 2)) * self.std
-        return self.mean - half, self.mean + half
+        reach = float(stdtrit(min(self.degrees, _MOST_DEGREES), 0.5 + level / 2))
+        if self.powers is None:
+            return self.mean - reach * self.std, self.mean + reach * self.std
+        power, center, width = self.powers
+        return power.quantile(center - reach * width), power.quantile(center + reach * width)
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """Return log p(y) of answers, (samples, outputs), in units of y."""
+        if self.powers is None:
+            return _student((y - self.mean) / self.std, self.degrees) - self.std.log()
+        power, center, width = self.powers
+        away = (power.of(y) - center) / width
+        return _student(away, self.degrees) - width.log() + power.log_slopes(y)
+
+
+def _student(away: Tensor, degrees: float) -> Tensor:
+    """Return the logarithm of Student's density."""
+    from scipy.stats import t
+
+    found = t.logpdf(away.cpu().numpy(), min(degrees, _MOST_DEGREES))
+    return torch.from_numpy(found).to(away)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +171,17 @@ class Posterior:
         for outputs, covariances in self.laplace.outputs(self._forward(data)):
             found.append((outputs, covariances.diagonal(dim1=-2, dim2=-1).sqrt()))
         means, ignorance = (self._by_sample(torch.cat(x), data) for x in zip(*found, strict=True))
-        scale = self._scale
-        noise = (self.laplace.noise.sqrt() * scale).expand_as(means)
-        return Prediction(
-            self._answered(means), noise.clone(), ignorance * scale, self.laplace.degrees
-        )
+        moments, degrees = self._moments, self.laplace.degrees
+        scale = torch.ones_like(means) if moments is None else moments.scale.expand_as(means)
+        noise, ignorance = self.laplace.noise.sqrt() * scale, ignorance * scale
+        if moments is None or moments.power is None:
+            return Prediction(self._answered(means), noise, ignorance, degrees)
+        power, center = moments.power, torch.addcmul(moments.center, means, scale)
+        width = torch.hypot(noise, ignorance)
+        _, alone = power.moments(center, noise)
+        _, both = power.moments(center, width)
+        unknown = (both.square() - alone.square()).clamp(min=0).sqrt()
+        return Prediction(power.mean(center), alone, unknown, degrees, (power, center, width))
 
     def predict_proba(self, X: Arrays, *, lengths: Lengths = None) -> Tensor:
         """Return class probabilities, averaged over the weights that the data leave open.
@@ -207,7 +237,9 @@ class Posterior:
         elif noise:
             normal = torch.randn(drawn.shape, generator=source, dtype=drawn.dtype)
             drawn = drawn + self.laplace.noise.sqrt() * normal.to(drawn.device)
-        return torch.stack([self._answered(self._by_sample(one, data)) for one in drawn])
+        # A draw with its noise is an answer itself, and not the middle of some.
+        answer = self._undone if noise else self._answered
+        return torch.stack([answer(self._by_sample(one, data)) for one in drawn])
 
     def leave_one_out(self) -> Tensor:
         """Return y less what the network would answer without that row, (samples, outputs).
@@ -226,8 +258,9 @@ class Posterior:
         forward = self._forward(data)
         (target,) = forward.targets
         means = torch.cat([mean for mean, _ in self.laplace.left_out(forward)])
-        left = target.values - means.reshape_as(target.values)
-        return self._by_sample(left, data) * self._scale
+        answers = self._by_sample(means.reshape_as(target.values), data)
+        values = self._by_sample(target.values, data)
+        return self._undone(values) - self._answered(answers)
 
     @property
     def _term(self) -> Term:
@@ -235,11 +268,14 @@ class Posterior:
         return term
 
     @property
-    def _scale(self) -> Tensor:
-        """What a number on the scale of training is in units of y, (outputs,)."""
+    def _moments(self) -> Moments | None:
+        """Between the scale of training and y."""
         moments = self.model._known.standardization.moments.get(self._term.label)
-        ones = torch.ones_like(self.laplace.noise)
-        return ones if moments is None else moments.scale.to(ones)
+        return None if moments is None else moments.to(self.laplace.noise)
+
+    def _undone(self, values: Tensor) -> Tensor:
+        """Return y of numbers on the scale of training."""
+        return values if self._moments is None else self._moments.undone(values)
 
     def _forward(self, data: Data) -> Forward:
         return _forward_on(self.model._known, data)
@@ -309,7 +345,6 @@ def has_evidence(model: Lifted) -> bool:
 def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
     """Return the approximation at the weights of a fit."""
     from liftednet.solvers.gauss_newton.equations import OutputEquations
-    from liftednet.solvers.gauss_newton.evidence import count_answers
     from liftednet.solvers.gauss_newton.laplace import laplace
     from liftednet.solvers.gauss_newton.objective import joined
 
@@ -346,9 +381,25 @@ def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
     moments = fitted.standardization.moments.get(term.label)
     if moments is None:
         return found
-    rows = count_answers(target) / len(found.noise)
-    shift = rows * float(moments.scale.double().log().sum())
-    return replace(found, logarithm=found.logarithm - shift)
+    slopes = -moments.scale.double().log().expand_as(target.values)
+    if moments.power is not None:
+        y = moments.to(target.values).undone(target.values)
+        slopes = slopes + moments.power.to(y).log_slopes(y)
+    counted = target.weight * target.counted[..., None]
+    return replace(found, logarithm=found.logarithm + float((counted * slopes).sum()))
+
+
+def means_of_powers(model: Lifted) -> None:
+    """Let a network of skewed targets answer means by the noise that its fit has found."""
+    found, (term,) = posterior(model), model.network.terms
+    known = model._known.standardization
+    moments = known.moments[term.label]
+    assert moments.power is not None  # the caller has seen to it
+    power = moments.power.with_noise(found.laplace.noise.sqrt() * moments.scale)
+    moments = replace(moments, power=power)
+    model._fit = replace(
+        model._known, standardization=replace(known, moments={**known.moments, term.label: moments})
+    )
 
 
 def packed_posterior(model: Lifted) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from liftednet import processes
 from liftednet.errors import DataError
+from liftednet.power import Power
 from liftednet.samples import Weights
 from liftednet.validation import require_seed
 
@@ -84,6 +85,8 @@ class Prepared(Predictor):
     def _generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(require_seed(self.seed))
 
+    _power: Power | None = None  # of skewed targets, from who has looked at them
+
     def _standardization(
         self, data: Data, goes_on: bool, lipschitz: float | None = None
     ) -> Standardization:
@@ -93,7 +96,7 @@ class Prepared(Predictor):
         asked = self.standardize
         if not (has_several_units(self.network, data) if asked is None else asked):
             return RAW
-        found = standardization_of(self.network, data)
+        found = standardization_of(self.network, data, self._power)
         if lipschitz is not None:
             found = in_proportion(found)
         known = self._fit.weights if goes_on and self._fit is not None else self.start

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +26,7 @@ from liftednet.layers.projection import Ends
 from liftednet.layers.time import Turn
 from liftednet.network import Label, Network, State, Term, ends_of
 from liftednet.penalties import Penalty
+from liftednet.power import Power
 from liftednet.samples import Spread, Weights, spread
 
 from .block import rows_that_count
@@ -47,20 +48,30 @@ class Moments:
     """What is taken off, and what it is divided by.
 
     Attributes:
-        center: (units,) in units of the data.
-        scale: (units,) positive, in units of the data.
+        center: (units,) in units of the data, or of their powers.
+        scale: (units,) positive, in the same units.
+        power: what skewed targets are brought to first; None for nothing.
     """
 
     center: Tensor
     scale: Tensor
+    power: Power | None = None
 
     def of(self, values: Tensor) -> Tensor:
         """Return (values - center) / scale, (..., units)."""
-        return (values - self.center) / self.scale
+        raised = values if self.power is None else self.power.of(values)
+        return (raised - self.center) / self.scale
 
     def undone(self, values: Tensor) -> Tensor:
-        """Return values scale + center, (..., units)."""
-        return torch.addcmul(self.center, values, self.scale)
+        """Return values scale + center, (..., units); of powers the values that have these."""
+        raised = torch.addcmul(self.center, values, self.scale)
+        return raised if self.power is None else self.power.quantile(raised)
+
+    def answer(self, outputs: Tensor) -> Tensor:
+        """Return the same of a network's outputs: of powers the mean of values around these."""
+        if self.power is None:
+            return self.undone(outputs)
+        return self.power.mean(torch.addcmul(self.center, outputs, self.scale))
 
     @property
     def in_proportion(self) -> Moments:
@@ -70,7 +81,8 @@ class Moments:
 
     def to(self, like: Tensor) -> Moments:
         """Return the moments in the type and on the device of a tensor."""
-        return Moments(self.center.to(like), self.scale.to(like))
+        power = None if self.power is None else self.power.to(like)
+        return Moments(self.center.to(like), self.scale.to(like), power)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +147,7 @@ class Standardization:
     def answer(self, term: Term, output: Tensor) -> Tensor:
         """Return an output of the network in units of the targets."""
         moments = self.moments.get(term.label)
-        return output if moments is None else moments.to(output).undone(output)
+        return output if moments is None else moments.to(output).answer(output)
 
     def packed(self, network: Network) -> dict[str, Tensor]:
         """Return the moments by the numbers of inputs and labels, from 1."""
@@ -143,6 +155,9 @@ class Standardization:
         for name, variable in named(network):
             if (moments := self.moments.get(variable)) is not None:
                 found[f"{name}.center"], found[f"{name}.scale"] = moments.center, moments.scale
+                if moments.power is not None:
+                    parts = [getattr(moments.power, x.name) for x in fields(Power)]
+                    found[f"{name}.power"] = torch.stack(parts)
         return found
 
     def folded(
@@ -183,6 +198,8 @@ class Standardization:
 
         None where data meet something else than a dense layer with weights of its own.
         """
+        if any(moments.power is not None for moments in self.moments.values()):
+            return None
         layers = list(network.layers())
         uses = Counter(layer.weights for layer in layers)
         own = [x for x in layers if type(x.layer) is Dense and uses[x.weights] == 1]
@@ -267,7 +284,10 @@ RAW = Standardization()
 def unpacked_standardization(tensors: Mapping[str, Tensor], network: Network) -> Standardization:
     """Return what `Standardization.packed` has packed, among other tensors."""
     return Standardization({
-        variable: Moments(tensors[f"{name}.center"], tensors[f"{name}.scale"])
+        variable: Moments(
+            tensors[f"{name}.center"], tensors[f"{name}.scale"],
+            Power(*tensors[f"{name}.power"]) if f"{name}.power" in tensors else None,
+        )
         for name, variable in named(network)
         if f"{name}.center" in tensors
     })  # fmt: skip
@@ -281,7 +301,7 @@ def named(network: Network) -> Iterator[tuple[str, Input | Label]]:
         yield f"target.{number}", term.label
 
 
-def standardization_of(network: Network, data: Data) -> Standardization:
+def standardization_of(network: Network, data: Data, power: Power | None = None) -> Standardization:
     """Return the moments of the inputs, and of the targets of losses that scale with them.
 
     The inputs' mean square becomes 1. Features whose ranges are within a factor of 3 of the
@@ -291,8 +311,17 @@ def standardization_of(network: Network, data: Data) -> Standardization:
     Args:
         network: whose data they are.
         data: raw, with labels.
+        power: of the targets of a network with one loss.
     """
-    return standardization_by(network, spreads_of(network, data), data.like)
+    if power is not None:
+        (term,) = network.terms
+        raised = power.to(data.like).of(data.values[term.label])
+        data = replace(data, values={**data.values, term.label: raised})
+    found = standardization_by(network, spreads_of(network, data), data.like)
+    if power is None:
+        return found
+    known = found.moments[term.label]
+    return replace(found, moments={**found.moments, term.label: replace(known, power=power)})
 
 
 def has_several_units(network: Network, data: Data) -> bool:

@@ -126,7 +126,8 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         def fit(model: Lifted) -> Lifted:
             return model.fit(X, target, progress=bool(self.verbose), **told)
 
-        model = None if told.get("constraints") else self._of_best_size(len(X), outputs, fit)
+        data = X, target, told["sample_weight"]
+        model = None if told.get("constraints") else self._of_best_size(data, outputs, fit)
         self.model_ = fit(self._start(outputs)) if model is None else model
         assert self.model_.trace is not None  # it has been fitted just now
         last = {step.number: step.objective for step in self.model_.trace.steps}
@@ -150,7 +151,7 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """Return a network for X as it has been validated."""
 
     def _of_best_size(
-        self, samples: int, outputs: int, fit: Callable[[Lifted], object]
+        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object]
     ) -> Lifted | None:
         """Return a fitted model whose size the evidence has chosen; None where it cannot."""
         return None

@@ -23,7 +23,7 @@ from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Loss, SquaredErro
 from liftednet.names import loss_of
 
 from ..builders import LiftedMLP
-from ..by_evidence import STEPS, Size, fit_by_evidence
+from ..by_evidence import STEPS, Candidate, Size, fit_by_evidence
 from ..error_bars import has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
@@ -63,7 +63,7 @@ class _Feedforward(Estimator):
     within: Sequence[Constraint] = ()
 
     def _of_best_size(
-        self, samples: int, outputs: int, fit: Callable[[Lifted], object]
+        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object]
     ) -> Lifted | None:
         if self.warm_start and self.__sklearn_is_fitted__() and getattr(self.model_, "skip", False):
             fit(self.model_)
@@ -73,7 +73,7 @@ class _Feedforward(Estimator):
             return None
         loss = self._loss()
         size = Size(self.n_features_in_, outputs, not loss.probabilistic)
-        if not isinstance(loss, SquaredError | CrossEntropy) or not size.serves(samples):
+        if not isinstance(loss, SquaredError | CrossEntropy) or not size.serves(len(data[0])):
             return None
         settings, told = self._settings(), {}
         if self.activation is not None:
@@ -81,15 +81,16 @@ class _Feedforward(Estimator):
             if not isinstance(told["activations"][0], Activation):
                 return None  # one for each of several layers
 
-        def candidate(size: Size, activation: Activation, start: int) -> LiftedMLP:
+        def make(one: Candidate) -> LiftedMLP:
+            sizes = one.size.inputs, one.size.units, one.size.outputs
             return LiftedMLP(
-                (size.inputs, size.units, size.outputs), activation, loss, **settings | {
-                    "rho": size.rho, "seed": settings["seed"] + start, "skip": True,
+                sizes, one.activation, loss, **settings | {
+                    "rho": one.size.rho, "seed": settings["seed"] + one.start, "skip": True,
                     "method": GaussNewton(steps=STEPS, evidence=True),
                 }
             )  # fmt: skip
 
-        return fit_by_evidence(size, samples, candidate, fit, **told)
+        return fit_by_evidence(size, data, make, fit, **told)
 
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         hidden_units = (100,) if self.hidden_layer_sizes is None else self.hidden_layer_sizes

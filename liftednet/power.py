@@ -1,0 +1,85 @@
+"""Skewed targets on a scale on which their noise is alike: the powers of Yeo and Johnson."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_POINTS = 16  # of Gauss-Hermite quadrature: exact for polynomials of degree 31
+_NO_POWER = 1e-6  # exponents below are those of a logarithm, to the digits of float32
+
+
+@dataclass(frozen=True, eq=False)
+class Power:
+    """t = psi(z), z = (y - center) / scale: Yeo and Johnson's power transformation of each target.
+
+    psi(z) = ((1 + z)^p - 1) / p for z >= 0, -((1 - z)^(2 - p) - 1) / (2 - p) below, logarithms
+    where an exponent is 0 (A New Family of Power Transformations to Improve Normality or Symmetry,
+    2000). Exponents are between 0 and 2, so that all of the line is reached.
+
+    Attributes:
+        center: (units,), in units of y, where psi has slope 1.
+        scale: (units,) positive, in units of y.
+        exponent: p, (units,) in [0, 2]; 1 changes nothing.
+        noise: standard deviation of t around the network's answer, (units,); by it medians become
+            means.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.power import Power
+        >>> zero, one = torch.zeros(1), torch.ones(1)
+        >>> power = Power(zero, one, zero, one)
+        >>> float(power.of(torch.tensor([1.0]))), float(power.quantile(torch.log(2 * one)))
+        (0.6931471824645996, 1.0)
+        >>> round(float(power.mean(zero)), 3)  # exp(1 / 2) - 1 above 0, 1 - exp(1 / 2) mirrored
+        0.387
+    """
+
+    center: Tensor
+    scale: Tensor
+    exponent: Tensor
+    noise: Tensor
+
+    def to(self, like: Tensor) -> Power:
+        """Return the same in the type and on the device of a tensor."""
+        return Power(*(getattr(self, part.name).to(like) for part in fields(self)))
+
+    def with_noise(self, noise: Tensor) -> Power:
+        """Return the same with the noise of a fit, (units,)."""
+        return replace(self, noise=noise.to(self.scale))
+
+    def of(self, y: Tensor) -> Tensor:
+        """Return t of targets, (..., units)."""
+        z = (y - self.center) / self.scale
+        p = torch.where(z < 0, 2 - self.exponent, self.exponent)
+        some = p.clamp(min=_NO_POWER)
+        grown = torch.log1p(z.abs())
+        return z.sign() * torch.where(p < _NO_POWER, grown, torch.expm1(some * grown) / some)
+
+    def quantile(self, t: Tensor) -> Tensor:
+        """Return y of t, (..., units): that of a quantile of t is the same quantile of y."""
+        p = torch.where(t < 0, 2 - self.exponent, self.exponent)
+        some, far = p.clamp(min=_NO_POWER), t.abs()
+        grown = torch.where(p < _NO_POWER, far, torch.log1p(some * far) / some)
+        return self.center + self.scale * t.sign() * torch.expm1(grown)
+
+    def mean(self, t: Tensor) -> Tensor:
+        """Return the mean of y where t has the noise around it, (..., units)."""
+        return self.moments(t, self.noise)[0]
+
+    def moments(self, t: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of y over t from N(t, spread^2), by quadrature."""
+        nodes, shares = np.polynomial.hermite_e.hermegauss(_POINTS)
+        parts = [self.quantile(t + float(node) * spread) for node in nodes]
+        weights = [float(share) for share in shares / shares.sum()]
+        mean = sum((w * part for w, part in zip(weights, parts, strict=True)), torch.zeros_like(t))
+        squares = (w * (part - mean).square() for w, part in zip(weights, parts, strict=True))
+        return mean, sum(squares, torch.zeros_like(t)).sqrt()
+
+    def log_slopes(self, y: Tensor) -> Tensor:
+        """Return log dt / dy at targets, (..., units): log p(y) is log p(t) and this."""
+        z = (y - self.center) / self.scale
+        return (self.exponent - 1) * z.sign() * torch.log1p(z.abs()) - self.scale.log()

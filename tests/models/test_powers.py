@@ -1,0 +1,142 @@
+"""Skewed targets: Yeo and Johnson's power, its means, quantiles and densities, and who keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import lognorm, yeojohnson
+
+from liftednet import DeclarationError, LiftedRegressor, load, posterior, save, to_cvxpy, to_torch
+from liftednet.models.by_evidence import power_of
+from liftednet.power import Power
+
+
+def power(exponent: float, noise: float = 0.5) -> Power:
+    parts = (2.0, 3.0, exponent, noise)
+    return Power(*(torch.tensor([x], dtype=torch.float64) for x in parts))
+
+
+def skewed(samples: int = 150, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return exp of a line and noise of .3: y / exp(line) is log-normal."""
+    draw = np.random.default_rng(seed)
+    x = draw.normal(size=(samples, 2))
+    return x, np.exp(x @ [1.0, 0.5] + 0.3 * draw.normal(size=samples))
+
+
+@pytest.fixture(scope="module")
+def fitted() -> LiftedRegressor:
+    return LiftedRegressor(random_state=0).fit(*skewed())
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1e-9, 0.3, 1.0, 1.7, 2.0])
+def test_it_is_the_transformation_of_scipy_and_its_inverse(exponent: float) -> None:
+    y = torch.linspace(-20, 20, 40, dtype=torch.float64)[:, None]
+    one = power(exponent)
+    t = one.of(y)
+    wanted = yeojohnson((y[:, 0].numpy() - 2) / 3, exponent)
+    np.testing.assert_allclose(t[:, 0], wanted, rtol=1e-6)
+    torch.testing.assert_close(one.quantile(t), y, rtol=1e-6, atol=1e-6)
+    _, slopes = torch.autograd.functional.jvp(one.of, y, torch.ones_like(y))
+    torch.testing.assert_close(one.log_slopes(y), slopes.log(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 1.5])
+def test_means_and_deviations_are_integrals(exponent: float) -> None:
+    one, at = power(exponent), torch.tensor([0.4], dtype=torch.float64)
+
+    def y_at(z: float) -> float:
+        return float(one.quantile(at + 0.5 * z))
+
+    def density(z: float) -> float:
+        return float(np.exp(-z * z / 2) / np.sqrt(2 * np.pi))
+
+    mean = quad(lambda z: y_at(z) * density(z), -9, 9, points=[-0.8])[0]
+    variance = quad(lambda z: (y_at(z) - mean) ** 2 * density(z), -9, 9, points=[-0.8])[0]
+    found = one.moments(at, torch.tensor([0.5], dtype=torch.float64))
+    # psi has a second derivative that jumps at its center: the quadrature has three digits
+    assert float(one.mean(at)) == pytest.approx(mean, rel=2e-3)
+    assert float(found[0]) == pytest.approx(mean, rel=2e-3)
+    assert float(found[1]) == pytest.approx(np.sqrt(variance), rel=5e-3)
+
+
+def test_linear_fits_see_skewed_targets_and_leave_others() -> None:
+    x, y = skewed()
+    found = power_of(x, y[:, None])
+    assert found is not None and float(found.exponent) < 0.5
+    weights = np.random.default_rng(1).integers(0, 3, 150)
+    one = power_of(x, y[:, None], weights.astype(float))
+    other = power_of(np.repeat(x, weights, 0), np.repeat(y, weights)[:, None])
+    assert one is not None and other is not None
+    assert torch.equal(one.exponent, other.exponent) and torch.equal(one.center, other.center)
+    mirrored = power_of(x, -y[:, None])
+    assert mirrored is not None
+    torch.testing.assert_close(mirrored.exponent, 2 - found.exponent, atol=0.26, rtol=0)
+    assert power_of(x, np.log(y)[:, None]) is None
+    assert power_of(x, np.zeros((150, 1))) is None
+
+
+def test_densities_and_intervals_are_those_of_log_normal_answers(fitted: LiftedRegressor) -> None:
+    x, y = skewed(2000, seed=1)
+    truth = np.exp(x @ [1.0, 0.5])
+    found = posterior(fitted).predict(torch.from_numpy(x))
+    least = -lognorm.logpdf(y, 0.3, scale=truth).mean()  # no other density expects less
+    ours = -float(found.log_density(torch.from_numpy(y)[:, None]).mean())
+    assert least < ours < least + 0.25
+    low, high = fitted.predict_interval(x)
+    assert 0.85 < ((low < y) & (y < high)).mean() < 0.95
+    assert np.median(high - fitted.predict(x)) > 1.2 * np.median(fitted.predict(x) - low)
+    where = np.linspace(-30, 60, 20_001)
+    one = posterior(fitted).predict(torch.zeros(1, 2, dtype=torch.float64))
+    total = np.trapezoid(one.log_density(torch.from_numpy(where)[:, None]).exp()[:, 0], where)
+    assert total == pytest.approx(1, abs=0.01)
+
+
+def test_it_answers_means_and_draws_answers(fitted: LiftedRegressor) -> None:
+    x, _ = skewed(50, seed=2)
+    mean, std = fitted.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, fitted.predict(x))
+    drawn = fitted.sample_y(x, 4000)
+    # Means of 4,000 draws are off by std / 63; those of draws have ignorance in them, too.
+    assert (abs(drawn.mean(1) - mean) < 0.15 * std).all()
+    np.testing.assert_allclose(drawn.std(1), std, rtol=0.2)
+    inside = fitted.predict_interval(x, 0.5)
+    np.testing.assert_allclose(
+        ((drawn > inside[0][:, None]) & (drawn < inside[1][:, None])).mean(), 0.5, atol=0.02
+    )
+    assert np.median(mean) > np.median(np.median(drawn, 1))  # of answers that are skewed
+
+
+def test_the_evidence_is_in_units_of_y_and_chose_it(fitted: LiftedRegressor) -> None:
+    x, y = skewed()
+    scaled = LiftedRegressor(random_state=0).fit(x, 1000 * y)
+    assert scaled.log_evidence_ == pytest.approx(
+        fitted.log_evidence_ - 150 * np.log(1000), rel=0.01
+    )
+    of_logs = LiftedRegressor(random_state=0).fit(x, np.log(y))
+    # p(y) = p(log y) / y; the power is not quite the logarithm
+    assert fitted.log_evidence_ == pytest.approx(of_logs.log_evidence_ - np.log(y).sum(), abs=25)
+    assert "of powers of the targets" in repr(fitted.model_)
+    left = posterior(fitted).leave_one_out()[:, 0].numpy()
+    assert np.mean(left**2) > np.mean((y - fitted.predict(x)) ** 2)
+
+
+def test_files_and_modules_have_it_and_programs_say_no(
+    fitted: LiftedRegressor, tmp_path: Path
+) -> None:
+    x: Any = torch.from_numpy(skewed(20, seed=3)[0])
+    again = load(save(fitted.model_, tmp_path / "model.safetensors"))
+    torch.testing.assert_close(again.predict(x), fitted.model_.predict(x))
+    found, wanted = (posterior(one).predict(x) for one in (again, fitted))
+    torch.testing.assert_close(found.interval(0.9), wanted.interval(0.9))
+    module = to_torch(fitted.model_)
+    torch.testing.assert_close(module(x), fitted.model_.predict(x))
+    program = torch.export.export(module, (x,)).module()
+    torch.testing.assert_close(program(x), fitted.model_.predict(x))
+    with pytest.raises(DeclarationError, match="expm1 in behind"):
+        to_cvxpy(fitted.model_, cp.Variable(2, bounds=[-1, 1]))
