@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import special
-from scipy.optimize import brentq
 
 from liftednet.errors import DataError
+from liftednet.lazy import optimize, special
 
 __all__ = ["difference_bound", "mean_bound", "share_bound"]
 
@@ -140,7 +139,7 @@ def mean_bound(mean: float, rows: int, delta: float) -> float:
         far = special.rel_entr(mean, mu) + special.rel_entr(1 - mean, 1 - mu)
         return float(rows * far + math.log(delta))
 
-    return 1.0 if apart(1 - 1e-12) <= 0 else float(brentq(apart, mean, 1 - 1e-12))
+    return 1.0 if apart(1 - 1e-12) <= 0 else float(optimize.brentq(apart, mean, 1 - 1e-12))
 
 
 def _require(hits: float, rows: int, delta: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["cvxpy", "pyplot", "sparse"]
+__all__ = ["cvxpy", "optimize", "pyplot", "sparse", "special"]
 
 
 class LazyModule:
@@ -44,8 +44,12 @@ class LazyModule:
 if TYPE_CHECKING:
     import cvxpy as cvxpy
     from matplotlib import pyplot as pyplot
+    from scipy import optimize as optimize
     from scipy import sparse as sparse
+    from scipy import special as special
 else:
     cvxpy = LazyModule("cvxpy", install="cvxpy")
     pyplot = LazyModule("matplotlib.pyplot", install="'liftednet[plots]'")
-    sparse = LazyModule("scipy.sparse", install="scipy")
+    optimize, sparse, special = (
+        LazyModule(f"scipy.{name}", install="scipy") for name in ("optimize", "sparse", "special")
+    )

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 from liftednet.confidence import difference_bound, mean_bound, share_bound
 from liftednet.errors import DataError
+from liftednet.lazy import special
 from liftednet.sets.polyhedron import Array
 from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limits
 
@@ -69,7 +69,7 @@ def errors_aside(confidence: float, constraints: int, share: float) -> float:
 
     That by which training rows differ from all, and the distance of the bound to come.
     """
-    z = float(-ndtri((1 - confidence) / constraints))
+    z = float(-special.ndtri((1 - confidence) / constraints))
     return 1.0 + z * math.sqrt((1 - share) / share)
 
 
@@ -174,6 +174,6 @@ def _needed(means: list[float], rows: list[int], delta: float, room: float) -> i
         return None
     pairs = zip(means, rows, strict=True)
     variance = sum(max(mean * (1 - mean), 1e-3) / n for mean, n in pairs)
-    factor = max(variance * (float(ndtri(delta)) / room) ** 2, 1.0)
+    factor = max(variance * (float(special.ndtri(delta)) / room) ** 2, 1.0)
     found = math.ceil(1.1 * factor * sum(rows))
     return found if found < _MANY else None
