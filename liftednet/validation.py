@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from liftednet.errors import DataError, NotFittedError
+from liftednet import errors
+from liftednet.errors import DataError
 from liftednet.processes import size
 
 FLOATS = (torch.float32, torch.float64)
@@ -144,7 +145,9 @@ def model_of(value: Any) -> Any:
     if fitted is None or isinstance(value, type):
         return value
     if not fitted() or not hasattr(value, "model_"):
-        raise NotFittedError(f"this {type(value).__name__} has no network yet: call fit first.")
+        raise errors.NotFittedError(
+            f"this {type(value).__name__} has no network yet: call fit first."
+        )
     return value.model_
 
 

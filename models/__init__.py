@@ -13,7 +13,6 @@ from liftednet.network import Network
 
 from .builders import LiftedMLP, LiftedRNN
 from .checkpoint import Checkpoint
-from .constraint_report import ConstraintReport
 from .lifted import Lifted
 from .methods import FullBatch, GaussNewton, Minibatch
 from .shapes import input_convex
@@ -23,6 +22,7 @@ from .uncertainty import Ball, Box
 if TYPE_CHECKING:
     from .certificate import Certificate as Certificate
     from .certificate import certify as certify
+    from .constraint_report import ConstraintReport as ConstraintReport
     from .error_bars import Posterior as Posterior
     from .error_bars import Prediction as Prediction
     from .error_bars import posterior as posterior
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 _LATER = {
     "Certificate": "certificate",
+    "ConstraintReport": "constraint_report",
     "CvxpyNetwork": "programs",
     "Inversion": "programs",
     "LiftedClassifier": "estimators",

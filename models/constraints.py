@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from liftednet.errors import DeclarationError, SolverError
@@ -35,11 +37,16 @@ from liftednet.solution import Solution
 from liftednet.solvers import solve
 
 from .block import Blocks, row_weights
+from .checkpoint import Keeper
+from .constraint_report import ConstraintReport, apart_of, broken
 from .data import Data
 from .forward_pass import Values
-from .rates import HeldRates, refuse_unmet_rates
+from .rates import CountedFit, HeldRates, counted_fit, decides, numbers_of, refuse_unmet_rates
 from .standardization import Standardization
-from .trace import Ending, Step, Steps
+from .trace import Ending, Report, Step, Steps, run
+
+if TYPE_CHECKING:
+    from .lifted import Lifted
 
 Stacked = dict[Parameter, Tensor]  # [W; b] of every layer
 
@@ -303,3 +310,88 @@ class _Scores:
 def _flat(parts: Sequence[Tensor]) -> Array:
     found: Array = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     return found
+
+
+# What a fit does under constraints.
+
+
+def hold(
+    model: Lifted, constraints: Sequence[Constraint | RateConstraint], X: Any, progress: bool,
+    on_step: Report | None,
+) -> None:  # fmt: skip
+    """Train all layers under constraints on the scores, and the last one exactly."""
+    fitted, data = model._known, model._on_data()
+    term, (scored, rates) = model.network.terms[0], parted(constraints)
+    held = HeldScores(term, scored, fitted.standardization)
+    blocks = model._blocks_at(fitted.structure, data, fitted.weights)
+    if scored and len((limits := held.problem(blocks).limits).lower):
+        _go_on(model, limits, progress, on_step)
+        blocks = model._blocks_at(fitted.structure, data, model._known.weights)
+    if rates:
+        asked = HeldRates(rates, *numbers(model.network, data), errors=model.errors_aside)
+        found = _counted(held, asked, blocks)
+        if found.dear and not model.interrupted:
+            _go_on(model, asked, progress, on_step)
+            ahead = model._blocks_at(fitted.structure, data, model._known.weights)
+            wider = _counted(held, asked, ahead)
+            if wider.rank < found.rank:
+                found, blocks = wider, ahead
+        *prices, last = found.prices
+        each, more = iter(prices), iter(asked.split(last))
+        duals = tuple(next(more if x in rates else each) for x in constraints)
+        objective, gap, residual = found.objective, math.nan, found.residual
+        value, solver = found.value, found.solver
+    else:
+        solution, gap = held.fitted(blocks)
+        objective, residual = solution.objective, solution.residual
+        value, solver, duals = solution.value, solution.solver, solution.duals
+    blocks.values[held.last] = value
+    model._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
+    scores = model.scores(X)
+    labels = numbers(model.network, data)[0] if decides(model.network) else None
+    report = ConstraintReport(
+        tuple(constraints), broken(constraints, labels, scores), duals, objective, gap,
+        residual, solver, loss_of(model, scores, data),
+        tuple(apart_of(one, labels, scores) for one in constraints),
+    )  # fmt: skip
+    model._fit = replace(model._fit, report=report)
+
+
+def _counted(held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:
+    fit = held.problem(blocks).fit
+    return counted_fit(fit, asked, held.rescaled, blocks.values[held.last])
+
+
+def numbers(network: Network, data: Data) -> tuple[NDArray[Any], int]:
+    """Return the number of every label, and of classes."""
+    term = network.terms[0]
+    return numbers_of(data.values[term.label]), max(2, term.argument.units)
+
+
+def loss_of(model: Lifted, scores: Tensor, data: Data) -> float:
+    """Return the loss of scores, a weighed mean over samples of raw data."""
+    term = model.network.terms[0]
+    y = model._known.standardization.answer(term, data.values[term.label]).double()
+    losses = term.pinned.divergence.values(y, scores.to(y))
+    weights = row_weights(data.values, y)
+    weights = torch.ones_like(losses) if weights is None else weights
+    return float(losses @ weights / weights.sum())
+
+
+def _go_on(
+    model: Lifted, limits: Limits | HeldRates, progress: bool, on_step: Report | None
+) -> None:
+    """Train all layers on under limits."""
+    fitted, data = model._known, model._on_data()
+    assert fitted.trace is not None  # of the method before
+    blocks = model._blocks_at(fitted.structure, data, fitted.weights)
+    moves = AugmentedLagrangian(blocks, model.network.terms[0], limits)
+
+    def keep() -> None:
+        model._fit = replace(fitted, weights=moves.weights, blocks=None)
+
+    run(
+        fitted.trace, moves.take_steps(fitted.trace.n_iter), {}, keep,
+        keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + moves.rounds,
+        progress=progress, on_step=on_step,
+    )  # fmt: skip

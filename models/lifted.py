@@ -10,14 +10,12 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import DataLoader
 
 from liftednet import processes
@@ -25,13 +23,10 @@ from liftednet.constraints import Constraint, RateConstraint
 from liftednet.errors import DataError, SolverError
 from liftednet.layers.expression import TIME
 from liftednet.samples import Weights
-from liftednet.sets.polyhedron import Limits
 
-from .block import Blocks, Structure, row_weights
+from .block import Structure
 from .checkpoint import Checkpoint, Keeper
 from .choice import Choice, choose, shape_of
-from .constraint_report import ConstraintReport, HeldOut, apart_of, broken
-from .constraints import AugmentedLagrangian, HeldScores, parted, refuse_unmet
 from .data import ArrayBatches, ArrayLike, Arrays, Data, Lengths, LoaderBatches, hold_out
 from .diagnosis import judge_targets, scale_hint, warn_of
 from .fingerprint import described_training, refuse_unlike
@@ -44,41 +39,17 @@ from .online import Online
 from .output import refitted
 from .prediction import Fitted
 from .preparation import Store
-from .rates import CountedFit, HeldRates, counted_fit, decides, numbers_of
 from .settings import passes_settings
 from .standardization import Standardization, unpacked_standardization
 from .starts import given_weights
 from .threads import few_threads
 from .trace import Problem, Report, Trace, run, stopped_early
 from .uncertainty import WorstRows
-from .warranty import errors_aside, refuse_too_few, set_aside, taken, verdicts
 
 _ROUNDING = 1e-9  # that a product of norms may be too small by
 
 Given = tuple[Any, Any, Any, Any]  # X, y, lengths and the weights of the samples
 Held = Sequence[Constraint | RateConstraint]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What is asked of constraints on new rows.
-
-    Attributes:
-        confidence: of all of them together.
-        share: of the rows that is set aside.
-        strict: whether there is no model where one is not shown to hold.
-    """
-
-    confidence: float
-    share: float
-    strict: bool
-
-    def __post_init__(self) -> None:
-        """Refuse what is no share."""
-        if not 0 < self.confidence < 1:
-            raise DataError(
-                f"confidence must lie between 0 and 1, as in 0.95; got {self.confidence}."
-            )
 
 
 @passes_settings
@@ -111,7 +82,7 @@ class Lifted(Online):
         True
     """
 
-    _errors = 1.0  # of the training rows, by which rates are aimed at within their limits
+    errors_aside = 1.0  # of the training rows, by which rates are aimed at within their limits
 
     def fit(
         self,
@@ -185,11 +156,14 @@ class Lifted(Online):
                 others that these look alike.
         """
         if confidence is not None:
-            given = X, y, lengths, sample_weight
-            return self._fit_with_warranty(
-                given, constraints, Asked(confidence, held_out, strict), progress=progress,
+            from .warranty import Asked, fit_with_warranty
+
+            asked = Asked(confidence, held_out, strict)
+            fit_with_warranty(
+                self, (X, y, lengths, sample_weight), constraints, asked, progress=progress,
                 on_step=on_step, checkpoint=checkpoint, resume=resume,
             )  # fmt: skip
+            return self
         with torch.inference_mode(False), processes.together(self.device):
             with processes.agreed():
                 structure, _ = self.checked()
@@ -267,6 +241,8 @@ class Lifted(Online):
         raw = self._data(*given)
         judge_targets(structure, raw)
         if constraints:
+            from .constraints import refuse_unmet
+
             refuse_unmet(self.network, constraints, raw)
         most = method.batch_size if isinstance(method, Minibatch) else Minibatch().batch_size
         few = len(raw) <= most and processes.size() == 1 and TIME not in raw.values
@@ -385,7 +361,9 @@ class Lifted(Online):
     ) -> None:  # fmt: skip
         """Bring what a method has reached under constraints, or train or fit it on; warn."""
         if constraints:
-            self._hold(constraints, X, progress, on_step)
+            from .constraints import hold
+
+            hold(self, constraints, X, progress, on_step)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
         self._online = None
@@ -398,122 +376,6 @@ class Lifted(Online):
         fitted = self._known
         given = fitted.structure, fitted.weights, self._on_data(), self._generator(), self.solver
         self._fit = replace(fitted, weights=tuple(refitted(*given)), blocks=None)
-
-    def _hold(self, constraints: Held, X: Any, progress: bool, on_step: Report | None) -> None:
-        """Train all layers under constraints on the scores, and the last one exactly."""
-        fitted, data = self._known, self._on_data()
-        term, (scored, rates) = self.network.terms[0], parted(constraints)
-        held = HeldScores(term, scored, fitted.standardization)
-        blocks = self._blocks_at(fitted.structure, data, fitted.weights)
-        if scored and len((limits := held.problem(blocks).limits).lower):
-            self._go_on(limits, progress, on_step)
-            blocks = self._blocks_at(fitted.structure, data, self._known.weights)
-        if rates:
-            asked = HeldRates(rates, *self._numbers(data), errors=self._errors)
-            found = self._counted(held, asked, blocks)
-            if found.dear and not self.interrupted:
-                self._go_on(asked, progress, on_step)
-                ahead = self._blocks_at(fitted.structure, data, self._known.weights)
-                wider = self._counted(held, asked, ahead)
-                if wider.rank < found.rank:
-                    found, blocks = wider, ahead
-            *prices, last = found.prices
-            each, more = iter(prices), iter(asked.split(last))
-            duals = tuple(next(more if x in rates else each) for x in constraints)
-            objective, gap, residual = found.objective, math.nan, found.residual
-            value, solver = found.value, found.solver
-        else:
-            solution, gap = held.fitted(blocks)
-            objective, residual = solution.objective, solution.residual
-            value, solver, duals = solution.value, solution.solver, solution.duals
-        blocks.values[held.last] = value
-        self._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
-        scores = self.scores(X)
-        labels = self._numbers(data)[0] if decides(self.network) else None
-        report = ConstraintReport(
-            tuple(constraints), broken(constraints, labels, scores), duals, objective, gap,
-            residual, solver, self._loss_of(scores, data),
-            tuple(apart_of(one, labels, scores) for one in constraints),
-        )  # fmt: skip
-        self._fit = replace(self._fit, report=report)
-
-    def _counted(self, held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:
-        fit = held.problem(blocks).fit
-        return counted_fit(fit, asked, held.rescaled, blocks.values[held.last])
-
-    def _numbers(self, data: Data) -> tuple[NDArray[Any], int]:
-        """Return the number of every label, and of classes."""
-        term = self.network.terms[0]
-        return numbers_of(data.values[term.label]), max(2, term.argument.units)
-
-    def _loss_of(self, scores: Tensor, data: Data) -> float:
-        """Return the loss of scores, a weighed mean over samples of raw data."""
-        term = self.network.terms[0]
-        y = self._known.standardization.answer(term, data.values[term.label]).double()
-        losses = term.pinned.divergence.values(y, scores.to(y))
-        weights = row_weights(data.values, y)
-        weights = torch.ones_like(losses) if weights is None else weights
-        return float(losses @ weights / weights.sum())
-
-    def _fit_with_warranty(
-        self, given: Given, constraints: Held, asked: Asked, **others: Any
-    ) -> Self:
-        """Fit on some of the rows, and let the others say whether constraints on rates hold."""
-        X, y, lengths, sample_weight = given
-        if isinstance(X, DataLoader) or lengths is not None:
-            raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
-        raw = self._data(X, y)
-        scored, rates = parted(constraints)
-        if scored or not rates:
-            raise DataError(
-                "confidence speaks of rates, which lie between 0 and 1: scores have no ends, and "
-                f"no rows show where their mean lies. Got {list(constraints)}."
-            )
-        refuse_unmet(self.network, rates, raw)
-        labels, classes = self._numbers(raw)
-        rows, aside = set_aside(rates, labels, classes, asked.share, self._generator())
-        new = [one.taken(aside) for one in rates]
-        if asked.strict:
-            refuse_too_few(new, labels[aside], classes, asked.confidence)
-        weights = None if sample_weight is None else taken(sample_weight, rows)
-        self._errors = errors_aside(asked.confidence, len(rates), asked.share)
-        try:
-            self.fit(
-                taken(X, rows), taken(y, rows), sample_weight=weights,
-                constraints=[one.taken(rows) for one in rates], **others,
-            )  # fmt: skip
-        finally:
-            self._errors = 1.0
-        scores = self.scores(taken(X, aside))
-        found = verdicts(new, labels[aside], scores, asked.confidence)
-        known = self._known
-        assert known.report is not None  # of the constraints just held
-        loss = self._loss_of(scores, known.standardization.of(raw.take(torch.from_numpy(aside))))
-        apart = tuple(apart_of(one, labels[aside], scores) for one in new)
-        report = replace(
-            known.report, constraints=tuple(rates), held_out=HeldOut(aside, loss, found, apart)
-        )
-        self._fit = replace(known, report=report)
-        if asked.strict and not all(one.holds for one in found):
-            self._fit = None
-            raise SolverError(f"no model is handed out:\n{report}")
-        return self
-
-    def _go_on(self, limits: Limits | HeldRates, progress: bool, on_step: Report | None) -> None:
-        """Train all layers on under limits."""
-        fitted, data = self._known, self._on_data()
-        assert fitted.trace is not None  # of the method before
-        blocks = self._blocks_at(fitted.structure, data, fitted.weights)
-        moves = AugmentedLagrangian(blocks, self.network.terms[0], limits)
-
-        def keep() -> None:
-            self._fit = replace(fitted, weights=moves.weights, blocks=None)
-
-        run(
-            fitted.trace, moves.take_steps(fitted.trace.n_iter), {}, keep,
-            keeper=Keeper(None, resume=False), max_iter=fitted.trace.n_iter + moves.rounds,
-            progress=progress, on_step=on_step,
-        )  # fmt: skip
 
     def with_weights(self, weights: Sequence[Weights], *, per_step: bool | None = None) -> Self:
         """Take weights as if they were fitted: the model predicts, and `fit` starts from them.

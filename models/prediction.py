@@ -21,7 +21,6 @@ from liftednet.samples import Weights
 from liftednet.solvers import solve
 
 from .block import Blocks, Structure
-from .constraint_report import ConstraintReport
 from .data import Arrays, Data, Lengths, prepared
 from .forward_pass import refuse_overflow
 from .incomplete import WHOLE, Completion
@@ -33,6 +32,8 @@ from .trace import Ending, Memory, Problem, Trace
 
 if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.laplace import Laplace
+
+    from .constraint_report import ConstraintReport
 
 Outputs = Tensor | tuple[Tensor, ...]
 

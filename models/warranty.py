@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from liftednet.confidence import difference_bound, mean_bound, share_bound
-from liftednet.errors import DataError
+from liftednet.errors import DataError, SolverError
 from liftednet.lazy import special
 from liftednet.sets.polyhedron import Array
 from liftednet.sets.rates import Comparison, RateConstraint, kinds_of, rate_limits
 
-from .constraint_report import Verdict
+from .constraint_report import HeldOut, Verdict, apart_of
+from .constraints import loss_of, numbers, parted, refuse_unmet
 from .rates import chances, decided
+
+if TYPE_CHECKING:
+    from .lifted import Lifted
 
 _MANY = 10_000_000  # rows beyond which no number would do
 
@@ -177,3 +183,70 @@ def _needed(means: list[float], rows: list[int], delta: float, room: float) -> i
     factor = max(variance * (float(special.ndtri(delta)) / room) ** 2, 1.0)
     found = math.ceil(1.1 * factor * sum(rows))
     return found if found < _MANY else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of constraints on new rows.
+
+    Attributes:
+        confidence: of all of them together.
+        share: of the rows that is set aside.
+        strict: whether there is no model where one is not shown to hold.
+    """
+
+    confidence: float
+    share: float
+    strict: bool
+
+    def __post_init__(self) -> None:
+        """Refuse what is no share."""
+        if not 0 < self.confidence < 1:
+            raise DataError(
+                f"confidence must lie between 0 and 1, as in 0.95; got {self.confidence}."
+            )
+
+
+def fit_with_warranty(
+    model: Lifted, given: tuple[Any, Any, Any, Any], constraints: Sequence[Any], asked: Asked,
+    **others: Any,
+) -> None:  # fmt: skip
+    """Fit on some of the rows, and let the others say whether constraints on rates hold."""
+    X, y, lengths, sample_weight = given
+    if isinstance(X, DataLoader) or lengths is not None:
+        raise DataError("confidence sets rows aside: give X and y as arrays, one row a sample.")
+    raw = model._data(X, y)
+    scored, rates = parted(constraints)
+    if scored or not rates:
+        raise DataError(
+            "confidence speaks of rates, which lie between 0 and 1: scores have no ends, and "
+            f"no rows show where their mean lies. Got {list(constraints)}."
+        )
+    refuse_unmet(model.network, rates, raw)
+    labels, classes = numbers(model.network, raw)
+    rows, aside = set_aside(rates, labels, classes, asked.share, model._generator())
+    new = [one.taken(aside) for one in rates]
+    if asked.strict:
+        refuse_too_few(new, labels[aside], classes, asked.confidence)
+    weights = None if sample_weight is None else taken(sample_weight, rows)
+    model.errors_aside = errors_aside(asked.confidence, len(rates), asked.share)
+    try:
+        model.fit(
+            taken(X, rows), taken(y, rows), sample_weight=weights,
+            constraints=[one.taken(rows) for one in rates], **others,
+        )  # fmt: skip
+    finally:
+        model.errors_aside = 1.0
+    scores = model.scores(taken(X, aside))
+    found = verdicts(new, labels[aside], scores, asked.confidence)
+    known = model._known
+    assert known.report is not None  # of the constraints just held
+    loss = loss_of(model, scores, known.standardization.of(raw.take(torch.from_numpy(aside))))
+    apart = tuple(apart_of(one, labels[aside], scores) for one in new)
+    report = replace(
+        known.report, constraints=tuple(rates), held_out=HeldOut(aside, loss, found, apart)
+    )
+    model._fit = replace(known, report=report)
+    if asked.strict and not all(one.holds for one in found):
+        model._fit = None
+        raise SolverError(f"no model is handed out:\n{report}")
