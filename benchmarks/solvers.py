@@ -20,12 +20,14 @@ import torch
 
 from benchmarks.harness.report import machine
 from benchmarks.subproblems import outputs, states, tight_states, weights
-from benchmarks.subproblems.harness import Row, cells, measure, show
+from benchmarks.subproblems.harness import Row, cells, drawn_seed, measure, show
 
 RESULTS = Path(__file__).parent / "results"
 PROBLEMS = {
     "outputs": outputs.comparisons,
     "weights": weights.comparisons,
+    "sparse-weights": weights.sparse,
+    "small-states": states.small,
     "narrow-states": states.narrow,
     "wide-states": states.wide,
     "large-states": states.large,
@@ -46,7 +48,7 @@ def earlier() -> list[Row]:
 def write(found: list[Row], where: dict[str, str]) -> None:
     """Write what was found, in place of the earlier rows of the same problem; losses first."""
     RESULTS.mkdir(exist_ok=True)
-    measured = f"{where['date'][:10]}, load {where['load'].split()[0]}"
+    measured = f"{where['date'][:10]}, load {where['load'].split()[0]}, seed {drawn_seed()}"
     found = [replace(row, measured=measured) for row in found]
     rows = [row for row in earlier() if row.problem != found[0].problem] + found
     leads = {row.problem: _lead(row.problem, rows) for row in rows}
@@ -55,7 +57,10 @@ def write(found: list[Row], where: dict[str, str]) -> None:
     (RESULTS / "solvers.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     fixed = ", ".join(f"{k}: {v}" for k, v in where.items() if k not in ("date", "load"))
     lines = ["# Fit solvers", "", f"{fixed}; day and load before the first run stand with each."]
-    lines += [f"Medians of {ROUNDS} interleaved runs after one that is not counted.", ""]
+    lines += [
+        f"Medians of {ROUNDS} interleaved runs after one that is not counted. What is not of a"
+    ]
+    lines += ["training run is drawn from a seed that is new in each run of the benchmark.", ""]
     for problem in dict.fromkeys(row.problem for row in rows):
         own = [row for row in rows if row.problem == problem]
         lines += [f"## {problem}", "", f"{own[0].measured}.", ""]

@@ -15,11 +15,12 @@ from liftednet.samples import largest_eigenvalue
 
 from .base import Solver
 from .consensus import consensus, is_split
-from .newton_weights import is_small, proximal, proximal_newton
+from .newton_weights import proximal, proximal_newton
 
 _ROUNDING = 1e-12
 _STRICTER = 0.3  # where the violation is small, and may cost more
 _PATIENCE = 500  # steps in which the movement must fall
+_FINER = 1e-3  # of a goal that the verdict found to hide too much
 _MARGIN = 0.01  # of the tolerance: where curvature is small, its edge may still be far off
 
 
@@ -172,15 +173,20 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
         if is_split(problem.penalty):
             value, steps = consensus(problem, begin, tolerance)
         else:
-            value, steps = self._stepped(problem, begin, _MARGIN * tolerance)
+            value, steps = self._stepped(problem, begin, tolerance)
         return design.split(value), steps
 
-    def _stepped(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int]:
+    def _stepped(self, problem: WeightFit, start: Tensor, tolerance: float) -> tuple[Tensor, int]:
+        goal, design = _MARGIN * tolerance, problem.design.centered
         value, steps, reached = self._descend(problem, start, goal)
-        if reached or not is_small(problem):
+        if not problem.small:
             return value, steps
-        value, more = proximal_newton(problem, value, goal)
-        return value, steps + more
+        while not reached or problem.measure(design.split(value)).residual > tolerance:
+            value, more = proximal_newton(problem, value, goal)
+            steps, reached, goal = steps + more, True, _FINER * goal
+            if goal < _ROUNDING:
+                break
+        return value, steps
 
     def _descend(self, problem: WeightFit, start: Tensor, goal: float) -> tuple[Tensor, int, bool]:
         mean, steep, smoothness = _about_the_mean(problem)

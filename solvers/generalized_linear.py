@@ -11,10 +11,11 @@ from torch import Tensor
 from liftednet import processes
 from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import WeightFit, Weights
+from liftednet.problems.weight_fit import LEAST_CURVATURE
 
 from .base import Solver
 from .conjugate import Point, advance, downhill_point
-from .newton_weights import LEAST_CURVATURE, dense_newton, is_small, jittered_cholesky
+from .newton_weights import dense_newton, jittered_cholesky
 
 _EARLY = 5  # steps after which the curvature is measured anew: by then it is nearly the last one
 _RENEWAL = 100  # and again; to restart the directions more often costs more than it brings
@@ -74,7 +75,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
         descent = weight_descent(problem, start or problem.zeros())
         goal = tolerance * (float(problem.cross.abs().max()) or 1.0)
         descent, at, steps, reached = self._descend(descent, goal)
-        if not reached and steps < self.max_iterations and is_small(problem):
+        if not reached and steps < self.max_iterations and problem.small:
             at, more = dense_newton(*descent.anchored(at), goal)
             steps += more
         return problem.design.centered.split(at.y), steps

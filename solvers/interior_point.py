@@ -27,7 +27,7 @@ from liftednet.solution import Solution, Status
 
 from .base import Solver, default_tolerance
 from .generalized_linear import GeneralizedLinear
-from .newton_weights import hessian, jittered_cholesky
+from .newton_weights import jittered_cholesky
 from .ridge import Ridge
 
 _ROUNDS = 100  # of taking in limits
@@ -166,7 +166,7 @@ class _Smooth:
 
     def hessian(self, x: Tensor) -> Tensor:
         """Return the Hessian of the whole objective, (unknowns, unknowns)."""
-        found = self.fit.lam * hessian(self.fit, self.products(x) + self.offset)
+        found = self.fit.lam * self.fit.hessian(self.products(x) + self.offset)
         found.diagonal()[: self.fit.design.features * self.shape[1]] += self.penalty.curvature
         return found
 

@@ -8,24 +8,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet import processes
 from liftednet.errors import SolverError
 from liftednet.problems import WeightFit
-from liftednet.problems.states_over_time import curvatures
-from liftednet.samples import row_chunks
 
 from .conjugate import Point, moved
 
 if TYPE_CHECKING:
     from .generalized_linear import WeightDescent
 
-LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
 _JITTERS = (0.0, 1e-12, 1e-9, 1e-6)  # of the diagonal, until Cholesky succeeds
-_LARGEST = 1_024  # unknowns
 _NEWTON_STEPS, _STEPS = 100, 200  # of smooth fits, and of those with kinks
 _RAISED, _EASED = 10.0, 3.0  # the damping after a step that fails, and one that helps
 _LEAST = 1e-12  # of the damping, below which there is none
 _ROUNDING = 1e-9  # of the objective, by which it may seem to rise
+_TOLD = 1e-16  # of curvatures, below which they are rounding: those of float32's are just above
 
 
 def dense_newton(descent: WeightDescent, at: Point, goal: float) -> tuple[Point, int]:
@@ -52,36 +48,10 @@ def _stepped(descent: WeightDescent, at: Point) -> tuple[WeightDescent, Point]:
 
 
 def _direction(descent: WeightDescent, at: Point) -> Tensor:
-    system = hessian(descent.problem, at.u)
+    system = descent.problem.hessian(at.u)
     system.diagonal().add_(descent.pull_back.double().expand_as(at.y).reshape(-1))
     right = -at.gradient.double().reshape(-1, 1)
     return torch.cholesky_solve(right, jittered_cholesky(system)).reshape(at.y.shape).to(at.y)
-
-
-def is_small(problem: WeightFit) -> bool:
-    """Say whether the whole Hessian is cheap."""
-    return (problem.design.features + problem.design.bias) * problem.units <= _LARGEST
-
-
-def hessian(problem: WeightFit, u: Tensor) -> Tensor:
-    """Return sum_i x_i x_i' (x) phi'(u_i), ((inputs + 1) units) squared, in float64."""
-    design, units = problem.design.centered, u.shape[1]
-    features = design.features + design.bias
-    identity = torch.eye(units, dtype=u.dtype, device=u.device)
-    total = u.new_zeros(features, units * units * features, dtype=torch.float64)
-    for part, x in design.rows():
-        for some in row_chunks(len(x), units * units * features):
-            slopes = curvatures(problem.divergence, u[part][some].double())
-            slopes = design.weighed(slopes, _within(part, some)) + LEAST_CURVATURE * identity
-            weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
-            total += x[some].T @ weighted.flatten(1)
-    (total,) = processes.total(total)
-    size = features * units
-    return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
-
-
-def _within(part: slice, some: slice) -> slice:
-    return slice(part.start + some.start, part.start + some.stop)
 
 
 def proximal_newton(problem: WeightFit, value: Tensor, goal: float) -> tuple[Tensor, int]:
@@ -130,13 +100,11 @@ class _Standing:
         problem, size = self.problem, self.value.numel()
         slope = torch.func.jacfwd(lambda y: proximal(problem, y, 1 / self.smoothness))(self.begin)
         slope = slope.reshape(size, size)
-        none = self.value.new_zeros(0, self.value.shape[1])
-        u = torch.cat([none, *(u for _, _, u in problem.pre_activations(self.value))])
-        curved = problem.lam * hessian(problem, u)
+        curved = problem.lam * problem.hessian(problem.outputs(self.value))
         identity = torch.eye(size, dtype=self.value.dtype, device=self.value.device)
         system = (1 + mu) * identity - slope @ (identity - curved / self.smoothness)
         right = -self.moved.reshape(-1, 1)
-        found = torch.linalg.lstsq(system.cpu(), right.cpu(), driver="gelsd").solution
+        found = torch.linalg.lstsq(system.cpu(), right.cpu(), rcond=_TOLD, driver="gelsd").solution
         direction: Tensor = found.reshape(self.value.shape).to(self.value)
         return direction
 

@@ -62,7 +62,8 @@ def _factored(problem: WeightFit, previous: Factor | None) -> Factor:
     if design.wide:
         inputs = design.shifted.double()
         centered = inputs - inputs.mean(0) if design.bias else inputs
-        system = centered @ centered.T
+        system = centered.new_zeros(design.samples, design.samples)
+        products.add_square(system, centered.T.contiguous())
         system.diagonal().add_(2 * rho / curvature)
     else:
         system = curvature * design.gram

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import isnan
 from statistics import median
 from typing import Any
@@ -18,6 +20,12 @@ _GOAL = 1e-6  # relative KKT residual
 _TOLERANCES = [10 ** (-half / 2) for half in range(4, 25)]  # 1e-2 to 1e-12
 _TUNING = 6.0  # seconds after which a solver is tuned no further
 _SLOW = 4.0  # seconds from which a method is not run once more for warmth or memory
+
+
+@cache
+def drawn_seed() -> int:
+    """Return the seed of all data of a run that are drawn: a new one each time."""
+    return secrets.randbelow(1 << 16)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.subproblems.harness import Comparison, Method, loosest
+from benchmarks.subproblems.harness import Comparison, Method, drawn_seed, loosest
 from benchmarks.subproblems.opponents import simplex_newton
 from liftednet.activations import SimplexProjection
 from liftednet.divergences import joint
@@ -20,7 +20,7 @@ from liftednet.solvers import CompiledSimplex, SimplexDual
 
 
 def fit(samples: int, outputs: int, soft: bool, dtype: torch.dtype = torch.float64) -> OutputFit:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(drawn_seed())
     u = 2 * torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
     scores = 3 * torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
     hard = torch.eye(outputs, dtype=torch.float64)[scores.argmax(-1)]

@@ -19,7 +19,7 @@ from scipy.optimize import lsq_linear, nnls
 from scipy.sparse import csc_matrix, triu
 from torch import Tensor
 
-from benchmarks.subproblems.harness import Comparison, Method, loosest
+from benchmarks.subproblems.harness import Comparison, Method, drawn_seed, loosest
 from benchmarks.subproblems.opponents import block_pivoting, coordinate_descent, dual_newton
 from benchmarks.subproblems.trained import trained
 from liftednet.activations import Clipped, Identity, ReLU
@@ -77,7 +77,7 @@ class Case:
 
 
 def synthetic(units: int, above: int, condition: float, samples: int, shift: float = 0.0) -> Case:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(drawn_seed())
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -333,6 +333,17 @@ def narrow(quick: bool) -> Iterator[Comparison]:
     yield comparison(synthetic(50, 20, 235, 4_000), 4_000, 0, blocks=False)
     yield comparison(synthetic(50, 20, 3, 1_000), 1_000, 100, blocks=True)
     yield comparison(synthetic(50, 20, 235, 1_000), 1_000, 100, blocks=False)
+
+
+def small(quick: bool) -> Iterator[Comparison]:
+    """Yield fits of a few units, and of one row."""
+    few = 200 if quick else 2_000
+    for units, above, condition in ((10, 10, 10.0), (10, 10, 100.0), (20, 10, 100.0)):
+        yield comparison(synthetic(units, above, condition, few), few, 40, blocks=False)
+    if not quick:
+        yield comparison(synthetic(10, 10, 100.0, 20_000), 20_000, 0, blocks=False)
+        for above in (10, 100):
+            yield comparison(synthetic(300, above, 100.0, 1), 1, 1, blocks=False)
 
 
 def wide(quick: bool) -> Iterator[Comparison]:

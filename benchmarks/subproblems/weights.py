@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,20 +16,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.linear_model import Ridge as SklearnRidge
 
-from benchmarks.subproblems.harness import Comparison, Method
+from benchmarks.subproblems.harness import Comparison, Method, drawn_seed, loosest
 from benchmarks.subproblems.trained import digits
 from liftednet.activations import Identity
 from liftednet.divergences import joint
 from liftednet.losses import CrossEntropy
-from liftednet.penalties import SquaredFrobenius
+from liftednet.penalties import L1, SquaredFrobenius
 from liftednet.problems import Design, WeightFit, Weights
-from liftednet.solvers import GeneralizedLinear, Ridge
+from liftednet.solvers import GeneralizedLinear, Ridge, solve
 
 TOLERANCE = 1e-6
 
 
 def ridge(samples: int, inputs: int, units: int, dtype: torch.dtype) -> Comparison:
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(drawn_seed())
     x = torch.randn(samples, inputs, generator=generator, dtype=dtype).relu()
     v = torch.randn(samples, units, generator=generator, dtype=dtype)
     rho = 0.5
@@ -40,6 +44,9 @@ def ridge(samples: int, inputs: int, units: int, dtype: torch.dtype) -> Comparis
     def bound() -> Weights:
         return _normal_equations(x.numpy(), v.numpy(), rho)
 
+    def dual() -> Weights:
+        return _by_samples(x.numpy(), v.numpy(), rho)
+
     def lstsq() -> Weights:
         return _lstsq(x.numpy(), v.numpy(), rho)
 
@@ -52,6 +59,7 @@ def ridge(samples: int, inputs: int, units: int, dtype: torch.dtype) -> Comparis
         [
             Method("liftednet ridge", lambda: Ridge().solve(fresh()).value, samples, True),
             Method("one Gram product and one factor", bound, samples),
+            *([Method("by samples", dual, samples)] if samples < inputs else []),
             Method("scikit-learn Ridge, cholesky", sklearn, samples),
             Method("numpy lstsq", lstsq, samples),
         ],
@@ -71,6 +79,14 @@ def _normal_equations(x: np.ndarray, v: np.ndarray, rho: float) -> Weights:
     return Weights(found[:-1], found[-1])
 
 
+def _by_samples(x: np.ndarray, v: np.ndarray, rho: float) -> Weights:
+    middle, mean = x.mean(0), v.mean(0)
+    centered = x - middle
+    system = centered @ centered.T + 2 * rho * np.eye(len(x), dtype=x.dtype)
+    found = torch.from_numpy(centered.T @ cho_solve(cho_factor(system), v - mean))
+    return Weights(found, torch.from_numpy(mean) - torch.from_numpy(middle) @ found)
+
+
 def _lstsq(x: np.ndarray, v: np.ndarray, rho: float) -> Weights:
     tail = np.zeros((x.shape[1], x.shape[1] + 1), x.dtype)
     tail[:, :-1] = np.eye(x.shape[1]) * (2 * rho) ** 0.5
@@ -83,7 +99,7 @@ def multinomial(features: str, samples: int, rho: float, solvers: tuple[str, ...
     x, y = digits()
     x, y = x[:samples].double(), y[:samples]
     if features != "pixels":
-        generator = torch.Generator().manual_seed(0)
+        generator = torch.Generator().manual_seed(drawn_seed())
         drawn = torch.randn(784, 100, generator=generator, dtype=torch.float64) / 10
         x = (x @ drawn).relu()
     v = CrossEntropy().encode(y, 10)
@@ -116,10 +132,68 @@ def multinomial(features: str, samples: int, rho: float, solvers: tuple[str, ...
     )
 
 
+def sparse(quick: bool) -> Iterator[Comparison]:
+    """Yield fits with an L1 penalty of correlated inputs, as lasso solvers have them."""
+    sizes = ((200, 50, 1),) if quick else ((1_000, 300, 1), (5_000, 1_000, 1), (1_000, 300, 20))
+    for samples, inputs, units in sizes:
+        for share in (0.1, 0.01):
+            yield lasso(samples, inputs, units, share)
+
+
+def lasso(samples: int, inputs: int, units: int, share: float) -> Comparison:
+    """Return min |X W + b - V|^2 / 2 + rho |W|_1, with rho a share of the least that makes W 0."""
+    generator = torch.Generator().manual_seed(drawn_seed())
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    x = normal(samples, inputs)
+    for column in range(1, inputs):
+        x[:, column] = 0.9 * x[:, column - 1] + 0.19**0.5 * x[:, column]
+    w = normal(inputs, units) * (torch.rand(inputs, units, generator=generator) < 0.1)
+    v = x @ w + 0.5 * normal(samples, units)
+    most = ((x - x.mean(0)).T @ (v - v.mean(0))).abs().max()
+    rho = float(share * most)
+
+    def fresh() -> WeightFit:  # nothing is kept from run to run
+        return WeightFit(joint(Identity()), Design(x), v, L1(rho))
+
+    def judge(value: Weights) -> float:
+        return fresh().measure(value).residual
+
+    def fitted(kind: Any, tolerance: float) -> Callable[[], Weights]:
+        def run() -> Weights:
+            found = []
+            for unit in range(units):
+                model = kind(alpha=rho / samples, tol=tolerance, max_iter=100_000)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    model.fit(x.numpy(), v[:, unit].numpy())
+                found.append((model.coef_, float(model.intercept_)))
+            matrix = torch.from_numpy(np.array([coef for coef, _ in found]).T.copy())
+            return Weights(matrix, torch.tensor([b for _, b in found], dtype=torch.float64))
+
+        return run
+
+    others = {"scikit-learn Lasso": "sklearn.linear_model", "celer": "celer", "skglm": "skglm"}
+    methods = [
+        Method(name, loosest(partial(fitted, import_module(module).Lasso), judge), samples)
+        for name, module in others.items()
+        if find_spec(module.split(".")[0]) is not None
+    ]
+    title = f"L1 weights, {inputs} to {units}, {samples:,} samples, {share:g} of the largest rho"
+    ours = Method(
+        "liftednet", lambda: solve(fresh()).value, samples, True
+    )  # fmt: skip
+    return Comparison(title, [ours, *methods], judge)
+
+
 def comparisons(quick: bool) -> Iterator[Comparison]:
     if quick:
         yield ridge(500, 20, 5, torch.float64)
         return
+    yield ridge(100, 10, 1, torch.float64)
+    yield ridge(300, 3_000, 10, torch.float64)
     yield ridge(60_000, 300, 100, torch.float64)
     yield ridge(60_000, 300, 100, torch.float32)
     yield ridge(1_000, 1_000, 100, torch.float64)

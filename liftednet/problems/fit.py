@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from liftednet import processes
-from liftednet.divergences import Divergence, require_divergence
+from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DataError
 from liftednet.lazy import cvxpy as cp
 from liftednet.maps import LinearMap, Times
@@ -368,6 +368,20 @@ def _summed(link: Link, u: Expression, target: Expression) -> Expression:
 def constant(value: Tensor) -> cp.Constant:
     """Return a tensor in CVXPY."""
     return cp.Constant(value.detach().double().cpu().numpy())
+
+
+def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
+    """Return the Hessian of R at every row of u, (..., units, units), by autograd if need be."""
+    if isinstance(divergence, Joint) or divergence.activation.per_unit:
+        return torch.diag_embed(divergence.link_curvature(u))
+    with torch.enable_grad():
+        point = u.detach().requires_grad_()
+        gradient = divergence.link_gradient(point)
+        columns = [
+            torch.autograd.grad(gradient[..., unit].sum(), point, retain_graph=True)[0]
+            for unit in range(u.shape[-1])
+        ]
+    return torch.stack(columns, dim=-1)
 
 
 def rounding(sizes: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from liftednet.problems.fit import (
     Link,
     Measure,
     Statement,
+    curvatures,
     measured,
     rounding,
 )
@@ -544,20 +545,6 @@ def hessian(link: TimeLink, states: Tensor) -> Tensor:
     """Return lam times the Hessian of R, 0 where not linked, (steps, samples, next, next)."""
     curved = curvatures(link.divergence, link.pre_activation(states))
     return link.lam * curved.where(link.counted[..., None, None], 0.0)
-
-
-def curvatures(divergence: Divergence, u: Tensor) -> Tensor:
-    """Return the Hessian of R at every row of u, (..., units, units), by autograd if need be."""
-    if isinstance(divergence, Joint) or divergence.activation.per_unit:
-        return torch.diag_embed(divergence.link_curvature(u))
-    with torch.enable_grad():
-        point = u.detach().requires_grad_()
-        gradient = divergence.link_gradient(point)
-        columns = [
-            torch.autograd.grad(gradient[..., unit].sum(), point, retain_graph=True)[0]
-            for unit in range(u.shape[-1])
-        ]
-    return torch.stack(columns, dim=-1)
 
 
 def forward_states(problem: StatesOverTime) -> Tensor:

@@ -15,7 +15,7 @@ from liftednet.divergences import Divergence, Joint, require_divergence
 from liftednet.errors import DeclarationError
 from liftednet.maps import Rows
 from liftednet.penalties import Penalty
-from liftednet.problems.fit import Fit, Link, Measure, require_bounded
+from liftednet.problems.fit import NEAR, Fit, Link, Measure, curvatures, require_bounded
 from liftednet.problems.priors import PenalizedWeights
 from liftednet.samples import Design, Weights, row_chunks
 from liftednet.sets.penalty import Judgement
@@ -29,7 +29,12 @@ from liftednet.validation import (
 
 _ROUNDED = 1e-14  # of terms, by which their sums may be off
 _UNSEEN = 1e-6  # of the objective's size, below which terms of weights may be their rounding
+_FAR = 1e300
 _TINY = torch.finfo(torch.float64).tiny
+_EPS = torch.finfo(torch.float64).eps
+LEAST_CURVATURE = 1e-10  # of a sample, lest dead units be sent to infinity
+_SMALL = 1_024  # unknowns
+_MOST = 1 << 31  # operations of a Hessian, beyond which a certificate does without it
 _HIDDEN = 30.0  # ratio of terms from which the mean input hides the others in a residual
 
 
@@ -213,7 +218,56 @@ class WeightFit(Fit[Weights]):
             against = max(self.lam * terms + paid, _UNSEEN * size) if bounded else size
             residual = max(residual, judgement.gap / against)
         worst = max(residual, hidden / size, lost / size)  # which passes over what is no number
-        return Measure(objective, torch.nan if isnan(hidden + lost + sum(largest)) else worst)
+        if isnan(hidden + lost + sum(largest)):
+            return Measure(objective, torch.nan)
+        if worst < NEAR and self.small:
+            worst = max(worst, self._hidden(stacked, gradient, worst * size) / size)
+        return Measure(objective, worst)
+
+    def _hidden(self, stacked: Tensor, gradient: Tensor, told: float) -> float:
+        """Return by how much the objective may still fall, or `told` where that is no less.
+
+        With g a subgradient and H the Hessian it is nowhere lower than g'H^-1 g / 2 (exactly where
+        R is quadratic), and no W further away than the reach of the penalty. Entries that a step
+        puts at 0 lose what they have, and stay there. Inputs that hardly vary have next to no
+        gradient, and much to gain. Targets that rounding has off the domain are the nearest in it,
+        as CVXPY has them.
+        """
+        rows, curvature, penalty = self.design.features, self.penalty.curvature, self.penalty
+        nearest = self.divergence.nearest_target(self.targets.double())
+        if not torch.equal(nearest, self.targets.double()):
+            rounded = nearest - self.targets.double()
+            gradient = gradient - self.lam * self.design.centered.cross(rounded)
+        weight, slope = stacked[:rows], gradient[:rows]
+        off, free = gradient.clone(), torch.ones_like(gradient, dtype=torch.bool)
+        if penalty.smooth:
+            off[:rows] = penalty.stationarity(weight, slope, 1.0)
+        else:
+            steep = self.smoothness or 1.0
+            point = penalty.prox(weight - slope / steep, 1 / steep)
+            off[:rows], free[:rows] = steep * (weight - point), point != 0
+        reach = min(penalty.reach, _FAR)
+        within = float((off[:rows].abs() * (weight.abs() + reach)).sum())
+        convex = float(off[:rows].square().sum()) / (2 * curvature or _TINY)
+        most = min(within, convex) + float(off[rows:].square().sum()) / (2 * self._steepest)
+        entries = self.design.samples * stacked.numel() ** 2
+        if not most > told or (entries > _MOST and not self.by_gram):
+            return told
+        system, curved = self.lam * self.hessian(self.outputs(stacked), 0.0), torch.zeros_like(off)
+        curved[:rows] = curvature
+        system.diagonal().add_(curved.flatten())
+        lost = float((off * stacked).abs().masked_fill(free, 0.0).sum())
+        chosen = free.flatten()
+        system, right = system[chosen][:, chosen], off.flatten()[chosen]
+        least = _EPS * float(system.diagonal().max()) if len(right) else 0.0
+        for _ in range(4):
+            system.diagonal().add_(least)
+            factor, failed = torch.linalg.cholesky_ex(system)
+            if not int(failed):
+                half = torch.linalg.solve_triangular(factor, right[:, None], upper=False)
+                return max(told, min(most, lost + float(half.square().sum()) / 2))
+            least *= 1e3
+        return max(told, most)
 
     def _lost(self, weight: Tensor, violation: Tensor, gradient: Tensor) -> Tensor:
         """Return what the objective can fall by steps of rows of [W; b], at least.
@@ -341,6 +395,40 @@ class WeightFit(Fit[Weights]):
         if self.design.weights is None:
             return self.divergence.link_value(u, target)
         return self.design.weighed(self.divergence.link_values(u, target), part).sum()
+
+    @property
+    def small(self) -> bool:
+        """Whether the whole Hessian is cheap."""
+        return (self.design.features + self.design.bias) * self.units <= _SMALL
+
+    def hessian(self, u: Tensor, least: float = LEAST_CURVATURE) -> Tensor:
+        """Return sum_i x_i x_i' (x) R''(u_i), ((inputs + 1) units) squared, in float64.
+
+        Args:
+            u: X W + b + C, (samples, units).
+            least: added to the curvature of every sample.
+        """
+        design, units = self.design.centered, u.shape[1]
+        features = design.features + design.bias
+        identity = torch.eye(units, dtype=torch.float64, device=u.device)
+        if isinstance(self.divergence, Joint) and self.by_gram:
+            return torch.kron(self.divergence.smoothness * design.gram, identity)
+        total = u.new_zeros(features, units * units * features, dtype=torch.float64)
+        for part, x in design.rows():
+            for some in row_chunks(len(x), units * units * features):
+                slopes = curvatures(self.divergence, u[part][some].double())
+                rows = slice(part.start + some.start, part.start + some.stop)
+                slopes = design.weighed(slopes, rows) + least * identity
+                weighted = slopes.unsqueeze(-1) * x[some, None, None, :]
+                total += x[some].T @ weighted.flatten(1)
+        (total,) = processes.total(total)
+        size = features * units
+        return total.reshape(features, units, units, features).transpose(2, 3).reshape(size, size)
+
+    def outputs(self, stacked: Tensor) -> Tensor:
+        """Return X W + b + C at [W; b + shift W], (samples, units), in float64."""
+        none = stacked.new_zeros(0, stacked.shape[1])
+        return torch.cat([none, *(u for _, _, u in self.pre_activations(stacked))])
 
     def pre_activations(self, stacked: Tensor) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield (rows, [X - shift, 1], X W + b + C) a chunk at a time, in float64."""

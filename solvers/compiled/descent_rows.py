@@ -1,7 +1,8 @@
-"""State fits below quadratic links by coordinate descent.
+"""State fits below quadratic links, and weights by their Gram matrix, by coordinate descent.
 
-min over z of Phi(z) - <z, b> + z'Hz / 2 with H = A A' for every sample, phi piecewise linear: one
-sample after another, ended by exact solves, or in sweeps over sixteen samples in lanes. There a
+min over z of rest(z) - <z, b> + z'Hz / 2 for every sample, or unit of weights, with a rest of two
+parabolas and a kink for each entry: one sample after another, ended by exact solves, or, of states
+with H = A A', in sweeps over sixteen samples in lanes. There a
 unit's gradient is brought up to date when its turn comes, by one product with the last changes of
 all units; these products are in float32, around states whose gradient is known in float64.
 """
@@ -35,7 +36,25 @@ _SOLVES = 5  # in turn, as long as ever fewer units change their piece
 _PASSES = 500  # of a round
 _SAFE = 0.7  # share of the goal at which the gradient is taken anew
 _DIGITS = 3e-4  # by which changes fall until the gradient is taken anew
-_LOW, _BELOW, _ABOVE, _HIGH = range(4)  # the pieces of phi, where a unit may be
+_LOW, _BELOW, _ZERO, _ABOVE, _HIGH = range(5)  # the pieces of a unit, where it may be
+
+
+class Rest(NamedTuple):
+    """What each unit has of its own: curvature z^2 / 2 + kink |z| between its ends.
+
+    Attributes:
+        low: of each, (1 or samples, units).
+        high: likewise.
+        below: the curvature below 0.
+        above: that above.
+        kink: at 0.
+    """
+
+    low: Any
+    high: Any
+    below: Any
+    above: Any
+    kink: Any
 
 
 class Place(NamedTuple):
@@ -68,13 +87,15 @@ def _place(units):
 
 
 @compiled
-def _piece(v, line):
-    """Return the piece of phi that a state is on."""
-    if v <= line.low:
+def _piece(v, low, high, rest):
+    """Return the piece that a state is on."""
+    if v <= low:
         return _LOW
-    if v >= line.high:
+    if v >= high:
         return _HIGH
-    return _BELOW if v < 0 and line.alpha < 1 else _ABOVE
+    if v == 0 and rest.kink > 0:
+        return _ZERO
+    return _BELOW if v < 0 and (rest.kink > 0 or rest.below != rest.above) else _ABOVE
 
 
 @compiled
@@ -91,38 +112,42 @@ def _gradient(hessian, right, z, gradient):
 
 
 @compiled
-def _pass(hessian, line, at, slope, pieces):
+def _pass(hessian, low, high, rest, at, slope, pieces):
     """Minimize over one unit after another; return how many changed their state and their piece."""
-    moved, turned, one = 0, 0, line.alpha / line.alpha
+    moved, turned, zero, one = 0, 0, rest.kink - rest.kink, rest.kink - rest.kink + 1
     for i in range(len(at)):
         row = hessian[i]
-        pull = row[i] * at[i] - slope[i]
-        v = pull / (one + row[i]) if pull > 0 else pull * line.alpha / (one + line.alpha * row[i])
-        v = min(max(v, line.low), line.high)
+        pull, steep = row[i] * at[i] - slope[i], rest.above + row[i]
+        excess = pull - rest.kink
+        if excess <= zero:
+            steep = rest.below + row[i]
+            excess = min(pull + rest.kink, zero)
+        v = excess / (steep if steep > zero else one)
+        v = min(max(v, low[i]), high[i])
         change = v - at[i]
         if change != 0:
             at[i] = v
             moved += 1
             for k in range(len(at)):
                 slope[k] += change * row[k]
-            piece = _piece(v, line)
+            piece = _piece(v, low[i], high[i], rest)
             turned += piece != pieces[i]
             pieces[i] = piece
     return moved, turned
 
 
 @compiled
-def _solved(hessian, right, line, place):
+def _solved(hessian, right, low, high, rest, place):
     """Put the minimizer on the pieces into z."""
     units, count = len(right), 0
     z, pieces, free = place.z, place.pieces, place.free
     for i in range(units):
         z[i] = 0.0
         if pieces[i] == _LOW:
-            z[i] = line.low
+            z[i] = low[i]
         elif pieces[i] == _HIGH:
-            z[i] = line.high
-        else:
+            z[i] = high[i]
+        elif pieces[i] != _ZERO:
             free[count] = i
             count += 1
     if count == 0:
@@ -134,11 +159,12 @@ def _solved(hessian, right, line, place):
         row = hessian[i]
         for m in range(n + 1):
             system[n, m] = row[free[m]]
-        system[n, n] += 1.0 / line.alpha if pieces[i] == _BELOW else 1.0
+        system[n, n] += rest.below if pieces[i] == _BELOW else rest.above
     factor = np.linalg.cholesky(system)
     x = np.empty(count)
     for n in range(count):
-        total, row = -place.gradient[free[n]], factor[n]
+        i, row = free[n], factor[n]
+        total = -place.gradient[i] - (rest.kink if pieces[i] == _ABOVE else -rest.kink)
         for m in range(n):
             total -= row[m] * x[m]
         x[n] = total / row[n]
@@ -156,40 +182,48 @@ def _cost(pieces):
     """Return the operations of a solve."""
     count = 0
     for i in range(len(pieces)):
-        count += _LOW < pieces[i] < _HIGH
+        count += _LOW < pieces[i] < _HIGH and pieces[i] != _ZERO
     return count * (count * count / 6.0 + 4.0 * len(pieces))
 
 
 @compiled
-def _turned(hessian, right, line, place, goal):
+def _turned(hessian, right, low, high, rest, place, goal):
     """Move units to the piece where their state or slope is; return how many were elsewhere."""
     z, gradient, pieces, turned = place.z, place.gradient, place.pieces, 0
     _gradient(hessian, right, z, gradient)
     for i in range(len(z)):
-        piece = pieces[i]
-        if piece in (_LOW, _HIGH):
-            slope = gradient[i] + (z[i] if z[i] > 0 else z[i] / line.alpha)
-            if (slope if piece == _LOW else -slope) < -goal and line.low < line.high:
-                above = line.alpha == 1 or z[i] > 0 or (z[i] == 0 and piece == _LOW)
-                pieces[i] = _ABOVE if above else _BELOW
+        piece, v = pieces[i], z[i]
+        if piece == _ZERO:
+            if abs(gradient[i]) > rest.kink + goal:
+                pieces[i] = _BELOW if gradient[i] > 0 else _ABOVE
                 turned += 1
             continue
-        z[i] = min(max(z[i], line.low), line.high)
-        pieces[i] = _piece(z[i], line)
+        if piece in (_LOW, _HIGH):
+            right_of = v > 0 or (v == 0 and piece == _LOW)
+            slope = gradient[i] + (rest.above if v > 0 else rest.below) * v
+            slope += rest.kink if right_of else -rest.kink
+            if (slope if piece == _LOW else -slope) < -goal and low[i] < high[i]:
+                one = rest.kink == 0 and rest.below == rest.above
+                pieces[i] = _ABOVE if one or right_of else _BELOW
+                turned += 1
+            continue
+        if rest.kink > 0 and (v <= 0 if piece == _ABOVE else v >= 0):
+            v = 0.0
+        z[i] = min(max(v, low[i]), high[i])
+        pieces[i] = _piece(z[i], low[i], high[i], rest)
         turned += piece != pieces[i]
     return turned
 
 
 @compiled
-def descend(hessian, single, right, line, quick, goal, budget, z):
+def descend(hessian, single, right, rest, goal, budget, z):
     """Put the states of all samples into z.
 
     Args:
         hessian: A A', (units, units), float64.
         single: the same in float32.
         right: b, (samples, units).
-        line: phi in float64.
-        quick: the same in float32.
+        rest: a `Rest` in float64.
         goal: what a slope may have of the wrong sign.
         budget: operations of all samples, beyond which they are left.
         z: where to begin, (samples, units), replaced by the states.
@@ -197,31 +231,35 @@ def descend(hessian, single, right, line, quick, goal, budget, z):
     Returns:
         The operations of all samples, infinite where one was not solved.
     """
-    units = len(hessian)
+    half, units = np.float32, len(hessian)
+    lows, highs = rest.low.astype(half), rest.high.astype(half)
+    quick = Rest(lows, highs, half(rest.below), half(rest.above), half(rest.kink))
     place, used = _place(units), 0.0
     for n in range(len(z)):
+        own = n if len(lows) > 1 else 0
+        low, high = rest.low[own], rest.high[own]
         place.z[:] = z[n]
         ended = False
         for number in range(_ROUNDS):
             for i in range(units):
                 place.single[i] = place.z[i]
-                place.pieces[i] = _piece(place.single[i], quick)
-                place.slope[i] = 0
+                place.pieces[i] = _piece(place.single[i], lows[own, i], highs[own, i], quick)
             _gradient(hessian, right[n], place.z, place.gradient)
             for i in range(units):
                 place.slope[i] = place.gradient[i]
+            ends = lows[own], highs[own], quick
             for sweep in range(_PASSES):
-                moved, turned = _pass(single, quick, place.single, place.slope, place.pieces)
+                moved, turned = _pass(single, *ends, place.single, place.slope, place.pieces)
                 used += 2.0 * moved * units
                 if (turned == 0 and sweep >= number * number) or used > budget:
                     break
             before = units + 1
             for _ in range(_SOLVES):
-                _solved(hessian, right[n], line, place)
+                _solved(hessian, right[n], low, high, rest, place)
                 used += _cost(place.pieces)
                 if used > budget:
                     return np.inf
-                turned = _turned(hessian, right[n], line, place, goal)
+                turned = _turned(hessian, right[n], low, high, rest, place, goal)
                 ended = turned == 0
                 if ended or turned >= before:
                     break

@@ -235,7 +235,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
         line = ramp(problem.divergence.activation)
         assert line is not None  # asked for by obstacle
-        quick = line.to(np.float32)
+        rest = rest_of(line, problem.units)
         value = problem.pre_activation.new_empty(problem.samples, problem.units)
 
         def begun(part: slice) -> tuple[Array, float, Array]:
@@ -245,7 +245,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
         def alone(part: slice, budget: float) -> tuple[float, Array]:
             right, goal, z = begun(part)
-            parts = shared.hessian, shared.single, right, line, quick, goal
+            parts = shared.hessian, shared.single, right, rest, goal
             used: float = descend(*parts, budget * len(z), z)
             return used / len(z), z
 
@@ -294,14 +294,30 @@ def _newton_at_hand(dtype: torch.dtype, links: int) -> bool:
 
 @cache
 def _descent_at_hand() -> bool:
-    from .descent_rows import descend, panelled, sweep
+    from .descent_rows import panelled, sweep
     from .lanes import at_hand
 
-    line, single, panels = Ramp(1.0, 0.0, 1.0), _SQUARE.astype("f4"), np.empty((0, 0, 0), "f4")
-    exact, quick = line.to(np.float64), line.to(np.float32)
-    alone = at_hand(descend, _SQUARE, single, _SQUARE, exact, quick, 1.0, 1.0, _SQUARE)
-    together = at_hand(sweep, _SQUARE, panels, _SQUARE, exact, 1.0, 1, _SQUARE)
-    return alone and together and at_hand(panelled, _SQUARE)
+    line, panels = Ramp(1.0, 0.0, 1.0).to(np.float64), np.empty((0, 0, 0), "f4")
+    together = at_hand(sweep, _SQUARE, panels, _SQUARE, line, 1.0, 1, _SQUARE)
+    return alone_at_hand() and together and at_hand(panelled, _SQUARE)
+
+
+@cache
+def alone_at_hand() -> bool:
+    """Say whether descent in one sample after another waits for no compiler."""
+    from .descent_rows import descend
+    from .lanes import at_hand
+
+    rest = rest_of(Ramp(1.0, 0.0, 1.0), 0)
+    return at_hand(descend, _SQUARE, _SQUARE.astype("f4"), _SQUARE, rest, 1.0, 1.0, _SQUARE)
+
+
+def rest_of(line: Ramp, units: int) -> Any:
+    """Return a ramp as descent in one sample after another takes it."""
+    from .descent_rows import Rest
+
+    low, high = (np.full((1, units), end) for end in line[1:])
+    return Rest(low, high, 1.0 / line.alpha, 1.0, 0.0)
 
 
 @cache

@@ -79,9 +79,9 @@ class Drawn:
     def judge(self, value: Any) -> tuple[float, float, float]:
         """Return the objective at a value, the least that CVXPY finds, and the size of both.
 
-        What CVXPY may be off by itself counts for the least.
+        What CVXPY may be off by itself counts for the least; NaN where it is sure of nothing.
         """
-        found, rest = (self.problem.measure(x).objective for x in (value, self.rest))
+        found, rest = (_exact(self.problem, x) for x in (value, self.rest))
         judged = statements.least(self.problem)
         if judged is not None:
             least = judged[0] + math.copysign(
@@ -89,10 +89,21 @@ class Drawn:
             )
         else:  # no formula of cones, or none that CLARABEL is sure of
             try:
-                least = Reference().solve(self.problem).objective
+                other = Reference().solve(self.problem)
+                least = other.objective if other.status is Status.SOLVED else math.nan
             except (DeclarationError, SolverError):
-                least = found
+                least = math.nan
         return found, least, abs(least) + (abs(rest) if math.isfinite(rest) else 0)
+
+
+def _exact(problem: Any, value: Any) -> float:
+    """Return the objective, of targets that lie in their domain in float64."""
+    if isinstance(problem, WeightFit):
+        design = replace(problem.design, inputs=problem.design.inputs.double())
+        targets = problem.divergence.nearest_target(problem.targets.double())
+        offset = None if problem.offset is None else problem.offset.double()
+        problem = replace(problem, design=design, targets=targets, offset=offset)
+    return float(problem.measure(value).objective)
 
 
 class Draw:
@@ -312,6 +323,8 @@ def verdict(drawn: Drawn) -> tuple[str, str]:
     if solution.status is not Status.SOLVED:
         off = " more than 1 % off" if excess > 0.01 * size else ""
         return solution.status.name + off, ""
+    if math.isnan(least):
+        return "SOLVED, not judged", ""
     if excess <= ALLOWED[drawn.dtype] * size:
         return "SOLVED", ""
     return "SOLVED", f"{solution.solver}: {found:.10g} against {least:.10g}"
