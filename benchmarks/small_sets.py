@@ -48,7 +48,8 @@ from benchmarks.data.packages import CLASSIFICATIONS, REGRESSIONS, PackagedTable
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import RESULTS, Outcome, finished, run_all
 from benchmarks.harness.scores import LEVELS, of_chances, of_numbers
-from liftednet.models import LiftedClassifier, LiftedRegressor
+from liftednet import posterior
+from liftednet.models import LiftedClassifier, LiftedRegressor, Prediction
 
 Array = np.ndarray[Any, Any]
 SPLITS = 5
@@ -74,11 +75,13 @@ class Answer:
         mean: of a regression, (samples,).
         deviation: of it, (samples,); None where the method has no density.
         probabilities: of a classification, (samples, classes).
+        own: a density and intervals that are not normal, see `of_numbers`.
     """
 
     mean: Array | None = None
     deviation: Array | None = None
     probabilities: Array | None = None
+    own: Any = None
 
 
 Fit = Callable[[Array, Array, Array], Answer]
@@ -110,6 +113,25 @@ def _classifier(make: Callable[[], Any]) -> Fit:
         return Answer(probabilities=make().fit(x, y).predict_proba(new))
 
     return fit
+
+
+@dataclass(frozen=True)
+class _Density:
+    """What `posterior` says of new rows, of numpy's arrays."""
+
+    found: Prediction
+
+    def log_density(self, y: Array) -> Array:
+        return self.found.log_density(torch.from_numpy(y)[:, None]).numpy()[:, 0]
+
+    def interval(self, level: float) -> tuple[Array, Array]:
+        low, high = self.found.interval(level)
+        return low.numpy()[:, 0], high.numpy()[:, 0]
+
+
+def _ours(x: Array, y: Array, new: Array) -> Answer:
+    found = posterior(LiftedRegressor(random_state=0).fit(x, y)).predict(torch.from_numpy(new))
+    return Answer(found.mean.numpy()[:, 0], found.std.numpy()[:, 0], own=_Density(found))
 
 
 def _process(inputs: int | None) -> Any:
@@ -206,7 +228,7 @@ def _real_mlp(x: Array, y: Array, new: Array) -> Answer:
 
 
 REGRESSORS: dict[str, Fit] = {
-    OURS: _with_deviation(lambda: LiftedRegressor(random_state=0)),
+    OURS: _ours,
     "Gaussian process": _with_deviation(lambda: _process(None)),
     "Gaussian process, many lengths": _many_lengths,
     "Bayesian ridge": _with_deviation(BayesianRidge),
@@ -283,7 +305,7 @@ def run(item: Run) -> Outcome:
         found = of_chances(answer.probabilities, truth)
     else:
         assert answer.mean is not None  # of a regression
-        found = of_numbers(answer.mean, answer.deviation, truth, y.std())
+        found = of_numbers(answer.mean, answer.deviation, truth, y.std(), answer.own)
     return {**found, "seconds": seconds, "rows": len(y)}
 
 

@@ -13,19 +13,24 @@ LEVELS = (0.5, 0.9, 0.99)
 _BINS = 10
 
 
-def of_numbers(mean: Array, std: Array | None, y: Array, unit: float) -> dict[str, float]:
+def of_numbers(
+    mean: Array, std: Array | None, y: Array, unit: float, own: Any = None
+) -> dict[str, float]:
     """Return R2, and of what has standard deviations the likelihood and what intervals hold.
 
     The likelihood is the negative log density of an answer over `unit`, so that those of several
-    sets can be averaged.
+    sets can be averaged. Densities are normal, but where a method has its `own`, with
+    log_density(y) and interval(level).
     """
     found = {"score": float(r2_score(y, mean))}
     if std is None:
         return found
-    found["likelihood"] = float(-norm.logpdf(y / unit, mean / unit, std / unit).mean())
+    densities = norm.logpdf(y, mean, std) if own is None else own.log_density(y)
+    found["likelihood"] = float(-np.mean(densities) - np.log(unit))
     for level in LEVELS:
-        within = norm.ppf((1 + level) / 2) * std
-        found[f"holds {level}"] = float(np.mean(abs(y - mean) < within))
+        reach = norm.ppf((1 + level) / 2) * std
+        low, high = (mean - reach, mean + reach) if own is None else own.interval(level)
+        found[f"holds {level}"] = float(np.mean((low < y) & (y < high)))
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin, RegressorMixin
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state, check_X_y
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_monotonic_cst, column_or_1d, validate_data
 
@@ -27,7 +27,7 @@ from ..error_bars import has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
 from .base import Classifying, Estimator, activations, documented, on_cpu
-from .input import FLOATS, Rows, columns, numbered, refusals, refuse_dates
+from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
 __all__ = ["LiftedClassifier", "LiftedRegressor"]
 
@@ -71,7 +71,7 @@ class _Feedforward(Estimator):
         if any(x is not None for x in given) or self.missing or self.within or np.any(self.noise):
             return None
         loss = self._loss()
-        size = Size(self.n_features_in_, outputs, not loss.probabilistic)
+        size = Size(self._inputs, outputs, not loss.probabilistic)
         if not isinstance(loss, SquaredError | CrossEntropy) or not size.serves(len(data[0])):
             return None
         settings, told = self._settings(), {}
@@ -99,9 +99,19 @@ class _Feedforward(Estimator):
             directions = _check_monotonic_cst(self, self.monotonic_cst)
         told = {"missing": self.missing, "noise": self.noise, "within": self.within, **settings}
         if self.monotonic_cst is not None:
-            told["monotonic_cst"] = directions.tolist()
-        sizes = (self.n_features_in_, *hidden, outputs)
+            told["monotonic_cst"] = self._by_input(directions)
+        sizes = (self._inputs, *hidden, outputs)
         return LiftedMLP(sizes, kind, self._loss(), **told)
+
+    def _by_input(self, directions: Rows) -> list[int]:
+        """Return directions of the network's inputs, of which kinds have none."""
+        if self._kinds is None:
+            return list(directions.tolist())
+        for name, direction in zip(self._kinds.names, directions, strict=True):
+            if direction and name in self._kinds.seen:
+                raise DataError(f"column {name!r} names kinds, which have no order to be held.")
+        each = zip(directions.tolist(), self._kinds.groups.values(), strict=True)
+        return [direction for direction, group in each for _ in group]
 
     def fit(
         self,
@@ -116,7 +126,8 @@ class _Feedforward(Estimator):
         """Fit the network.
 
         Args:
-            X: (samples, features), an array or a data frame.
+            X: (samples, features), an array or a data frame, whose categories and strings are
+                kinds; those that training has not seen answer as the middle of those it has.
             y: of a classifier labels (samples,) of any type; of a regressor numbers, (samples,) or
                 (samples, outputs).
             sample_weight: (samples,), not negative; None for 1.
@@ -178,11 +189,17 @@ class _Feedforward(Estimator):
                 numbers.
         """
         with refusals():
-            refuse_dates(X, y, isinstance(self, RegressorMixin))
-            found: tuple[Rows, Any] = validate_data(
-                self, X, y, dtype=FLOATS, multi_output=True, force_writeable=True, reset=reset,
-                y_numeric=isinstance(self, RegressorMixin), ensure_all_finite=self._finite,
-            )  # fmt: skip
+            numeric = isinstance(self, RegressorMixin)
+            refuse_dates(X, y, numeric)
+            if reset:
+                self._kinds = Kinds.of(X)
+            told = {**self._checks, "multi_output": True, "y_numeric": numeric}
+            if self._kinds is None:
+                found: tuple[Rows, Any] = validate_data(self, X, y, reset=reset, **told)
+            else:
+                validate_data(self, X, skip_check_array=True, reset=reset)
+                found = check_X_y(self._kinds.encoded(X), y, **told)
+        self._inputs = found[0].shape[1]
         return found
 
     def _checked(self, X: Any) -> Rows:
@@ -194,10 +211,11 @@ class _Feedforward(Estimator):
         """
         self._require_fitted()
         with refusals():
-            found: Rows = validate_data(
-                self, X, dtype=FLOATS, force_writeable=True, reset=False,
-                ensure_all_finite=self._finite,
-            )  # fmt: skip
+            if self._kinds is None:
+                found: Rows = validate_data(self, X, reset=False, **self._checks)
+            else:
+                validate_data(self, X, skip_check_array=True, reset=False)
+                found = check_array(self._kinds.encoded(X), **self._checks)
         return found
 
     @property
@@ -207,8 +225,9 @@ class _Feedforward(Estimator):
         return posterior(self).log_evidence
 
     @property
-    def _finite(self) -> bool | str:
-        return "allow-nan" if self.missing else True
+    def _checks(self) -> dict[str, Any]:
+        finite = "allow-nan" if self.missing else True
+        return {"dtype": FLOATS, "force_writeable": True, "ensure_all_finite": finite}
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn whether entries may be missing."""

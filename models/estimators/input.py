@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from liftednet.errors import DataError, LiftedError
 
 Rows = NDArray[Any]
 FLOATS = np.float64, np.float32
+_FEW_KINDS = 20  # of a column, which may have a row each
 
 
 class DataTypeError(DataError, TypeError):
@@ -37,27 +39,97 @@ def refusals() -> Iterator[None]:
         raise DataError(text) from error
 
 
-def refuse_dates(X: Any, y: Any, regression: bool) -> None:
-    """Raise `DataTypeError` where columns of a frame, or targets of a regression, are no numbers.
+@dataclass(frozen=True)
+class Kinds:
+    """Columns of a data frame that name kinds, as numbers for a network.
 
-    scikit-learn names no column, and takes dates for nanoseconds.
+    Of two kinds one column of -1/2 and 1/2, of more a column of zeros and ones for each; a kind
+    that training has not seen is 0 in all of them, the middle of what weights are pulled to.
+    Missing entries are a kind of their own.
+
+    Attributes:
+        names: of all columns, in their order.
+        seen: the kinds of each column that has some, sorted, as text.
+    """
+
+    names: tuple[Any, ...]
+    seen: Mapping[Any, Rows]
+
+    @classmethod
+    def of(cls, X: Any) -> Kinds | None:
+        """Return those of categories and strings of a data frame, None where it has none.
+
+        Raises:
+            DataError: a column has a kind for nearly every row, as names and numbers of rows have.
+        """
+        if not hasattr(getattr(X, "dtypes", None), "items"):
+            return None
+        named = [name for name, kind in X.dtypes.items() if _names_kinds(X[name], kind)]
+        seen = {name: np.unique(_text(X[name])) for name in named}
+        for name, kinds in seen.items():
+            if len(kinds) > max(_FEW_KINDS, len(X) / 2):
+                raise DataError(
+                    f"column {name!r} of X has {len(kinds)} kinds in {len(X)} rows, from which "
+                    "nothing is learned of other rows: leave it out, or give what they have in "
+                    "common."
+                )
+        return cls(tuple(X.columns), seen) if seen else None
+
+    @property
+    def groups(self) -> dict[Any, list[int]]:
+        """The places of every column of the frame among those of the network."""
+        found, place = {}, 0
+        for name in self.names:
+            kinds = len(self.seen.get(name, "1"))
+            width = 1 if kinds == 2 else kinds
+            found[name] = list(range(place, place + width))
+            place += width
+        return found
+
+    def encoded(self, X: Any) -> Rows:
+        """Return the columns of the network, (samples, columns), of a frame with these names.
+
+        Raises:
+            DataError: it is no data frame.
+        """
+        if not hasattr(X, "dtypes") or not hasattr(X, "columns"):
+            kinds = ", ".join(map(repr, self.seen))
+            raise DataError(f"columns {kinds} name kinds: give a data frame, as fit was given.")
+        return np.column_stack([self._column(name, X[name]) for name in self.names])
+
+    def _column(self, name: Any, values: Any) -> Rows:
+        if name not in self.seen:
+            return np.asarray(values, dtype=np.float64)[:, None]
+        here: Rows = (_text(values)[:, None] == self.seen[name]).astype(np.float64)
+        return (here[:, 1:] - here[:, :1]) / 2 if here.shape[1] == 2 else here
+
+
+def _names_kinds(column: Any, kind: Any) -> bool:
+    """Whether a column of a frame has categories or strings."""
+    if str(kind) in ("category", "str", "string"):
+        return True
+    return str(kind) == "object" and any(isinstance(x, str) for x in column)
+
+
+def _text(column: Any) -> Rows:
+    return np.asarray(column.astype(object), dtype=str)
+
+
+def refuse_dates(X: Any, y: Any, regression: bool) -> None:
+    """Raise `DataTypeError` where columns of a frame, or targets of a regression, hold dates.
+
+    scikit-learn takes them for nanoseconds.
     """
     kinds: Any = getattr(X, "dtypes", None)
     if hasattr(kinds, "items"):
-        words = [repr(name) for name, kind in kinds.items() if not _is_number_like(kind)]
+        words = [repr(n) for n, kind in kinds.items() if getattr(kind, "kind", "O") in "mM"]
         if words:
             raise DataTypeError(
-                f"columns of X that hold no numbers: {', '.join(words)}. Encode them, as "
-                "sklearn.preprocessing.OneHotEncoder does, or leave them out; of a date, give days "
+                f"columns of X that hold dates: {', '.join(words)}. Leave them out, or give days "
                 "since a first one."
             )
     if regression and getattr(getattr(y, "dtype", None), "kind", "f") in "mM":
         raise DataTypeError(f"y holds dates ({y.dtype}); give numbers, such as days since a first.")
-
-
-def _is_number_like(kind: Any) -> bool:
-    """Whether a column's type may hold numbers; of objects scikit-learn sees what they are."""
-    return getattr(kind, "kind", "O") in "biufO" and str(kind) not in ("category", "str", "string")
 
 
 def numbers(name: str, values: ArrayLike) -> Rows:

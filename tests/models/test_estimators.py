@@ -313,14 +313,70 @@ def test_a_loss_may_be_a_name_as_on_the_command_line():
         LiftedRegressor(loss="absolute_error").fit(X, y)
 
 
-def test_columns_and_targets_without_numbers_are_named():
+def test_dates_are_named_and_other_columns_hold_numbers():
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"a": [1.0, 2.0] * 5, "b": [True, False] * 5})
-    frame["kind"], frame["day"] = ["x", "y"] * 5, pandas.date_range("2024-01-01", periods=10)
-    frame["group"] = frame["kind"].astype("category")
-    with pytest.raises(DataError, match=r"'kind', 'day', 'group'.*OneHotEncoder"):
+    frame["day"] = pandas.date_range("2024-01-01", periods=10)
+    with pytest.raises(DataError, match=r"that hold dates: 'day'"):
         LiftedClassifier(**QUICK).fit(frame, [0, 1] * 5)
     with pytest.raises(DataError, match="y holds dates"):
         LiftedRegressor(**QUICK).fit(frame[["a"]], frame["day"])
     numbers = frame[["a", "b"]].astype({"a": "Int64"}).astype({"b": object})
-    assert LiftedClassifier(**QUICK).fit(numbers, frame["group"]).predict(numbers).shape == (10,)
+    assert LiftedClassifier(**QUICK).fit(numbers, frame["b"]).predict(numbers).shape == (10,)
+
+
+def kinds(rows: int = 120):
+    """Return a frame of a number, three kinds of a category and two of a string, and targets."""
+    pandas = pytest.importorskip("pandas")
+    draw = np.random.default_rng(0)
+    three, two = draw.integers(0, 3, rows), draw.integers(0, 2, rows)
+    frame = pandas.DataFrame({"size": draw.normal(size=rows)})
+    frame["color"] = pandas.Categorical(np.array(["red", "green", "blue"])[three])
+    frame["kind"] = np.array(["old", "new"], dtype=object)[two]
+    y = frame["size"] + np.array([0.0, 3.0, -3.0])[three] + 2.0 * two + 0.1 * draw.normal(size=rows)
+    return frame, y.to_numpy()
+
+
+def test_categories_and_strings_are_as_columns_of_zeros_and_ones():
+    frame, y = kinds()
+    found = LiftedRegressor(random_state=0).fit(frame, y)
+    assert found.n_features_in_ == 3 and list(found.feature_names_in_) == ["size", "color", "kind"]
+    color, kind = frame["color"].astype(str).to_numpy(), frame["kind"].to_numpy()
+    by_hand = np.column_stack([
+        frame["size"], *(color == x for x in ("blue", "green", "red")), (kind == "old") - 0.5
+    ])  # fmt: skip
+    wanted = LiftedRegressor(random_state=0).fit(by_hand, y)
+    np.testing.assert_allclose(found.predict(frame), wanted.predict(by_hand))
+    assert found.score(frame, y) > 0.99
+    plain = found.predict(frame.assign(color=color).astype({"kind": "category"}))
+    np.testing.assert_array_equal(plain, found.predict(frame))
+    labels = LiftedClassifier(random_state=0).fit(frame, np.where(kind == "old", "a", "b"))
+    assert labels.score(frame, np.where(kind == "old", "a", "b")) == 1.0
+    again = LiftedRegressor((4,), monotonic_cst={"size": 1}, random_state=0).fit(frame, y)
+    steps = again.predict(frame.assign(size=1.0)) - again.predict(frame.assign(size=0.0))
+    assert (steps >= -1e-6).all()
+
+
+def test_kinds_that_training_has_not_seen_lie_between_those_it_has():
+    frame, y = kinds()
+    found = LiftedRegressor(random_state=0).fit(frame, y)
+    new = frame.assign(color="violet")
+    each = [found.predict(frame.assign(color=x)) for x in ("red", "green", "blue")]
+    assert (np.min(each, 0) < found.predict(new)).all() and (
+        found.predict(new) < np.max(each, 0)
+    ).all()
+    with_gaps = frame.assign(kind=frame["kind"].where(frame["size"] > -1))
+    assert np.isfinite(LiftedRegressor(random_state=0).fit(with_gaps, y).predict(with_gaps)).all()
+
+
+def test_kinds_that_cannot_be_used_are_refused():
+    frame, y = kinds()
+    found = LiftedRegressor((4,), random_state=0).fit(frame, y)
+    with pytest.raises(DataError, match="'color', 'kind' name kinds: give a data frame"):
+        found.predict(np.zeros((3, 3)))
+    with pytest.raises(DataError, match="feature names"):
+        found.predict(frame[["kind", "size", "color"]])
+    with pytest.raises(DataError, match="'name' of X has 120 kinds in 120 rows"):
+        LiftedRegressor((4,)).fit(frame.assign(name=[f"row {n}" for n in range(120)]), y)
+    with pytest.raises(DataError, match="'kind' names kinds, which have no order"):
+        LiftedRegressor((4,), monotonic_cst={"kind": 1}).fit(frame, y)
