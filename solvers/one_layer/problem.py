@@ -1,0 +1,203 @@
+"""A network with one hidden layer as a convex problem over its units, and bounds on the least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from liftednet.activations import Softmax
+from liftednet.divergences import Divergence
+
+from .oracle import Kinked
+
+_SLACK = 1e-10  # of the terms of a bound, far above their rounding
+_INSIDE = 1e-9  # share of targets less their mean in residuals, which brings these inside
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """sum_i s_i D(y_i, f_i) with D(y, f) = Phi(y) - <y, f> + R(f), convex in the scores f.
+
+    Attributes:
+        divergence: D, tight and smooth.
+        targets: y, (samples, outputs), float64.
+        weights: s, (samples, 1), positive.
+    """
+
+    divergence: Divergence
+    targets: Tensor
+    weights: Tensor
+
+    def value(self, f: Tensor) -> Tensor:
+        """Return the sum."""
+        return self.weights[:, 0] @ self.divergence.values(self.targets, f)
+
+    def residuals(self, f: Tensor) -> Tensor:
+        """Return V = s (y - grad R(f)), (samples, outputs), less the gradient."""
+        return self.weights * (self.targets - self.divergence.link_gradient(f))
+
+    def curvature(self, f: Tensor) -> Tensor:
+        """Return the Hessians in the scores, (samples, outputs, outputs)."""
+        if isinstance(self.divergence.activation, Softmax):
+            p = self.divergence.link_gradient(f)
+            return self.weights[..., None] * (p.diag_embed() - p[:, :, None] * p[:, None])
+        return (self.weights * self.divergence.link_curvature(f)).diag_embed()
+
+    def dual(self, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Return min over f of the sum + <V, f> of every sample, and the size of its terms.
+
+        It is s (Phi(y) - Phi(y - V / s)) where y - V / s is in the domain of Phi.
+        """
+        phi = self.divergence.potential_value
+        now, reached = phi(self.targets), phi(self.targets - V / self.weights)
+        return self.weights[:, 0] * (now - reached), self.weights[:, 0] * (now.abs() + reached.abs())
+
+    @cached_property
+    def inner(self) -> Tensor:
+        """Residuals of sum 0 inside the domain: those of the best constant."""
+        mean = (self.weights * self.targets).sum(0) / self.weights.sum()
+        return self.weights * (self.targets - mean)
+
+
+@dataclass(frozen=True, eq=False)
+class HuberScores(Scores):
+    """sum_i s_i c H(y_i - f_i), H(r) = |r|^2 / 2 up to d and d |r| - d^2 / 2 beyond.
+
+    Attributes:
+        factor: c.
+        delta: d.
+    """
+
+    factor: float = 1.0
+    delta: float = 1.0
+
+    def value(self, f: Tensor) -> Tensor:
+        """Return the sum."""
+        far = (self.targets - f).abs()
+        near = far.clamp(max=self.delta)
+        return (self.factor * self.weights * near * (far - near / 2)).sum()
+
+    def residuals(self, f: Tensor) -> Tensor:
+        """Return V = s c (y - f), cut off at c s d."""
+        return self.factor * self.weights * (self.targets - f).clamp(-self.delta, self.delta)
+
+    def curvature(self, f: Tensor) -> Tensor:
+        """Return s c where residuals are not cut off, and a little elsewhere."""
+        near = ((self.targets - f).abs() < self.delta).to(f) + 1e-6
+        return (self.factor * self.weights * near).diag_embed()
+
+    def dual(self, V: Tensor) -> tuple[Tensor, Tensor]:
+        """Return <V, y> - V^2 / (2 c s) of every sample, and the size of its terms."""
+        one, other = V * self.targets, V.square() / (2 * self.factor * self.weights)
+        return (one - other).sum(1), (one.abs() + other).sum(1)
+
+    @cached_property
+    def inner(self) -> Tensor:
+        """Residuals of sum 0 inside the domain: none."""
+        return torch.zeros_like(self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """f = sum_j t_j phi(x w_j + b_j) z_j + c + x Q with |w_j| = |z_j| = 1.
+
+    Attributes:
+        w: (units, inputs).
+        b: (units,).
+        z: what an output is of a unit, (units, outputs).
+        t: amplitudes, (units,), not negative.
+        c: (outputs,).
+        Q: (inputs, outputs), None where there is no linear layer beside the units.
+    """
+
+    w: Tensor
+    b: Tensor
+    z: Tensor
+    t: Tensor
+    c: Tensor
+    Q: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def take(self, kept: Tensor) -> Units:
+        """Return some of the units."""
+        return replace(self, w=self.w[kept], b=self.b[kept], z=self.z[kept], t=self.t[kept])
+
+    def joined(self, w: Tensor, b: Tensor, z: Tensor) -> Units:
+        """Return the units with more of them, of amplitude 0."""
+        t = torch.cat([self.t, torch.zeros_like(b)])
+        w, b, z = (torch.cat(pair) for pair in ((self.w, w), (self.b, b), (self.z, z)))
+        return replace(self, w=w, b=b, z=z, t=t)
+
+
+@dataclass(frozen=True, eq=False)
+class OneLayer:
+    """min over units of the loss + rho sum_j (|w_j|^2 + |a_j|^2) + linear |Q|^2.
+
+    Since |w|^2 + |a|^2 >= 2 |w| |a| it equals the convex min of the loss + 2 rho sum_j t_j over
+    measures of units of norm 1 (Bach, Breaking the Curse of Dimensionality with Convex Neural
+    Networks, 2017). Its dual is the max over V of `Scores.dual` - |X'V|^2 / (4 linear) where
+    sum_i V_i = 0 and no unit answers more than 2 rho, |sum_i V_i phi(x_i w + b)| <= 2 rho.
+
+    Attributes:
+        X: (samples, inputs), float64.
+        scores: the loss.
+        phi: the activation.
+        rho: of the units, positive.
+        linear: of Q, None where there is no such layer.
+    """
+
+    X: Tensor
+    scores: Scores
+    phi: Kinked
+    rho: float
+    linear: float | None = None
+
+    def none(self) -> Units:
+        """Return no units."""
+        outputs = self.scores.targets.shape[1]
+        w, z = self.X[:0], self.scores.targets[:0]
+        Q = None if self.linear is None else self.X.new_zeros(self.X.shape[1], outputs)
+        return Units(w, w[:, 0], z, z[:, 0], self.X.new_zeros(outputs), Q)
+
+    def f(self, units: Units) -> Tensor:
+        """Return the scores, (samples, outputs)."""
+        f = self.phi.of(self.X @ units.w.T + units.b) @ (units.t[:, None] * units.z) + units.c
+        return f if units.Q is None else f + self.X @ units.Q
+
+    def objective(self, units: Units) -> float:
+        """Return the loss + 2 rho sum t + linear |Q|^2."""
+        penalty = 2 * self.rho * units.t.sum()
+        if units.Q is not None and self.linear is not None:
+            penalty = penalty + self.linear * units.Q.square().sum()
+        return float(self.scores.value(self.f(units)) + penalty)
+
+    def residuals(self, units: Units) -> Tensor:
+        """Return residuals that are feasible in the dual but for what units answer.
+
+        They are the closer to those of the scores the better the constant and Q are.
+        """
+        V = (1 - _INSIDE) * self.scores.residuals(self.f(units)) + _INSIDE * self.scores.inner
+        return V - V.mean(0)
+
+    def bound(self, V: Tensor, most: float) -> float:
+        """Return what the objective cannot fall below.
+
+        Args:
+            V: residuals of sum 0, inside the domain of the dual.
+            most: what no unit answers more than, but for rounding.
+        """
+        far = (self.X - self.X.mean(0)).norm(dim=1)
+        rounding = 8 * torch.finfo(V.dtype).eps * len(V)
+        sums = abs(self.phi.bend) * float(V.norm(dim=1).sum() * 2 * far.max())
+        most = (1 + _SLACK) * most + rounding * sums
+        t = min(1.0, 2 * self.rho / most) if most > 0 else 1.0
+        found, size = (float(part.sum()) for part in self.scores.dual(t * V))
+        if self.linear is not None:
+            paid = float((self.X.T @ (t * V)).square().sum()) / (4 * self.linear)
+            found, size = found - paid, size + paid
+        return max(0.0, found - _SLACK * size)

@@ -1,0 +1,190 @@
+"""Units one by one to the global optimum: what is missing most is added, until nothing is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from .amplitudes import fitted
+from .branches import Branches
+from .oracle import Answers, ascended, exact
+from .problem import OneLayer, Units
+
+_ADDED = 30  # units of a round at most
+_STARTS = 200  # random directions of a local search
+_SWEPT = 200  # rows that units in the plane are sought through before a proof
+_SLIDES = 300  # steps of L-BFGS in a round
+_VIOLATED = 1e-9  # relatively, by which rounding may have a unit answer more than 2 rho
+_HALVINGS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """What a round has reached.
+
+    Attributes:
+        units: of amplitudes that are not 0.
+        objective: of them.
+        bound: what no network has an objective below, proven; 0 before a proof.
+        missing: units that answer residuals most, as far as the round has searched.
+    """
+
+    units: Units
+    objective: float
+    bound: float
+    missing: Answers
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return 0.0 if self.objective <= 0 else 1.0 - self.bound / self.objective
+
+
+def rounds(
+    problem: OneLayer, most_units: int, gap: float, seconds: float, units: Units | None = None
+) -> Generator[Round, None, bool]:
+    """Yield one round after another, of lower and lower objectives.
+
+    Each adds the units that answer residuals most and fits all amplitudes; beyond two inputs all
+    units slide together, too (Denoyelle, Duval, Peyre and Soubies, The Sliding Frank-Wolfe
+    Algorithm, 2019). Where no unit is found that would lower the objective by more than the gap,
+    that there is none is proven: exactly in one and two inputs, by branch and bound beyond.
+
+    Args:
+        problem: the network and its data.
+        most_units: that there may be.
+        gap: the relative one that is asked for.
+        seconds: until when a new round or a proof goes on.
+        units: to begin with; None for none.
+
+    Returns:
+        Whether the gap is proven. Else the time is over, there is no room for more units, or no
+        more are found.
+    """
+    ends = time.perf_counter() + seconds
+    generator = torch.Generator().manual_seed(0)
+    units, bound = fitted(problem, problem.none() if units is None else units), 0.0
+    while True:
+        V, objective = problem.residuals(units), problem.objective(units)
+        found, most = _searched(problem, units, V, generator)
+        if most is None and (goal := _goal(problem, V, objective, gap)) is not None:
+            if float(found.values[0]) <= goal:
+                left = ends - time.perf_counter()
+                found, most = _proven(problem, V, found, goal, left)
+        if most is not None:
+            bound = max(bound, problem.bound(V, most))
+        now = Round(units, objective, bound, found)
+        yield now
+        if now.gap <= gap:
+            return True
+        least, room = (1 + _VIOLATED) * 2 * problem.rho, min(_ADDED, most_units - len(units))
+        if time.perf_counter() > ends or room < 1 or float(found.values[0]) <= least:
+            return False
+        new = found.distinct(problem.phi, problem.X, least, room)
+        answers = problem.phi.of(problem.X @ new.w.T + new.b).T @ V
+        units = fitted(problem, units.joined(new.w, new.b, normalize(answers, dim=1)))
+        if problem.X.shape[1] > 2:
+            slid = fitted(problem, _slid(problem, units))
+            units = min(units, slid, key=problem.objective)
+
+
+def proven_most(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[Answers, float]:
+    """Return units that answer V most, and what no unit answers more than, proven.
+
+    Args:
+        problem: the network and its data.
+        V: (samples, outputs), each column of sum 0.
+        goal: the second number that is small enough.
+        seconds: until when at most, beyond two inputs.
+    """
+    if problem.X.shape[1] <= 2:
+        found = exact(problem.phi, problem.X, V)
+        return found, float(found.values[0])
+    branches = Branches(problem.phi, problem.X, V)
+    most = branches.tightened(goal, seconds)
+    return ascended(problem.phi, problem.X, V, branches.best[0]), most
+
+
+def _searched(
+    problem: OneLayer, units: Units, V: Tensor, generator: torch.Generator
+) -> tuple[Answers, float | None]:
+    """Return units that answer most, and where that is proven by how much."""
+    samples, inputs = problem.X.shape
+    if inputs == 1 or (inputs == 2 and samples <= _SWEPT):
+        found = exact(problem.phi, problem.X, V)
+        return found, float(found.values[0])
+    if inputs == 2:
+        some = torch.randperm(samples, generator=generator)[:_SWEPT].to(V.device)
+        return exact(problem.phi, problem.X, V, some), None
+    drawn = torch.randn(_STARTS, inputs, generator=generator, dtype=V.dtype).to(V)
+    starts = torch.cat([normalize(drawn, dim=1), units.w, -units.w])
+    return ascended(problem.phi, problem.X, V, starts), None
+
+
+def _proven(
+    problem: OneLayer, V: Tensor, found: Answers, goal: float, seconds: float
+) -> tuple[Answers, float]:
+    others, most = proven_most(problem, V, goal, seconds)
+    return (others if others.values[0] > found.values[0] else found), most
+
+
+def _goal(problem: OneLayer, V: Tensor, objective: float, gap: float) -> float | None:
+    """Return what units may answer at most for the gap to be proven; None where none may."""
+    low, high = 2 * problem.rho, 2e6 * problem.rho
+    if objective - problem.bound(V, low) > gap * objective:
+        return None
+    for _ in range(_HALVINGS):
+        middle = (low * high) ** 0.5
+        enough = objective - problem.bound(V, middle) <= gap * objective
+        low, high = (middle, high) if enough else (low, middle)
+    return low
+
+
+def _slid(problem: OneLayer, units: Units) -> Units:
+    """Return what L-BFGS makes of all weights of the network, |w|^2 + |a|^2 in place of 2 t."""
+    X, phi, rho = problem.X, problem.phi, problem.rho
+    root = units.t.sqrt()
+    first = [units.w * root[:, None], units.b * root, units.z * root[:, None], units.c]
+    if units.Q is not None:
+        first.append(units.Q)
+    sizes = [part.numel() for part in first]
+
+    def split(point: np.ndarray) -> list[Tensor]:
+        parts = torch.from_numpy(point).to(X).split(sizes)
+        return [part.view(like.shape) for part, like in zip(parts, first, strict=True)]
+
+    def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
+        w, b, a, c, *linear = split(point)
+        u = X @ w.T + b
+        h = phi.of(u)
+        f = h @ a + c
+        value = rho * (w.square().sum() + a.square().sum())
+        more = []
+        for Q in linear:
+            f = f + X @ Q
+            value = value + problem.linear * Q.square().sum()
+        V = problem.scores.residuals(f)
+        pushed = -(V @ a.T) * phi.slope(u)
+        found = [pushed.T @ X + 2 * rho * w, pushed.sum(0), 2 * rho * a - h.T @ V, -V.sum(0)]
+        for Q in linear:
+            more.append(2 * problem.linear * Q - X.T @ V)
+        gradient = torch.cat([part.flatten() for part in (*found, *more)])
+        return float(value + problem.scores.value(f)), gradient.cpu().numpy()
+
+    start = torch.cat([part.flatten() for part in first]).cpu().numpy()
+    options = {"maxiter": _SLIDES, "maxfun": 10 * _SLIDES, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-9}
+    w, b, a, c, *linear = split(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x)
+    length, height = w.norm(dim=1), a.norm(dim=1)
+    kept = length * height > 0
+    w, b, a, length, height = (part[kept] for part in (w, b, a, length, height))
+    return Units(
+        w / length[:, None], b / length, a / height[:, None], length * height, c,
+        linear[0] if linear else None,
+    )  # fmt: skip
