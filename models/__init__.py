@@ -14,7 +14,7 @@ from liftednet.network import Network
 from .builders import LiftedMLP, LiftedRNN
 from .checkpoint import Checkpoint
 from .lifted import Lifted
-from .methods import FullBatch, GaussNewton, Minibatch
+from .methods import FullBatch, GaussNewton, Global, Minibatch
 from .shapes import input_convex
 from .trace import Ending, Step, Trace
 from .uncertainty import Ball, Box
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from .estimators import LiftedClassifier as LiftedClassifier
     from .estimators import LiftedRegressor as LiftedRegressor
     from .estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
+    from .optimality import GlobalGap as GlobalGap
+    from .optimality import MissingUnit as MissingUnit
+    from .optimality import add_unit as add_unit
+    from .optimality import global_gap as global_gap
     from .programs import CvxpyNetwork as CvxpyNetwork
     from .programs import Inversion as Inversion
     from .programs import Optimum as Optimum
@@ -42,15 +46,19 @@ _LATER = {
     "Certificate": "certificate",
     "ConstraintReport": "constraint_report",
     "CvxpyNetwork": "programs",
+    "GlobalGap": "optimality",
     "Inversion": "programs",
     "LiftedClassifier": "estimators",
     "LiftedRegressor": "estimators",
     "LiftedSequenceClassifier": "estimators",
+    "MissingUnit": "optimality",
     "Optimum": "programs",
     "Posterior": "error_bars",
     "Prediction": "error_bars",
     "Radius": "programs",
+    "add_unit": "optimality",
     "certify": "certificate",
+    "global_gap": "optimality",
     "posterior": "error_bars",
     "invert": "programs",
     "optimize": "programs",
@@ -68,6 +76,8 @@ __all__ = [
     "Ending",
     "FullBatch",
     "GaussNewton",
+    "Global",
+    "GlobalGap",
     "Inversion",
     "Lifted",
     "LiftedClassifier",
@@ -76,6 +86,7 @@ __all__ = [
     "LiftedRegressor",
     "LiftedSequenceClassifier",
     "Minibatch",
+    "MissingUnit",
     "Network",
     "Optimum",
     "Posterior",
@@ -83,7 +94,9 @@ __all__ = [
     "Radius",
     "Step",
     "Trace",
+    "add_unit",
     "certify",
+    "global_gap",
     "input_convex",
     "invert",
     "optimize",

@@ -34,6 +34,7 @@ from .incomplete import WHOLE, completion_of, refuse_incomplete
 from .methods import COUNTED, Method
 from .methods.descent import FullBatch
 from .methods.gauss_newton import GaussNewton
+from .methods.global_optimum import Global
 from .methods.minibatch import BatchSteps, Minibatch
 from .online import Online
 from .output import refitted
@@ -368,7 +369,8 @@ class Lifted(Online):
             self._refit_outputs()
         self._online = None
         self._fit = replace(self._known, method=None if constraints else method)
-        pruned = isinstance(method, GaussNewton) and method.evidence
+        by_evidence = isinstance(method, GaussNewton) and method.evidence
+        pruned = by_evidence or isinstance(method, Global)
         warn_of(self._known.structure, self._by_parameter(), seen, pruned=pruned)
 
     def _refit_outputs(self) -> None:

@@ -64,7 +64,8 @@ class Settings:
         divergence: "tight" (biconvex, zero at the forward pass), or "joint" (jointly convex).
         penalty: in place of rho, any of `liftednet.penalties`, one or one for each layer's weights,
             held by every method at every step.
-        method: "minibatch", "full", "gauss-newton", a `Minibatch`, `FullBatch` or `GaussNewton`
+        method: "minibatch", "full", "gauss-newton", "global" (one hidden layer of ReLU to the
+            proven optimum, see `Global`), a `Minibatch`, `FullBatch`, `GaussNewton` or `Global`
             with numbers of its own; "auto" for minibatches, but
             of squared errors, dense layers and data of a size that a matrix serves in seconds for
             Gauss-Newton from what minibatches have reached, with rho by the

@@ -46,9 +46,7 @@ def fitted(problem: OneLayer, units: Units) -> Units:
         while length > 1e-6 and not stepped:
             ahead = x + length * step
             reached = (J @ ahead).view(shape)
-            total = float(
-                problem.scores.value(reached) + push @ ahead + pull @ ahead.square() / 2
-            )
+            total = float(problem.scores.value(reached) + push @ ahead + pull @ ahead.square() / 2)
             stepped = total < objective
             length /= 2
         if not stepped:

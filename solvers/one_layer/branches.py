@@ -125,7 +125,8 @@ def _largest_on_cap(Q: Tensor, constant: Tensor, c: Tensor, angle: Tensor) -> Te
     if Q.shape[1] > 1:
         length = along.norm(dim=1)
         bent = (1 - angle.cos()) * length + angle.sin() * across
-        return (along + constant).norm(dim=1) + bent
+        found: Tensor = (along + constant).norm(dim=1) + bent
+        return found
     length, off = along[:, 0].abs(), along[:, 0].sign() * constant[:, 0]
     turn = torch.minimum(torch.atan2(across, length), angle)
     same = length * turn.cos() + across * turn.sin() + off

@@ -53,7 +53,9 @@ class Scores:
         """
         phi = self.divergence.potential_value
         now, reached = phi(self.targets), phi(self.targets - V / self.weights)
-        return self.weights[:, 0] * (now - reached), self.weights[:, 0] * (now.abs() + reached.abs())
+        return self.weights[:, 0] * (now - reached), self.weights[:, 0] * (
+            now.abs() + reached.abs()
+        )
 
     @cached_property
     def inner(self) -> Tensor:
@@ -176,12 +178,12 @@ class OneLayer:
             penalty = penalty + self.linear * units.Q.square().sum()
         return float(self.scores.value(self.f(units)) + penalty)
 
-    def residuals(self, units: Units) -> Tensor:
-        """Return residuals that are feasible in the dual but for what units answer.
+    def residuals(self, f: Tensor) -> Tensor:
+        """Return residuals of scores that are feasible in the dual but for what units answer.
 
-        They are the closer to those of the scores the better the constant and Q are.
+        They are brought to the sum 0, as those of the best constant have by themselves.
         """
-        V = (1 - _INSIDE) * self.scores.residuals(self.f(units)) + _INSIDE * self.scores.inner
+        V = (1 - _INSIDE) * self.scores.residuals(f) + _INSIDE * self.scores.inner
         return V - V.mean(0)
 
     def bound(self, V: Tensor, most: float) -> float:

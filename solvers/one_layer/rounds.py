@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from .problem import OneLayer, Units
 _ADDED = 30  # units of a round at most
 _STARTS = 200  # random directions of a local search
 _SWEPT = 200  # rows that units in the plane are sought through before a proof
-_SLIDES = 300  # steps of L-BFGS in a round
+_OPTIONS = {"maxiter": 300, "maxfun": 3000, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-9}
 _VIOLATED = 1e-9  # relatively, by which rounding may have a unit answer more than 2 rho
 _HALVINGS = 40
 
@@ -48,7 +49,13 @@ class Round:
 
 
 def rounds(
-    problem: OneLayer, most_units: int, gap: float, seconds: float, units: Units | None = None
+    problem: OneLayer,
+    units: Units,
+    most_units: int,
+    gap: float,
+    seconds: float,
+    number: int = 0,
+    bound: float = 0.0,
 ) -> Generator[Round, None, bool]:
     """Yield one round after another, of lower and lower objectives.
 
@@ -59,28 +66,29 @@ def rounds(
 
     Args:
         problem: the network and its data.
+        units: to begin with, of amplitudes that are `fitted`.
         most_units: that there may be.
         gap: the relative one that is asked for.
         seconds: until when a new round or a proof goes on.
-        units: to begin with; None for none.
+        number: of the first round, which random directions are drawn by.
+        bound: that is known.
 
     Returns:
         Whether the gap is proven. Else the time is over, there is no room for more units, or no
         more are found.
     """
     ends = time.perf_counter() + seconds
-    generator = torch.Generator().manual_seed(0)
-    units, bound = fitted(problem, problem.none() if units is None else units), 0.0
     while True:
-        V, objective = problem.residuals(units), problem.objective(units)
-        found, most = _searched(problem, units, V, generator)
-        if most is None and (goal := _goal(problem, V, objective, gap)) is not None:
-            if float(found.values[0]) <= goal:
-                left = ends - time.perf_counter()
-                found, most = _proven(problem, V, found, goal, left)
+        generator = torch.Generator().manual_seed(number)
+        V, objective = problem.residuals(problem.f(units)), problem.objective(units)
+        found, most = searched(problem, units, V, generator)
+        goal = None if most is not None else _goal(problem, V, objective, gap)
+        if goal is not None and float(found.values[0]) <= goal:
+            others, most = _proven(problem, V, goal, ends - time.perf_counter())
+            found = others if others.values[0] > found.values[0] else found
         if most is not None:
             bound = max(bound, problem.bound(V, most))
-        now = Round(units, objective, bound, found)
+        now, number = Round(units, objective, bound, found), number + 1
         yield now
         if now.gap <= gap:
             return True
@@ -95,15 +103,8 @@ def rounds(
             units = min(units, slid, key=problem.objective)
 
 
-def proven_most(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[Answers, float]:
-    """Return units that answer V most, and what no unit answers more than, proven.
-
-    Args:
-        problem: the network and its data.
-        V: (samples, outputs), each column of sum 0.
-        goal: the second number that is small enough.
-        seconds: until when at most, beyond two inputs.
-    """
+def _proven(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[Answers, float]:
+    """Return units that answer much, and what no unit answers more than, `goal` where it can be."""
     if problem.X.shape[1] <= 2:
         found = exact(problem.phi, problem.X, V)
         return found, float(found.values[0])
@@ -112,7 +113,7 @@ def proven_most(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tu
     return ascended(problem.phi, problem.X, V, branches.best[0]), most
 
 
-def _searched(
+def searched(
     problem: OneLayer, units: Units, V: Tensor, generator: torch.Generator
 ) -> tuple[Answers, float | None]:
     """Return units that answer most, and where that is proven by how much."""
@@ -126,13 +127,6 @@ def _searched(
     drawn = torch.randn(_STARTS, inputs, generator=generator, dtype=V.dtype).to(V)
     starts = torch.cat([normalize(drawn, dim=1), units.w, -units.w])
     return ascended(problem.phi, problem.X, V, starts), None
-
-
-def _proven(
-    problem: OneLayer, V: Tensor, found: Answers, goal: float, seconds: float
-) -> tuple[Answers, float]:
-    others, most = proven_most(problem, V, goal, seconds)
-    return (others if others.values[0] > found.values[0] else found), most
 
 
 def _goal(problem: OneLayer, V: Tensor, objective: float, gap: float) -> float | None:
@@ -149,42 +143,38 @@ def _goal(problem: OneLayer, V: Tensor, objective: float, gap: float) -> float |
 
 def _slid(problem: OneLayer, units: Units) -> Units:
     """Return what L-BFGS makes of all weights of the network, |w|^2 + |a|^2 in place of 2 t."""
-    X, phi, rho = problem.X, problem.phi, problem.rho
+    X, phi, rho, linear = problem.X, problem.phi, problem.rho, problem.linear or 0.0
     root = units.t.sqrt()
     first = [units.w * root[:, None], units.b * root, units.z * root[:, None], units.c]
     if units.Q is not None:
         first.append(units.Q)
     sizes = [part.numel() for part in first]
 
-    def split(point: np.ndarray) -> list[Tensor]:
+    def split(point: np.ndarray[Any, Any]) -> list[Tensor]:
         parts = torch.from_numpy(point).to(X).split(sizes)
         return [part.view(like.shape) for part, like in zip(parts, first, strict=True)]
 
-    def objective(point: np.ndarray) -> tuple[float, np.ndarray]:
-        w, b, a, c, *linear = split(point)
+    def flat(parts: list[Tensor]) -> np.ndarray[Any, Any]:
+        found: np.ndarray[Any, Any] = torch.cat([x.flatten() for x in parts]).cpu().numpy()
+        return found
+
+    def objective(point: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        w, b, a, c, *Q = split(point)
         u = X @ w.T + b
         h = phi.of(u)
-        f = h @ a + c
-        value = rho * (w.square().sum() + a.square().sum())
-        more = []
-        for Q in linear:
-            f = f + X @ Q
-            value = value + problem.linear * Q.square().sum()
+        f = h @ a + c + sum(X @ x for x in Q)
         V = problem.scores.residuals(f)
-        pushed = -(V @ a.T) * phi.slope(u)
-        found = [pushed.T @ X + 2 * rho * w, pushed.sum(0), 2 * rho * a - h.T @ V, -V.sum(0)]
-        for Q in linear:
-            more.append(2 * problem.linear * Q - X.T @ V)
-        gradient = torch.cat([part.flatten() for part in (*found, *more)])
-        return float(value + problem.scores.value(f)), gradient.cpu().numpy()
+        back = -(V @ a.T) * phi.slope(u)
+        slopes = [back.T @ X + 2 * rho * w, back.sum(0), 2 * rho * a - h.T @ V, -V.sum(0)]
+        slopes += [2 * linear * x - X.T @ V for x in Q]
+        paid = rho * (w.square().sum() + a.square().sum())
+        paid = paid + sum(linear * x.square().sum() for x in Q)
+        return float(problem.scores.value(f) + paid), flat(slopes)
 
-    start = torch.cat([part.flatten() for part in first]).cpu().numpy()
-    options = {"maxiter": _SLIDES, "maxfun": 10 * _SLIDES, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-9}
-    w, b, a, c, *linear = split(minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x)
+    found = minimize(objective, flat(first), jac=True, method="L-BFGS-B", options=_OPTIONS)
+    w, b, a, c, *Q = split(found.x)
     length, height = w.norm(dim=1), a.norm(dim=1)
     kept = length * height > 0
     w, b, a, length, height = (part[kept] for part in (w, b, a, length, height))
-    return Units(
-        w / length[:, None], b / length, a / height[:, None], length * height, c,
-        linear[0] if linear else None,
-    )  # fmt: skip
+    z, t = a / height[:, None], length * height
+    return Units(w / length[:, None], b / length, z, t, c, Q[0] if Q else None)

@@ -1,0 +1,332 @@
+"""One hidden layer to the proven global optimum, its width told by the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from liftednet.activation import Activation
+from liftednet.activations.piecewise_linear import Identity, PReLU
+from liftednet.divergences import Tight
+from liftednet.errors import DeclarationError
+from liftednet.layers.dense import Dense
+from liftednet.layers.expression import (
+    SAMPLE_WEIGHTS,
+    Applied,
+    Expression,
+    Input,
+    Parameter,
+    value_of,
+)
+from liftednet.layers.join import Sum
+from liftednet.losses import Huber
+from liftednet.network import State, Term, ends_of
+from liftednet.penalties import SquaredFrobenius
+from liftednet.samples import Weights
+from liftednet.solvers import solve
+from liftednet.validation import require_count, require_positive
+
+from ..block import Structure
+from ..forward_pass import Values
+from ..trace import Ending, Problem, Step, Steps
+
+if TYPE_CHECKING:
+    from liftednet.solvers.one_layer.oracle import Kinked
+    from liftednet.solvers.one_layer.problem import OneLayer, Scores, Units
+
+_INSTEAD = 'method="gauss-newton" or "minibatch" trains it, without a bound on the optimum'
+_POWERS = 40  # of 2, by which pre-activations are scaled to see whether phi scales as they do
+
+
+@dataclass(frozen=True)
+class Global:
+    """Units one by one to the global optimum of a network with one hidden layer, with its proof.
+
+    min over units of the loss + rho_1 |W|^2 + rho_2 |A|^2 equals a convex problem over measures of
+    units (Bach, 2017), whose dual bounds what any network of any width can reach. Rounds add the
+    units that residuals ask for most and fit all outputs by one convex problem, until no unit is
+    missing. The units of the network are the most that there may be; those that are not needed have
+    weights 0. `model.trace` has objective and gap of every round.
+
+    That none is missing is proven exactly in one and two inputs, and by branch and bound beyond:
+    in five inputs within minutes to some percent, in ten not. The time may be over before, and the
+    gap is what is proven then.
+
+    Attributes:
+        gap: relative to the objective, at which it ends.
+        seconds: after which it ends.
+        rounds: the most of them.
+
+    Raises:
+        DataError: a number is out of its range.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP, global_gap
+        >>> x = torch.linspace(-1, 1, 40, dtype=torch.float64).unsqueeze(1)
+        >>> model = LiftedMLP((1, 50, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+        >>> found = global_gap(model.fit(x, x.abs()), x, x.abs())
+        >>> found.relative < 1e-3, found.width
+        (True, 2)
+    """
+
+    gap: float = 1e-4
+    seconds: float = 60.0
+    rounds: int = 1000
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of their range."""
+        require_positive("gap", self.gap)
+        require_positive("seconds", self.seconds)
+        require_count("rounds", self.rounds, 1)
+
+    def refuse(self, structure: Structure) -> None:
+        """Raise `DeclarationError` where the optimum of a network cannot be proven like this."""
+        HiddenLayer.of(structure)
+
+    def take_steps(self, problem: Problem) -> Steps:
+        """Add units in rounds, and yield the objective after each."""
+        from liftednet.solvers.one_layer.amplitudes import fitted
+        from liftednet.solvers.one_layer.problem import Units
+        from liftednet.solvers.one_layer.rounds import rounds
+
+        blocks, memory = problem.point, problem.memory
+        layer = HiddenLayer.of(blocks.structure)
+        convex = layer.problem(blocks.values)
+        units = Units(*memory["units"]) if memory else fitted(convex, convex.none())
+        number, before = memory.get("number", 0), memory.get("objective", math.inf)
+        moves = rounds(
+            convex, units, layer.state.units, self.gap, self.seconds, number,
+            memory.get("bound", 0.0),
+        )  # fmt: skip
+        try:
+            while number < self.rounds:
+                now = next(moves)
+                blocks.values.update(layer.weights(now.units, blocks.values))
+                decrease = 0.0 if math.isinf(before) else max(before - now.objective, 0.0)
+                before = now.objective
+                told = f"{len(now.units)} units, gap {now.gap:.2g}"
+                step = Step(number, told, before, decrease, now.gap, 1, "global")
+                number += 1
+                kept = [part for part in vars(now.units).values() if part is not None]
+                memory.update(number=number, objective=before, bound=now.bound, units=kept)
+                yield step
+        except StopIteration as stop:
+            return Ending.CONVERGED if stop.value else Ending.STALLED
+        finally:
+            blocks.pass_forward()
+            if (outputs := layer.term.state) is not None:
+                blocks.values[outputs] = solve(blocks.state_fit(outputs)).value
+        return Ending.BUDGET
+
+
+@dataclass(frozen=True, eq=False)
+class HiddenLayer:
+    """Where the parts of a network with one hidden layer stand.
+
+    Attributes:
+        structure: of the network.
+        state: the hidden layer.
+        term: the loss.
+        phi: the activation.
+        linear: the weights of a layer from inputs to outputs, None where there is none.
+    """
+
+    structure: Structure
+    state: State
+    term: Term
+    phi: Kinked
+    linear: Parameter | None
+
+    @staticmethod
+    def of(structure: Structure) -> HiddenLayer:
+        """Read a network.
+
+        Raises:
+            DeclarationError: it is another network, or not convex in its units.
+        """
+        network = structure.network
+        outputs = {term.state for term in network.terms}
+        states = [state for state in structure.states if state not in outputs]
+        if len(states) != 1 or len(network.inputs) != 1 or len(network.terms) != 1:
+            raise DeclarationError(
+                "the global optimum is of networks with one input, one hidden layer and one loss, "
+                f"such as LiftedMLP((2, 200, 1)); this one has {len(network.inputs)}, "
+                f"{len(states)} and {len(network.terms)}: {_INSTEAD}."
+            )
+        (state,), (term,), (x,) = states, network.terms, network.inputs
+        parts = _parts(term.argument)
+        linear = [part.weights for part in parts if _is_dense(part, x, bias=False)]
+        above = [part for part in parts if _is_dense(part, state, bias=True)]
+        plain = _is_dense(state.argument, x, bias=True) and len(above) == 1
+        if not plain or len(linear) + 1 != len(parts) or len(linear) > 1 or x.sequence:
+            raise DeclarationError(
+                "the global optimum is of a dense layer with a bias, an activation, and a dense "
+                "layer with a bias, as LiftedMLP makes them, with skip=True beside a linear layer "
+                f"without one; this is another graph: {_INSTEAD}."
+            )
+        if x.incomplete or state.bounds is not None or ends_of(term.argument) is not None:
+            raise DeclarationError(
+                "the global optimum is of inputs that are whole, and of states and outputs without "
+                f"bounds: {_INSTEAD}."
+            )
+        if not isinstance(structure.divergences[state], Tight):
+            raise DeclarationError(
+                "the global optimum is that of the feedforward network: divergence='tight'."
+            )
+        _refuse_loss(structure, term)
+        for parameter, penalty in structure.penalties.items():
+            if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+                raise DeclarationError(
+                    "the global optimum needs a rho on every layer, which makes units sparse; got "
+                    f"{penalty!r} on weights of shape {parameter.shape}: set rho, or {_INSTEAD}."
+                )
+        phi = _kinked(structure.divergences[state].activation)
+        return HiddenLayer(structure, state, term, phi, linear[0] if linear else None)
+
+    @property
+    def below(self) -> Parameter:
+        """The weights of the hidden layer."""
+        found = self.state.argument.weights
+        assert found is not None  # seen to by `of`
+        return found
+
+    @property
+    def above(self) -> Parameter:
+        """The weights of the output layer."""
+        parts = _parts(self.term.argument)
+        (found,) = (part.weights for part in parts if _is_dense(part, self.state, bias=True))
+        assert found is not None  # seen to by `of`
+        return found
+
+    def rho(self, parameter: Parameter) -> float:
+        """Return rho of a layer's weights."""
+        return float(self.structure.penalties[parameter].curvature) / 2
+
+    @property
+    def ratio(self) -> float:
+        """By how much w is longer, and a shorter, than where both have the same rho."""
+        return math.sqrt(math.sqrt(self.rho(self.above) / self.rho(self.below)))
+
+    def problem(self, values: Values) -> OneLayer:
+        """Return the problem over units, on data among the values."""
+        from liftednet.solvers.one_layer.problem import OneLayer
+
+        x = values[self.structure.network.inputs[0]].double()
+        linear = None if self.linear is None else self.rho(self.linear)
+        rho = math.sqrt(self.rho(self.below) * self.rho(self.above))
+        return OneLayer(x, self._scores(values), self.phi, rho, linear)
+
+    def _scores(self, values: Values) -> Scores:
+        from liftednet.solvers.one_layer.problem import HuberScores, Scores
+
+        term, y = self.term, values[self.term.label].double()
+        weights = values.get(SAMPLE_WEIGHTS)
+        weights = y.new_ones(len(y)) if weights is None else weights.double()
+        weights = term.weight * weights.view(-1, 1).clamp(min=torch.finfo(y.dtype).tiny)
+        if term.state is None:
+            return Scores(term.pinned.divergence, y, weights)
+        assert isinstance(term.loss, Huber)  # the one that is read
+        lam = self.structure.lam[term.state]  # outputs see the envelope of the loss
+        divergence, delta = self.structure.divergences[term.state], term.loss.delta
+        return HuberScores(divergence, y, weights, lam / (1 + lam), delta * (1 + 1 / lam))
+
+    def weights(self, units: Units, values: Values) -> dict[Parameter, Weights]:
+        """Return the weights of units, zeros for those that are not there."""
+        root, ratio = units.t.sqrt()[:, None], self.ratio
+        w = torch.cat([units.w, units.b[:, None]], 1) * root * ratio
+        a = units.z * root / ratio
+        found = {self.below: _padded(w.T, 1, self.state.units)}
+        found[self.above] = torch.cat([_padded(a, 0, self.state.units), units.c[None]])
+        if self.linear is not None and units.Q is not None:
+            found[self.linear] = units.Q
+        return {x: values[x].like(v.to(values[x].matrix)) for x, v in found.items()}
+
+    def units(self, values: Values) -> Units:
+        """Return the units of weights, without those of amplitude 0."""
+        from liftednet.solvers.one_layer.problem import Units
+
+        below, above = values[self.below], values[self.above]
+        w, b = below.matrix.double().T, below.bias.double()
+        a, c = above.matrix.double(), above.bias.double()
+        length, height = w.norm(dim=1), a.norm(dim=1)
+        kept = (length > 0) & (height > 0)
+        w, b, a, length, height = (part[kept] for part in (w, b, a, length, height))
+        Q = None if self.linear is None else values[self.linear].matrix.double()
+        return Units(w / length[:, None], b / length, a / height[:, None], length * height, c, Q)
+
+    def scores(self, values: Values) -> Tensor:
+        """Return the scores of a forward pass, (samples, outputs), in float64."""
+        doubled = {x: _double(v) for x, v in values.items()}
+        return value_of(self.term.argument, self.structure.passed(doubled))
+
+
+def _double(value: Any) -> Any:
+    if isinstance(value, Weights):
+        return value.like(value.stacked().double())
+    floating = isinstance(value, Tensor) and value.is_floating_point()
+    return value.double() if floating else value
+
+
+def _parts(argument: Expression) -> list[Expression]:
+    """Return the terms of a sum."""
+    if isinstance(argument, Applied) and isinstance(argument.layer, Sum):
+        return [part for x in argument.arguments for part in _parts(x)]
+    return [argument]
+
+
+def _is_dense(expression: Expression, below: State | Input, *, bias: bool) -> bool:
+    if not isinstance(expression, Applied) or type(expression.layer) is not Dense:
+        return False
+    return expression.layer.bias is bias and expression.arguments[0] is below
+
+
+def _refuse_loss(structure: Structure, term: Term) -> None:
+    if term.state is None:
+        divergence = term.pinned.divergence
+        tight = isinstance(divergence, Tight) or isinstance(divergence.activation, Identity)
+        if tight and divergence.smoothness is not None:
+            return
+    elif isinstance(term.loss, Huber) and isinstance(term.activation, Identity):
+        return
+    raise DeclarationError(
+        "the global optimum is of losses that are smooth and convex in the scores, such as "
+        f"SquaredError(), CrossEntropy(), BinaryCrossEntropy() and Huber(); got {term.loss!r}: "
+        f"{_INSTEAD}."
+    )
+
+
+def _kinked(activation: Activation) -> Kinked:
+    """Return an activation that scales as its pre-activations do.
+
+    Raises:
+        DeclarationError: it does not.
+    """
+    from liftednet.solvers.one_layer.oracle import Kinked
+
+    u = 2.0 ** torch.arange(-_POWERS, _POWERS + 1, dtype=torch.float64)[:, None]
+    several = isinstance(activation, PReLU) and len(activation.slopes) > 1
+    if activation.per_unit and not several:
+        above, below = activation.forward(u), activation.forward(-u)
+        phi = Kinked(float(above[_POWERS]), float(below[_POWERS]))
+        found = torch.cat([above - phi.above * u, below - phi.below * u])
+        if not bool(found.any()) and phi.bend != 0:
+            return phi
+    raise DeclarationError(
+        "the global optimum is of activations with phi(c u) = c phi(u) for c > 0 and one slope on "
+        f"either side of 0, ReLU(), LeakyReLU() and the absolute value; {activation!r} is none: "
+        f"{_INSTEAD}."
+    )
+
+
+def _padded(part: Tensor, dim: int, units: int) -> Tensor:
+    """Return weights with zeros behind them, along one axis."""
+    shape = list(part.shape)
+    shape[dim] = units - shape[dim]
+    return torch.cat([part, part.new_zeros(shape)], dim)

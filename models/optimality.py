@@ -1,0 +1,259 @@
+"""How far a network with one hidden layer is from the best there is, proven."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from liftednet.errors import DataError, DeclarationError
+from liftednet.losses import Loss
+from liftednet.samples import Weights
+
+from .builders import LiftedMLP, feedforward
+from .data import ArrayLike
+from .lifted import Lifted
+from .methods.global_optimum import HiddenLayer
+from .standardization import Standardization, unpacked_standardization
+
+if TYPE_CHECKING:
+    from liftednet.solvers.one_layer.problem import OneLayer, Units
+
+__all__ = ["GlobalGap", "MissingUnit", "add_unit", "global_gap"]
+
+_TIGHT = 1e-4  # of the objective, from which a bound is not made tighter
+
+
+@dataclass(frozen=True, eq=False)
+class MissingUnit:
+    """The unit that lowers an objective most as it comes in, on the scale of training.
+
+    Attributes:
+        w: its weights, (inputs,).
+        b: its bias, a scalar.
+        a: what outputs are of it, (outputs,); as much of it as lowers the objective most.
+        answers: |sum_i V_i phi(x_i w + b)| over 2 rho with |w| = 1: above 1 where it lowers it.
+    """
+
+    w: Tensor
+    b: Tensor
+    a: Tensor
+    answers: float
+
+
+@dataclass(frozen=True, eq=False)
+class GlobalGap:
+    """How far a training is from the global optimum, by networks of any width.
+
+    Attributes:
+        objective: loss and penalties of the network, on the scale of training.
+        bound: what no network of its kind has an objective below, proven.
+        best: the least objective that was found on the way, by a wider network perhaps.
+        width: units of the network that are not zero.
+        unit: that would lower the objective; None where none was found.
+        weights: of the network, on the scale of training.
+        standardization: between raw data and that scale.
+    """
+
+    objective: float
+    bound: float
+    best: float
+    width: int
+    unit: MissingUnit | None
+    weights: tuple[Weights, ...]
+    standardization: Standardization
+
+    @property
+    def relative(self) -> float:
+        """(objective - bound) / objective, 0 of an optimum: at most by so much it can fall."""
+        return 0.0 if self.objective <= 0 else 1.0 - self.bound / self.objective
+
+
+def global_gap(
+    model: Any,
+    X: ArrayLike,
+    y: ArrayLike,
+    *,
+    loss: Loss | None = None,
+    rho: float | None = None,
+    sample_weight: ArrayLike | None = None,
+    seconds: float = 10.0,
+) -> GlobalGap:
+    """Return a proven bound on how much better any network with one hidden layer can be.
+
+    min over units of the loss + rho_1 |W|^2 + rho_2 |A|^2 is convex over measures of units,
+    whatever their number; residuals that no unit answers by more than 2 sqrt(rho_1 rho_2) bound it
+    from below (`OneLayer`). Units are added to the network's until such residuals are found, or in
+    time.
+
+    Args:
+        model: fitted, of one hidden layer with ReLU, leaky ReLU or absolute value; an estimator of
+            such a model; or a torch network of Linear, ReLU and Linear.
+        X: (samples, inputs), raw.
+        y: as the loss takes it.
+        loss: of a torch network alone.
+        rho: of a torch network alone, rho |W|^2 of both matrices: half its weight decay where the
+            loss is a sum over samples, as that of liftednet is.
+        sample_weight: as `fit` takes it.
+        seconds: that the proof may take. The bound is what is proven until then, 0 at least.
+
+    Raises:
+        DataError: X or y do not fit.
+        DeclarationError: the network is another, or what it is held to is not convex.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import global_gap
+        >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+        >>> network = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+        >>> found = global_gap(network, X, X.abs(), loss=SquaredError(), rho=0.1)
+        >>> 0 < found.bound <= found.best <= found.objective, found.unit.answers > 1
+        (True, True)
+    """
+    from liftednet.solvers.one_layer.amplitudes import fitted
+    from liftednet.solvers.one_layer.rounds import rounds
+
+    lifted = _lifted(model, X, loss, rho)
+    with torch.inference_mode(False), torch.no_grad():
+        structure, standardization = lifted.structure, lifted._known.standardization
+        layer = HiddenLayer.of(structure)
+        data = standardization.of(lifted._data(X, y, None, sample_weight))
+        weights = list(lifted._known.weights)
+        values = {**data.values, **dict(zip(structure.parameters, weights, strict=True))}
+        problem, f, units = layer.problem(values), layer.scores(values), layer.units(values)
+        objective = float(problem.scores.value(f)) + structure.penalty(values)
+        bound, best = 0.0, objective
+        most = f.numel() + len(units) + 1  # as many as an optimum needs
+        for now in rounds(problem, fitted(problem, units), most, _TIGHT, seconds):
+            bound, best = now.bound, min(best, now.objective)
+            if best - bound <= _TIGHT * objective:
+                break
+        unit = _missing(layer, problem, units, f)
+    bound = min(bound, objective)
+    return GlobalGap(objective, bound, best, len(units), unit, tuple(weights), standardization)
+
+
+def _missing(layer: HiddenLayer, problem: OneLayer, units: Units, f: Tensor) -> MissingUnit | None:
+    """Return the unit that residuals of scores ask for most, None where they ask for none."""
+    from liftednet.solvers.one_layer.rounds import searched
+
+    V = problem.residuals(f)
+    found, _ = searched(problem, units, V, torch.Generator().manual_seed(0))
+    answers = float(found.values[0]) / (2 * problem.rho)
+    if answers <= 1:
+        return None
+    h = problem.phi.of(problem.X @ found.w[0] + found.b[0])[:, None]
+    z = torch.nn.functional.normalize((h.T @ V)[0], dim=0)
+
+    def objective(t: float) -> float:
+        return float(problem.scores.value(f + t * h * z)) + 2 * problem.rho * t
+
+    most = minimize_scalar(objective).x
+    if not most > 0 or objective(most) >= objective(0.0):
+        return None
+    root = most**0.5
+    return MissingUnit(
+        found.w[0] * root * layer.ratio, found.b[0] * root * layer.ratio, z * root / layer.ratio,
+        answers,
+    )  # fmt: skip
+
+
+def add_unit(model: Any, gap: GlobalGap) -> Any:
+    """Return a network with the unit that a gap has found, as much of it as lowers the objective.
+
+    Args:
+        model: the `LiftedMLP` or torch.nn.Sequential that the gap is of.
+        gap: as `global_gap` returns it.
+
+    Returns:
+        A new one, one unit wider, with weights; fit it with warm_start=True to go on from there.
+
+    Raises:
+        DataError: there is no such unit, or the model is another.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP, add_unit, global_gap
+        >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+        >>> model = LiftedMLP((1, 1, 1), ReLU(), SquaredError(), rho=0.1, method="gauss-newton")
+        >>> found = global_gap(model.fit(X, X.abs()), X, X.abs())
+        >>> wider = add_unit(model, found)
+        >>> wider.sizes, global_gap(wider, X, X.abs()).objective < found.objective
+        ((1, 2, 1), True)
+    """
+    unit = gap.unit
+    if unit is None:
+        raise DataError("no unit lowers the objective: there is none to add.")
+    below, above = (x.stacked().double() for x in gap.weights[:2])
+    w = torch.cat([unit.w, unit.b[None]])[:, None]
+    wider = [torch.cat([below, w], 1), torch.cat([above[:-1], unit.a[None], above[-1:]])]
+    layers = [x.like(v.to(x.matrix)) for x, v in zip(gap.weights, wider, strict=False)]
+    layers += gap.weights[2:]
+    if isinstance(model, nn.Sequential):
+        return _torch_network(model, layers)
+    if not isinstance(model, LiftedMLP):
+        raise DataError(
+            "a unit is added to a LiftedMLP or a torch.nn.Sequential of Linear, activation and "
+            f"Linear; got {type(model).__name__}."
+        )
+    found = copy(model)
+    found._fit = None
+    inputs, units, outputs = model.sizes
+    found.sizes = inputs, units + 1, outputs
+    state = model.network.states[0]
+    found.network = feedforward(
+        found.sizes, state.activation, model.loss, skip=model.skip, missing=model.missing,
+        noise=model.noise, within=model.within,
+    )  # fmt: skip
+    packed = gap.standardization.packed(model.network)
+    scales = unpacked_standardization(packed, found.network)
+    penalties = dict(zip(found.network.parameters, model.structure.penalties.values(), strict=True))
+    raw = scales.folded(found.network, layers, penalties)
+    if raw is None:
+        raise DataError("the weights of this model cannot be those for raw data: fit it as it is.")
+    return found.with_weights(raw)
+
+
+def _torch_network(network: nn.Sequential, layers: list[Weights]) -> nn.Sequential:
+    _, activation, _ = network
+    made = [nn.Linear(*x.matrix.shape).to(x.matrix) for x in layers]
+    for module, layer in zip(made, layers, strict=True):
+        assert layer.bias is not None  # `HiddenLayer` has seen to it
+        module.weight.data, module.bias.data = layer.matrix.T.contiguous(), layer.bias
+    return nn.Sequential(made[0], activation, made[1])
+
+
+def _lifted(model: Any, X: Any, loss: Loss | None, rho: float | None) -> Lifted:
+    """Return a model with weights.
+
+    Raises:
+        DataError: loss and rho are missing, or given beside a model that has its own.
+        DeclarationError: it is no network.
+    """
+    own = getattr(model, "model_", model)
+    if isinstance(own, Lifted):
+        if loss is not None or rho is not None:
+            raise DataError("loss and rho are those of the model; pass them with torch networks.")
+        return own
+    if not isinstance(own, nn.Module):
+        raise DeclarationError(
+            "the gap is of a fitted model of liftednet.models or a torch network, got "
+            f"{type(model).__name__}."
+        )
+    if loss is None or rho is None:
+        raise DataError(
+            "a torch network does not say what it was held to: pass loss, such as "
+            "liftednet.losses.SquaredError(), and rho, the weight of its squared matrices."
+        )
+    from .from_torch.model import lift
+
+    lifted = lift(own, X[:2], loss=loss, rho=rho, standardize=False, show=False)
+    return lifted.with_weights([*lifted._first_weights()])

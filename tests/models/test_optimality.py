@@ -1,0 +1,122 @@
+"""Networks trained to the global optimum, and how far others are from it."""
+
+import pytest
+import torch
+from torch import nn
+
+from liftednet.activations import LeakyReLU, ReLU, Tanh
+from liftednet.errors import DataError, DeclarationError
+from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
+from liftednet.models import Checkpoint, Global, LiftedMLP, add_unit, global_gap
+from liftednet.penalties import L1
+
+
+def waves(samples=60, inputs=2):
+    generator = torch.Generator().manual_seed(samples)
+    X = torch.randn(samples, inputs, generator=generator, dtype=torch.float64) * 3 + 1
+    noise = torch.randn(samples, 1, generator=generator, dtype=torch.float64)
+    return X, torch.sin(X[:, :1]) * 5 + noise
+
+
+def of(loss, y):
+    if isinstance(loss, CrossEntropy):
+        return (y[:, 0] > 0).long() + (y[:, 0] > 2)
+    return (y > 0).double() if isinstance(loss, BinaryCrossEntropy) else y
+
+
+@pytest.mark.parametrize("loss", [SquaredError(), Huber(0.5), CrossEntropy(), BinaryCrossEntropy()])
+@pytest.mark.parametrize("activation, skip", [(ReLU(), True), (LeakyReLU(0.2), False)])
+def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
+    X, y = waves()
+    outputs = 3 if isinstance(loss, CrossEntropy) else 1
+    model = LiftedMLP(
+        (2, 50, outputs), activation, loss, rho=(0.2, 0.5, 0.1)[: 2 + skip], skip=skip,
+        method="global",
+    ).fit(X, of(loss, y))  # fmt: skip
+    found = global_gap(model, X, of(loss, y))
+    assert found.relative <= 2e-4
+    assert found.objective == pytest.approx(model.trace.objectives[-1], rel=1e-9)
+    assert model.objective() == pytest.approx(found.objective, rel=1e-6)
+    assert found.width == int((model.weights[0].matrix.norm(dim=0) > 0).sum()) < 50
+
+
+@pytest.mark.parametrize("method", ["gauss-newton", "minibatch"])
+def test_no_training_falls_below_the_bound(method):
+    X, y = waves(40)
+    best = LiftedMLP((2, 60, 1), ReLU(), SquaredError(), rho=0.05, method="global").fit(X, y)
+    bound = global_gap(best, X, y).bound
+    other = LiftedMLP((2, 60, 1), ReLU(), SquaredError(), rho=0.05, method=method).fit(X, y)
+    found = global_gap(other, X, y)
+    assert bound <= best.objective() <= found.objective * (1 + 1e-4)
+    assert found.bound <= best.objective() and found.best <= best.objective() * (1 + 2e-4)
+
+
+def test_a_torch_network_has_the_gap_of_the_same_weights():
+    X, y = waves(30)
+    network = nn.Sequential(nn.Linear(2, 5), nn.LeakyReLU(0.1), nn.Linear(5, 1)).double()
+    found = global_gap(network, X, y, loss=SquaredError(), rho=0.3)
+    matrices = [network[0].weight, network[2].weight]
+    squares = sum(float(x.detach().square().sum()) for x in matrices)
+    assert found.objective == pytest.approx(
+        float((network(X) - y).square().sum()) / 2 + 0.3 * squares, rel=1e-9
+    )
+    assert 0 < found.bound <= found.best < found.objective
+    wider = add_unit(network, found)
+    assert wider[0].weight.shape == (6, 2)
+    again = global_gap(wider, X, y, loss=SquaredError(), rho=0.3)
+    assert again.bound <= again.objective < found.objective
+
+
+def test_a_unit_is_added_on_the_scale_of_raw_data():
+    X, y = waves(30)
+    model = LiftedMLP((2, 1, 1), ReLU(), SquaredError(), rho=0.1, method="gauss-newton")
+    found = global_gap(model.fit(X, y), X, y)
+    wider = add_unit(model, found)
+    new = global_gap(wider.fit(X, y) if wider.warm_start else wider, X, y)
+    assert wider.sizes == (2, 2, 1) and model.sizes == (2, 1, 1)
+    assert torch.isfinite(wider.predict(X)).all() and new.width == 2
+
+
+def test_a_fit_goes_on_from_its_checkpoint_to_the_same_bits(tmp_path):
+    X, y = waves(50)
+    whole = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global").fit(X, y)
+    file = Checkpoint(tmp_path / "fit", seconds=0.0)
+
+    def stop(step):
+        if step.number == 3:
+            raise KeyboardInterrupt
+
+    model = LiftedMLP((2, 40, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+    model.fit(X, y, checkpoint=file, on_step=stop)
+    model.fit(X, y, checkpoint=file, resume=True)
+    for one, other in zip(whole.weights, model.weights, strict=True):
+        assert torch.equal(one.matrix, other.matrix)
+
+
+@pytest.mark.parametrize(
+    "sizes, options, said",
+    [
+        ((2, 5, 5, 1), {}, "one hidden layer"),
+        ((2, 5, 1), {"activations": Tanh()}, "phi(c u) = c phi(u)"),
+        ((2, 5, 1), {"loss": Quantile(0.5)}, "smooth and convex"),
+        ((2, 5, 1), {"rho": None, "penalty": L1(0.1)}, "rho on every layer"),
+        ((2, 5, 1), {"bias": False}, "with a bias"),
+        ((2, 5, 1), {"divergence": "joint"}, "tight"),
+        ((2, 5, 1), {"missing": True}, "whole"),
+    ],
+)
+def test_what_is_not_convex_in_its_units_is_refused(sizes, options, said):
+    given = {"activations": ReLU(), "loss": SquaredError(), "rho": 0.1, **options}
+    with pytest.raises(DeclarationError, match=said.replace("(", r"\(").replace(")", r"\)")):
+        LiftedMLP(sizes, method="global", **given)
+
+
+def test_bad_numbers_and_missing_answers_are_refused():
+    with pytest.raises(DataError, match="gap"):
+        Global(gap=0.0)
+    X, y = waves(20)
+    network = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 1)).double()
+    with pytest.raises(DataError, match="pass loss"):
+        global_gap(network, X, y)
+    with pytest.raises(DeclarationError, match="torch network"):
+        global_gap(1.0, X, y)

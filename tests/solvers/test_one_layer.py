@@ -1,0 +1,167 @@
+"""Units that answer residuals most, against grids; optima and bounds, against CVXPY."""
+
+from itertools import pairwise
+
+import cvxpy as cp
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from liftednet.activations import Identity, Sigmoid
+from liftednet.divergences import tight
+from liftednet.solvers.one_layer.amplitudes import fitted
+from liftednet.solvers.one_layer.branches import Branches
+from liftednet.solvers.one_layer.oracle import Kinked, ascended, exact
+from liftednet.solvers.one_layer.problem import HuberScores, OneLayer, Scores
+from liftednet.solvers.one_layer.rounds import rounds
+
+RELU, LEAKY, ABSOLUTE = Kinked(1.0, 0.0), Kinked(1.0, -0.1), Kinked(1.0, 1.0)
+
+
+def drawn(seed, samples, inputs, outputs, ties=False):
+    generator = torch.Generator().manual_seed(seed)
+    X = torch.randn(samples, inputs, generator=generator, dtype=torch.float64)
+    V = torch.randn(samples, outputs, generator=generator, dtype=torch.float64)
+    return (X * 2).round() / 2 if ties else X, V - V.mean(0)
+
+
+def answered(phi, X, V, w, b):
+    return (phi.of(X @ w.T + b).T @ V).norm(dim=1)
+
+
+def most_of_many(phi, X, V, directions):
+    """Return the most of units of many directions, with kinks at every row."""
+    through = directions @ X.T
+    return max(float(answered(phi, X, V, directions, -through[:, k]).max()) for k in range(len(X)))
+
+
+@pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
+@pytest.mark.parametrize("inputs, outputs", [(1, 1), (1, 2), (2, 1), (2, 3)])
+@pytest.mark.parametrize("ties", [False, True])
+def test_no_unit_of_a_dense_grid_answers_more_than_the_exact_one(phi, inputs, outputs, ties):
+    X, V = drawn(inputs + outputs, 15, inputs, outputs, ties)
+    found = exact(phi, X, V)
+    assert torch.allclose(answered(phi, X, V, found.w, found.b), found.values, rtol=1e-10)
+    angle = torch.linspace(0, 2 * torch.pi, 2001, dtype=torch.float64)
+    grid = (
+        torch.stack([angle.cos(), angle.sin()], 1) if inputs == 2 else X.new_tensor([[1.0], [-1]])
+    )
+    most = most_of_many(phi, X, V, grid)
+    assert most * (1 - 1e-10) <= float(found.values[0]) <= most * (1 + 1e-2)
+
+
+@pytest.mark.parametrize("phi", [RELU, LEAKY, ABSOLUTE])
+@pytest.mark.parametrize("inputs, outputs, enough", [(2, 1, 1.001), (2, 2, 1.01), (3, 1, 1.05)])
+def test_branches_bound_what_any_unit_answers(phi, inputs, outputs, enough):
+    X, V = drawn(7, 15, inputs, outputs)
+    local = ascended(phi, X, V, normalize(torch.randn(200, inputs).double(), dim=1))
+    most = float(local.values[0])
+    branches = Branches(phi, X, V)
+    before = branches.tightened(0.0, 0.0)  # which stops at once
+    goal = enough * most
+    bound = branches.tightened(goal, 60.0)
+    assert branches.most <= bound <= max(goal, branches.most) * (1 + 1e-12) < before
+    if inputs == 2:
+        assert float(exact(phi, X, V).values[0]) <= bound
+    w, b = branches.best
+    assert float(answered(phi, X, V, w, b)) == pytest.approx(branches.most, rel=1e-10)
+    many = normalize(torch.randn(2000, inputs).double(), dim=1)
+    assert most_of_many(phi, X, V, many) <= bound
+
+
+def of_loss(name, samples, generator):
+    ones = torch.ones(samples, 1, dtype=torch.float64)
+    y = torch.randn(samples, 1, generator=generator, dtype=torch.float64)
+    if name == "logistic":
+        return Scores(tight(Sigmoid()), (y > 0).double(), ones)
+    weights = ones if name == "squares" else ones + torch.arange(samples)[:, None] % 2
+    if name == "huber":
+        return HuberScores(tight(Identity()), y, weights, 0.7, 0.4)
+    return Scores(tight(Identity()), y, weights)
+
+
+def stated(scores, name, f):
+    y, s = scores.targets.numpy(), scores.weights.numpy()
+    if name == "logistic":
+        return cp.sum(cp.logistic(f) - cp.multiply(y, f))
+    if name == "huber":
+        return 0.7 * cp.sum(cp.multiply(s, cp.huber(y - f, 0.4))) / 2
+    return cp.sum(cp.multiply(s, cp.square(y - f))) / 2
+
+
+def by_patterns(problem, name):
+    """Return the optimum by one cone of weights for every pattern of signs (Pilanci and Ergen)."""
+    X = torch.cat([problem.X, torch.ones_like(problem.X[:, :1])], 1)
+    generator = torch.Generator().manual_seed(1)
+    w = torch.randn(20_000, X.shape[1], generator=generator, dtype=X.dtype)
+    patterns = (X @ w.T > 0).unique(dim=1)
+    signs, X = np.where(patterns.numpy(), 1.0, -1.0), X.numpy()
+    slopes = np.where(patterns.numpy(), problem.phi.above, -problem.phi.below)
+    f, penalty, held = cp.Variable((1, 1)) + np.zeros((len(X), 1)), 0.0, []
+    for side in (1.0, -1.0):
+        u = cp.Variable((X.shape[1], signs.shape[1]))
+        held.append(cp.multiply(signs, X @ u) >= 0)
+        f = f + side * cp.sum(cp.multiply(slopes, X @ u), axis=1, keepdims=True)
+        penalty = penalty + 2 * problem.rho * cp.sum(cp.norm(u[:-1], axis=0))
+    if problem.linear is not None:
+        Q = cp.Variable((X.shape[1] - 1, 1))
+        f, penalty = f + X[:, :-1] @ Q, penalty + problem.linear * cp.sum_squares(Q)
+    return cp.Problem(cp.Minimize(stated(problem.scores, name, f) + penalty), held).solve(
+        "CLARABEL"
+    )
+
+
+@pytest.mark.parametrize("name", ["squares", "weighted", "huber", "logistic"])
+@pytest.mark.parametrize("inputs, phi, linear", [(1, RELU, 0.1), (2, LEAKY, None), (3, RELU, None)])
+def test_the_optimum_is_that_of_all_patterns_of_signs(name, inputs, phi, linear):
+    generator = torch.Generator().manual_seed(inputs)
+    X = torch.randn(7, inputs, generator=generator, dtype=torch.float64)
+    problem = OneLayer(X, of_loss(name, 7, generator), phi, 0.05, linear)
+    gap = 1e-5 if inputs < 3 else 1e-2
+    *_, last = rounds(problem, fitted(problem, problem.none()), 100, gap, 30.0)
+    optimum = by_patterns(problem, name)
+    assert last.bound <= optimum * (1 + 1e-7)
+    assert optimum * (1 - 1e-6) <= last.objective <= optimum * (1 + 2 * gap)
+    assert 0 <= last.gap <= gap
+
+
+@pytest.mark.parametrize("name", ["squares", "logistic", "huber"])
+def test_amplitudes_are_those_of_cvxpy(name):
+    generator = torch.Generator().manual_seed(5)
+    X = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    problem = OneLayer(X, of_loss(name, 30, generator), RELU, 0.3, 0.2)
+    w = normalize(torch.randn(60, 4, generator=generator, dtype=torch.float64), dim=1)
+    units = problem.none().joined(w, w[:, 0], torch.where(w[:, :1] > 0, 1.0, -1.0))
+    found = fitted(problem, units)
+    h = (problem.phi.of(X @ w.T + units.b) * units.z[:, 0]).numpy()
+    t, c, Q = cp.Variable((60, 1), nonneg=True), cp.Variable((1, 1)), cp.Variable((4, 1))
+    f = h @ t + X.numpy() @ Q + c + np.zeros((30, 1))
+    penalty = 2 * problem.rho * cp.sum(t) + problem.linear * cp.sum_squares(Q)
+    objective = stated(problem.scores, name, f) + penalty
+    least = cp.Problem(cp.Minimize(objective)).solve("CLARABEL")
+    assert problem.objective(found) == pytest.approx(least, rel=1e-6)
+
+
+def test_no_network_falls_below_the_bound_however_early_it_is():
+    generator = torch.Generator().manual_seed(3)
+    X = torch.randn(25, 2, generator=generator, dtype=torch.float64)
+    problem = OneLayer(X, of_loss("logistic", 25, generator), RELU, 0.05)
+    steps = list(rounds(problem, fitted(problem, problem.none()), 100, 1e-6, 30.0))
+    least = steps[-1].objective
+    assert len(steps) > 3 and all(step.bound <= least for step in steps)
+    for a, b in pairwise(steps):
+        assert b.objective <= a.objective and b.bound >= a.bound
+
+
+def test_rounds_end_where_there_is_no_room_and_say_so():
+    X, y = drawn(2, 40, 2, 1)
+    problem = OneLayer(X, Scores(tight(Identity()), y, torch.ones_like(y)), RELU, 0.01)
+    moves, last = rounds(problem, fitted(problem, problem.none()), 3, 1e-6, 30.0), None
+    while True:
+        try:
+            last = next(moves)
+        except StopIteration as stop:
+            assert stop.value is False
+            break
+    assert len(last.units) <= 3 and last.gap > 1e-6
