@@ -85,7 +85,7 @@ def solve_differentiable(
         >>> from liftednet import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
-        >>> from liftednet.maps import Given
+        >>> from liftednet.penalties import SquaredFrobenius
         >>> from liftednet.solvers import solve_differentiable
         >>> x, y = torch.eye(2, dtype=torch.float64), torch.ones(2, 1, dtype=torch.float64)
         >>> rho = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
