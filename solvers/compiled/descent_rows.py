@@ -273,6 +273,60 @@ def descend(hessian, single, right, rest, goal, budget, z):
 
 
 @compiled
+def _group_pass(hessian, rest, group, chosen, gradient, z):
+    """Minimize over one entry of all samples after another; return the most one moves, by slope."""
+    worst, samples = 0.0, len(z)
+    for i in chosen:
+        curve, length, moved = hessian[i, i], 0.0, 0.0
+        for n in range(samples):
+            length += (curve * z[n, i] - gradient[n, i]) ** 2
+        share = 0.0
+        if length > group * group and curve + rest > 0.0:
+            share = (1.0 - group / np.sqrt(length)) / (curve + rest)
+        for n in range(samples):
+            change = share * (curve * z[n, i] - gradient[n, i]) - z[n, i]
+            if change != 0.0:
+                z[n, i] += change
+                moved = max(moved, abs(change))
+                for k in range(len(hessian)):
+                    gradient[n, k] += change * hessian[i, k]
+        worst = max(worst, (curve + rest) * moved)
+    return worst
+
+
+@compiled
+def descend_together(hessian, right, rest, group, goal, most, z):
+    """Put the z of least sum of z'Hz / 2 - <z, b> + rest |z|^2 / 2 + group |z_i|_2 into its place.
+
+    z_i has the entries i of all samples. Passes over all i, and between over those that are not 0.
+
+    Args:
+        hessian: H, (units, units).
+        right: b, (samples, units).
+        rest: the curvature of a square.
+        group: of the length of each z_i.
+        goal: what a slope may miss.
+        most: passes at most.
+        z: where to begin, (samples, units), replaced.
+
+    Returns:
+        The passes, infinite where these were not enough.
+    """
+    every, used = np.arange(len(hessian)), 0
+    while used < most:
+        used += 1
+        gradient = z @ hessian - right
+        if _group_pass(hessian, rest, group, every, gradient, z) <= goal:
+            return float(used)
+        chosen = every[np.abs(z).sum(0) > 0.0]
+        while used < most:
+            used += 1
+            if _group_pass(hessian, rest, group, chosen, gradient, z) <= goal:
+                break
+    return np.inf
+
+
+@compiled
 def panelled(hessian):
     """Return H in float32, (units / TOGETHER, units, TOGETHER), columns beyond the last 0."""
     units = len(hessian)

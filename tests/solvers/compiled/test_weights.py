@@ -8,12 +8,21 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import lsq_linear
-from sklearn.linear_model import ElasticNet
+from sklearn.linear_model import ElasticNet, MultiTaskLasso
 from torch import Tensor
 
 from liftednet import activations
 from liftednet.divergences import joint
-from liftednet.penalties import L1, GroupLasso, Nonnegative, Penalty, Signs, SquaredFrobenius
+from liftednet.errors import DeclarationError
+from liftednet.penalties import (
+    L1,
+    ColumnNorm,
+    GroupLasso,
+    Nonnegative,
+    Penalty,
+    Signs,
+    SquaredFrobenius,
+)
 from liftednet.problems import Design, WeightFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
@@ -74,7 +83,19 @@ def test_inputs_that_are_sums_of_others_are_left_to_steps() -> None:
     assert found.objective == pytest.approx(alone.objective, rel=1e-9)
 
 
-def test_a_penalty_of_rows_is_refused() -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_are_those_of_scikit_learn(seed: int) -> None:
+    (x, y), alpha = data(80, 30, 3, seed), 0.5
+    fit = WeightFit(SQUARED, Design(x), y, GroupLasso(80 * alpha) + SquaredFrobenius(1e-12))
+    found = solve(fit, "coordinate-descent")
+    exact = MultiTaskLasso(alpha, tol=1e-12, max_iter=100_000).fit(x.numpy(), y.numpy())
+    assert (found.solver, found.status) == ("coordinate-descent", Status.SOLVED)
+    np.testing.assert_allclose(found.value.matrix, exact.coef_.T, atol=1e-6)
+    assert bool((found.value.matrix == 0).all(1).equal(torch.from_numpy((exact.coef_ == 0).all(0))))
+
+
+def test_a_penalty_of_columns_is_refused() -> None:
     x, y = data(60, 6, 2, 0)
-    with pytest.raises(Exception, match="each entry by itself, not GroupLasso"):
-        solve(WeightFit(SQUARED, Design(x), y, GroupLasso(1.0)), "coordinate-descent")
+    for penalty in (ColumnNorm(1.0), GroupLasso(1.0) + Nonnegative()):
+        with pytest.raises(DeclarationError, match="each entry or row by itself, not"):
+            solve(WeightFit(SQUARED, Design(x), y, penalty), "coordinate-descent")
