@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +29,6 @@ Line = tuple[float, float]  # slope and value at 0
 
 _OFF = 1e-14  # that functions of torch may err by in float64, relative
 _ROUNDING = 1e-12  # of lines, relative: thousands of units in the last place
-_GRID = 33  # points of an interval whose hull chooses the slopes of lines
 _HALVINGS = 20  # of the way to a tangent, whose own error counts
 
 
@@ -47,11 +47,14 @@ class Curve:
         atom: phi(u) of CVXPY, for a smooth one that is convex or concave.
 
     Example:
+        >>> import torch
         >>> from liftednet.models.bounds.curves import RELU, TANH
         >>> RELU.pieces(-1.0, 3.0), RELU.convex, RELU.concave
         ([-1.0, 0.0, 3.0], True, False)
-        >>> [round(x, 4) for x in TANH.below(-1.0, 2.0)[0]]  # slope and value at 0
-        [0.0, -0.7616]
+        >>> one = torch.ones(1).double()
+        >>> slopes, least, most = TANH.beside(-one, 2 * one)
+        >>> round(least[0, 0].item(), 4), round(most[0, 0].item(), 4)  # of the flat lines
+        (-0.7616, 0.964)
     """
 
     forward: Callable[[Tensor], Tensor]
@@ -79,12 +82,12 @@ class Curve:
         """Whether it is linear between all knots."""
         return not any(self.signs)
 
-    @property
+    @cached_property
     def convex(self) -> bool:
         """Whether it is convex."""
         return self._bends_one_way(1)
 
-    @property
+    @cached_property
     def concave(self) -> bool:
         """Whether it is concave."""
         return self._bends_one_way(-1)
@@ -132,6 +135,49 @@ class Curve:
             least = least - (_OFF * least.abs() + self.off).nan_to_num(posinf=0.0)
             most = most + (_OFF * most.abs() + self.off).nan_to_num(posinf=0.0)
         return self._in_window(low, high, least, most)
+
+    def beside(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return slopes s of lines, and the ends of phi(u) - s u on [l, h], (..., 4) each.
+
+        Slopes are 0, that of the chord, and phi' at both ends.
+        """
+        down, up = torch.full_like(low, -torch.inf), torch.full_like(low, torch.inf)
+        ends = [torch.nextafter(low, up), torch.nextafter(high, down)]
+        slopes = torch.stack([torch.zeros_like(low), self.chords(low, high),
+                              *map(self.slope, ends)], -1)  # fmt: skip
+        return slopes, *self.extremes(slopes, low[..., None], high[..., None])
+
+    def chords(self, low: Tensor, high: Tensor) -> Tensor:
+        """Return the slopes of the lines through both ends of [l, h]."""
+        rise, width = self.forward(high) - self.forward(low), high - low
+        return torch.where(width > 0, rise / width, self.slope(low))
+
+    def extremes(self, slopes: Tensor, low: Tensor, high: Tensor) -> Ends:
+        """Return the least and the largest phi(u) - s u on [l, h], rounded outwards.
+
+        Between knots phi' is monotone, and so there is one point at most where it is s.
+        """
+        at = [low, high, *(torch.full_like(low, x).clamp(low, high) for x in self.knots)]
+        values = [self.forward(u) - slopes * u for u in at]
+        least, most = torch.stack(values).aminmax(dim=0)
+        regions = pairwise((-math.inf, *self.knots, math.inf))
+        for sign, (first, last) in zip(self.signs, regions, strict=True):
+            left, right = low.clamp(min=first).minimum(high), high.clamp(max=last).maximum(low)
+            if not sign or not bool((left < right).any()):
+                continue
+            left, right = (x.expand(slopes.shape) for x in (left, right))
+            for _ in range(_HALVINGS):
+                middle = (left + right) / 2
+                before = sign * (self.slope(middle) - slopes) < 0
+                left, right = torch.where(before, middle, left), torch.where(before, right, middle)
+            middle = (left + right) / 2
+            value = self.forward(middle) - slopes * middle
+            off = (self.slope(middle) - slopes).abs() * (right - left) / 2
+            least, most = torch.minimum(least, value - off), torch.maximum(most, value + off)
+        largest = torch.maximum(*(self.forward(u).abs() for u in (low, high)))
+        farthest = torch.maximum(low.abs(), high.abs())
+        rounding = _ROUNDING * (largest + slopes.abs() * farthest) + self.off
+        return least - rounding, most + rounding
 
     def _in_window(self, low: Tensor, high: Tensor, least: Tensor, most: Tensor) -> Ends:
         if self.window[1] == math.inf:
@@ -181,65 +227,11 @@ class Curve:
         slope = (high - low) / (upper - lower) if upper > lower else 0.0
         return slope, low - slope * lower
 
-    def least(self, slopes: Array, lower: float, upper: float) -> Array:
-        """Return a value just below min phi(u) - slope u over an interval, for each slope."""
-        ends = np.array(self.pieces(lower, upper))
-        value = self.of(ends)
-        found = (value[:, None] - ends[:, None] * slopes).min(0)
-        for low, high in pairwise(ends):
-            if self.sign(low, high) > 0:
-                left, right = np.full_like(slopes, low), np.full_like(slopes, high)
-                for _ in range(_HALVINGS):
-                    middle = (left + right) / 2
-                    flat = self.of(middle, "slope") < slopes
-                    left, right = np.where(flat, middle, left), np.where(flat, right, middle)
-                middle = (left + right) / 2
-                tangent = np.abs(self.of(middle, "slope") - slopes) * (right - left) / 2
-                found = np.minimum(found, self.of(middle) - slopes * middle - tangent)
-        size = np.abs(value).max() + np.abs(slopes) * np.abs(ends).max()
-        safe: Array = found - _ROUNDING * size
-        return safe
-
-    def below(self, lower: float, upper: float, most: int = 4) -> list[Line]:
-        """Return lines nowhere above phi in an interval: a flat one, then some of its hull."""
-        grid = () if self.piecewise_linear else np.linspace(lower, upper, _GRID)
-        points = np.union1d(grid, self.pieces(lower, upper))
-        slopes = _hull(points, self.of(points))
-        if len(slopes) > most:
-            slopes = slopes[np.linspace(0, len(slopes) - 1, most).round().astype(int)]
-        slopes = np.append(0.0, slopes)
-        values = self.least(slopes, lower, upper)
-        return list(zip(slopes.tolist(), values.tolist(), strict=True))
-
-    def above(self, lower: float, upper: float, most: int = 4) -> list[Line]:
-        """Return lines nowhere below phi in an interval, a flat one first."""
-        turned = tuple(-sign for sign in self.signs)
-        negative = Curve(
-            lambda u: -self.forward(u), lambda u: -self.slope(u), self.knots, turned,
-            window=self.window,
-        )  # fmt: skip
-        return [(-slope, -value) for slope, value in negative.below(lower, upper, most)]
-
     def tangents(self, lower: float, upper: float) -> list[Line]:
         """Return tangents near both ends and in the middle of an interval without a knot inside."""
         at = lower + np.array([1e-7, 0.5, 1 - 1e-7]) * (upper - lower)
         slopes = self.of(at, "slope")
         return list(zip(slopes.tolist(), (self.of(at) - slopes * at).tolist(), strict=True))
-
-
-def _hull(points: Array, values: Array) -> Array:
-    """Return the slopes of the lower convex hull of points in order (Andrew, 1979)."""
-    kept: list[int] = []
-    for n in range(len(points)):
-        while len(kept) > 1:
-            i, j = kept[-2], kept[-1]
-            if (values[j] - values[i]) * (points[n] - points[j]) < (values[n] - values[j]) * (
-                points[j] - points[i]
-            ):
-                break
-            kept.pop()
-        kept.append(n)
-    return np.diff(values[kept]) / np.diff(points[kept])
 
 
 # What they are.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -27,36 +28,59 @@ CONVEX = ("affine", "convex", "concave")
 
 @dataclass(eq=False)
 class Graph:
-    """One sample's program as constraints of CVXPY.
+    """One sample's program as constraints of CVXPY, made when they are first asked for.
 
     Attributes:
         x: (inputs,).
         y: variables that stand for the outputs, (outputs,).
-        relaxation: what ties them.
+        composition: the network.
+        box: the ends of x.
+        seconds: that linear programs may take to tighten the ranges of units.
+        built: what ties x and y, once it is made.
         free: variables of its columns that are no whole numbers.
         whole: variables of those that are.
     """
 
     x: Expression
     y: Any
-    relaxation: Relaxation
-    free: Any = field(init=False)
-    whole: Any = field(init=False)
+    composition: Composition
+    box: tuple[Array, Array]
+    seconds: float = 0.0
+    built: Relaxation | None = None
+    free: Any = None
+    whole: Any = None
 
     def __post_init__(self) -> None:
-        """Make the variables."""
-        program, inputs = self.relaxation.program, self.relaxation.composition.inputs
+        """Make the variables where there is a program."""
+        if self.built is not None:
+            self.take(self.built)
+
+    @property
+    def relaxation(self) -> Relaxation:
+        """What ties x and y."""
+        if self.built is None:
+            self.take(relaxation(self.composition, self.box, seconds=self.seconds))
+        assert self.built is not None
+        return self.built
+
+    def take(self, found: Relaxation) -> None:
+        """Have another program, with variables of its own."""
+        self.built, program = found, found.program
         self._whole = np.flatnonzero(program.whole)
-        self._free = np.setdiff1d(np.arange(inputs, len(program.whole)), self._whole)
+        self._free = np.setdiff1d(np.arange(self.x.size, len(program.whole)), self._whole)
         ends = [program.lower[self._free], program.upper[self._free]]
         self.free = cp.Variable(len(self._free), bounds=ends) if len(self._free) else None
         self.whole = cp.Variable(len(self._whole), boolean=True) if len(self._whole) else None
 
+    @property
+    def variables(self) -> list[Any]:
+        """Those that are not x's."""
+        return [one for one in (self.y, self.free, self.whole) if one is not None]
+
     def of(self, matrix: Any, offset: Any = 0.0, whole: Any = None) -> Expression:
         """Return M z + c, with numbers in the place of the whole ones where they are given."""
-        inputs = self.relaxation.composition.inputs
         columns = matrix.tocsc()
-        found: Expression = columns[:, :inputs] @ self.x + offset
+        found: Expression = columns[:, : self.x.size] @ self.x + offset
         if self.free is not None:
             found = found + columns[:, self._free] @ self.free
         if self.whole is not None:
@@ -65,8 +89,8 @@ class Graph:
 
     def constraints(self, whole: Any = None) -> list[Constraint]:
         """Return the rows, the box, and what the outputs are; `whole` as in `of`."""
-        program, inputs = self.relaxation.program, self.relaxation.composition.inputs
-        found = [self.x >= program.lower[:inputs], self.x <= program.upper[:inputs]]
+        program = self.relaxation.program
+        found = [self.x >= self.box[0], self.x <= self.box[1]]
         for which, sign in ((np.isfinite(program.low), 1), (np.isfinite(program.high), -1)):
             if which.any():
                 ends = program.low if sign > 0 else program.high
@@ -80,11 +104,12 @@ class Graph:
     def pass_forward(self) -> None:
         """Give the variables the values that they have at x."""
         x = np.asarray(self.x.value, dtype=float)
-        z = self.relaxation.point(x)
-        for variable, columns in ((self.free, self._free), (self.whole, self._whole)):
-            if variable is not None:
-                variable.save_value(z[columns])
-        self.y.save_value(self.relaxation.composition.forward(x))
+        self.y.save_value(self.composition.forward(x))
+        if self.built is not None:
+            z = self.built.point(x)
+            for variable, columns in ((self.free, self._free), (self.whole, self._whole)):
+                if variable is not None:
+                    variable.save_value(z[columns])
 
 
 @dataclass(eq=False)
@@ -94,15 +119,8 @@ class CvxpyNetwork:
     Attributes:
         x: what it is given, (inputs,) or (samples, inputs).
         output: (outputs,) or (samples, outputs).
-        constraints: to be given to the problem; none where `kind` is convex, concave or affine.
-        states: what each activation gives, in the order of a forward pass; () of the same kinds.
-        kind: "affine", "convex" or "concave": `output` is the network, by rules of CVXPY's own;
-            "mixed-integer": under the constraints it is; "relaxation": under the constraints it may
-            be more or less, and the network's output is among what they allow.
-        whole: how many whole numbers there are: of units that can be on either side of a kink.
-        seconds: that linear programs have taken to tighten the ranges of units.
         composition: the network.
-        graphs: the programs of the samples.
+        graphs: the programs of the samples; none of a network that is convex, concave or affine.
 
     Example:
         >>> import cvxpy as cp
@@ -124,11 +142,31 @@ class CvxpyNetwork:
 
     x: Expression
     output: Any
-    constraints: list[Constraint]
-    states: tuple[Expression, ...]
-    kind: str
     composition: Composition
     graphs: list[Graph] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """What it is.
+
+        "affine", "convex" or "concave": `output` is the network, by rules of CVXPY's own;
+        "mixed-integer": under the constraints it is; "relaxation": under the constraints it may be
+        more or less, and the network's output is among what they allow.
+        """
+        if not self.graphs:
+            return next(name for name in CONVEX if getattr(self.output, f"is_{name}")())
+        exact = all(graph.relaxation.exact for graph in self.graphs)
+        return "mixed-integer" if exact else "relaxation"
+
+    @cached_property
+    def constraints(self) -> list[Constraint]:
+        """To be given to the problem; none of a network that is convex, concave or affine."""
+        return [one for graph in self.graphs for one in graph.constraints()]
+
+    @cached_property
+    def states(self) -> tuple[Expression, ...]:
+        """What each activation gives, in the order of a forward pass, where there are graphs."""
+        return tuple(state for graph in self.graphs for state in graph.states())
 
     @property
     def exact(self) -> bool:
@@ -137,7 +175,7 @@ class CvxpyNetwork:
 
     @property
     def whole(self) -> int:
-        """How many whole numbers there are."""
+        """How many whole numbers there are: of units that can be on either side of a kink."""
         return sum(graph.relaxation.whole for graph in self.graphs)
 
     @property
@@ -208,8 +246,8 @@ def to_cvxpy(
             for the bounds of x, as of cp.Variable(3, bounds=[0, 1]). It is part of the constraints.
         mixed_integer: whether a convex network, too, is stated by both sides of its kinks, which
             maximizing it needs; None for that of networks that are not convex.
-        seconds: the most that linear programs may take to tighten the ranges of units: fewer whole
-            numbers, and less work for whoever solves the problem.
+        seconds: the most that linear programs may take to tighten the ranges of units, when the
+            constraints are asked for: fewer whole numbers, and less work for whoever solves them.
         example: some inputs of a torch network whose samples have axes, such as X[:2].
 
     Raises:
@@ -242,28 +280,20 @@ def to_cvxpy(
     composition = composition_of(network, x.shape[-1], example)
     output = None if mixed_integer else _curved(composition, x)
     if output is not None:
-        kind = next(name for name in CONVEX if getattr(output, f"is_{name}")())
-        return CvxpyNetwork(x, output, [], (), kind, composition)
+        return CvxpyNetwork(x, output, composition)
     if mixed_integer is False:
         raise DeclarationError(
             "the network is not convex, concave or affine in its inputs by the signs of its "
             "weights: leave mixed_integer=None."
         )
     rows = [x] if x.ndim == 1 else [x[n] for n in range(x.shape[0])]
-    graphs: list[Graph] = []
+    graphs = []
     for row in rows:
         ends = require_box(_box_of(row) if box is None else box, x.shape[-1])
-        same = [g for g in graphs if all(map(np.array_equal, ends, g.relaxation.box))]
-        left = seconds - sum(g.relaxation.seconds for g in graphs)
-        found = same[0].relaxation if same else relaxation(composition, ends, seconds=left)
-        graphs.append(Graph(row, cp.Variable(len(composition.output.offset)), found))
-    linear = all(graph.relaxation.exact for graph in graphs)
-    return CvxpyNetwork(
-        x, graphs[0].y if x.ndim == 1 else cp.vstack([graph.y for graph in graphs]),
-        [one for graph in graphs for one in graph.constraints()],
-        tuple(state for graph in graphs for state in graph.states()),
-        "mixed-integer" if linear else "relaxation", composition, graphs,
-    )  # fmt: skip
+        y = cp.Variable(len(composition.output.offset))
+        graphs.append(Graph(row, y, composition, ends, seconds / len(rows)))
+    together = graphs[0].y if x.ndim == 1 else cp.vstack([graph.y for graph in graphs])
+    return CvxpyNetwork(x, together, composition, graphs)
 
 
 def _box_of(x: Expression) -> Any:

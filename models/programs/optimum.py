@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -23,12 +23,12 @@ import numpy as np
 from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
-from liftednet.solvers.mixed_integer import Program, branch_and_bound
+from liftednet.solvers.mixed_integer import Program, Told, branch_and_bound
 from liftednet.validation import require_positive
 
 from ..bounds.curves import Array
 from .cvxpy_network import CvxpyNetwork, Graph
-from .relaxation import relaxation, tightened
+from .relaxation import relaxation
 from .search import Search, linear_in, region_of
 
 if TYPE_CHECKING:
@@ -39,15 +39,11 @@ _ANSWERED = ("optimal", "optimal_inaccurate")
 _PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _TRIED, _TURNS = 3, 8  # ends of projected steps, and turns of blocks from each
 _ROUNDS = 200
-_TIGHTENED = 4  # times that ranges are tightened by a bound on the objective, ...
-_LESS = 0.8  # ... while this share of whole numbers is left, at most
-_LINEAR = 0.2  # of the time that is left, which linear programs may take
+_BOXED = 0.6  # of the time, after which boxes leave networks linear in pieces to HiGHS
 _SMALL = 1e-9  # an error that counts as none
 _NEAR = 0.1  # of a piece's width: a new end is not as near to another
 _SPLIT = 0.2  # of the largest error among units: those above it have another piece
 _SHARE = 0.3  # of the gap that one program of several may leave
-
-Told = Callable[[float, float, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,7 +263,6 @@ class _Search:
     best: list[tuple[Any, Any]] = field(default_factory=list)
     nodes: int = 0
     rounds: int = 0
-    narrowed: bool = False  # whether the programs hold better answers alone
 
     def optimum(self, x0: Any, progress: bool) -> Optimum:
         self.sign = _sign(self.objective)
@@ -277,10 +272,15 @@ class _Search:
         self.t = cp.Variable()
         self.variables = self.network.x.variables()
         # with variables of their own, as pieces are added
-        self.graphs = [Graph(g.x, g.y, g.relaxation) for g in self.network.graphs]
+        self.graphs = [replace(g) for g in self.network.graphs]
         self.cuts: list[Any] = []
         self.splits: list[dict[tuple[int, int], list[float]]] = [{} for _ in self.graphs]
         self.search = self.searched()
+        self.smooth = not all(
+            curve.piecewise_linear
+            for block in self.network.composition.blocks
+            for curve in block.curves
+        )
         with _bar(progress, self.sign) as told:
             self.first(x0)
             first = (self.sign * self.value, self.elapsed)
@@ -334,9 +334,9 @@ class _Search:
         return found
 
     def first(self, x0: Any) -> None:
-        """Find a first answer: by projected steps, and by blocks from the best of them."""
-        self.problem = _program_of(self.stated())
+        """Find a first answer: by projected steps, and by blocks where no boxes follow."""
         if self.search is None:
+            self.problem = _program_of(self.stated())
             if x0 is not None and len(self.variables) == 1:
                 self.variables[0].save_value(np.asarray(x0, dtype=float))
                 for graph in self.graphs:
@@ -349,10 +349,13 @@ class _Search:
         points = self.search.best(given, np.random.default_rng(0))
         values = self.search.values(points)[0]
         self.spread = float(np.ptp(values)) + abs(float(values[0]))
-        for point in points[:_TRIED]:
+        if not self.search.can_be_boxed:
+            self.problem = _program_of(self.stated())
+        for point in points[: 1 if self.search.can_be_boxed else _TRIED]:
             self.search.assign(point)
             self.consider()
-            self.descended()
+            if not self.search.can_be_boxed:
+                self.descended()
 
     def consider(self) -> bool:
         """Keep the variables as they stand, with a forward pass, where they are the best so far."""
@@ -368,7 +371,7 @@ class _Search:
         return True
 
     def involved(self) -> list[Any]:
-        own = [x for g in self.graphs for x in (g.y, g.free, g.whole) if x is not None]
+        own = [x for graph in self.graphs for x in graph.variables]
         user = [x for one in (self.least, *self.constraints) for x in one.variables()]
         return list({x.id: x for x in (*self.variables, *own, *user)}.values())
 
@@ -408,53 +411,25 @@ class _Search:
         linear = [x for x in self.constraints if _is_linear(x)]
         return cp.Problem(cp.Minimize(self.t), [*linear, *rows, *below, *self.cuts])
 
-    @property
-    def cutoff(self) -> float:
-        """What a better answer is to have at most, the gap being enough: infinite without one."""
-        if not self.best:
-            return math.inf
-        return self.value - 0.9 * max(self.gap * abs(self.value), self.tiny)
+    def cutoff(self, value: float) -> float:
+        """Return what a better answer than one of a value is to have at most."""
+        return value - 0.9 * max(self.gap * abs(value), self.tiny)
 
-    def tighten(self) -> bool:
-        """Move the ends of x and units to where better answers can be; return whether some are.
-
-        Of one sample whose x is a variable, and an objective that is affine in it and the outputs.
-        """
-        if len(self.graphs) > 1 or self.search is None or not math.isfinite(self.cutoff):
-            return True
-        graph, cost = self.graphs[0], self.search.cost
-        if cost is None or self.variables != [graph.x]:
-            return True
-        inputs, region = graph.x.size, self.search.region
-        for _ in range(_TIGHTENED):
-            found = graph.relaxation
-            matrix, offset = found.output
-            along = cost.matrix[:, inputs:] @ matrix
-            along[:, :inputs] += cost.matrix[:, :inputs]
-            limit = self.cutoff - cost.offset[0] - cost.matrix[0, inputs:] @ offset
-            known = np.zeros((len(region.rows), along.shape[1]))
-            known[:, :inputs] = region.rows
-            rows = replace(
-                found.program,
-                rows=sparse.vstack([found.program.rows, sparse.csr_array(along), known]).tocsr(),
-                low=np.concatenate([found.program.low, [-np.inf], region.low]),
-                high=np.concatenate([found.program.high, [limit], region.high]),
-            )
-            box, ranges = tightened(found, rows, _LINEAR * self.left)
-            ends = [box, *ranges]
-            if any((low > high).any() for low, high in ends):
-                return False
-            narrow = relaxation(found.composition, box, splits=self.splits[0], known=ranges)
-            if narrow.whole > _LESS * found.whole and found.exact:
-                break  # as well without
-            graph.relaxation, self.narrowed = narrow, True
-            graph.__post_init__()
-        return True
+    def boxed(self, told: Told) -> bool:
+        """Raise the bound by halving boxes of x; return whether that is enough."""
+        if self.search is None or not self.search.can_be_boxed or not self.best:
+            return False
+        whole = self.left if self.smooth else _BOXED * self.left
+        self.bound, point, count = self.search.bounded(self.value, self.cutoff, whole, told)
+        self.nodes += count
+        if point is not None:
+            self.search.assign(point)
+            self.consider()
+        return self.is_proven()
 
     def prove(self, told: Told) -> None:
         """Raise the bound until the gap or the time is reached."""
-        if not self.tighten():
-            self.bound = max(self.bound, self.cutoff)
+        if self.boxed(told):
             return
         exact = self.straight and not self.curved
         exact &= all(graph.relaxation.exact for graph in self.graphs)
@@ -466,8 +441,6 @@ class _Search:
             if self.left <= 0:
                 return
             self.problem = _program_of(self.stated())
-            cutoff = self.cutoff if self.narrowed else math.inf
-            self.problem.program.upper[self.problem.places[self.t.id]] = cutoff
             found = branch_and_bound(
                 self.problem.program, self.problem.cost, gap=0.9 * share * self.gap,
                 absolute=share * self.tiny, seconds=self.left, start=self.start(),
@@ -478,9 +451,7 @@ class _Search:
             )  # fmt: skip
             self.rounds, self.nodes = self.rounds + 1, self.nodes + found.nodes
             if found.ending == "infeasible" and self.best:
-                if self.narrowed:
-                    self.bound = max(self.bound, cutoff)
-                return  # else by rounding alone
+                return  # by rounding alone
             if found.ending == "infeasible":
                 raise SolverError(
                     "no input meets the constraints within the box, which is proven: widen the box "
@@ -488,7 +459,7 @@ class _Search:
                 )
             if found.ending == "unbounded":
                 raise SolverError("the objective has no best value: bound its other variables.")
-            self.bound = max(self.bound, min(found.bound, cutoff, self.value))
+            self.bound = max(self.bound, min(found.bound, self.value))
             if found.z is None:
                 return
             self.problem.restore(found.z)
@@ -501,9 +472,6 @@ class _Search:
             if exact and found.ending == "time":
                 return
             if not exact and not (self.refine(zs) or more):
-                return
-            if self.narrowed and not self.tighten():
-                self.bound = max(self.bound, self.cutoff)
                 return
 
     def start(self) -> tuple[Array, Array] | None:
@@ -567,10 +535,10 @@ class _Search:
                 more = True
             if off:
                 old = graph.relaxation
-                graph.relaxation = relaxation(
+                found = relaxation(
                     old.composition, old.box, splits=self.splits[number], known=old.ranges
                 )
-                graph.__post_init__()
+                graph.take(found)
         return more
 
 

@@ -346,14 +346,14 @@ class _Builder:
         if splits or (curve.piecewise_linear and not self.lines):
             return self.pieces(u, curve, curve.pieces(low, high, splits), place[1])
         self.exact = False
-        below, above = curve.below(low, high), curve.above(low, high)
-        first = self.column(below[0][1], above[0][1])
-        for lines, sign in ((below[1:], 1.0), (above[1:], -1.0)):
-            for slope, value in lines:  # sign (v - slope u - value) >= 0
-                row = {k: -sign * slope * x for k, x in u[0].items()}
-                end = sign * (value + slope * u[1])
-                loose = abs(slope) * off + 8 * _EPS * abs(end)
-                self.row({**row, first: sign}, end, math.inf, loose)
+        ends = (torch.tensor([x], dtype=torch.float64) for x in (low, high))
+        slopes, least, most = (x[0].tolist() for x in curve.beside(*ends))
+        first = self.column(least[0], most[0])
+        for slope, *values in zip(slopes[1:], least[1:], most[1:], strict=True):
+            row = {first: 1.0, **{k: -slope * x for k, x in u[0].items()}}
+            below, above = (value + slope * u[1] for value in values)
+            loose = abs(slope) * off + 8 * _EPS * max(abs(below), abs(above))
+            self.row(row, below, above, loose)
         return ({first: 1.0}, 0.0), _Between(first)
 
     def pieces(
@@ -430,32 +430,6 @@ class _Builder:
             self.row({**below, column: slack}, -math.inf, constant + slack, off)
         self.row(dict.fromkeys(switch, 1.0), 1.0, 1.0)
         return ({first: 1.0}, 0.0), _Largest(first, chosen)
-
-
-def tightened(
-    found: Relaxation, rows: Program, seconds: float
-) -> tuple[tuple[Array, Array], list[tuple[Array, Array]]]:
-    """Return a box and ranges of units within which all solutions of more rows lie.
-
-    Args:
-        found: over a larger box.
-        rows: its program with rows that hold for what is sought alone, such as a bound on the
-            objective.
-        seconds: that linear programs may take.
-    """
-    started, inputs = time.perf_counter(), found.composition.inputs
-    blocks = found.composition.blocks
-    box, *ranges = [
-        (low.copy(), high.copy()) for low, high in (found.box, *found.ranges[: len(blocks)])
-    ]
-    x = sparse.eye_array(inputs, len(found.program.lower), format="csr"), *np.zeros((2, inputs))
-    places = [(*box, np.arange(inputs))]
-    places += [
-        (*ends, bent_between(block, *ends)) for block, ends in zip(blocks, ranges, strict=True)
-    ]
-    _move_ends(rows, places, [x, *found.arguments[: len(blocks)]], seconds)
-    found.seconds += time.perf_counter() - started
-    return box, ranges
 
 
 def _move_ends(

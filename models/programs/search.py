@@ -7,17 +7,20 @@ what leaves the region is drawn back towards the center, and comes to lie on its
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
-from liftednet.solvers.mixed_integer import Program, branch_and_bound
+from liftednet.solvers.mixed_integer import Program, Told, branch_and_bound, multipliers
 
 from ..bounds.curves import Array
+from .boxes import Part, can_be_boxed, halved, lined
 from .cvxpy_network import Graph
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ _FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
 _SHORT = 0.03  # the same of the first one from a point that is good
 _TINY = 1e-300
 _FARTHEST = 10.0  # along a ray that does not end
+_AT_ONCE = 256  # boxes that are halved together, at least
+_BOXES = 300_000  # that are kept, some hundred megabytes
 
 
 Both = Callable[[Array], tuple[Array, Array]]
@@ -78,6 +83,7 @@ class Region:
         high: (rows,).
         center: as far from the border as a ball fits in.
         box: whether G is the identity.
+        whole: whether no other constraint is left.
     """
 
     rows: Array
@@ -85,16 +91,31 @@ class Region:
     high: Array
     center: Array
     box: bool
+    whole: bool = True
+
+    @cached_property
+    def ends(self) -> tuple[Array, Array]:
+        """The ends of every entry of v, as far as rows of one entry tell them, (entries,) each."""
+        single = (self.rows != 0).sum(1) == 1
+        which = np.abs(self.rows[single]).argmax(1)
+        factor = self.rows[single, which]
+        both = np.stack([self.low[single], self.high[single]]) / factor
+        low, high = np.full(len(self.center), -np.inf), np.full(len(self.center), np.inf)
+        np.maximum.at(low, which, both.min(0))
+        np.minimum.at(high, which, both.max(0))
+        return low, high
+
+    @property
+    def together(self) -> tuple[Array, Array, Array]:
+        """Rows of several entries, and their ends."""
+        several = (self.rows != 0).sum(1) > 1
+        return self.rows[several], self.low[several], self.high[several]
 
     @property
     def width(self) -> Array:
         """The width along every entry of v, as far as single rows tell it, else 1, (entries,)."""
-        found: list[float] = [1.0] * len(self.center)
-        for row, low, high in zip(self.rows, self.low, self.high, strict=True):
-            (which,) = np.nonzero(row)
-            if len(which) == 1 and np.isfinite(high - low):
-                found[which[0]] = (high - low) / abs(row[which[0]])
-        return np.array(found)
+        low, high = self.ends
+        return np.where(np.isfinite(high - low), high - low, 1.0)
 
     def drawn(self, samples: int, generator: np.random.Generator) -> Array:
         """Return points of the region, (samples, entries)."""
@@ -149,11 +170,11 @@ def region_of(
     """Return where x of all graphs is in its box and the linear constraints on it hold, or None."""
     rows, low, high = [], [], []
     for graph in graphs:
-        x, program = affine_in(graph.x, variables), graph.relaxation.program
+        x = affine_in(graph.x, variables)
         rows.append(x.matrix)
-        low.append(program.lower[: len(x.offset)] - x.offset)
-        high.append(program.upper[: len(x.offset)] - x.offset)
-    known = {variable.id for variable in variables}
+        low.append(graph.box[0] - x.offset)
+        high.append(graph.box[1] - x.offset)
+    known, whole = {variable.id for variable in variables}, True
     own = [one for variable in variables for one in variable.domain]
     for one in (*constraints, *own):
         inside = {variable.id for variable in one.variables()}
@@ -164,12 +185,14 @@ def region_of(
             rows.append(left.matrix)
             low.append(-left.offset if equal else np.full(len(left.offset), -np.inf))
             high.append(-left.offset)
+        else:
+            whole = False
     matrix, lows, highs = np.concatenate(rows), np.concatenate(low), np.concatenate(high)
     box = len(rows) == 1 and np.array_equal(matrix, np.eye(len(matrix)))
     if box:
-        return Region(matrix, lows, highs, (lows + highs) / 2, True)
+        return Region(matrix, lows, highs, (lows + highs) / 2, True, whole)
     center = _center(matrix, lows, highs)
-    return None if center is None else Region(matrix, lows, highs, center, False)
+    return None if center is None else Region(matrix, lows, highs, center, False, whole)
 
 
 def _center(rows: Array, low: Array, high: Array) -> Array | None:
@@ -212,15 +235,21 @@ class Search:
         self._seen = [*self.variables, *outputs]
         self._affine = affine_in(self.objective, self._seen) if self.objective.is_affine() else None
 
-    @property
-    def cost(self) -> Affine | None:
-        """The objective in the variables and the outputs, where it is affine."""
-        return self._affine
+    def parts(self) -> list[Part]:
+        """Return the networks from v to their outputs, with what these cost."""
+        assert self._affine is not None
+        sizes = [graph.y.size for graph in self.graphs]
+        first = len(self.region.center)
+        costs = np.split(self._affine.matrix[0, first:], np.cumsum(sizes)[:-1])
+        return [
+            Part.of(graph.composition, x.matrix, x.offset, cost)
+            for graph, x, cost in zip(self.graphs, self._x, costs, strict=True)
+        ]
 
     def answers(self, v: Array) -> list[Array]:
         """Return the outputs of all graphs, (points, outputs) each, at v (points, entries)."""
         return [
-            graph.relaxation.composition.forward(v @ x.matrix.T + x.offset)
+            graph.composition.forward(v @ x.matrix.T + x.offset)
             for graph, x in zip(self.graphs, self._x, strict=True)
         ]
 
@@ -252,7 +281,7 @@ class Search:
             outputs = graph.y.size
             push = slopes[:, first : first + outputs]
             at = v @ x.matrix.T + x.offset
-            found += graph.relaxation.composition.gradient(at, push) @ x.matrix
+            found += graph.composition.gradient(at, push) @ x.matrix
             first += outputs
         return found
 
@@ -272,6 +301,69 @@ class Search:
             return value, self.gradients(v, slopes)
 
         return self.region.descended(v, both, first)
+
+    @property
+    def can_be_boxed(self) -> bool:
+        """Whether halving of boxes can prove what is least."""
+        ends = np.concatenate(self.region.ends)
+        alike = all(can_be_boxed(graph.composition) for graph in self.graphs)
+        affine = self._affine is not None and self.region.whole
+        return bool(affine and alike and np.isfinite(ends).all())
+
+    def bounded(
+        self, best: float, cutoff: Callable[[float], float], seconds: float, told: Told
+    ) -> tuple[float, Array | None, int]:
+        """Return a bound of the objective by halving boxes, a better answer, and how many boxes.
+
+        Args:
+            best: the objective of the best answer there is.
+            cutoff: returns what a bound is to be at least, given an answer's objective.
+            seconds: after which what is proven until then is returned.
+            told: called with the best objective, the bound, and the number of boxes.
+        """
+        assert self._affine is not None
+        started, parts, point = time.perf_counter(), self.parts(), None
+        cost, shift = self._affine.matrix[0, : len(self.region.center)], self._affine.offset[0]
+        limits, count = self.limits(None), 1
+        low, high = self.region.ends
+        boxes = lined(parts, cost, low[None], high[None], limits)
+        while True:
+            bound = float(boxes.bound.min(initial=np.inf)) + shift
+            told(best, min(bound, cutoff(best)), count)
+            late = time.perf_counter() - started > seconds or len(boxes) > _BOXES
+            if bound >= cutoff(best) or late:
+                return min(bound, cutoff(best)), point, count
+            many = min(max(_AT_ONCE, len(boxes) // 8), len(boxes))
+            order = np.argpartition(boxes.bound, many - 1)
+            below = halved(boxes.of(order[:many]))
+            found = lined(parts, cost, *below, limits)
+            corners = self.region.inside(found.at)
+            values = self.values(corners)[0]
+            if values.min() < best:
+                best, point = float(values.min()), corners[values.argmin()]
+                limits = self.limits(point)
+            boxes = boxes.of(order[many:]).beside(found)
+            boxes, count = boxes.of(boxes.bound + shift < cutoff(best)), count + len(found)
+
+    def limits(self, v: Array | None) -> tuple[Array, Array]:
+        """Return multiples of the rows of several entries: none, and those at an answer.
+
+        (kinds, entries), and (kinds,), which added to a line below the objective on all points
+        make one below it on those of the region.
+        """
+        rows, low, high = self.region.together
+        none = np.zeros((1, rows.shape[1])), np.zeros(1)
+        if v is None or not len(rows):
+            return none
+        slopes = self.gradients(v[None], self.values(v[None])[1])[0]
+        free = np.zeros(len(slopes), dtype=bool)
+        program = Program(sparse.csr_array(rows), low, high, *self.region.ends, free)
+        y = multipliers(program, slopes)
+        up, down = np.maximum(y, 0), np.minimum(y, 0)
+        up[~np.isfinite(low)] = down[~np.isfinite(high)] = 0
+        ends = (np.where(np.isfinite(x), x, 0.0) for x in (low, high))
+        plus = sum(y @ end for y, end in zip((up, down), ends, strict=True))
+        return np.stack([none[0][0], -(up + down) @ rows]), np.array([0.0, plus])
 
     def refined(self, v: Array) -> Array:
         """Return the best point on the way of short steps from one, (entries,)."""

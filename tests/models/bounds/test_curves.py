@@ -47,13 +47,13 @@ def test_ends_and_lines_hold_on_intervals_and_touch_the_map(module) -> None:
     assert bool(((phi.amin(0) - lowest) <= span).all() and ((highest - phi.amax(0)) <= span).all())
     linear = curve.linear_between(low, high)
     assert bool((inner.std(0)[linear] <= 1e-7).all())
-    at, values = u.detach().numpy(), phi.numpy()
-    for number in range(0, len(spans), 4):
-        ends = spans[number].tolist()
-        for lines, sign in ((curve.below(*ends), 1), (curve.above(*ends), -1)):
-            gaps = [sign * (values[:, number] - a * at[:, number] - b) for a, b in lines]
-            assert min(gap.min() for gap in gaps) >= -1e-14
-            assert all(gap.min() < 1e-4 * (1 + abs(ends[1] - ends[0])) for gap in gaps)
+    slopes, least, most = curve.beside(low, high)
+    for n in range(slopes.shape[-1]):
+        gap = phi - slopes[:, n] * u.detach()
+        assert bool((gap >= least[:, n]).all() and (gap <= most[:, n]).all())
+        touching = 2e-3 * (high - low) * (1 + inner.abs().amax(0)) + 1e-6
+        assert bool((gap.amin(0) - least[:, n] <= touching).all())
+        assert bool((most[:, n] - gap.amax(0) <= touching).all())
 
 
 @pytest.mark.parametrize("module", MAPS, ids=repr)
