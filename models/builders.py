@@ -159,8 +159,8 @@ def _checked_activations(
 ) -> tuple[Activation, ...]:
     if isinstance(activations, Activation | str):
         activations = (activations,) * hidden
-    several = isinstance(activations, Sequence)
-    given = tuple(activation_of(x) for x in (activations if several else (activations,)))
+    several = activations if isinstance(activations, Sequence) else (activations,)
+    given = tuple(map(activation_of, several))
     for activation in given:
         require_activation(activation, "a hidden layer")
     if isinstance(loss, OutputLoss):

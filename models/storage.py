@@ -64,7 +64,8 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
     16 MB: `posterior` of the model that `load` returns answers as before.
 
     Args:
-        model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind.
+        model: a fitted `LiftedMLP`, `LiftedRNN`, or `Lifted` network of any other kind, or an
+            estimator, whose labels and names of columns are kept.
         path: of the file, replaced at once or not at all; its folder must exist.
         notes: JSON values to keep beside the model, such as the names of its labels;
             `liftednet.storage.read(path).notes` gives them back.
@@ -90,7 +91,11 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
         >>> bool((again.predict(x) == model.predict(x)).all())
         True
     """
-    model = model_of(model)
+    if (inside := model_of(model)) is not model:
+        from .estimators.files import described_estimator  # scikit-learn takes a second
+
+        notes = {**(notes or {}), **described_estimator(model, _parts())}
+    model = inside
     if type(model) in _KINDS.values():
         return write(replace(_pack(model), notes=notes or {}), path)
     if isinstance(model, nn.Module) or hasattr(model, "write_"):
@@ -102,7 +107,7 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
 
 
 def load(path: str | Path, activations: Activations = None, **options: Any) -> Any:
-    """Load a model that `save` has written; it predicts, and `fit` goes on from its weights.
+    """Load a model or an estimator that `save` has written; it predicts, and can be trained on.
 
     Args:
         path: of the file.
@@ -113,7 +118,7 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
             by the code that has made the one that was saved.
 
     Returns:
-        A fitted model of the class that was saved.
+        A fitted model, or estimator, of the class that was saved.
 
     Raises:
         DataError: there is no such file, it is damaged, or what it does not hold is missing or
@@ -137,7 +142,12 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
     if str(archive.kind) not in _KINDS:  # in a damaged file it may be anything
         raise DataError(f"{path} holds a {archive.kind!r}; this liftednet loads {_names()}.")
     try:
-        return _unpacked(archive, _KINDS[archive.kind], activations, options)
+        model = _unpacked(archive, _KINDS[archive.kind], activations, options)
+        if (description := archive.notes.get("estimator")) is None:
+            return model
+        from .estimators.files import rebuilt_estimator
+
+        return rebuilt_estimator(description, model, _parts())
     except LiftedError:
         raise
     except OF_BAD_VALUES as error:

@@ -32,7 +32,7 @@ from liftednet.export import ExportedGraph, to_torch
 from liftednet.models import certify
 from liftednet.models.storage import load
 from liftednet.names import activation_of
-from liftednet.validation import name_of
+from liftednet.validation import model_of, name_of
 
 _HOW = ("divergence", "lam", "rho", "penalty", "method", "max_iter", "solver", "seed")
 _EXPORTS = (".safetensors", ".pt2", ".onnx")
@@ -71,7 +71,7 @@ def opened(path: Path, activation: str | None) -> tuple[Any, Notes]:
         DataError: there is no such file, or it is damaged.
     """
     declared = None if activation is None else activation_from(activation)
-    return load(path, declared), notes_of(storage.read(path))
+    return model_of(load(path, declared)), notes_of(storage.read(path))
 
 
 def require_place(path: Path, *others: Path | str | None) -> None:

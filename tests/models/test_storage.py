@@ -15,18 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import cvxpy as cp
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 
 from liftednet import Activation, LiftedError, activations, lift, load, losses, penalties, save
+from liftednet.command.app import app
 from liftednet.errors import DataError, NotFittedError
 from liftednet.layers import concatenate, dense
 from liftednet.models import (
     FullBatch,
     GaussNewton,
     Lifted,
+    LiftedClassifier,
     LiftedMLP,
     LiftedRNN,
     Minibatch,
@@ -453,7 +458,7 @@ def test_sweeps_of_earlier_versions_are_red_black(tmp_path) -> None:
         ({"model": '{"kind": "LiftedMLP", "architecture": 3}'}, "make no LiftedMLP"),
         (described(sizes=[10**9, 10**9, 3]), "start weight of layer 0 must have shape"),
         (described(sizes="5"), "sizes must be"),
-        (described(activations=["Tanh"]), "needs an activation"),
+        (described(activations=["Tanh"]), "make no LiftedMLP"),
         (described(activations=[{"name": "Tanh", "parameters": {"a": 1}}]), "describes no Tanh"),
         (described(loss={"name": "Mine"}), "Mine was declared outside"),
         (described(lam=[-1.0]), "lam must be positive"),
@@ -471,3 +476,26 @@ def test_a_damaged_file_is_refused(plain, tmp_path, changes, message):
     path = changed(save(plain, tmp_path / "model"), **changes)
     with pytest.raises(LiftedError, match=message):
         load(path)
+
+
+@pytest.mark.parametrize("labels", [np.array(["no", "yes"], dtype=object), np.array([3, 7])])
+def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_path) -> None:
+    draw = np.random.default_rng(0)
+    X = pd.DataFrame(draw.normal(size=(60, 2)), columns=["age", "height"])
+    y = labels[(X["age"] > 0).astype(int)]
+    settings: dict[str, Any] = {"penalty": penalties.L1(0.01), "random_state": 0, "max_iter": 20}
+    fitted = LiftedClassifier((4,), **settings).fit(X, y)
+    path = save(fitted, tmp_path / "model.safetensors")
+    found = load(path)
+    assert type(found) is LiftedClassifier
+    assert found.get_params()["hidden_layer_sizes"] == (4,)
+    assert repr(found.penalty) == repr(settings["penalty"])
+    assert found.feature_names_in_.tolist() == ["age", "height"]
+    assert found.classes_.dtype == fitted.classes_.dtype
+    assert (found.predict(X) == fitted.predict(X)).all()
+    np.testing.assert_allclose(found.predict_proba(X), fitted.predict_proba(X), rtol=1e-12)
+    with pytest.raises(NotFittedError, match="no network yet"):
+        save(LiftedClassifier(), path)
+    shown = CliRunner().invoke(app, ["show", str(path)], terminal_width=200).stdout
+    assert "age" in shown
+    assert str(labels[0]) in shown
