@@ -135,14 +135,6 @@ def least(program: Program, costs: Array, seconds: float) -> Array:
     return found
 
 
-def multipliers(program: Program, cost: Array) -> Array:
-    """Return the multipliers of the rows at the least <c, z>, (rows,), 0 where there are none."""
-    solver = _model(program, cost, False)
-    solver.run()
-    solution = solver.getSolution()
-    return np.array(solution.row_dual) if solution.dual_valid else np.zeros(len(program.low))
-
-
 def _dual_values(program: Program, costs: Array, multipliers: Array) -> Array:
     """Return what weak duality proves of multipliers, (problems, rows), of any sign and size."""
     up, down = np.maximum(multipliers, 0), np.maximum(-multipliers, 0)

@@ -4,9 +4,8 @@ Every unit lies between two lines in its pre-activation. From the cost back to t
 make one line below the cost on each box (Zhang, Weng, Chen, Hsieh, Daniel, Efficient Neural Network
 Robustness Certification with General Activation Functions, 2018), whose least value is at a corner:
 the bound, while the network's value there is an answer. Boxes whose bounds are too low are halved,
-many at once, along the input that their lines are off by most. On inputs within linear constraints
-G v <= h multiples l >= 0 of G v - h are added to the line: weak duality, with l from the linear
-program of the best answer.
+many at once, along the input that their lines are off by most. Of inputs within linear constraints
+the least value of the line is bounded by weak duality.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ import torch
 from ..bounds.curves import Array, Curve
 from .composition import Block, Combination, Composition
 
+_SWEEPS = 3  # over several limits
 _ROUNDING = 1e-12  # of a bound, relative to the sizes of its terms
 
 
@@ -95,7 +95,11 @@ def can_be_boxed(composition: Composition) -> bool:
 
 
 def lined(
-    parts: Sequence[Part], cost: Array, low: Array, high: Array, limits: tuple[Array, Array]
+    parts: Sequence[Part],
+    cost: Array,
+    low: Array,
+    high: Array,
+    limits: tuple[Array, Array, Array],
 ) -> Boxes:
     """Return boxes (boxes, inputs) with their lines.
 
@@ -104,7 +108,7 @@ def lined(
         cost: of v, (inputs,).
         low: of the boxes.
         high: the same.
-        limits: what may be added to lines: slopes, (kinds, inputs), and constants, (kinds,).
+        limits: G, (rows, inputs), and both ends of G v, (rows,), infinite where there is none.
     """
     slopes, values = np.repeat(cost[None], len(low), 0), np.zeros(len(low))
     size, off = np.zeros(len(low)), np.zeros_like(low)
@@ -121,14 +125,45 @@ def lined(
         size += way.size[:, 0]
         for push, line, along in zip(way.pushes, lines, reach, strict=True):
             off += ((np.abs(push[:, 0]) * line.gap)[:, None] @ along)[:, 0]
-    bounds = []
-    for along, plus in zip(*limits, strict=True):
-        total = slopes + along
-        bounds.append(values + plus + (np.minimum(total * low, total * high)).sum(1))
     largest = np.maximum(np.abs(low), np.abs(high))
     rounding = _ROUNDING * (size + (np.abs(slopes) * largest).sum(1))
-    best = np.max(bounds, 0) - rounding
-    return Boxes(low, high, best, np.where(slopes > 0, low, high), off * (high - low))
+    bound = values + _least(slopes, low, high, limits) - rounding
+    return Boxes(low, high, bound, np.where(slopes > 0, low, high), off * (high - low))
+
+
+def _least(slopes: Array, low: Array, high: Array, limits: tuple[Array, Array, Array]) -> Array:
+    """Return at most the least <s, v> on each box and within limits, (boxes,); infinite of none.
+
+    max over y of sum_k min over the box (s - G'y)_k v_k + <y+, lows> - <y-, highs>, by one row
+    after another: along y_r it is concave and linear in pieces that end where a slope is 0.
+    """
+    rows, ends = limits[0], np.stack(limits[1:])
+    y, found = np.zeros((len(low), len(rows))), np.minimum(slopes * low, slopes * high).sum(1)
+    for row in list(range(len(rows))) * (_SWEEPS if len(rows) > 1 else 1):
+        own, (lowest, highest) = rows[row], ends[:, row]
+        y[:, row] = 0.0
+        rest = slopes - y @ rows
+        steps = rest[:, own != 0] / own[own != 0]
+        steps = np.concatenate([np.zeros((len(low), 1)), steps], 1)
+        steps = np.minimum(steps, np.inf if np.isfinite(lowest) else 0.0)
+        steps = np.maximum(steps, -np.inf if np.isfinite(highest) else 0.0)
+        total = rest[:, None] - steps[..., None] * own
+        value = np.minimum(total * low[:, None], total * high[:, None]).sum(-1)
+        others = np.maximum(y, 0) @ _finite(ends[0]) + np.minimum(y, 0) @ _finite(ends[1])
+        value += others[:, None]
+        value += np.maximum(steps, 0) * _finite(lowest) + np.minimum(steps, 0) * _finite(highest)
+        best = value.argmax(1)
+        y[:, row] = steps[np.arange(len(low)), best]
+        found = np.maximum(found, value[np.arange(len(low)), best])
+    up, down = np.maximum(rows, 0), np.minimum(rows, 0)
+    room = 1e-9 * (np.abs(rows) @ np.maximum(np.abs(low), np.abs(high)).T).T
+    empty = low @ up.T + high @ down.T > ends[1] + room
+    empty |= high @ up.T + low @ down.T < ends[0] - room
+    return np.where(empty.any(1), np.inf, found)
+
+
+def _finite(ends: Any) -> Any:
+    return np.where(np.isfinite(ends), ends, 0.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
-from liftednet.solvers.mixed_integer import Program, Told, branch_and_bound, multipliers
+from liftednet.solvers.mixed_integer import Program, Told, branch_and_bound
 
 from ..bounds.curves import Array
 from .boxes import Part, can_be_boxed, halved, lined
@@ -324,7 +324,7 @@ class Search:
         assert self._affine is not None
         started, parts, point = time.perf_counter(), self.parts(), None
         cost, shift = self._affine.matrix[0, : len(self.region.center)], self._affine.offset[0]
-        limits, count = self.limits(None), 1
+        limits, count = self.region.together, 1
         low, high = self.region.ends
         boxes = lined(parts, cost, low[None], high[None], limits)
         while True:
@@ -341,29 +341,8 @@ class Search:
             values = self.values(corners)[0]
             if values.min() < best:
                 best, point = float(values.min()), corners[values.argmin()]
-                limits = self.limits(point)
             boxes = boxes.of(order[many:]).beside(found)
             boxes, count = boxes.of(boxes.bound + shift < cutoff(best)), count + len(found)
-
-    def limits(self, v: Array | None) -> tuple[Array, Array]:
-        """Return multiples of the rows of several entries: none, and those at an answer.
-
-        (kinds, entries), and (kinds,), which added to a line below the objective on all points
-        make one below it on those of the region.
-        """
-        rows, low, high = self.region.together
-        none = np.zeros((1, rows.shape[1])), np.zeros(1)
-        if v is None or not len(rows):
-            return none
-        slopes = self.gradients(v[None], self.values(v[None])[1])[0]
-        free = np.zeros(len(slopes), dtype=bool)
-        program = Program(sparse.csr_array(rows), low, high, *self.region.ends, free)
-        y = multipliers(program, slopes)
-        up, down = np.maximum(y, 0), np.minimum(y, 0)
-        up[~np.isfinite(low)] = down[~np.isfinite(high)] = 0
-        ends = (np.where(np.isfinite(x), x, 0.0) for x in (low, high))
-        plus = sum(y @ end for y, end in zip((up, down), ends, strict=True))
-        return np.stack([none[0][0], -(up + down) @ rows]), np.array([0.0, plus])
 
     def refined(self, v: Array) -> Array:
         """Return the best point on the way of short steps from one, (entries,)."""
