@@ -61,7 +61,8 @@ def tried(python: str, wheel: Path, pins: list[str], tests: list[str]) -> bool:
         packages = run(inside, "-m", "pip", "list", "--format=freeze", cwd=place).stdout.split()
         named = ("torch==", "numpy==", "scipy==", "cvxpy==", "scikit-learn==")
         shown = ", ".join(x for x in packages if x.startswith(named))
-        print(f"{python}, {shown}: {found.stdout.strip().splitlines()[-1]}")
+        said = (found.stdout.strip() or found.stderr.strip() or "nothing").splitlines()
+        print(f"{python}, {shown}: {said[-1]}")
         if found.returncode:
             print(found.stdout[-4000:], found.stderr[-2000:])
         return found.returncode == 0
