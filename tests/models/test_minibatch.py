@@ -328,7 +328,7 @@ def test_steps_never_take_the_memory_of_weights_that_an_epoch_has_kept():
 
 def test_what_does_not_go_together_is_refused():
     loader = DataLoader(TensorDataset(X.float(), Y), batch_size=10)
-    with pytest.raises(DeclarationError, match="'auto', 'full', 'gauss-newton', 'minibatch'"):
+    with pytest.raises(DeclarationError, match="'auto', 'full', 'gauss-newton', 'global'"):
         LiftedMLP((4, 3), method="batch")
     with pytest.raises(DeclarationError, match="SimplexCrossEntropy"):
         LiftedMLP((4, 5, 3), loss=losses.SimplexCrossEntropy(), refit_output=True)
