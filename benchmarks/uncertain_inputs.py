@@ -178,10 +178,13 @@ def train(run: Run) -> Outcome:
     return {"accuracy": plain, "worst": worst_of_all, "seconds": seconds}
 
 
-def chosen(case: tuple[str, str, float], method: str, of: Records[Run]) -> tuple[float, ...]:
-    """Return the setting whose worst rows are best."""
+def chosen(case: tuple[str, str, float], method: str, of: Records[Run]) -> tuple[float, ...] | None:
+    """Return the setting whose worst rows are best, None where not all have been tried."""
     tries = [Run(*case, method, tuple(s), 0, True) for s in METHODS[method]]
-    best: Any = max(of(tries), key=lambda record: record.outcome["worst"])
+    done = of(tries)
+    if len(done) < len(tries):  # with --stored
+        return None
+    best: Any = max(done, key=lambda record: record.outcome["worst"])
     setting: tuple[float, ...] = best.settings.setting
     return setting
 
@@ -195,6 +198,9 @@ def table(of: Records[Run]) -> Iterator[str]:
         cells = []
         for case in CASES:
             setting = chosen(case, method, of)
+            if setting is None:
+                cells.append("not run")
+                continue
             seeds = SEEDS[:1] if method.startswith("linear") else SEEDS
             done = [
                 record.outcome for record in of([Run(*case, method, setting, s) for s in seeds])
