@@ -1,8 +1,6 @@
-"""Networks whose forward pass meets constraints; hidden layers with more units for a while."""
+"""Networks whose forward pass meets constraints."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
@@ -143,19 +141,3 @@ def test_an_interrupt_leaves_a_model_that_meets_them() -> None:
     assert model.trace
     assert model.trace.ending.name == "INTERRUPTED"
     assert fair.violation(model.scores(x)) <= 1e-9
-
-
-ROWS = torch.randn(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-def test_a_fit_that_is_interrupted_still_meets_its_constraints() -> None:
-    y = ROWS[:, :1].square() + ROWS[:, 1:2]
-    model = LiftedMLP((3, 6, 1), loss=SquaredError(), dtype=torch.float64, seed=3)
-    model.method = Minibatch(epochs=5)
-
-    def stop(step: Any) -> None:
-        if step.solver == "augmented-lagrangian":
-            raise KeyboardInterrupt
-
-    model.fit(ROWS, y, constraints=[Budget(0.2)], on_step=stop)
-    assert model.interrupted and float(model.scores(ROWS).mean()) <= 0.2 + 1e-9
