@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liftednet.errors import DeclarationError, SolverError
-from liftednet.layers.expression import Applied, Parameter, value_of
+from liftednet.layers.expression import Applied, Expression, Parameter, value_of
+from liftednet.layers.join import Sum
 from liftednet.layers.projection import Projection
 from liftednet.network import Network, Term
+from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import ConstrainedFit, WeightFit
-from liftednet.samples import Weights
+from liftednet.samples import Design, Weights
 from liftednet.sets.constraint import (
     Constraint,
     Rescaled,
@@ -76,18 +78,69 @@ class HeldScores:
     constraints: tuple[Constraint, ...]
     standardization: Standardization
 
-    @property
-    def last(self) -> Parameter:
-        """The weights of the last layer."""
-        assert self.term.argument.weights is not None  # `refuse_unmet` has asked for it
-        return self.term.argument.weights
-
     def problem(self, blocks: Blocks) -> ConstrainedFit:
-        """Return the fit of the last layer to the features that are there."""
-        fit = blocks.weight_fit(self.last)
-        if not isinstance(fit, WeightFit):
+        """Return the fit of the last layers to the features that are there.
+
+        Layers that are added up, as in a connection past the units, are one [H, X] [V; Q]: where
+        rho differ, columns are divided by sqrt(rho) and weights multiplied by it.
+        """
+        found = [blocks.weight_fit(parameter) for parameter in self._last]
+        fits = [fit for fit in found if isinstance(fit, WeightFit)]
+        if len(fits) < len(found):
             raise DeclarationError(_NEEDS)
-        return ConstrainedFit(fit, self.rescaled)
+        first, sizes = fits[0], self._sizes(blocks)
+        if len(fits) > 1:
+            inputs = [fit.design.inputs / size for fit, size in zip(fits, sizes, strict=True)]
+            bias = any(fit.design.bias for fit in fits)
+            design = Design(torch.cat(inputs, 1), bias, first.design.weights)
+            first = replace(first, design=design, penalty=SquaredFrobenius(1.0), offset=None)
+        return ConstrainedFit(first, self.rescaled)
+
+    def start(self, blocks: Blocks) -> Weights:
+        """Return the last layers as weights of the problem."""
+        layers: list[Weights] = [blocks.values[parameter] for parameter in self._last]
+        if len(layers) == 1:
+            return layers[0]
+        pairs = zip(layers, self._sizes(blocks), strict=True)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        bias = torch.stack(biases).sum(0) if biases else None
+        return Weights(torch.cat([layer.matrix * size for layer, size in pairs]), bias)
+
+    def place(self, blocks: Blocks, found: Weights) -> None:
+        """Put weights of the problem into the last layers."""
+        layers: list[Weights] = [blocks.values[parameter] for parameter in self._last]
+        if len(layers) == 1:
+            blocks.values[self._last[0]] = found
+            return
+        rest, parts = found.bias, found.matrix.split([len(x.matrix) for x in layers])
+        for parameter, layer, part, size in zip(
+            self._last, layers, parts, self._sizes(blocks), strict=True
+        ):
+            bias = None if layer.bias is None else rest
+            blocks.values[parameter] = Weights(part / size, bias)
+            rest = rest if bias is None else torch.zeros_like(bias)
+
+    @property
+    def _last(self) -> list[Parameter]:
+        """The weights of the last layers."""
+        return [
+            layer.weights for layer in last_layers(self.term.argument) if layer.weights is not None
+        ]
+
+    def _sizes(self, blocks: Blocks) -> list[float]:
+        """Return sqrt(rho) of every last layer where there are several.
+
+        Raises:
+            DeclarationError: one has another penalty than squares.
+        """
+        if len(self._last) == 1:
+            return [1.0]
+        penalties = [blocks.structure.penalties[parameter] for parameter in self._last]
+        if not all(isinstance(x, SquaredFrobenius) and x.center is None for x in penalties):
+            raise DeclarationError(
+                "constraints on scores that several layers add up need squares as their penalties."
+            )
+        return [math.sqrt(x.curvature / 2) for x in penalties]
 
     @property
     def rescaled(self) -> tuple[Constraint, ...]:
@@ -100,7 +153,7 @@ class HeldScores:
     def fitted(self, blocks: Blocks) -> tuple[Solution[Weights], float]:
         """Return the fit of the last layer, and its duality gap."""
         problem = self.problem(blocks)
-        solution = solve(problem, start=blocks.values[self.last]).require_solved()
+        solution = solve(problem, start=self.start(blocks)).require_solved()
         return solution, problem.gap(solution.value, solution.duals)
 
 
@@ -123,11 +176,21 @@ def refuse_unmet(
             "under constraints= exactly: declare all of them by one of the two."
         )
     elsewhere = len(network.terms) > 1 or term.state is not None or term.argument.sequence
-    if elsewhere or term.argument.weights is None:
+    if elsewhere or not last_layers(term.argument):
         raise DeclarationError(_NEEDS)
     refuse_unmet_rates(network, rates, data.values[term.label])
     refuse_contradictions(scored, len(data), term.argument.units)
     refuse_impossible(scored, len(data), term.argument.units)
+
+
+def last_layers(argument: Expression) -> list[Applied]:
+    """Return the layer with weights that gives scores, or those whose sum they are; else none."""
+    if not isinstance(argument, Applied):
+        return []
+    parts = argument.arguments if isinstance(argument.layer, Sum) else (argument,)
+    found = [x for x in parts if isinstance(x, Applied) and x.weights is not None]
+    apart = len({x.weights for x in found}) == len(parts)
+    return found if apart else []
 
 
 def parted(
@@ -345,7 +408,7 @@ def hold(
         solution, gap = held.fitted(blocks)
         objective, residual = solution.objective, solution.residual
         value, solver, duals = solution.value, solution.solver, solution.duals
-    blocks.values[held.last] = value
+    held.place(blocks, value)
     model._fit = replace(fitted, weights=tuple(blocks.weights), data=data, blocks=blocks)
     scores = model.scores(X)
     labels = numbers(model.network, data)[0] if decides(model.network) else None
@@ -354,12 +417,12 @@ def hold(
         residual, solver, loss_of(model, scores, data),
         tuple(apart_of(one, labels, scores) for one in constraints),
     )  # fmt: skip
-    model._fit = replace(model._fit, report=report)
+    model._fit = replace(model._fit, method=None, laplace=None, report=report)
 
 
 def _counted(held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:
     fit = held.problem(blocks).fit
-    return counted_fit(fit, asked, held.rescaled, blocks.values[held.last])
+    return counted_fit(fit, asked, held.rescaled, held.start(blocks))
 
 
 def numbers(network: Network, data: Data) -> tuple[NDArray[Any], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -123,11 +124,16 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     def _learn(self, X: Rows, target: Rows, outputs: int, sample_weight: Any, **told: Any) -> Self:
         told["sample_weight"] = None if sample_weight is None else numbers("weights", sample_weight)
 
-        def fit(model: Lifted) -> Lifted:
-            return model.fit(X, target, progress=bool(self.verbose), **told)
+        def fit(model: Lifted, **other: Any) -> Lifted:
+            return model.fit(X, target, progress=bool(self.verbose), **{**told, **other})
 
-        data = X, target, told["sample_weight"]
-        model = None if told.get("constraints") else self._of_best_size(data, outputs, fit)
+        data, held = (X, target, told["sample_weight"]), told.get("constraints")
+        if not held:
+            model = self._of_best_size(data, outputs, fit)
+        elif told.get("confidence") is None and isinstance(self, Classifying):
+            model = self._held_at_best_size(data, outputs, partial(fit, constraints=()), held)
+        else:  # rows that are set aside choose no size; targets that are bent have no limits
+            model = None
         self.model_ = fit(self._start(outputs)) if model is None else model
         assert self.model_.trace is not None  # it has been fitted just now
         last = {step.number: step.objective for step in self.model_.trace.steps}
@@ -155,6 +161,19 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> Lifted | None:
         """Return a fitted model whose size the evidence has chosen; None where it cannot."""
         return None
+
+    def _held_at_best_size(
+        self, data: tuple[Rows, Rows, Any], outputs: int, fit: Callable[[Lifted], object], held: Any
+    ) -> Lifted | None:
+        """Return such a model brought under constraints, which are refused before any training."""
+        from ..constraints import hold, refuse_unmet
+
+        first = self._start(outputs)
+        refuse_unmet(first.network, held, first._data(*data[:2]))
+        model = self._of_best_size(data, outputs, fit)
+        if model is not None:
+            hold(model, held, data[0], bool(self.verbose), None)
+        return model
 
     def _forward(self, X: Rows, lengths: Any = None) -> Rows:
         """Return the outputs by the feedforward rule, (samples, outputs)."""
