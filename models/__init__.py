@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .certificate import Certificate as Certificate
     from .certificate import certify as certify
     from .constraint_report import ConstraintReport as ConstraintReport
+    from .displays import CoverageDisplay as CoverageDisplay
+    from .displays import FitDisplay as FitDisplay
+    from .displays import RelevanceDisplay as RelevanceDisplay
     from .error_bars import Posterior as Posterior
     from .error_bars import Prediction as Prediction
     from .error_bars import posterior as posterior
@@ -45,7 +48,9 @@ if TYPE_CHECKING:
 _LATER = {
     "Certificate": "certificate",
     "ConstraintReport": "constraint_report",
+    "CoverageDisplay": "displays",
     "CvxpyNetwork": "programs",
+    "FitDisplay": "displays",
     "GlobalGap": "optimality",
     "Inversion": "programs",
     "LiftedClassifier": "estimators",
@@ -56,6 +61,7 @@ _LATER = {
     "Posterior": "error_bars",
     "Prediction": "error_bars",
     "Radius": "programs",
+    "RelevanceDisplay": "displays",
     "add_unit": "optimality",
     "certify": "certificate",
     "global_gap": "optimality",
@@ -72,8 +78,10 @@ __all__ = [
     "Certificate",
     "Checkpoint",
     "ConstraintReport",
+    "CoverageDisplay",
     "CvxpyNetwork",
     "Ending",
+    "FitDisplay",
     "FullBatch",
     "GaussNewton",
     "Global",
@@ -92,6 +100,7 @@ __all__ = [
     "Posterior",
     "Prediction",
     "Radius",
+    "RelevanceDisplay",
     "Step",
     "Trace",
     "add_unit",

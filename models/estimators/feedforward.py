@@ -26,6 +26,7 @@ from ..by_evidence import STEPS, Candidate, Size, fit_by_evidence
 from ..error_bars import has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
+from ..relevance import relevance_of
 from .base import Classifying, Estimator, activations, documented, on_cpu
 from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
@@ -223,6 +224,21 @@ class _Feedforward(Estimator):
         """The log evidence, log p(y) in units of y: of two fits the larger is better."""
         self._require_fitted()
         return posterior(self).log_evidence
+
+    @property
+    def relevance_(self) -> Rows:
+        """How far answers move with each feature of another row, in units of y, (features,).
+
+        Of several outputs (features, outputs); of classes in units of probability. A category is
+        one feature. See `relevance_of`.
+        """
+        self._require_fitted()
+        whole = [[column] for column in range(self._inputs)]
+        groups = whole if self._kinds is None else list(self._kinds.groups.values())
+        found = on_cpu(relevance_of(self.model_, groups))
+        if self._loss().probabilistic:
+            return np.asarray(np.sqrt((found**2).sum(1) / min(2, found.shape[1])))
+        return found[:, 0] if found.shape[1] == 1 else found
 
     @property
     def _checks(self) -> dict[str, Any]:

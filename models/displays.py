@@ -1,0 +1,229 @@
+"""Pictures of estimators by scikit-learn's convention: from_estimator, plot, ax_ and figure_."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from liftednet.errors import DataError
+from liftednet.lazy import pyplot
+
+Array = NDArray[Any]
+_GRID = 200  # points of a curve
+_SIDE = 60  # points of each side of a map
+_BEYOND = 0.1  # of the range of an input that a curve goes on at both ends
+_BARS = 30  # inputs that are shown, at most
+
+
+@dataclass(eq=False)
+class _Display:
+    """What pictures share: the axes they are drawn on."""
+
+    ax_: Any = field(default=None, init=False, repr=False)
+    figure_: Any = field(default=None, init=False, repr=False)
+
+    def _on(self, ax: Any) -> Any:
+        self.ax_ = pyplot.subplots()[1] if ax is None else ax
+        self.figure_ = self.ax_.figure
+        return self.ax_
+
+
+@dataclass(eq=False)
+class FitDisplay(_Display):
+    """A regression of one or two inputs: data, mean, and an interval, or a map of both.
+
+    Attributes:
+        inputs: of the curve, (points,), or of the map's two sides.
+        mean: (points,), or (points, points).
+        low: lower end of the interval, as the mean; high: the upper one.
+        X: the data, (samples, inputs); y: (samples,).
+        level: of the interval.
+        names: of the inputs.
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet import LiftedRegressor
+        >>> from liftednet.models import FitDisplay
+        >>> X = np.linspace(-1, 1, 40)[:, None]
+        >>> model = LiftedRegressor(random_state=0).fit(X, X[:, 0] + 0.1 * np.cos(40 * X[:, 0]))
+        >>> found = FitDisplay.from_estimator(model, X, X[:, 0])
+        >>> found.mean.shape, found.ax_.get_xlabel()
+        ((200,), 'x1')
+    """
+
+    inputs: tuple[Array, ...]
+    mean: Array
+    low: Array
+    high: Array
+    X: Array
+    y: Array
+    level: float
+    names: tuple[str, ...]
+
+    @classmethod
+    def from_estimator(
+        cls, estimator: Any, X: Any, y: Any, *, level: float = 0.9, ax: Any = None
+    ) -> Self:
+        """Draw a fitted `LiftedRegressor` over data.
+
+        Args:
+            estimator: with one output.
+            X: (samples, 1) or (samples, 2), numbers.
+            y: (samples,).
+            level: of the interval.
+            ax: axes of matplotlib; None for new ones.
+
+        Raises:
+            DataError: X has more than two inputs.
+            NotFittedError: as in `posterior`.
+        """
+        rows = np.asarray(X, dtype=float)
+        if rows.ndim != 2 or rows.shape[1] not in (1, 2):
+            raise DataError(
+                f"a fit is drawn over one or two inputs, and X has shape {rows.shape}: "
+                "RelevanceDisplay shows which of many matter."
+            )
+        points = _GRID if rows.shape[1] == 1 else _SIDE
+        reach = _BEYOND * np.ptp(rows, axis=0)
+        ends = zip(rows.min(0) - reach, rows.max(0) + reach, strict=True)
+        sides = tuple(np.linspace(*both, points) for both in ends)
+        grid = np.stack(np.meshgrid(*sides, indexing="ij"), -1)
+        names = getattr(estimator, "feature_names_in_", [f"x{n + 1}" for n in range(len(sides))])
+        flat = _like(X, grid.reshape(-1, len(sides)))
+        low, high = estimator.predict_interval(flat, level)
+        mean, low, high = (
+            part.reshape(grid.shape[:-1]) for part in (estimator.predict(flat), low, high)
+        )
+        named = tuple(map(str, names))
+        return cls(sides, mean, low, high, rows, np.asarray(y), level, named).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw it, on axes or on new ones."""
+        axes = self._on(ax)
+        axes.set_xlabel(self.names[0])
+        if len(self.inputs) == 1:
+            band = f"{self.level:.0%} of answers"
+            axes.fill_between(self.inputs[0], self.low, self.high, alpha=0.25, label=band)
+            axes.plot(self.inputs[0], self.mean, label="mean")
+            axes.scatter(self.X[:, 0], self.y, s=8, color="black", label="data")
+            axes.set_ylabel("y")
+            axes.legend()
+            return self
+        field_ = axes.contourf(*self.inputs, self.mean.T, levels=20)
+        axes.figure.colorbar(field_, ax=axes, label="mean")
+        wide = axes.contour(*self.inputs, (self.high - self.low).T, colors="white", levels=5)
+        axes.clabel(wide)  # widths of the interval
+        axes.scatter(*self.X.T, s=8, color="black")
+        axes.set_ylabel(self.names[1])
+        return self
+
+
+@dataclass(eq=False)
+class CoverageDisplay(_Display):
+    """How many answers lie in intervals of every level: on the diagonal where error bars hold.
+
+    Attributes:
+        levels: (levels,).
+        shares: of answers inside, (levels,).
+        samples: how many there were.
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet import LiftedRegressor
+        >>> from liftednet.models import CoverageDisplay
+        >>> X = np.linspace(-1, 1, 60)[:, None]
+        >>> y = X[:, 0] + np.random.default_rng(0).normal(size=60)
+        >>> model = LiftedRegressor(random_state=0).fit(X[::2], y[::2])
+        >>> found = CoverageDisplay.from_estimator(model, X[1::2], y[1::2])
+        >>> bool(abs(found.shares - found.levels).max() < 0.3)
+        True
+    """
+
+    levels: Array
+    shares: Array
+    samples: int
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, X: Any, y: Any, *, ax: Any = None) -> Self:
+        """Draw a fitted `LiftedRegressor` on rows that it has not seen.
+
+        Args:
+            estimator: with error bars.
+            X: (samples, features).
+            y: (samples,).
+            ax: axes of matplotlib; None for new ones.
+
+        Raises:
+            NotFittedError: as in `posterior`.
+        """
+        levels, y = np.linspace(0.05, 0.95, 19), np.asarray(y)
+        ends = (estimator.predict_interval(X, float(level)) for level in levels)
+        shares = np.array([np.mean((low < y) & (y < high)) for low, high in ends])
+        return cls(levels, shares, len(y)).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw it, on axes or on new ones."""
+        axes = self._on(ax)
+        spread = 1.64 * np.sqrt(self.levels * (1 - self.levels) / self.samples)
+        axes.fill_between(self.levels, self.levels - spread, self.levels + spread, alpha=0.2)
+        axes.plot([0, 1], [0, 1], color="gray", linewidth=1)
+        axes.plot(self.levels, self.shares, marker="o", markersize=3)
+        axes.set_xlabel("level of the interval")
+        axes.set_ylabel("share of answers inside")
+        return self
+
+
+@dataclass(eq=False)
+class RelevanceDisplay(_Display):
+    """How far answers move with each input, in units of y, the largest first.
+
+    Attributes:
+        names: of the inputs.
+        relevance: of each, (inputs,).
+
+    Example:
+        >>> import numpy as np
+        >>> from liftednet import LiftedRegressor
+        >>> from liftednet.models import RelevanceDisplay
+        >>> X = np.random.default_rng(0).normal(size=(60, 3))
+        >>> model = LiftedRegressor(random_state=0).fit(X, 2 * X[:, 1] + np.cos(30 * X[:, 0]))
+        >>> RelevanceDisplay.from_estimator(model).names[0]
+        'x2'
+    """
+
+    names: tuple[str, ...]
+    relevance: Array
+
+    @classmethod
+    def from_estimator(cls, estimator: Any, *, ax: Any = None) -> Self:
+        """Draw `relevance_` of a fitted estimator.
+
+        Args:
+            estimator: `LiftedRegressor` or `LiftedClassifier`.
+            ax: axes of matplotlib; None for new ones.
+
+        Raises:
+            NotFittedError: it has not been fitted, or holds no data.
+        """
+        found = np.asarray(estimator.relevance_)
+        total = found if found.ndim == 1 else np.sqrt((found**2).mean(1))
+        given = getattr(estimator, "feature_names_in_", [f"x{n + 1}" for n in range(len(total))])
+        order = np.argsort(-total, kind="stable")
+        return cls(tuple(str(given[n]) for n in order), total[order]).plot(ax)
+
+    def plot(self, ax: Any = None) -> Self:
+        """Draw it, on axes or on new ones."""
+        axes, shown = self._on(ax), slice(None, _BARS)
+        axes.barh(range(len(self.names[shown])), self.relevance[shown])
+        axes.set_yticks(range(len(self.names[shown])), self.names[shown])
+        axes.invert_yaxis()
+        axes.set_xlabel("how far answers move, in units of y")
+        return self
+
+
+def _like(X: Any, rows: Array) -> Any:
+    """Return rows as a frame where X is one."""
+    return type(X)(rows, columns=X.columns) if hasattr(X, "columns") else rows
