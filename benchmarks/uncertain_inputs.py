@@ -84,7 +84,10 @@ def within(region: Ball, delta: Tensor) -> Tensor:
     """Return the nearest point of a ball or a box."""
     if isinstance(region, Box):
         return delta.clamp(-region.radius, region.radius)
-    return delta * (region.radius / delta.norm(dim=1, keepdim=True).clamp(min=region.radius))
+    shrunk: Tensor = delta * (
+        region.radius / delta.norm(dim=1, keepdim=True).clamp(min=region.radius)
+    )
+    return shrunk
 
 
 def worst(

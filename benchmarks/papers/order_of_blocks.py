@@ -83,7 +83,7 @@ class Network:
 
     def value(self, states: list[Tensor]) -> Tensor:
         """Return the objective at other states, in torch."""
-        total = RHO * sum(x.matrix.square().sum() for x in self.weights)
+        total = RHO * torch.stack([x.matrix.square().sum() for x in self.weights]).sum()
         for layer, weights in enumerate(self.weights):
             divergence = self.divergence(layer)
             u = weights.apply(states[layer])

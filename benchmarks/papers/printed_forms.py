@@ -8,12 +8,13 @@ root. Run it with `python -m benchmarks.papers.printed_forms`, seconds; it print
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, xlogy
 
-Array = np.ndarray
+Array = Any
 GRID, POINTS, DRAWS = np.linspace(-8, 8, 64_001), np.linspace(-3, 3, 25), 2_000
 ALPHA, SPACING = 0.5, 16 / 64_000
 
@@ -41,8 +42,12 @@ def arcsine(z: Array) -> Array:
     return inside * np.arcsin(inside) + np.sqrt(1 - inside**2) + off(np.abs(z) > 1)
 
 
+def box(z: Array) -> Array:
+    """Return infinity off [-1, 1], else 0."""
+    return off(np.abs(z) > 1)
+
+
 Form = tuple[str, Callable[[Array, float], Array], Callable[[Array], Array]]
-BOX, ONE = lambda z: off(np.abs(z) > 1), np.ones(1)
 FORMS: list[Form] = [
     ("(4) ReLU, |z - u|^2 on z >= 0", lambda z, u: (z - u) ** 2 + off(z < 0), lambda u: u.clip(0)),
     ("ReLU, l1 norm", lambda z, u: np.abs(z - u) + off(z < 0), lambda u: u.clip(0)),
@@ -54,11 +59,11 @@ FORMS: list[Form] = [
      lambda u: np.arctanh(np.clip(u, -1 + 1e-12, 1 - 1e-12))),
     ("the same, read as tanh", lambda z, u: (entropy(1 - z) + entropy(1 + z)) / 2 - u * z, np.tanh),
     ("softplus", lambda z, u: softplus_potential(z) - u * z, lambda u: np.logaddexp(0, u)),
-    ("piecewise sigmoid on [-1, 1]", lambda z, u: z**2 - 2 * u * z + BOX(z),
+    ("piecewise sigmoid on [-1, 1]", lambda z, u: z**2 - 2 * u * z + box(z),
      lambda u: u.clip(-1, 1)),
     ("piecewise sigmoid on [0, 1]", lambda z, u: (z - u) ** 2 + off(z < 0, z > 1),
      lambda u: u.clip(0, 1)),
-    ("sign, u not 0", lambda z, u: -z * u + BOX(z), np.sign),
+    ("sign, u not 0", lambda z, u: -z * u + box(z), np.sign),
     ("sine, on [-3, 3]", lambda z, u: arcsine(z) - u * z, np.sin),
     ("sine, clamped to [-pi/2, pi/2]", lambda z, u: arcsine(z) - u * z,
      lambda u: np.sin(u.clip(-np.pi / 2, np.pi / 2))),
@@ -78,7 +83,7 @@ def missed(form: Form) -> tuple[float, float]:
     for u in POINTS[POINTS != 0]:
         values = objective(GRID, u)
         least = GRID[values <= values.min() + 1e-12 * (1 + abs(values.min()))]
-        wanted = float(phi(u * ONE)[0])
+        wanted = float(phi(np.full(1, u))[0])
         found.append((max(abs(least.min() - wanted), abs(least.max() - wanted)), float(u)))
     return max(found)
 

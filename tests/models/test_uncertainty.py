@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cvxpy as cp
 import pytest
 import torch
@@ -32,7 +34,7 @@ def test_the_worst_square_of_one_output_is_the_closed_form(region, dual, scaled)
     scales = {} if scale is None else {model.network.inputs[0]: scale}
     rows = prepared(model.network, x if scale is None else x / scale, y)
     weights = [layer if scale is None else layer.like(
-        torch.cat([layer.matrix * scale[:, None], layer.bias[None]])
+        torch.cat([layer.matrix * scale[:, None], layer.stacked()[-1:]])
     )]  # fmt: skip
     moved = WorstRows(model.structure, region, scales).of(rows, weights)
     found = moved.values[model.network.inputs[0]] * (1 if scale is None else scale)
@@ -47,7 +49,7 @@ def test_the_worst_square_of_one_output_is_the_closed_form(region, dual, scaled)
 def test_a_layer_for_two_classes_ends_at_the_optimum_of_cvxpy(region, dual) -> None:
     x, label = normal(60, 3), (torch.arange(60) % 2)
     x[:, 0] += 2 * label
-    how = {"rho": 1.0, "standardize": False, "method": "minibatch", "max_iter": 300}
+    how: dict[str, Any] = {"rho": 1.0, "standardize": False, "method": "minibatch", "max_iter": 300}
     plain, held = (
         LiftedMLP((3, 2), [], uncertainty=one, batch_size=60, **how).fit(x, label)
         for one in (None, region)
@@ -60,7 +62,8 @@ def test_a_layer_for_two_classes_ends_at_the_optimum_of_cvxpy(region, dual) -> N
     best = cp.Problem(cp.Minimize(loss)).solve(solver=cp.CLARABEL)
     ends = []
     for model in (held, plain):
-        matrix.value, bias.value = model.weights[0].matrix.numpy(), model.weights[0].bias.numpy()
+        stacked = model.weights[0].stacked().numpy()
+        matrix.value, bias.value = stacked[:-1], stacked[-1]
         ends.append(float(loss.value))
     assert best <= ends[0] <= 1.02 * best  # minibatches have no tolerance
     assert ends[0] - best < (ends[1] - best) / 5
