@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import torch
@@ -59,10 +59,11 @@ class Spread:
     def with_more(self, other: Spread) -> Spread:
         """Return that of both sets of rows (Chan, Golub and LeVeque, 1983)."""
         mass, apart = self.mass + other.mass, other.mean - self.mean
-        between = apart.square() * (self.mass * other.mass / mass)
+        share = other.mass / (mass or 1.0)
+        between = apart.square() * (self.mass * share)
         return Spread(
             mass,
-            self.mean + apart * (other.mass / mass),
+            self.mean + apart * share,
             self.squares + other.squares + between,
             torch.minimum(self.low, other.low),
             torch.maximum(self.high, other.high),
@@ -70,32 +71,34 @@ class Spread:
 
 
 def spread(rows: Tensor, weights: Tensor | None = None) -> Spread:
-    """Return where the values of every column lie.
+    """Return where the values of every column lie, by one look at the rows of all processes.
 
     Args:
         rows: (samples, columns); sums are formed in float64, whatever the type.
         weights: (samples,) how often each row counts; None for once.
     """
+    nothing = rows.new_zeros(rows.shape[1], dtype=torch.float64)
+    own = Spread(0.0, nothing, nothing, nothing + torch.inf, nothing - torch.inf)
+    for part in row_chunks(*rows.shape):  # some megabyte in float64, which is looked at in a cache
+        own = own.with_more(_spread(rows[part], None if weights is None else weights[part]))
+    if processes.size() == 1:
+        return own
+    sent = torch.stack([nothing + own.mass, own.mean, own.squares, own.low, own.high])
+    each = (Spread(float(mass[0]), *parts) for mass, *parts in processes.gathered(sent).to(nothing))
+    return reduce(Spread.with_more, each)
+
+
+def _spread(rows: Tensor, weights: Tensor | None) -> Spread:
+    """Return where the values of some rows lie."""
     if weights is not None:
         rows, weights = rows[weights > 0], weights[weights > 0].double()
-    samples, columns = rows.shape
-    chunks = list(row_chunks(samples, columns, _CHUNK_ENTRIES))
-    total = processes.total_of(samples if weights is None else float(weights.sum()))
-    mean = squares = rows.new_zeros(columns, dtype=torch.float64)
-    for some in chunks:
-        part = rows[some].double()
-        mean = mean + (part.sum(0) if weights is None else weights[some] @ part) / total
-    (mean,) = processes.total(mean)
-    for some in chunks:
-        distance = (rows[some].double() - mean).square_()
-        squares = squares + (distance.sum(0) if weights is None else weights[some] @ distance)
-    (squares,) = processes.total(squares)
-    ends = rows.new_full((2, columns), -torch.inf, dtype=torch.float64)
-    if samples:
-        low, high = rows.aminmax(dim=0)
-        ends[0], ends[1] = -low, high
-    ends = processes.largest(ends)
-    return Spread(total, mean, squares, -ends[0], ends[1])
+    mass = len(rows) if weights is None else float(weights.sum())
+    values = rows.double()
+    mean = (values.sum(0) if weights is None else weights @ values) / (mass or 1.0)
+    distance = values.sub_(mean) if rows.dtype is not torch.float64 else values - mean
+    squares = distance.square_().sum(0) if weights is None else weights @ distance.square_()
+    ends = (rows.amin(0), rows.amax(0)) if mass else (mean + torch.inf, mean - torch.inf)
+    return Spread(mass, mean, squares, *(end.double() for end in ends))
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from .methods.minibatch import BatchSteps, Minibatch
 from .prediction import Predictor
 from .settings import feasible
 from .shapes import bounded, in_proportion
-from .standardization import RAW, Standardization, has_several_units, standardization_of
+from .standardization import RAW, Standardization, standardization_of
 from .starts import AUTO, START_SAMPLES, fitted_start, recurrent_layers, settled_start
 from .trace import Problem
 
@@ -93,10 +93,10 @@ class Prepared(Predictor):
         """Return what stands between data and weights: that of before, or that of the data."""
         if goes_on and self._fit is not None and self._fit.standardization.moments:
             return self._known.standardization
-        asked = self.standardize
-        if not (has_several_units(self.network, data) if asked is None else asked):
+        if self.standardize is False:
             return RAW
-        found = standardization_of(self.network, data, self._power)
+        always = self.standardize is not None
+        found = standardization_of(self.network, data, self._power, always=always)
         if lipschitz is not None:
             found = in_proportion(found)
         known = self._fit.weights if goes_on and self._fit is not None else self.start

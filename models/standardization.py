@@ -301,7 +301,9 @@ def named(network: Network) -> Iterator[tuple[str, Input | Label]]:
         yield f"target.{number}", term.label
 
 
-def standardization_of(network: Network, data: Data, power: Power | None = None) -> Standardization:
+def standardization_of(
+    network: Network, data: Data, power: Power | None = None, *, always: bool = True
+) -> Standardization:
     """Return the moments of the inputs, and of the targets of losses that scale with them.
 
     The inputs' mean square becomes 1. Features whose ranges are within a factor of 3 of the
@@ -312,22 +314,20 @@ def standardization_of(network: Network, data: Data, power: Power | None = None)
         network: whose data they are.
         data: raw, with labels.
         power: of the targets of a network with one loss.
+        always: whether inputs whose features are all in one unit have moments, too.
     """
     if power is not None:
         (term,) = network.terms
         raised = power.to(data.like).of(data.values[term.label])
         data = replace(data, values={**data.values, term.label: raised})
-    found = standardization_by(network, spreads_of(network, data), data.like)
+    spreads = spreads_of(network, data)
+    if not (always or any(_several_units(spreads[x], data.like) for x in network.inputs)):
+        return RAW
+    found = standardization_by(network, spreads, data.like)
     if power is None:
         return found
     known = found.moments[term.label]
     return replace(found, moments={**found.moments, term.label: replace(known, power=power)})
-
-
-def has_several_units(network: Network, data: Data) -> bool:
-    """Say whether the features of an input are too unlike in range to be in one unit."""
-    spreads = spreads_of(network, data)
-    return any(_several_units(spreads[name], data.like) for name in network.inputs)
 
 
 def spreads_of(network: Network, data: Data) -> Spreads:

@@ -234,9 +234,9 @@ class WeightFit(Fit[Weights]):
         as CVXPY has them.
         """
         rows, curvature, penalty = self.design.features, self.penalty.curvature, self.penalty
-        nearest = self.divergence.nearest_target(self.targets.double())
-        if not torch.equal(nearest, self.targets.double()):
-            rounded = nearest - self.targets.double()
+        targets = self.targets.double()
+        rounded = self.divergence.nearest_target(targets) - targets
+        if processes.largest([float(rounded.any())]).any():  # on one process: all form the sum
             gradient = gradient - self.lam * self.design.centered.cross(rounded)
         weight, slope = stacked[:rows], gradient[:rows]
         off, free = gradient.clone(), torch.ones_like(gradient, dtype=torch.bool)
@@ -250,7 +250,7 @@ class WeightFit(Fit[Weights]):
         within = float((off[:rows].abs() * (weight.abs() + reach)).sum())
         convex = float(off[:rows].square().sum()) / (2 * curvature or _TINY)
         most = min(within, convex) + float(off[rows:].square().sum()) / (2 * self._steepest)
-        entries = self.design.samples * stacked.numel() ** 2
+        entries = self.design.mass * stacked.numel() ** 2  # alike on every process
         if not most > told or (entries > _MOST and not self.by_gram):
             return told
         system, curved = self.lam * self.hessian(self.outputs(stacked), 0.0), torch.zeros_like(off)

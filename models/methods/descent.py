@@ -17,6 +17,7 @@ from liftednet.problems import StatesOverTime
 from liftednet.solution import Solution, Status
 from liftednet.solvers import Solver, choose, named
 from liftednet.solvers.accelerated import Accelerated
+from liftednet.solvers.base import default_tolerance
 from liftednet.solvers.choice import finished
 from liftednet.solvers.generalized_linear import GeneralizedLinear
 from liftednet.solvers.over_time import NewtonOverTime
@@ -150,12 +151,12 @@ class Solvers:
 
     def solve(self, block: Block, problem: Any, value: Any) -> Solution[Any]:
         """Return the solution of a block from its current value."""
-        precision = torch.finfo(problem.like().dtype).eps
-        goal = max(self.tolerance / 10, _REACHABLE * precision)
+        dtype = problem.like().dtype
+        goal = max(self.tolerance / 10, _REACHABLE * torch.finfo(dtype).eps)
         wanted = self._wanted(problem, goal)
         solver = choose(problem, wanted)
         if wanted == "auto" and isinstance(solver, Accelerated):
-            solver = replace(solver, tolerance=goal)
+            solver = replace(solver, tolerance=max(goal, default_tolerance(dtype)))
         cache = solver.prepare(problem, self._caches.get(block.name))
         self._caches[block.name] = cache
         solution = solver.solve(problem, value, cache).require_usable()
