@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
-from liftednet.activations import Identity
+from liftednet.activations import Clipped, Identity, LeakyReLU, PReLU, ReLU
 from liftednet.divergences import Tight
 from liftednet.errors import DeclarationError
 from liftednet.layers.dense import Dense
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from liftednet.solvers.gauss_newton.objective import Forward, Target
 
 MOST_WEIGHTS = 10_000  # whose matrix has 800 MB
+_KINKED = (Clipped, LeakyReLU, PReLU, ReLU)
 FIRST_RHO = 0.1  # from which the evidence goes on
 
 
@@ -52,7 +53,9 @@ class GaussNewton:
     Levenberg-Marquardt steps on the loss of the feedforward rule. A forward pass with the new
     weights then gives states at which every divergence is zero again. Constraints on single
     entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
-    (Bertsekas, 1982), in which weights at zero that are pushed on stand still.
+    (Bertsekas, 1982), in which weights at zero that are pushed on stand still. Where kinks of ReLU
+    and its like make these steps short in dense networks, L-BFGS goes on from there (see
+    `quasi_newton`).
 
     Attributes:
         steps: the most of them.
@@ -251,9 +254,11 @@ def forward_of(blocks: Blocks) -> Forward:
     network = _Function(blocks)
     layers = network.layers if network.dense else None
     targets, recurrent = tuple(_targets(blocks)), network.recurrent
-    return Forward(
-        network, network.data, targets, tuple(pull), layers, recurrent, _ends(structure, pull)
+    ends = _ends(structure, pull)
+    kinked = network.dense and any(
+        isinstance(structure.divergences[x].activation, _KINKED) for x in structure.states
     )
+    return Forward(network, network.data, targets, tuple(pull), layers, recurrent, ends, kinked)
 
 
 def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | None:

@@ -161,6 +161,7 @@ class Forward:
             steps, features), and lengths it is h_t = phi([h_(t-1), x_t, 1] P), u_t = [h_t, 1] Q.
         ends: lowest and highest, (parameters,) each, infinite where there is none; None where
             weights are free.
+        kinked: whether layers are dense, and some linear in pieces, as those of ReLU.
     """
 
     outputs: Outputs
@@ -170,6 +171,7 @@ class Forward:
     layers: Layers | None = None
     recurrent: Activation | None = None
     ends: tuple[Tensor, Tensor] | None = None
+    kinked: bool = False
 
     def __post_init__(self) -> None:
         """Bring the data to double precision."""

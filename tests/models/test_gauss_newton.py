@@ -7,18 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch import Tensor, nn
 from torch.func import jacrev
 from torch.utils.data import DataLoader, TensorDataset
 
 from liftednet import activations
+from liftednet.activations import ReLU
 from liftednet.data import echo, running_sum
 from liftednet.divergences import Tight
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, SquaredError
-from liftednet.models import Ending, GaussNewton, LiftedRNN, choice
+from liftednet.models import Ending, GaussNewton, LiftedMLP, LiftedRNN, choice
 from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import forward_of
-from liftednet.penalties import Nonnegative, SpectralNorm
+from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations
 from liftednet.solvers.gauss_newton.local_model import Damped, LocalModel
 from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt
@@ -263,3 +265,35 @@ def test_many_long_sequences_are_trained_in_batches(generator, monkeypatch):
     ):
         assert fitted.trace is not None
         assert {step.solver for step in fitted.trace.steps} == {"minibatch"}
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_kinks_do_not_stop_a_fit_above_what_gradients_reach(held):
+    penalty = SquaredFrobenius(0.03) + Nonnegative() if held else SquaredFrobenius(0.03)
+    generator = torch.Generator().manual_seed(0)
+    x = 2 * torch.rand(60, 2, generator=generator, dtype=torch.float64) - 1
+    y = torch.sin(3 * x[:, :1]) * x[:, 1:]
+    y = (y - y.mean()) / y.std()
+    model = LiftedMLP(
+        (2, 20, 1), ReLU(), SquaredError(), penalty=penalty, method="gauss-newton",
+        standardize=False,
+    )  # fmt: skip
+    ends = (0, None) if held else (None, None)
+    like = [part for layer in model._first_weights() for part in (layer.matrix, layer.bias)]
+    start = torch.cat([part.double().flatten() for part in like])
+
+    def valued(point):
+        parts = torch.from_numpy(point).split([part.numel() for part in like])
+        parts = [v.view(z.shape).clone().requires_grad_() for v, z in zip(parts, like, strict=True)]
+        W, b, A, c = parts
+        f = (x @ W + b).clamp(min=0) @ A + c
+        total = (y - f).square().sum() / 2 + 0.03 * (W.square().sum() + A.square().sum())
+        slopes = torch.autograd.grad(total, parts)
+        return float(total.detach()), torch.cat([s.flatten() for s in slopes]).numpy()
+
+    bounds = [ends] * 40 + [(None, None)] * 20 + [ends] * 20 + [(None, None)]
+    options = {"maxiter": 5000, "maxfun": 20_000}
+    other = minimize(
+        valued, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options
+    )
+    assert model.fit(x, y).objective() <= 1.1 * other.fun
