@@ -130,7 +130,7 @@ def by_gradients(network: nn.Sequential, inputs: int) -> Outcome:
     for _ in range(300):
         steps.zero_grad()
         y = network(x)
-        best = max(best, float(y.max()))
+        best = max(best, float(y.detach().max()))
         (-y.sum()).backward()
         steps.step()
         with torch.no_grad():
@@ -209,6 +209,7 @@ def table(records: list[Record[Run]]) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
+    by_ours(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double(), 2)  # imports
     records = run_all(RESULTS / "into_cvxpy.jsonl", runs(), measured)
     (RESULTS / "into_cvxpy.md").write_text(table(records))
 

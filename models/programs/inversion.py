@@ -18,6 +18,7 @@ from liftednet.validation import require_positive
 from ..bounds.curves import Array
 from ..bounds.reading import require_box
 from ..prediction import Predictor
+from .boxes import Part, can_be_boxed, lined
 from .composition import Composition, composition_of
 from .cvxpy_network import CvxpyNetwork, to_cvxpy
 from .optimum import Optimum, optimize
@@ -298,6 +299,7 @@ def robustness_radius(
     most = float(np.linalg.norm(near - point, norm))
     variable: Any = cp.Variable(len(point))
     around = np.maximum(ends[0], point - most), np.minimum(ends[1], point + most)
+    sure, others = _proven_radius(composition, point, ends, most, label, others)
     stated = to_cvxpy(
         model, variable, box=around, mixed_integer=True, seconds=seconds / 4, example=example
     )
@@ -305,7 +307,7 @@ def robustness_radius(
     for number, other in enumerate(others):
         left = (seconds - (time.perf_counter() - started)) / (len(others) - number)
         if left <= 0:
-            return Radius(label, 0.0, most, near)
+            return Radius(label, min(sure, most), most, near)
         margin = _margin(stated.output, label, other)
         distance = cp.Minimize(cp.norm(variable - point, "inf" if norm > 2 else 2))
         try:
@@ -314,10 +316,31 @@ def robustness_radius(
             if "no input meets" not in str(error):
                 raise
             continue  # this class is farther than another
-        least = min(least, max(found.bound, 0.0))
+        least = min(least, max(found.bound, sure))
         if found.x is not None and found.value < most:
             most, near = found.value, found.x
     return Radius(label, min(least, most), most, near)
+
+
+def _proven_radius(
+    composition: Composition, x: Array, ends: Any, most: float, label: int, others: list[int]
+) -> tuple[float, list[int]]:
+    """Return a radius in which lines prove the answer, and classes that may be nearer than most."""
+    if not can_be_boxed(composition):
+        return 0.0, others
+    outputs, none = len(composition.output.offset), np.zeros(len(x))
+    limits = np.zeros((0, len(x))), np.zeros(0), np.zeros(0)
+
+    def apart(radii: Array, other: int) -> Any:
+        """Say within which radii a class is proven to be no answer."""
+        part = Part(composition, np.asarray(_margin(np.eye(outputs), label, other), dtype=float))
+        low, high = np.maximum(ends[0], x - radii[:, None]), np.minimum(ends[1], x + radii[:, None])
+        return lined([part], none, low, high, limits).bound > 0
+
+    near = [other for other in others if not apart(np.array([most]), other)[0]]
+    radii = most * np.linspace(1, 0, 64, endpoint=False)
+    sure = [float(radii[proven].max(initial=0.0)) for proven in (apart(radii, n) for n in near)]
+    return min(sure, default=most), near
 
 
 def _margin(scores: Any, label: int, other: int) -> Any:

@@ -172,10 +172,11 @@ def _convex(
     """Return the optimum of a problem that is convex with the network in it."""
     started = time.perf_counter()
     problem = cp.Problem(objective, list(constraints))
-    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=_PRECISE)
+    precise = dict.fromkeys(_PRECISE, max(1e-10, min(1e-8, 0.1 * gap)))
+    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=precise)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the bound tells
-        raw = chain.solve_via_data(problem, data, solver_opts=_PRECISE)
+        raw = chain.solve_via_data(problem, data, solver_opts=precise)
         problem.unpack_results(raw, chain, inverse)
     if network.x.value is None:
         raise SolverError(f"no best input was found: the problem is {problem.status}.")
