@@ -49,6 +49,7 @@ _SWEEPS = 1_000  # of a sample at most
 _POWERS = 20  # steps to the largest eigenvalue
 _SLOW = 8.0  # times units x columns x log of the condition: beyond it others are faster, measured
 _PATIENCE = 3.0  # times that, once it has begun
+_CALLED = 2e7  # operations of descent in the time that others take to begin
 _SWEEP = 5.0  # operations of sample after sample in the time of one of sixteen together, measured
 
 Cache = TypeVar("Cache")
@@ -267,7 +268,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
         try:
             if problem.samples <= _SWEPT:
-                return all_by(alone, _PATIENCE * shared.work)
+                return all_by(alone, max(_PATIENCE * shared.work, _CALLED / problem.samples))
             used, _ = alone(_some(problem, _PROBED), shared.work)
             most = int(min(_SWEEP * min(used, shared.work) / problem.units**2, _SWEEPS))
             sweeps, _ = together(_some(problem, _SWEPT), most)

@@ -90,10 +90,19 @@ class Drawn:
         else:  # no formula of cones, or none that CLARABEL is sure of
             try:
                 other = Reference().solve(self.problem)
-                least = other.objective if other.status is Status.SOLVED else math.nan
+                sure = other.status is Status.SOLVED or _within(self.problem, other.value)
+                least = other.objective if sure else math.nan
             except (DeclarationError, SolverError):
                 least = math.nan
         return found, least, abs(least) + (abs(rest) if math.isfinite(rest) else 0)
+
+
+def _within(problem: Any, value: Any) -> bool:
+    """Say whether a value is one, so that its objective is no less than the least."""
+    if not isinstance(problem, WeightFit):
+        return True
+    penalty = problem.penalty
+    return penalty.violation(value.matrix.double()) <= 1e-9 * min(penalty.reach, 1.0)
 
 
 def _exact(problem: Any, value: Any) -> float:
