@@ -250,6 +250,9 @@ class WeightFit(Fit[Weights]):
         within = float((off[:rows].abs() * (weight.abs() + reach)).sum())
         convex = float(off[:rows].square().sum()) / (2 * curvature or _TINY)
         most = min(within, convex) + float(off[rows:].square().sum()) / (2 * self._steepest)
+        if isinstance(self.divergence, Joint) and self.by_gram:  # no curvature is told below eps
+            flat = self.lam * self.divergence.smoothness * self.design.centered.squares.max()
+            most = min(most, float(off.square().sum() / (2 * _EPS * flat).clamp(min=_TINY)))
         entries = self.design.mass * stacked.numel() ** 2  # alike on every process
         if not most > told or (entries > _MOST and not self.by_gram):
             return told
