@@ -129,6 +129,19 @@ def test_a_fit_that_counts_a_row_twice_is_that_to_both_copies() -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 
+def test_a_loss_of_weight_two_has_the_evidence_of_rows_of_weight_two() -> None:
+    x, y = (torch.from_numpy(part) for part in waves(40))
+    found = []
+    for weight in (1.0, 2.0):
+        network = Network()
+        h = network.state(Tanh(), dense(network.input(1), 4))
+        network.loss(SquaredError(), dense(h, 1), weight=weight)
+        model = Lifted(network, method=BY_EVIDENCE)
+        model.fit(x, 100 * y[:, None], sample_weight=torch.full((40,), 2.0 / weight).double())
+        found.append(posterior(model).log_evidence)
+    assert found[0] == pytest.approx(found[1], rel=1e-6)
+
+
 def test_intervals_hold_as_many_answers_as_they_say() -> None:
     """Of new rows from the distribution of 20 fits, against bounds of one in a million."""
     inside, asked = 0, 0
