@@ -69,7 +69,7 @@ def rounds(
         units: to begin with, of amplitudes that are `fitted`.
         most_units: that there may be.
         gap: the relative one that is asked for.
-        seconds: until when a new round or a proof goes on.
+        seconds: until when a new round or a proof goes on; half of it is left for a proof.
         number: of the first round, which random directions are drawn by.
         bound: that is known.
 
@@ -83,8 +83,10 @@ def rounds(
         V, objective = problem.residuals(problem.f(units)), problem.objective(units)
         found, most = searched(problem, units, V, generator)
         goal = None if most is not None else _goal(problem, V, objective, gap)
-        if goal is not None and float(found.values[0]) <= goal:
-            others, most = _proven(problem, V, goal, ends - time.perf_counter())
+        reached, left = float(found.values[0]), ends - time.perf_counter()
+        late = left < seconds / 2  # which is left for a proof of what there is
+        if most is None and (late or (goal is not None and reached <= goal)):
+            others, most = _proven(problem, V, max(goal or 0.0, reached), left)
             found = others if others.values[0] > found.values[0] else found
         if most is not None:
             bound = max(bound, problem.bound(V, most))
