@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"
-BESIDE = ("pytest", "pytest-xdist", "pandas")
+BESIDE = ("pytest", "pytest-xdist", "hypothesis", "pandas")
 TESTS = ("docs/test_readme.py", "solvers/test_reference.py", "models/test_estimators.py")
 
 
