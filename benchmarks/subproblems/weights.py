@@ -52,7 +52,8 @@ def ridge(samples: int, inputs: int, units: int, dtype: torch.dtype) -> Comparis
 
     def sklearn() -> Weights:
         fit = SklearnRidge(2 * rho, solver="cholesky").fit(x.numpy(), v.numpy())
-        return Weights(torch.from_numpy(fit.coef_.T.copy()), torch.from_numpy(fit.intercept_))
+        matrix, bias = fit.coef_.reshape(units, inputs).T.copy(), np.ravel(fit.intercept_)
+        return Weights(torch.from_numpy(matrix), torch.from_numpy(bias))
 
     return Comparison(
         f"ridge weights, {inputs} to {units}, {samples:,} samples, {str(dtype)[6:]}",
