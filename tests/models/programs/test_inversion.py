@@ -105,6 +105,15 @@ def test_no_input_within_the_radius_has_another_answer() -> None:
     assert model.predict(farther[None]) != model.predict(X[:1])
 
 
+def test_a_limit_of_time_leaves_a_radius_that_lines_prove() -> None:
+    network = drawn(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
+    x = RNG.normal(size=20)
+    found = robustness_radius(network, x, seconds=1e-6)
+    assert 0 < found.least < found.most and np.abs(found.x - x).max() == pytest.approx(found.most)
+    around = x + found.least * RNG.uniform(-1, 1, (20_000, 20))
+    assert (values(network, around).argmax(1) == found.label).all()
+
+
 def test_what_has_no_radius_is_refused() -> None:
     with pytest.raises(DataError, match="norm"):
         robustness_radius(nn.Linear(2, 2), np.zeros(2), norm=1)
