@@ -111,19 +111,6 @@ def test_the_gradient_of_the_model_is_that_of_the_feedforward_loss(generator, ki
     assert lowered == pytest.approx(by_hand, rel=1e-6)
 
 
-def test_the_curvature_is_exact_where_the_network_is_linear(generator):
-    """With squared errors and slopes of one, C differs from the Hessian by the errors alone."""
-    x = torch.rand(4, 3, 2, generator=generator, dtype=torch.float64)
-    model = small_model(loss=SquaredError(), start="identity", method=GaussNewton(1), rho=1e-3)
-    model.fit(x, torch.zeros(4, 3, 2, dtype=torch.float64))
-    y = model.forward(x)  # no errors are left, and Gauss-Newton is Newton
-    again = small_model(loss=SquaredError(), method=GaussNewton(1), rho=1e-3, start=model.weights)
-    flat = torch.cat([layer.stacked().flatten() for layer in model.weights])
-    found = NormalEquations(forward_of(again.fit(x, y)._blocks), flat).curvature
-    expected = torch.autograd.functional.hessian(lambda w: loss_by_autograd(again, x, y, w), flat)
-    torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", KINDS[:4])
 def test_every_step_lowers_the_joint_objective_and_padding_changes_nothing(generator, kind):
     model = small_model(**kind, method=GaussNewton(5))

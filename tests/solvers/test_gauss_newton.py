@@ -134,15 +134,6 @@ def test_gradient_and_curvature_are_those_of_autograd(generator, loss):
     assert products.mean_curvature == pytest.approx(matrix.mean_curvature, rel=1.0)
 
 
-@pytest.mark.parametrize("loss", LOSSES, ids=repr)
-def test_the_objective_is_that_of_torch(generator, loss):
-    forward, point = recurrent_problem(generator, loss)
-    step = normal(generator, len(point)) / 10
-    before, after = objective_of(forward, point), objective_of(forward, point + step)
-    lowered = forward.decrease(point, forward.objective(point), step)
-    assert lowered == pytest.approx(float(before - after))
-
-
 def test_jacobians_in_parts_agree(generator, monkeypatch):
     forward, point = recurrent_problem(generator, CrossEntropy())
     whole = NormalEquations(forward, point)
