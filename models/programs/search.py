@@ -31,6 +31,7 @@ _KEPT, _KEPT_ONE_BY_ONE = 48, 8
 _STEPS = 50
 _FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
 _SHORT = 0.03  # the same of the first one from a point that is good
+_CORNERS = 4  # times that the corner along the gradient is tried
 _TINY = 1e-300
 _FARTHEST = 10.0  # along a ray that does not end
 _AT_ONCE = 256  # boxes that are halved together, at least
@@ -142,6 +143,11 @@ class Region:
             size = np.abs(step / np.maximum(width, _TINY)).max(1, keepdims=True)
             v = self.inside(v - length * step / np.maximum(size, _TINY))
             value, gradient = both(v)
+            better = value < least
+            kept[better], least[better] = v[better], value[better]
+        for _ in range(_CORNERS if self.box else 0):  # steps are short where others are steeper
+            v = np.where(both(kept)[1] > 0, self.low, self.high)
+            value = both(v)[0]
             better = value < least
             kept[better], least[better] = v[better], value[better]
         return kept[np.argsort(least)]
