@@ -11,6 +11,7 @@ from liftednet.storage import Catalogue, Description, describe, rebuild
 
 from .base import Estimator
 from .feedforward import LiftedClassifier, LiftedRegressor
+from .input import Kinds
 from .sequences import LiftedSequenceClassifier
 
 _KINDS: dict[str, type[Estimator]] = {
@@ -49,6 +50,7 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
             "name": type(estimator).__name__,
             "settings": {name: x for name, x in settings.items() if not _is_foreign(x)},
             "fitted": fitted,
+            "kinds": _described_kinds(getattr(estimator, "_kinds", None)),
         },
     }
 
@@ -70,8 +72,23 @@ def rebuilt_estimator(description: Description, model: Any, known: Catalogue) ->
             raise DataError(f"the file names {name!r} as found by a fit.")
         array = isinstance(value, dict) and {"values", "dtype"} == set(value)
         setattr(estimator, name, np.array(value["values"], value["dtype"]) if array else value)
+    if (kinds := description.get("kinds")) is not None:
+        seen = {kinds["names"][place]: np.array(values) for place, values in kinds["seen"]}
+        vars(estimator)["_kinds"] = Kinds(tuple(kinds["names"]), seen)
+    elif not isinstance(estimator, LiftedSequenceClassifier):
+        vars(estimator)["_kinds"] = None
     estimator.model_ = model
     return estimator
+
+
+def _described_kinds(kinds: Kinds | None) -> Description | None:
+    """Return kinds by the place of their column, whose name may be a number."""
+    if kinds is None:
+        return None
+    seen = [
+        [place, kinds.seen[x].tolist()] for place, x in enumerate(kinds.names) if x in kinds.seen
+    ]
+    return {"names": list(kinds.names), "seen": seen}
 
 
 def _as_json(name: str, value: Any) -> Any:

@@ -482,6 +482,7 @@ def test_a_damaged_file_is_refused(plain, tmp_path, changes, message):
 def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_path) -> None:
     draw = np.random.default_rng(0)
     X = pd.DataFrame(draw.normal(size=(60, 2)), columns=["age", "height"])
+    X["town"] = pd.Categorical(draw.choice(["Ulm", "Bonn", "Kiel"], 60))
     y = labels[(X["age"] > 0).astype(int)]
     settings: dict[str, Any] = {"penalty": penalties.L1(0.01), "random_state": 0, "max_iter": 20}
     fitted = LiftedClassifier((4,), **settings).fit(X, y)
@@ -490,7 +491,7 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     assert type(found) is LiftedClassifier
     assert found.get_params()["hidden_layer_sizes"] == (4,)
     assert repr(found.penalty) == repr(settings["penalty"])
-    assert found.feature_names_in_.tolist() == ["age", "height"]
+    assert found.feature_names_in_.tolist() == ["age", "height", "town"]
     assert found.classes_.dtype == fitted.classes_.dtype
     assert (found.predict(X) == fitted.predict(X)).all()
     np.testing.assert_allclose(found.predict_proba(X), fitted.predict_proba(X), rtol=1e-12)
