@@ -145,7 +145,7 @@ class HeldRates:
 
     def split(self, prices: Tensor) -> tuple[Tensor, ...]:
         """Return prices (limits,) for each constraint."""
-        return prices.split(self.counts)
+        return tuple(prices.split(self.counts))
 
     def excess(self, rates: Array) -> float:
         """Return by how much rates miss the aim at most."""

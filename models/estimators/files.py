@@ -72,13 +72,17 @@ def rebuilt_estimator(description: Description, model: Any, known: Catalogue) ->
             raise DataError(f"the file names {name!r} as found by a fit.")
         array = isinstance(value, dict) and {"values", "dtype"} == set(value)
         setattr(estimator, name, np.array(value["values"], value["dtype"]) if array else value)
-    if (kinds := description.get("kinds")) is not None:
-        seen = {kinds["names"][place]: np.array(values) for place, values in kinds["seen"]}
-        vars(estimator)["_kinds"] = Kinds(tuple(kinds["names"]), seen)
-    elif not isinstance(estimator, LiftedSequenceClassifier):
-        vars(estimator)["_kinds"] = None
+    if isinstance(estimator, LiftedClassifier | LiftedRegressor):
+        estimator._kinds = _rebuilt_kinds(description.get("kinds"))
     estimator.model_ = model
     return estimator
+
+
+def _rebuilt_kinds(described: Any) -> Kinds | None:
+    if described is None:
+        return None
+    names = tuple(described["names"])
+    return Kinds(names, {names[place]: np.array(values) for place, values in described["seen"]})
 
 
 def _described_kinds(kinds: Kinds | None) -> Description | None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from liftednet import initialize_
 from liftednet.activations import Sigmoid
-from liftednet.losses import CrossEntropy, OutputLoss, SquaredError
+from liftednet.losses import CrossEntropy, OutputLoss, PinnedLoss, SquaredError
 from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.names import activation_of, loss_of
 
@@ -38,6 +38,7 @@ def test_a_loss_of_torch_is_ours_but_for_a_factor_and_a_constant(of_torch, facto
     def total(outputs):
         if isinstance(ours, OutputLoss) and not hasattr(ours, "divergence"):
             return ours.output_values(target, outputs).sum()
+        assert isinstance(ours, PinnedLoss)
         return ours.divergence.values(target, outputs).sum()
 
     entries = 6 if kind == "classes" else 18
@@ -50,7 +51,7 @@ def test_a_loss_has_a_name(name) -> None:
     assert isinstance(loss_of(name), SquaredError)
     assert isinstance(LiftedMLP((2, 3, 1), "sigmoid", name).activations[0], Sigmoid)
     assert isinstance(LiftedRNN(2, 3, 1, "tanh", name).loss, SquaredError)
-    assert loss_of("quantile:0.9").level == 0.9
+    assert vars(loss_of("quantile:0.9"))["level"] == 0.9
     assert type(activation_of("logistic")) is Sigmoid
 
 

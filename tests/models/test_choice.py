@@ -79,7 +79,7 @@ def test_options_that_say_nothing_change_nothing(plain, name) -> None:
 def least(plain) -> float:
     """The score of the worst of four starts: two ways to one network differ as starts do."""
     others = (LiftedRegressor(**{**SMALL, "random_state": seed}).fit(X, Y) for seed in (1, 2, 3))
-    return min(one.score(UNSEEN, EXPECTED) for one in (plain, *others))
+    return float(min(one.score(UNSEEN, EXPECTED) for one in (plain, *others)))
 
 
 @pytest.mark.parametrize("name", AS_GOOD)

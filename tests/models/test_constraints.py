@@ -187,6 +187,7 @@ def test_a_classifier_holds_constraints_on_the_size_that_the_evidence_chooses() 
     x, y = CANCER
     fair = GroupMeans(SIZE, 0.1)
     model = LiftedClassifier(random_state=0).fit(x, y, constraints=[fair])
+    assert isinstance(model.model_, LiftedMLP)
     assert model.model_.skip and fair.violation(model.model_.scores(x)) <= 1e-8
     assert not has_evidence(model.model_)  # error bars are those of a fit without constraints
     np.testing.assert_array_equal(model.predict(x), model.model_.scores(x).argmax(1))

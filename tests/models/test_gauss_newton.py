@@ -266,7 +266,8 @@ def test_kinks_do_not_stop_a_fit_above_what_gradients_reach(held):
         standardize=False,
     )  # fmt: skip
     ends = (0, None) if held else (None, None)
-    like = [part for layer in model._first_weights() for part in (layer.matrix, layer.bias)]
+    both = ((layer.matrix, layer.bias) for layer in model._first_weights())
+    like = [part for pair in both for part in pair if part is not None]
     start = torch.cat([part.double().flatten() for part in like])
 
     def valued(point):

@@ -86,7 +86,8 @@ def stated(scores, name, f):
     if name == "logistic":
         return cp.sum(cp.logistic(f) - cp.multiply(y, f))
     if name == "huber":
-        return 0.7 * cp.sum(cp.multiply(s, cp.huber(y - f, 0.4))) / 2
+        huber = cp.huber(y - f, 0.4)  # type: ignore[arg-type]  # any positive number
+        return 0.7 * cp.sum(cp.multiply(s, huber)) / 2
     return cp.sum(cp.multiply(s, cp.square(y - f))) / 2
 
 
@@ -96,17 +97,17 @@ def by_patterns(problem, name):
     generator = torch.Generator().manual_seed(1)
     w = torch.randn(20_000, X.shape[1], generator=generator, dtype=X.dtype)
     patterns = (X @ w.T > 0).unique(dim=1)
-    signs, X = np.where(patterns.numpy(), 1.0, -1.0), X.numpy()
+    signs, rows = np.where(patterns.numpy(), 1.0, -1.0), X.numpy()
     slopes = np.where(patterns.numpy(), problem.phi.above, -problem.phi.below)
-    f, penalty, held = cp.Variable((1, 1)) + np.zeros((len(X), 1)), 0.0, []
+    f, penalty, held = cp.Variable((1, 1)) + np.zeros((len(rows), 1)), 0.0, []
     for side in (1.0, -1.0):
-        u = cp.Variable((X.shape[1], signs.shape[1]))
-        held.append(cp.multiply(signs, X @ u) >= 0)
-        f = f + side * cp.sum(cp.multiply(slopes, X @ u), axis=1, keepdims=True)
+        u = cp.Variable((rows.shape[1], signs.shape[1]))
+        held.append(cp.multiply(signs, rows @ u) >= 0)
+        f = f + side * cp.sum(cp.multiply(slopes, rows @ u), axis=1, keepdims=True)
         penalty = penalty + 2 * problem.rho * cp.sum(cp.norm(u[:-1], axis=0))
     if problem.linear is not None:
-        Q = cp.Variable((X.shape[1] - 1, 1))
-        f, penalty = f + X[:, :-1] @ Q, penalty + problem.linear * cp.sum_squares(Q)
+        Q = cp.Variable((rows.shape[1] - 1, 1))
+        f, penalty = f + rows[:, :-1] @ Q, penalty + problem.linear * cp.sum_squares(Q)
     return cp.Problem(cp.Minimize(stated(problem.scores, name, f) + penalty), held).solve(
         "CLARABEL"
     )
@@ -164,4 +165,5 @@ def test_rounds_end_where_there_is_no_room_and_say_so():
         except StopIteration as stop:
             assert stop.value is False
             break
+    assert last is not None
     assert len(last.units) <= 3 and last.gap > 1e-6

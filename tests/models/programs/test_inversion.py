@@ -109,7 +109,9 @@ def test_a_limit_of_time_leaves_a_radius_that_lines_prove() -> None:
     network = drawn(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 10))
     x = RNG.normal(size=20)
     found = robustness_radius(network, x, seconds=1e-6)
+    assert found.x is not None
     assert 0 < found.least < found.most and np.abs(found.x - x).max() == pytest.approx(found.most)
+    assert found.x is not None
     around = x + found.least * RNG.uniform(-1, 1, (20_000, 20))
     assert (values(network, around).argmax(1) == found.label).all()
 
