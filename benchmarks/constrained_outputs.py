@@ -43,7 +43,7 @@ from torch.nn import functional
 
 from benchmarks.data.signals import _HAR, har
 from benchmarks.harness.report import machine
-from liftednet import ConstrainedFit, Design, Network, WeightFit, Weights
+from liftednet import Network
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Constraint, GroupMeans, Linear, Order, violations
 from liftednet.data.archives import load
@@ -52,6 +52,7 @@ from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError
 from liftednet.models import Lifted
 from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import ConstrainedFit, Design, WeightFit, Weights
 from liftednet.solvers import solve
 
 RESULT = Path(__file__).parent / "results" / "constrained_outputs.md"

@@ -35,9 +35,8 @@ from torch.nn.functional import one_hot
 
 from benchmarks.group import in_group
 from benchmarks.harness.report import machine
-from liftednet import shard
 from liftednet.activations import Tanh
-from liftednet.data import digits, mnist
+from liftednet.data import digits, mnist, shard
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Minibatch
 

@@ -163,7 +163,7 @@ def _start(X: Tensor, classes: int, seed: int) -> list[Tensor]:
 
 
 def _weights(parts: list[Tensor]) -> list[Any]:
-    from liftednet import Weights
+    from liftednet.problems import Weights
 
     W, b, A, c = (x.detach().double() for x in parts)
     return [Weights(W, b), Weights(A, c)]

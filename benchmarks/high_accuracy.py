@@ -34,10 +34,10 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import Outcome, Records, records, tuned
-from liftednet import Weights
 from liftednet.activations import Tanh
 from liftednet.losses import SquaredError
 from liftednet.models import GaussNewton, LiftedMLP
+from liftednet.problems import Weights
 
 SECONDS, POINTS, HIDDEN = 18.0, 3000, 40
 TUNED_AT, SEEDS = 100, range(10, 15)

@@ -21,22 +21,18 @@ if TYPE_CHECKING:
     from liftednet import constraints as constraints
     from liftednet import data as data
     from liftednet import divergences as divergences
+    from liftednet import errors as errors
     from liftednet import layers as layers
     from liftednet import losses as losses
     from liftednet import models as models
     from liftednet import penalties as penalties
+    from liftednet import problems as problems
     from liftednet import solvers as solvers
     from liftednet.activation import Activation as Activation
     from liftednet.check import check_activation as check_activation
-    from liftednet.errors import DataError as DataError
-    from liftednet.errors import DeclarationError as DeclarationError
     from liftednet.errors import FitWarning as FitWarning
     from liftednet.errors import LiftedError as LiftedError
-    from liftednet.errors import NotFittedError as NotFittedError
-    from liftednet.errors import ProcessError as ProcessError
-    from liftednet.errors import SolverError as SolverError
     from liftednet.export import to_torch as to_torch
-    from liftednet.layers import check_layer as check_layer
     from liftednet.models.certificate import certify as certify
     from liftednet.models.error_bars import posterior as posterior
     from liftednet.models.estimators import LiftedClassifier as LiftedClassifier
@@ -44,6 +40,7 @@ if TYPE_CHECKING:
     from liftednet.models.estimators import LiftedSequenceClassifier as LiftedSequenceClassifier
     from liftednet.models.from_torch import initialize_ as initialize_
     from liftednet.models.from_torch import lift as lift
+    from liftednet.models.optimality import global_gap as global_gap
     from liftednet.models.programs import invert as invert
     from liftednet.models.programs import optimize as optimize
     from liftednet.models.programs import robustness_radius as robustness_radius
@@ -51,17 +48,6 @@ if TYPE_CHECKING:
     from liftednet.models.storage import load as load
     from liftednet.models.storage import save as save
     from liftednet.network import Network as Network
-    from liftednet.problems import ConstrainedFit as ConstrainedFit
-    from liftednet.problems import Design as Design
-    from liftednet.problems import Link as Link
-    from liftednet.problems import OutputFit as OutputFit
-    from liftednet.problems import StateFit as StateFit
-    from liftednet.problems import StatesOverTime as StatesOverTime
-    from liftednet.problems import WeightFit as WeightFit
-    from liftednet.problems import Weights as Weights
-    from liftednet.processes import shard as shard
-    from liftednet.solution import Solution as Solution
-    from liftednet.solution import Status as Status
 
 __version__ = "0.1.0"
 
@@ -70,29 +56,27 @@ _ROOMS = (
     "constraints",
     "data",
     "divergences",
+    "errors",
     "layers",
     "losses",
     "models",
     "penalties",
+    "problems",
     "solvers",
 )
 _NAMES = {
     "activation": "Activation",
     "check": "check_activation",
-    "errors": "DataError DeclarationError FitWarning LiftedError NotFittedError ProcessError "
-    "SolverError",
+    "errors": "FitWarning LiftedError",
     "export": "to_torch",
-    "layers": "check_layer",
     "models.certificate": "certify",
     "models.error_bars": "posterior",
     "models.estimators": "LiftedClassifier LiftedRegressor LiftedSequenceClassifier",
     "models.from_torch": "initialize_ lift",
+    "models.optimality": "global_gap",
     "models.programs": "invert optimize robustness_radius to_cvxpy",
     "models.storage": "load save",
     "network": "Network",
-    "problems": "ConstrainedFit Design Link OutputFit StateFit StatesOverTime WeightFit Weights",
-    "processes": "shard",
-    "solution": "Solution Status",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -19,7 +19,8 @@ class LiftedError(Exception):
     """Base of every error that liftednet raises on purpose.
 
     Example:
-        >>> from liftednet import DataError, LiftedError
+        >>> from liftednet import LiftedError
+        >>> from liftednet.errors import DataError
         >>> issubclass(DataError, LiftedError)
         True
     """
@@ -29,7 +30,7 @@ class DataError(LiftedError, ValueError):
     """The arrays or numbers that were given cannot be used; nothing has been computed.
 
     Example:
-        >>> from liftednet import DataError
+        >>> from liftednet.errors import DataError
         >>> from liftednet.penalties import L1
         >>> try:
         ...     L1(-1.0)
@@ -43,7 +44,7 @@ class DeclarationError(LiftedError, ValueError):
     """An activation, loss or penalty lacks or contradicts what is needed of it.
 
     Example:
-        >>> from liftednet import DeclarationError
+        >>> from liftednet.errors import DeclarationError
         >>> from liftednet.activations import LeakyReLU
         >>> try:
         ...     LeakyReLU(-1.0)
@@ -60,7 +61,7 @@ class SolverError(LiftedError):
         solution: the last good state that was reached, or None where there is none.
 
     Example:
-        >>> from liftednet import SolverError
+        >>> from liftednet.errors import SolverError
         >>> SolverError("it stopped early", solution=1.5).solution
         1.5
     """
@@ -75,7 +76,8 @@ class ProcessError(LiftedError):
     """Another process of torch.distributed has ended, or does not answer.
 
     Example:
-        >>> from liftednet import LiftedError, ProcessError
+        >>> from liftednet import LiftedError
+        >>> from liftednet.errors import ProcessError
         >>> issubclass(ProcessError, LiftedError)
         True
     """
@@ -115,7 +117,7 @@ def __getattr__(name: str) -> Any:
 _NOT_FITTED = """A model was asked for what only a fitted one has.
 
     Example:
-        >>> from liftednet import NotFittedError
+        >>> from liftednet.errors import NotFittedError
         >>> from liftednet.models import LiftedMLP
         >>> try:
         ...     LiftedMLP((2, 3, 2)).predict([[0.0, 0.0]])

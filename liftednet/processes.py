@@ -353,7 +353,7 @@ def shard(samples: int) -> slice:
         DataError: torchrun has started several processes, and there is no process group.
 
     Example:
-        >>> from liftednet import shard
+        >>> from liftednet.data import shard
         >>> shard(60_000)
         slice(0, 60000, None)
     """

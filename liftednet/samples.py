@@ -113,7 +113,7 @@ class Weights:
 
     Example:
         >>> import torch
-        >>> from liftednet import Weights
+        >>> from liftednet.problems import Weights
         >>> Weights(torch.eye(2), torch.ones(2)).apply(torch.tensor([[1.0, 2.0]]))
         tensor([[2., 3.]])
     """
@@ -176,7 +176,7 @@ class Design:
 
     Example:
         >>> import torch
-        >>> from liftednet import Design
+        >>> from liftednet.problems import Design
         >>> Design(torch.tensor([[1.0], [2.0]])).gram  # [X, 1]'[X, 1]
         tensor([[5., 3.],
                 [3., 2.]], dtype=torch.float64)

@@ -24,7 +24,7 @@ class Status(Enum):
     """How a solve ended; each member's value explains itself and says what to try.
 
     Example:
-        >>> from liftednet import Status
+        >>> from liftednet.solvers import Status
         >>> Status.SOLVED.value
         'the KKT residual is within the tolerance'
     """
@@ -62,7 +62,7 @@ class Solution(Generic[Value]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import solve

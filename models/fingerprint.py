@@ -186,7 +186,7 @@ def refuse_shares(network: Network, data: Data, part: bool) -> None:
             raise DataError(
                 f"processes {found.index(text)} and {number} have brought the same "
                 f"{'sequences' if TIME in data.values else 'rows'}, which would count twice: each "
-                "brings its own, as X[liftednet.shard(len(X))] of an array that all can read."
+                "brings its own, as X[liftednet.data.shard(len(X))] of an array that all can read."
             )
     for term in network.terms:
         if not part and isinstance(term.loss, CrossEntropy | SimplexCrossEntropy):

@@ -9,6 +9,8 @@ if __name__ == "solvers":
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from liftednet.solution import Solution, Status
+
 from .base import Solver
 from .choice import choose, class_named, named, solve, solver_names
 from .compiled import measure
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = [
     "FrankWolfe",
     "Reference",
+    "Solution",
     "Solver",
+    "Status",
     "TemporalSimplexDescent",
     "choose",
     "named",

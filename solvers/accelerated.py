@@ -138,7 +138,7 @@ class ProximalWeights(Solver[WeightFit, Weights, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.problems import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
         >>> from liftednet.penalties import L1

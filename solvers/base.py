@@ -54,7 +54,7 @@ class Solver(Generic[Problem, Value, Cache]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import Ridge, Solver

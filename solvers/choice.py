@@ -145,7 +145,7 @@ def choose(problem: Fit[Any], solver: str | AnySolver = "auto") -> AnySolver:
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import choose
@@ -185,7 +185,7 @@ def solve(problem: Fit[Any], solver: str | AnySolver = "auto", start: Any = None
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import solve

@@ -82,7 +82,7 @@ def solve_differentiable(
 
     Example:
         >>> import torch
-        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.problems import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
         >>> from liftednet.penalties import SquaredFrobenius

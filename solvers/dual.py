@@ -215,7 +215,7 @@ class Dual(Solver[StateFit, Tensor, SharedMap]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Link, StateFit
+        >>> from liftednet.problems import Link, StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import Dual, solve

@@ -44,7 +44,7 @@ class GeneralizedLinear(Solver[WeightFit, Weights, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.problems import Design, WeightFit
         >>> from liftednet.divergences import tight
         >>> from liftednet.activations import Sigmoid
         >>> from liftednet.penalties import SquaredFrobenius

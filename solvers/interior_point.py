@@ -59,7 +59,7 @@ class InteriorPoint(Solver[ConstrainedFit, Weights, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import ConstrainedFit, Design, WeightFit
+        >>> from liftednet.problems import ConstrainedFit, Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.constraints import Budget
         >>> from liftednet.divergences import tight

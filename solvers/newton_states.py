@@ -189,7 +189,7 @@ class NewtonStates(Solver[StateFit, Tensor, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Link, StateFit
+        >>> from liftednet.problems import Link, StateFit
         >>> from liftednet.activations import Tanh
         >>> from liftednet.divergences import tight
         >>> from liftednet.solvers import NewtonStates, solve

@@ -25,7 +25,7 @@ class ClosedForm(Solver[OutputFit, Tensor, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import OutputFit
+        >>> from liftednet.problems import OutputFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import tight
         >>> from liftednet.losses import SquaredError
@@ -63,7 +63,7 @@ class SimplexDual(Solver[OutputFit, Tensor, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import OutputFit
+        >>> from liftednet.problems import OutputFit
         >>> from liftednet.activations import SimplexProjection
         >>> from liftednet.divergences import tight
         >>> from liftednet.losses import SimplexCrossEntropy

@@ -36,7 +36,7 @@ class NewtonOverTime(Solver[StatesOverTime, Tensor, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StatesOverTime
+        >>> from liftednet.problems import StatesOverTime
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import NewtonOverTime, solve
@@ -127,7 +127,7 @@ class RedBlack(Solver[StatesOverTime, Tensor, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StatesOverTime
+        >>> from liftednet.problems import StatesOverTime
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import RedBlack, solve

@@ -158,7 +158,7 @@ class Proximal(Solver[StateFit, Tensor, SharedQuadratic | None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Link, StateFit
+        >>> from liftednet.problems import Link, StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import Proximal, solve

@@ -51,7 +51,7 @@ class Reference(Solver[Fit[Any], Any, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import Reference, solve

@@ -87,7 +87,7 @@ class Ridge(Solver[WeightFit, Weights, Factor]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.problems import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
         >>> from liftednet.penalties import SquaredFrobenius

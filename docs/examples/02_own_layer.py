@@ -8,9 +8,9 @@ linear maps that solvers need follow by automatic differentiation.
 
 import matplotlib.pyplot as plt
 
-from liftednet import Network, check_layer, data
+from liftednet import Network, data
 from liftednet.activations import Identity
-from liftednet.layers import Layer, apply, dense
+from liftednet.layers import Layer, apply, check_layer, dense
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, Lifted
 from liftednet.penalties import L1, Nonnegative

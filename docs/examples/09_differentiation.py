@@ -9,10 +9,10 @@ data, by the optimality conditions. Here a penalty is chosen by descent on held-
 import matplotlib.pyplot as plt
 import torch
 
-from liftednet import Design, WeightFit
 from liftednet.activations import Identity
 from liftednet.divergences import joint
 from liftednet.penalties import SquaredFrobenius
+from liftednet.problems import Design, WeightFit
 from liftednet.solvers import solve_differentiable
 
 generator = torch.Generator().manual_seed(0)

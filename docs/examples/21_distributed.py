@@ -17,7 +17,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from torch import distributed
 
-from liftednet import data, load, save, shard
+from liftednet import data, load, save
+from liftednet.data import shard
 from liftednet.models import FullBatch, LiftedMLP
 
 # %%

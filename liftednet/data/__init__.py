@@ -2,6 +2,7 @@
 
 from liftednet.data.archives import cache_folder
 from liftednet.data.sets import Classification, digits, echo, mnist, running_sum, split
+from liftednet.processes import shard
 
 __all__ = [
     "Classification",
@@ -10,5 +11,6 @@ __all__ = [
     "echo",
     "mnist",
     "running_sum",
+    "shard",
     "split",
 ]

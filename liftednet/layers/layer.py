@@ -52,7 +52,8 @@ class Layer(ABC):
         early: how many steps more than the arguments u has before the first of the data.
 
     Example:
-        >>> from liftednet import Network, check_layer
+        >>> from liftednet import Network
+        >>> from liftednet.layers import check_layer
         >>> from liftednet.layers import Layer, apply
         >>> class Scaling(Layer):
         ...     def weight_shape(self, x): return 1, x[0]
@@ -181,7 +182,8 @@ def check_layer(layer: Layer, *shapes: Shape, steps: int | None = None) -> None:
         DeclarationError: the first of these that fails, with the argument and the point.
 
     Example:
-        >>> from liftednet import DeclarationError, check_layer
+        >>> from liftednet.errors import DeclarationError
+        >>> from liftednet.layers import check_layer
         >>> from liftednet.layers import Layer
         >>> class Square(Layer):
         ...     def value(self, arguments, weights): return arguments[0] ** 2

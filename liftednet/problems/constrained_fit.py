@@ -61,7 +61,7 @@ class ConstrainedFit(Fit[Any]):
 
     Example:
         >>> import torch
-        >>> from liftednet import ConstrainedFit, OutputFit
+        >>> from liftednet.problems import ConstrainedFit, OutputFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.constraints import Budget
         >>> from liftednet.divergences import tight

@@ -49,7 +49,7 @@ class Measure(NamedTuple):
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))
@@ -87,7 +87,7 @@ class Formulation:
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> stated = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]])).formulate()
@@ -131,7 +131,7 @@ class Link:
 
     Example:
         >>> import torch
-        >>> from liftednet import Link
+        >>> from liftednet.problems import Link
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> link = Link(joint(ReLU()), torch.eye(2), torch.zeros(2), torch.ones(1, 2))
@@ -264,7 +264,7 @@ class Fit(ABC, Generic[Value]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StateFit
+        >>> from liftednet.problems import StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> fit = StateFit(joint(ReLU()), torch.tensor([[2.0, -2.0]]))

@@ -56,7 +56,7 @@ class OutputFit(Fit[Tensor]):
 
     Example:
         >>> import torch
-        >>> from liftednet import OutputFit
+        >>> from liftednet.problems import OutputFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import tight
         >>> from liftednet.losses import SquaredError

@@ -57,7 +57,7 @@ class StateFit(Fit[Tensor]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Link, StateFit
+        >>> from liftednet.problems import Link, StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import solve

@@ -148,7 +148,7 @@ class StatesOverTime(Fit[Tensor]):
 
     Example:
         >>> import torch
-        >>> from liftednet import StatesOverTime
+        >>> from liftednet.problems import StatesOverTime
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import solve

@@ -58,7 +58,7 @@ class WeightFit(Fit[Weights]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.problems import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
         >>> from liftednet.penalties import SquaredFrobenius

@@ -81,7 +81,7 @@ class CompiledNewton(_OnRamps[SharedMap]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Link, StateFit
+        >>> from liftednet.problems import Link, StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import CompiledNewton
@@ -179,7 +179,7 @@ class CompiledDescent(_OnRamps[SharedHessian]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Link, StateFit
+        >>> from liftednet.problems import Link, StateFit
         >>> from liftednet.activations import ReLU
         >>> from liftednet.divergences import joint
         >>> from liftednet.solvers import CompiledDescent
@@ -379,7 +379,7 @@ class CompiledSimplex(Solver[OutputFit, Tensor, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import OutputFit
+        >>> from liftednet.problems import OutputFit
         >>> from liftednet.activations import SimplexProjection
         >>> from liftednet.divergences import tight
         >>> from liftednet.losses import SimplexCrossEntropy

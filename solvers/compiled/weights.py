@@ -87,7 +87,7 @@ class CoordinateDescent(Solver[WeightFit, Weights, None]):
 
     Example:
         >>> import torch
-        >>> from liftednet import Design, WeightFit
+        >>> from liftednet.problems import Design, WeightFit
         >>> from liftednet.activations import Identity
         >>> from liftednet.divergences import joint
         >>> from liftednet.penalties import L1

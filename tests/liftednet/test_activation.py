@@ -9,25 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import (
-    Activation,
-    DataError,
-    DeclarationError,
-    Link,
-    Network,
-    StateFit,
-    WeightFit,
-    activations,
-    check_activation,
-    load,
-    save,
-    to_torch,
-)
+from liftednet import Activation, Network, activations, check_activation, load, save, to_torch
 from liftednet.divergences import joint, tight
+from liftednet.errors import DataError, DeclarationError
 from liftednet.models import LiftedMLP
 from liftednet.models.methods import GaussNewton, Minibatch
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design
+from liftednet.problems import Design, Link, StateFit, WeightFit
 from liftednet.solvers import solve
 
 

@@ -8,19 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import (
-    DataError,
-    DeclarationError,
-    Link,
-    OutputFit,
-    StateFit,
-    WeightFit,
-    losses,
-)
+from liftednet import losses
 from liftednet.activations import Clipped, MaxPooling, ReLU
 from liftednet.divergences import joint, tight
+from liftednet.errors import DataError, DeclarationError
 from liftednet.penalties import SquaredFrobenius
-from liftednet.problems import Design
+from liftednet.problems import Design, Link, OutputFit, StateFit, WeightFit
 from liftednet.solvers import solve
 from liftednet.solvers.dual import Dual
 from liftednet.validation import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from liftednet import DataError
 from liftednet.confidence import difference_bound, mean_bound, share_bound
+from liftednet.errors import DataError
 
 
 @pytest.mark.parametrize(("hits", "rows"), [(0, 10), (3, 40), (39, 40), (10, 10)])

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from liftednet import DataError, DeclarationError, OutputFit, activations
+from liftednet import activations
 from liftednet.divergences import joint
+from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import (
     BinaryCrossEntropy,
     CrossEntropy,
@@ -19,6 +20,7 @@ from liftednet.losses import (
     SquaredError,
     simplex_states,
 )
+from liftednet.problems import OutputFit
 from liftednet.solvers import solve
 
 CLASSES = 4

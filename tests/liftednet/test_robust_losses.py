@@ -10,11 +10,13 @@ import torch
 from sklearn.linear_model import QuantileRegressor
 from torch.nn import functional
 
-from liftednet import DataError, DeclarationError, OutputFit, activations
+from liftednet import activations
 from liftednet.divergences import tight
+from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import Declared, Huber, OutputLoss, Quantile
 from liftednet.models import LiftedMLP
 from liftednet.models.methods import FullBatch, Minibatch
+from liftednet.problems import OutputFit
 from liftednet.solvers import Reference, solve
 
 LOSSES = (Quantile(0.3), Huber(0.7))

@@ -10,8 +10,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from liftednet import Activation, DataError, DeclarationError, LiftedError, activations, penalties
-from liftednet.errors import NotFittedError
+from liftednet import Activation, LiftedError, activations, penalties
+from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from tests.models.networks import full, labeled
 

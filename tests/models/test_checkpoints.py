@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, activations, lift, load, penalties, save, storage
+from liftednet import activations, lift, load, penalties, save, storage
+from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
     Checkpoint,

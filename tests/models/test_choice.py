@@ -11,10 +11,11 @@ from sklearn.datasets import load_diabetes, make_friedman1
 from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
-from liftednet import DataError, FitWarning, LiftedClassifier, LiftedRegressor, certify, load, save
+from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, certify, load, save
 from liftednet.activations import ReLU, Tanh
 from liftednet.command import app
 from liftednet.data import split
+from liftednet.errors import DataError
 from liftednet.losses import Huber, Loss, SquaredError
 from liftednet.models import (
     Ending,

@@ -9,9 +9,10 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from liftednet import DataError, LiftedClassifier, LiftedRegressor, Network, SolverError, to_torch
+from liftednet import LiftedClassifier, LiftedRegressor, Network, to_torch
 from liftednet.activations import ReLU, Tanh
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear, Order, Values, violations
+from liftednet.errors import DataError, SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch

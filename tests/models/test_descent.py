@@ -12,7 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftednet import Activation, SolverError, activations, losses
+from liftednet import Activation, activations, losses
+from liftednet.errors import SolverError
 from liftednet.models import Ending, FullBatch
 from liftednet.models.block import Blocks
 from liftednet.solvers import Solver, named

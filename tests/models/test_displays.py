@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from liftednet import DataError, LiftedClassifier, LiftedRegressor, NotFittedError
+from liftednet import LiftedClassifier, LiftedRegressor
+from liftednet.errors import DataError, NotFittedError
 from liftednet.models import CoverageDisplay, FitDisplay, RelevanceDisplay
 
 pytest.importorskip("matplotlib").use("Agg")

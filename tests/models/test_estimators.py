@@ -24,8 +24,8 @@ from sklearn.utils.estimator_checks import (
 )
 
 import liftednet
-from liftednet import DataError, LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
-from liftednet.errors import DeclarationError, LiftedError, NotFittedError
+from liftednet import LiftedClassifier, LiftedRegressor, LiftedSequenceClassifier
+from liftednet.errors import DataError, DeclarationError, LiftedError, NotFittedError
 from liftednet.losses import Quantile, SquaredError
 from liftednet.models import FullBatch, LiftedMLP, Minibatch
 from liftednet.penalties import L1
@@ -182,7 +182,7 @@ def test_a_warm_start_goes_on():
 
 
 def test_errors_are_those_of_both_libraries():
-    assert issubclass(liftednet.NotFittedError, NotFittedInSklearn)
+    assert issubclass(liftednet.errors.NotFittedError, NotFittedInSklearn)
     assert issubclass(DataError, ValueError)
     with pytest.raises(NotFittedError):
         LiftedClassifier().predict(X)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, SolverError, activations
+from liftednet import activations
+from liftednet.errors import DataError, SolverError
 from liftednet.models import Ending, FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch
 from tests.models.networks import labeled
 

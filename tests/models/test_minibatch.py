@@ -14,7 +14,8 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, DeclarationError, SolverError, activations, losses
+from liftednet import activations, losses
+from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.batch_gradients import Targets, _Lifted

@@ -12,7 +12,8 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import lognorm, yeojohnson
 
-from liftednet import DeclarationError, LiftedRegressor, load, posterior, save, to_cvxpy, to_torch
+from liftednet import LiftedRegressor, load, posterior, save, to_cvxpy, to_torch
+from liftednet.errors import DeclarationError
 from liftednet.models.by_evidence import power_of
 from liftednet.power import Power
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import DataError, lift, load, processes, shard
+from liftednet import lift, load, processes
 from liftednet.activations import Sigmoid, Tanh
-from liftednet.errors import LiftedError
+from liftednet.data import shard
+from liftednet.errors import DataError, LiftedError
 from liftednet.losses import CrossEntropy
 from liftednet.models import (
     FullBatch,

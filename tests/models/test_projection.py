@@ -8,18 +8,10 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from liftednet import (
-    DataError,
-    DeclarationError,
-    LiftedClassifier,
-    LiftedRegressor,
-    Network,
-    load,
-    save,
-    to_torch,
-)
+from liftednet import LiftedClassifier, LiftedRegressor, Network, load, save, to_torch
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Budget, GroupMeans, Linear
+from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, Quantile, SquaredError
 from liftednet.models import FullBatch, Lifted, LiftedMLP, Minibatch

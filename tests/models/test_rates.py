@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import DataError, LiftedClassifier, LiftedRegressor, SolverError
+from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.constraints import Budget, GroupMeans, GroupProbabilities, GroupRates, Rate
+from liftednet.errors import DataError, SolverError
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import LiftedMLP, Minibatch
 

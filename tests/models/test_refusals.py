@@ -11,16 +11,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from liftednet import (
-    DataError,
-    LiftedError,
-    LiftedRegressor,
-    activations,
-    initialize_,
-    losses,
-    save,
-    to_torch,
-)
+from liftednet import LiftedError, LiftedRegressor, activations, initialize_, losses, save, to_torch
+from liftednet.errors import DataError
 from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.problems import Weights
 from tests.models.networks import full, labeled

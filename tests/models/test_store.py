@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import DataError, DeclarationError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import SquaredError
 from liftednet.models import FullBatch, LiftedMLP, LiftedRNN, data
 from liftednet.solvers.compiled import loops

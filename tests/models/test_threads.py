@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, lift
+from liftednet import lift
 from liftednet.activations import ReLU
+from liftednet.errors import DataError
 from liftednet.layers import convolution, dense
 from liftednet.losses import CrossEntropy
 from liftednet.models import FullBatch, GaussNewton, LiftedMLP, LiftedRNN, Minibatch, Network

@@ -8,7 +8,8 @@ import cvxpy as cp
 import pytest
 import torch
 
-from liftednet import DeclarationError, data, load, save
+from liftednet import data, load, save
+from liftednet.errors import DeclarationError
 from liftednet.losses import SquaredError
 from liftednet.models import Ball, Box, LiftedMLP
 from liftednet.models.data import prepared

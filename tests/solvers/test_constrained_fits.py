@@ -10,26 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import (
-    ConstrainedFit,
-    DataError,
-    DeclarationError,
-    Design,
-    Link,
-    OutputFit,
-    SolverError,
-    StateFit,
-    StatesOverTime,
-    Status,
-    WeightFit,
-    Weights,
-)
 from liftednet.activations import Identity, ReLU, Sigmoid, SimplexProjection, Softmax
 from liftednet.constraints import Bounds, Budget, Declared, GroupMeans, Linear, Order, Values
 from liftednet.divergences import joint, tight
+from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import Huber, SimplexCrossEntropy, SquaredError
 from liftednet.penalties import L1, Nonnegative, SquaredFrobenius
-from liftednet.solvers import InteriorPoint, choose, solve
+from liftednet.problems import (
+    ConstrainedFit,
+    Design,
+    Link,
+    OutputFit,
+    StateFit,
+    StatesOverTime,
+    WeightFit,
+    Weights,
+)
+from liftednet.solvers import InteriorPoint, Status, choose, solve
 from liftednet.solvers.interior_point import _Smooth, _without_room
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -11,25 +11,24 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from liftednet import (
-    Activation,
-    DataError,
-    DeclarationError,
-    Design,
-    Link,
-    OutputFit,
-    SolverError,
-    StateFit,
-    StatesOverTime,
-    WeightFit,
-    activations,
-)
+from liftednet import Activation, activations
 from liftednet.divergences import joint, tight
+from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.losses import Declared as DeclaredLoss
 from liftednet.losses import Huber, Quantile, SimplexCrossEntropy, SquaredError
 from liftednet.maps import Times
 from liftednet.penalties import L1, Declared, GroupLasso, Nonnegative, SquaredFrobenius
-from liftednet.problems import BlockFit, TimeLink, Weights
+from liftednet.problems import (
+    BlockFit,
+    Design,
+    Link,
+    OutputFit,
+    StateFit,
+    StatesOverTime,
+    TimeLink,
+    WeightFit,
+    Weights,
+)
 from liftednet.problems.priors import BoxedStates, PenalizedWeights
 from liftednet.solvers import solve, solve_differentiable
 

@@ -9,7 +9,7 @@ import cvxpy as cp
 import pytest
 import torch
 
-from liftednet import Design, WeightFit, activations
+from liftednet import activations
 from liftednet.divergences import joint, tight
 from liftednet.errors import DeclarationError
 from liftednet.penalties import (
@@ -29,7 +29,7 @@ from liftednet.penalties import (
     SpectralNorm,
     SquaredFrobenius,
 )
-from liftednet.problems import BlockFit
+from liftednet.problems import BlockFit, Design, WeightFit
 from liftednet.solution import Status
 from liftednet.solvers import solve
 from tests.solvers.registry import weight_fit

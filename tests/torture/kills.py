@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError
 from liftednet.activations import Sigmoid, Tanh
+from liftednet.errors import DataError
 from liftednet.models import (
     Checkpoint,
     FullBatch,

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import torch
 
-from liftednet import LiftedError, shard
+from liftednet import LiftedError
 from liftednet.activations import Tanh
+from liftednet.data import shard
 from liftednet.models import Checkpoint, FullBatch, GaussNewton, Lifted, LiftedMLP, Minibatch
 from tests.models.together import in_processes
 from tests.torture.kills import ROW_LABELS, ROWS, torch_alone

@@ -9,7 +9,8 @@ import pytest
 import torch
 from scipy import integrate, optimize, special
 
-from liftednet import Activation, DeclarationError, activations
+from liftednet import Activation, activations
+from liftednet.errors import DeclarationError
 from tests.liftednet.activations.catalogue import SEPARABLE
 
 by_name = pytest.mark.parametrize

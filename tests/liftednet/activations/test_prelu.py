@@ -8,16 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import (
-    Activation,
-    DataError,
-    DeclarationError,
-    check_activation,
-    load,
-    save,
-    to_torch,
-)
+from liftednet import Activation, check_activation, load, save, to_torch
 from liftednet.activations import LeakyReLU, PReLU
+from liftednet.errors import DataError, DeclarationError
 from liftednet.models import LiftedMLP
 from tests.models.networks import labeled
 

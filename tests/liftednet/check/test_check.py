@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import Activation, DataError, DeclarationError, check_activation
+from liftednet import Activation, check_activation
 from liftednet.check import FailedCheckError
+from liftednet.errors import DataError, DeclarationError
 from tests.liftednet.activations.catalogue import EVERY
 from tests.liftednet.check.wrong import REFUSED
 from tests.liftednet.test_activation import Ball

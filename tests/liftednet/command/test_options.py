@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from liftednet import DataError, LiftedClassifier, LiftedRegressor
+from liftednet import LiftedClassifier, LiftedRegressor
 from liftednet.command.options import options_of
 from liftednet.constraints import Bounds
+from liftednet.errors import DataError
 from liftednet.models import GaussNewton
 from liftednet.penalties import L1, Nonnegative
 

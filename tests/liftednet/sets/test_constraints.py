@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from liftednet import DataError, DeclarationError, Network, losses, penalties
+from liftednet import Network, losses, penalties
 from liftednet.activations import ReLU
 from liftednet.constraints import (
     Bounds,
@@ -23,6 +23,7 @@ from liftednet.constraints import (
     Values,
     violations,
 )
+from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import Lifted, LiftedMLP

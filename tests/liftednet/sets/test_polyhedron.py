@@ -8,8 +8,8 @@ import pytest
 import torch
 from sklearn.isotonic import isotonic_regression
 
-from liftednet import DataError
 from liftednet.activations import SimplexProjection
+from liftednet.errors import DataError
 from liftednet.sets.polyhedron import nearest_in_polyhedron
 
 SIMPLEX = torch.cat([torch.ones(1, 4), torch.eye(4)]).double()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from liftednet import DataError
 from liftednet.constraints import GroupProbabilities, GroupRates, Rate
+from liftednet.errors import DataError
 from liftednet.sets.rates import rate_limits, refuse_rates
 
 GENERATOR = np.random.default_rng(0)

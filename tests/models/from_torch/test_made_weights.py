@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn import utils
 from torch.nn.utils import parametrizations, parametrize, prune
 
-from liftednet import DataError, FitWarning, initialize_, lift, to_torch
+from liftednet import FitWarning, initialize_, lift, to_torch
 from liftednet.activations import Tanh
+from liftednet.errors import DataError
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 

@@ -10,16 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import (
-    DataError,
-    DeclarationError,
-    LiftedClassifier,
-    SolverError,
-    certify,
-    invert,
-    robustness_radius,
-    to_cvxpy,
-)
+from liftednet import LiftedClassifier, certify, invert, robustness_radius, to_cvxpy
+from liftednet.errors import DataError, DeclarationError, SolverError
 from tests.models.programs.networks import drawn
 
 RNG = np.random.default_rng(0)

@@ -12,14 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from liftednet import (
-    DataError,
-    DeclarationError,
-    LiftedRegressor,
-    SolverError,
-    optimize,
-    to_cvxpy,
-)
+from liftednet import LiftedRegressor, optimize, to_cvxpy
+from liftednet.errors import DataError, DeclarationError, SolverError
 from liftednet.solvers.mixed_integer import Program, least
 from tests.models.programs.networks import drawn
 

@@ -13,16 +13,9 @@ import torch
 from scipy.optimize import linprog
 from torch import nn
 
-from liftednet import (
-    DataError,
-    DeclarationError,
-    LiftedClassifier,
-    LiftedRegressor,
-    NotFittedError,
-    to_cvxpy,
-    to_torch,
-)
+from liftednet import LiftedClassifier, LiftedRegressor, to_cvxpy, to_torch
 from liftednet.activations import ELU, ReLU, Softplus
+from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import SquaredError
 from liftednet.models import Lifted, LiftedMLP, Minibatch, Network, input_convex
