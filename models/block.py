@@ -458,12 +458,11 @@ class Blocks:
     ) -> WeightFit | None:
         """Return the fit of weights that see rows of inputs, or None where they do not."""
         *movers, rows = chain(part.map)
-        per_unit = edge.divergence.activation.per_unit
-        if not isinstance(rows, Rows) or not all(
-            _moves_rows(mover) or (mover.moves and per_unit) for mover in movers
-        ):
-            return None
         target = self.values[edge.target]
+        if not isinstance(rows, Rows) or not all(mover.moves for mover in movers):
+            return None
+        if not edge.divergence.activation.per_unit and not _keep_rows(movers, target):
+            return None
         mask, weights = self.mask(edge.target, edge.argument), row_weights(self.values, target)
         beside = partial(_beside_rows, movers, target)
         places = None if mask is None else (beside(mask.unsqueeze(-1))[:, 0] > 0).nonzero()[:, 0]
@@ -567,6 +566,20 @@ def _at(places: Tensor | None, rows: Tensor) -> Tensor:
 
 def _moves_rows(mover: LinearMap) -> bool:
     return isinstance(mover, Moved) and mover.whole_rows
+
+
+def _keep_rows(movers: Sequence[LinearMap], like: Tensor) -> bool:
+    """Say whether rows go to their places whole, as steps do by way of one row for each sample."""
+    if all(map(_moves_rows, movers)):
+        return True
+    units = torch.arange(like.shape[-1], dtype=torch.float64, device=like.device)
+    places = torch.arange(like.numel(), dtype=torch.float64, device=like.device).view(like.shape)
+    for mover in movers:
+        places = mover.adjoint(places)
+    first = places[..., :1]
+    return places.shape[-1] == len(units) and bool(
+        ((places == first + units) & (first % max(1, len(units)) == 0)).all()
+    )
 
 
 def _double(value: Any) -> Any:

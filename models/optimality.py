@@ -37,6 +37,17 @@ class MissingUnit:
         b: its bias, a scalar.
         a: what outputs are of it, (outputs,); as much of it as lowers the objective most.
         answers: |sum_i V_i phi(x_i w + b)| over 2 rho with |w| = 1: above 1 where it lowers it.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import global_gap
+        >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+        >>> network = nn.Sequential(nn.Linear(1, 3), nn.ReLU(), nn.Linear(3, 1)).double()
+        >>> unit = global_gap(network, X, X.abs(), loss=SquaredError(), rho=0.1).unit
+        >>> unit.w.shape, unit.answers > 1
+        (torch.Size([1]), True)
     """
 
     w: Tensor
@@ -57,6 +68,16 @@ class GlobalGap:
         unit: that would lower the objective; None where none was found.
         weights: of the network, on the scale of training.
         standardization: between raw data and that scale.
+
+    Example:
+        >>> import torch
+        >>> from liftednet.activations import ReLU
+        >>> from liftednet.losses import SquaredError
+        >>> from liftednet.models import LiftedMLP, global_gap
+        >>> X = torch.linspace(-1, 1, 30, dtype=torch.float64)[:, None]
+        >>> model = LiftedMLP((1, 20, 1), ReLU(), SquaredError(), rho=0.1, method="global")
+        >>> global_gap(model.fit(X, X.abs()), X, X.abs()).relative < 1e-3
+        True
     """
 
     objective: float

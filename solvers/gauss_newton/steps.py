@@ -264,12 +264,11 @@ def steps(
         if slow:
             point, objective = quasi_newton(forward, point, objective)
             damped.mu = 0.0  # another place is another model
-        if not objective < before:
+        # What is left untaken is found again by who goes on from a checkpoint.
+        if not before - objective > (_STILL * before if slow else 0.0):
             return False
         matrix = form is None and costs_a_matrix(model, forward)
         decrease = before - objective
         taken = Taken(point, objective, decrease, model.residual, attempts, matrix)
         del model  # with the passes that it keeps, before the next one is made
         yield taken
-        if slow and decrease < _STILL * before:
-            return False

@@ -326,7 +326,7 @@ def test_a_wrong_expression_is_refused(expression, lipschitz, said):
         (torch.relu, r"a function: write Activation\.from_function\(relu\)"),
         (torch.nn.ReLU, r"the class torch\.nn.*ReLU: write ReLU\(\)"),
         (activations.ReLU, r"the class liftednet\..*ReLU: write ReLU\(\)"),
-        ("relu", "got 'relu'"),
+        (3.0, "got 3.0"),
     ],
 )
 @pytest.mark.parametrize(

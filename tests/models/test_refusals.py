@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from liftednet import LiftedError, LiftedRegressor, activations, initialize_, losses, save, to_torch
-from liftednet.errors import DataError
+from liftednet.errors import DataError, NotFittedError
 from liftednet.models import LiftedMLP, LiftedRNN
 from liftednet.problems import Weights
 from tests.models.networks import full, labeled
@@ -146,13 +146,16 @@ def test_an_everyday_mistake_is_told_what_to_write(case):
         model.fit(x, y)
 
 
-def test_the_network_inside_an_estimator_is_named():
-    estimator = LiftedRegressor((3,), max_iter=1, random_state=0).fit(X, REAL)
-    linear = torch.nn.Linear(4, 1)
-    doors = (to_torch, lambda x: save(x, "never"), lambda x: initialize_(linear, x))
+def test_an_estimator_is_the_network_inside_it():
+    estimator = LiftedRegressor((3,), max_iter=1, random_state=0)
+    network = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    doors = (to_torch, lambda x: save(x, "never"), lambda x: initialize_(network.double(), x))
     for door in doors:
-        with pytest.raises(DataError, match=r"LiftedRegressor: give .* \.model_"):
+        with pytest.raises(NotFittedError, match="LiftedRegressor has no network yet"):
             door(estimator)
+    estimator.fit(np.column_stack([REAL] * 4), REAL.numpy())
+    x = torch.randn(5, 4, dtype=torch.float64)
+    assert torch.equal(to_torch(estimator)(x), to_torch(estimator.model_)(x))
 
 
 @pytest.mark.filterwarnings("ignore:.*:liftednet.errors.FitWarning")

@@ -116,7 +116,10 @@ def regression(**shape):
         (lambda: regression(monotonic_cst=[1, 0, 2]), "1, -1 or 0"),
         (lambda: regression(monotonic_cst=[1, 0, 0.5]), "1, -1 or 0"),
         (lambda: LiftedMLP((3, 4, 3), monotonic_cst=[1, 0, 0]), "3 classes"),
-        (lambda: regression(activations=MaxPooling(), monotonic_cst=[1, 0, 0]), "unit by unit"),
+        (
+            lambda: regression(activations=MaxPooling(), monotonic_cst=[1, 0, 0]),
+            "chains of dense layers",
+        ),
         (lambda: input_convex((3, 4, 1), Tanh()), "one of ELU"),
         (lambda: input_convex((3, 4, 1), Softmax()), "one of ELU"),
         (lambda: input_convex((3, 1)), "hidden"),
@@ -263,5 +266,18 @@ def test_the_semidefinite_bound_is_for_small_chains() -> None:
     with pytest.raises(DeclarationError, match="small"):
         certify(nn.Sequential(nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 1)), semidefinite=True)
     images = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8, 1))
+    found = certify(images, torch.zeros(2, 1, 4, 4), semidefinite=True).lipschitz
+    x = torch.randn(300, 1, 4, 4, requires_grad=True)  # a chain of matrices, as it is read
+    (slopes,) = torch.autograd.grad(images(x).sum(), x)
+    assert float(slopes.flatten(1).norm(dim=1).max()) <= found
     with pytest.raises(DeclarationError, match="chain"):
-        certify(images, torch.zeros(2, 1, 4, 4), semidefinite=True)
+        certify(Residual(), torch.zeros(2, 3), semidefinite=True)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.linear(x).relu()
