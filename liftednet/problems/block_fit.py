@@ -53,7 +53,7 @@ class BlockFit(Fit[Any]):
         >>> from liftednet.models import FullBatch, Lifted
         >>> from liftednet.problems import BlockFit
         >>> network, digits = Network(), data.digits()
-        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 10, 8))
+        >>> outputs = network.loss(CrossEntropy(), convolution(network.input(1, 8, 8), 3, 5))
         >>> model = Lifted(network, method=FullBatch(sweeps=1))
         >>> fit = model.fit(digits.x_test.view(-1, 1, 8, 8), digits.y_test).subproblem("weights 1")
         >>> isinstance(fit, BlockFit), fit.measure(model.weights[0]).residual < 1e-4
