@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from liftednet import processes
 from liftednet.errors import DeclarationError, SolverError
 from liftednet.layers.expression import Applied, Expression, Parameter, value_of
 from liftednet.layers.join import Sum
@@ -57,6 +58,7 @@ _ROWS = 24_000  # that a round passes between these, so that a fit costs at most
 _HISTORY = 10
 _FALL, _RISE = 0.25, 4.0  # a round that brings less raises the weight of the squares by so much
 _MET = 1e-5  # limits moved by less, over the norm of their rows, and the prices with them: the end
+_MISSED = 1e-9  # of a share of rows: rounding
 _SETTLED = 1e-5  # relative change of the objective in a round
 _NEEDS = (
     "constraints on scores need one loss on the last pre-activation, such as CrossEntropy or "
@@ -418,6 +420,23 @@ def hold(
         tuple(apart_of(one, labels, scores) for one in constraints),
     )  # fmt: skip
     model._fit = replace(model._fit, method=None, laplace=None, report=report)
+    _warn_of_missed_rates(report)
+
+
+def _warn_of_missed_rates(report: ConstraintReport) -> None:
+    """Say which rates no step has brought within their limits on the training rows."""
+    pairs = zip(report.constraints, report.violations, strict=True)
+    missed = [
+        f"{one!r} by {by:.2g}"
+        for one, by in pairs
+        if isinstance(one, RateConstraint) and by > _MISSED
+    ]
+    if missed:
+        processes.warn(
+            f"the training rows do not meet {' and '.join(missed)}: no step was found, of the last "
+            "layer or of all, that would bring them there. Take a smaller network, such as "
+            "LiftedClassifier((20,)), a wider limit, or more rows."
+        )
 
 
 def _counted(held: HeldScores, asked: HeldRates, blocks: Blocks) -> CountedFit:

@@ -289,11 +289,12 @@ def counted_fit(
         if best.excess <= 0:
             break
         held_fit = replace(fit, penalty=pulled(fit.penalty, pull * size, best.value.matrix))
-        problem = ConstrainedFit(held_fit, (*others, _Linear(held.linear(u, near))))
+        known = _Linear(held.linear(u, near))
         near, pull = near * _NEARER, pull * _FARTHER  # where this one does not help
         try:
+            problem = ConstrainedFit(held_fit, (*others, known))
             solution = solve(problem, start=best.value).require_solved()
-        except SolverError:
+        except (DataError, SolverError):  # no scores, or no weights, meet what is linearized
             continue
         worth = _EXACT * float(solution.duals[-1].abs().sum())
         for length in _LENGTHS:

@@ -114,7 +114,7 @@ def named(name: str) -> AnySolver:
         return cast(AnySolver, reference.Reference(backend=name.upper()))
     raise DeclarationError(
         f"there is no solver {name!r}; there are {', '.join(solver_names())} and 'auto', and those "
-        f"of CVXPY: {', '.join(cp.installed_solvers())}."
+        f"of CVXPY: {', '.join(cp.installed_solvers())}. 'reference' is CVXPY's own choice."
     )
 
 

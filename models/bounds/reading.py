@@ -69,9 +69,10 @@ def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
         inputs = sum(math.prod(x.shape[1:]) for x in inside.example)
         return replace(inside, names=names if len(names) == inputs else ())
     if not isinstance(model, Predictor):
+        unfitted = ", which has not been fitted: call fit(X, y) first" * hasattr(model, "fit")
         raise DataError(
             f"a fitted model, an estimator or a torch.nn.Module is needed, got "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}{unfitted}."
         )
     like = model.weights[0].matrix
     if hasattr(model, "write_"):  # of lift

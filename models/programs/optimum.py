@@ -151,6 +151,15 @@ def optimize(
         )
     require_positive("gap", gap)
     require_positive("seconds", seconds)
+    if objective.expr.shape:
+        raise DeclarationError(
+            "objective must be one number, such as cp.Maximize(network.output[0]); it has the "
+            f"shape {objective.expr.shape}."
+        )
+    if isinstance(constraints, cp.constraints.constraint.Constraint):
+        raise DeclarationError(
+            f"constraints must be a list, as in [cp.sum(x) <= 1]; got {type(constraints).__name__}."
+        )
     given = list(constraints)
     if not cp.Problem(objective, given).is_dcp():
         advice = "" if network.graphs else ": to maximize a convex network, mixed_integer=True"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from liftednet import LiftedClassifier, LiftedRegressor
+from liftednet import FitWarning, LiftedClassifier, LiftedRegressor
 from liftednet.constraints import Budget, GroupMeans, GroupProbabilities, GroupRates, Rate
 from liftednet.errors import DataError, SolverError
 from liftednet.losses import BinaryCrossEntropy, SquaredError
@@ -143,3 +143,12 @@ def test_rates_that_have_no_meaning_are_refused_before_training() -> None:
     model = LiftedMLP((5, 4, 1), loss=SquaredError())
     with pytest.raises(DataError, match="GroupMeans"):
         model.fit(torch.from_numpy(X), Y.astype(float), constraints=[rates])
+
+
+def test_rates_that_no_network_meets_are_told() -> None:
+    x = np.repeat([[0.0], [1.0], [2.0]], 10, axis=0)  # shares are 0, 1/3, 2/3 or 1
+    model = LiftedClassifier((5,), max_iter=2, random_state=0)
+    with pytest.warns(FitWarning, match="do not meet Rate"):
+        model.fit(x, np.tile([0, 1], 15), constraints=[Rate(at_least=0.4, at_most=0.6)])
+    (missed,) = model.model_.constraint_report().violations
+    assert missed == pytest.approx(0.4 - 1 / 3) or missed == pytest.approx(0.4)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import cvxpy as cp
 import numpy as np
@@ -158,6 +158,10 @@ def test_what_cannot_be_solved_is_refused() -> None:
         optimize(stated, cp.Maximize(y + free), [])
     with pytest.raises(DeclarationError, match="not convex"):
         optimize(stated, cp.Maximize(cp.square(y)))
+    with pytest.raises(DeclarationError, match=r"one number"):
+        optimize(stated, cp.Maximize(stated.output))
+    with pytest.raises(DeclarationError, match=r"must be a list"):
+        optimize(stated, cp.Maximize(y), cast(Any, cp.sum(x) <= 1))
     with pytest.raises(DeclarationError, match=r"cp\.Minimize"):
         optimize(stated, y)
     with pytest.raises(DataError, match="to_cvxpy returns"):
