@@ -55,7 +55,8 @@ class Combination:
 
     def of(self, values: Sequence[Any]) -> Any:
         """Return u of the values of all sources, (..., units); of CVXPY's expressions, too."""
-        found = self.offset
+        # Of as many axes as the values: CVXPY's compiled backend has no other sums.
+        found = np.expand_dims(self.offset, tuple(range(values[0].ndim - 1)))
         for source, matrix in self.parts.items():
             found = values[source] @ matrix + found
         return found
@@ -319,6 +320,8 @@ class _Reader:
             through = sparse.csr_array(sparse.coo_array(entries, shape=shape))
             through.eliminate_zeros()  # times what may have any size
         inside, sizes = self.gathered(distinct.numpy()), abs(through)
+        if not np.isfinite(inside.size).all():  # zero times what has no bound is zero
+            sizes = sparse.csr_array(sizes)
         _require_small(sum(map(len, inside.parts.values())), len(rows))
         parts = {k: (through.T @ part.T).T for k, part in inside.parts.items()}
         size = inside.size @ sizes + shift.abs().numpy()

@@ -60,6 +60,20 @@ def largest_by_patterns(network, low, high) -> float:
     return best
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
+def test_neither_rows_of_inputs_nor_weights_of_zero_warn() -> None:
+    """CVXPY compiles sums of equal axes only, and inf * 0 is NaN."""
+    network = drawn(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    with torch.no_grad():
+        network[0].weight.abs_()[:, 0] = 0.0
+        network[2].weight.abs_()
+    x: Any = cp.Variable((3, 2))
+    stated = to_cvxpy(network, x)
+    cp.Problem(cp.Minimize(cp.sum(stated.output)), [x >= -1, x <= 1]).solve(solver="CLARABEL")
+    least = network(torch.tensor([[0.0, -1.0]])).item()  # it rises in the second input
+    np.testing.assert_allclose(stated.output.value, [[least]] * 3, atol=1e-6)
+
+
 @pytest.mark.parametrize("activation", [ReLU(), Softplus()], ids=repr)
 def test_cvxpy_finds_input_convex_networks_convex(activation) -> None:
     model = Lifted(input_convex((2, 6, 5, 1), activation), method=Minibatch(epochs=20), seed=0)
