@@ -91,6 +91,7 @@ def block_math(writer, node):
 _WORDS = {
     "KKT residual": "KKT residuals?",
     "duality gap": "duality gaps?",
+    "global gap": "global gap",
     "Lipschitz constant": "Lipschitz constants?|Lipschitz",
     "lifted rule": "lifted rule",
     "feedforward rule": "feedforward rule",
@@ -98,6 +99,7 @@ _WORDS = {
     "Gauss-Newton": "Gauss-Newton",
     "activation": "activations?",
     "calibration": "calibration|calibrated",
+    "category": "category|categories",
     "certificate": "certificates?|certified",
     "conjugate": "conjugate(?! grad)",
     "divergence": "divergences?",
@@ -116,6 +118,7 @@ _WORDS = {
     "projection": "projections?",
     "prox": "prox|proximal",
     "relaxation": "relaxations?",
+    "relevance": "relevance",
     "rho": "rho",
     "state": "(?<!CVXPY )(?<!section 4 )states?(?! (?:itself|it|them|that|in CVXPY)\\b)",
     "subproblem": "subproblems?",
