@@ -7,12 +7,13 @@ not repeated; `--stored` writes the table of those alone.
 Regressions and classifications of 1 to 10 inputs, 50 to 1,000 rows to train on and as many drawn or
 left for the test, all inputs and targets standardized by the training rows; rho = .3 in both layers
 of all networks, and the same objective: loss + rho (|W|^2 + |A|^2). Ours ends at a gap of 1e-3 or
-after 5 s on the clock, half of which is left for the proof. L-BFGS (SciPy, 3,000 steps) has the
-best, by training objective, of as many starts, up to 20, as fit in five times the seconds that ours
-took, or in 3 s where that is more; our Gauss-Newton starts once. For the test error alone: a
-Gaussian process with a length scale an input and noise, and for one input cubic splines with ridge
-by cross-validation, of regressions. Objectives of opponents are told as what they are above ours;
-the gap says how far ours may fall. Seconds are processor time.
+after 5 s on the clock, half of which is left for the proof; the two sets where it lost to L-BFGS
+are run again with 20 s. L-BFGS (SciPy, 3,000 steps) has the best, by training objective, of as many
+starts, up to 20, as fit in five times the seconds that ours took, or in 3 s where that is more; our
+Gauss-Newton starts once. For the test error alone: a Gaussian process with a length scale an input
+and noise, and for one input cubic splines with ridge by cross-validation, of regressions.
+Objectives of opponents are told as what they are above ours; the gap says how far ours may fall.
+Seconds are processor time.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from liftednet.losses import CrossEntropy, SquaredError
 from liftednet.models import GaussNewton, Global, LiftedMLP
 from liftednet.samples import Weights
 
-RHO, UNITS, GAP, SECONDS = 0.3, 100, 1e-3, 5.0
+RHO, UNITS, GAP, SECONDS, LONGER = 0.3, 100, 1e-3, 5.0, 20.0
 STARTS, TIMES_OURS, LEAST_SECONDS = 20, 5.0, 3.0
 METHODS = ("global", "L-BFGS", "Gauss-Newton", "process", "splines")
 Array = np.ndarray[Any, Any]
@@ -61,6 +62,7 @@ class Run:
     """One data set, with all methods: how often L-BFGS starts follows from the seconds of ours."""
 
     data: str
+    seconds: float = SECONDS
 
 
 def _waves(rows: int, inputs: int) -> tuple[Array, Array]:
@@ -93,6 +95,7 @@ CLASSIFICATIONS = {
     "wine 5-89": lambda: (load_wine().data[:, [0, 6, 9, 11, 12]], load_wine().target),
     "tumours 10-284": lambda: (load_breast_cancer().data[:, :10], load_breast_cancer().target),
 }
+LOST = ("diabetes 10-221", "tumours 10-284")  # to L-BFGS within SECONDS; both rows are told
 
 
 def drawn(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -118,7 +121,7 @@ def measured(run: Run) -> Outcome:
         return {"objective": objective, "error": float(wrong.mean()), "seconds": spent, **others}
 
     started = time.process_time()
-    model = _model(X, classes, Global(GAP, SECONDS)).fit(X, y)
+    model = _model(X, classes, Global(GAP, run.seconds)).fit(X, y)
     assert model.trace is not None
     last = model.trace.steps[-1]
     width = int((model.weights[0].matrix.norm(dim=0) > 0).sum())
@@ -216,13 +219,18 @@ def _smooth(method: str, X: Array, y: Array, new: Array, wanted: Array) -> dict[
 
 TEXT = (
     f"rho = {RHO}, a gap of {GAP:g} asked for within {SECONDS:g} s on the clock, half of which is "
-    f"left for the proof. L-BFGS has {UNITS} units and the best of as many starts, up to {STARTS}, "
-    f"as fit in {TIMES_OURS:g} times our seconds, or in {LEAST_SECONDS:g} s where that is more; "
-    "our Gauss-Newton starts once. Their objectives are told as what they are above ours: where "
-    "that is negative, they found a better network. Seconds are processor time of one thread; "
-    "the machine did other work meanwhile, so that where the clock ended ours, an idle one goes "
-    "further. Inputs and training rows stand in the name of a set."
+    "left for the proof; the two sets where ours lost to L-BFGS are run again, with "
+    f"{LONGER:g} s, and both rows stand. L-BFGS has {UNITS} units and the best of as many starts, "
+    f"up to {STARTS}, as fit in {TIMES_OURS:g} times our seconds, or in {LEAST_SECONDS:g} s where "
+    "that is more; our Gauss-Newton starts once. Their objectives are told as what they are above "
+    "ours: where that is negative, they found a better network. Seconds are processor time of one "
+    "thread; the machine did other work meanwhile, so that where the clock ended ours, an idle one "
+    "goes further. Inputs and training rows stand in the name of a set."
 )
+
+
+def _named(run: Run) -> str:
+    return run.data if run.seconds == SECONDS else f"{run.data}, {run.seconds:g} s"
 
 
 def tables(found: list[Record[Run]]) -> list[str]:
@@ -237,7 +245,7 @@ def tables(found: list[Record[Run]]) -> list[str]:
         above = [x / ours["objective"] - 1 for x in (lbfgs["objective"], lbfgs["worst"])]
         seconds = " | ".join(f"{x['seconds']:.1f}" for x in (ours, lbfgs, own))
         lines.append(
-            f"| {record.settings.data} | {ours['objective']:.4f} | {ours['gap']:.1e} "
+            f"| {_named(record.settings)} | {ours['objective']:.4f} | {ours['gap']:.1e} "
             f"| {ours['width']} | {above[0]:+.2%} | {above[1]:+.2%} | {lbfgs['starts']} "
             f"| {own['objective'] / ours['objective'] - 1:+.2%} | {seconds} |"
         )
@@ -248,7 +256,7 @@ def tables(found: list[Record[Run]]) -> list[str]:
     for record in found:
         errors = (record.outcome.get(x) for x in METHODS)
         told = ["" if x is None else f"{x['error']:.4f}" for x in errors]
-        lines.append(f"| {record.settings.data} | {' | '.join(told)} |")
+        lines.append(f"| {_named(record.settings)} | {' | '.join(told)} |")
     return lines
 
 
@@ -258,7 +266,8 @@ def main() -> None:
         X = torch.linspace(-1, 1, 20, dtype=torch.float64)[:, None].repeat(1, inputs)
         for method in (Global(GAP, 1.0), GaussNewton()):
             _model(X, 1, method).fit(X, X[:, :1].abs())
-    found = records("global_optimum", measured)([Run(x) for x in REGRESSIONS | CLASSIFICATIONS])
+    runs = [Run(x) for x in REGRESSIONS | CLASSIFICATIONS]
+    found = records("global_optimum", measured)([*runs, *(Run(x, LONGER) for x in LOST)])
     write("global_optimum", "One hidden layer to the proven optimum", TEXT, tables(found))
 
 
