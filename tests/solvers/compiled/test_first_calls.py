@@ -78,6 +78,7 @@ def test_what_is_at_hand_is_known_before_a_problem_is_there() -> None:
         assert found.solver == "compiled-simplex"
         assert solvers._simplex_at_hand.__wrapped__(dtype, dtype)
         assert measure._outputs_at_hand.__wrapped__(dtype, dtype, dtype)
+    solvers.alone_at_hand.cache_clear()  # what this process had found before there was a loop
     assert solvers._descent_at_hand.__wrapped__()
     assert not solvers._newton_at_hand.__wrapped__(double, 7)  # links that no test has
     x = torch.randn(8, 4, 2, generator=torch.Generator().manual_seed(0))
