@@ -36,6 +36,8 @@ class MissingUnit:
         w: its weights, (inputs,).
         b: its bias, a scalar.
         a: what outputs are of it, (outputs,); as much of it as lowers the objective most.
+        c: what the bias of outputs changes by with it, (outputs,), which nothing holds: residuals
+            that ask for the unit have no mean.
         answers: |sum_i V_i phi(x_i w + b)| over 2 rho with |w| = 1: above 1 where it lowers it.
 
     Example:
@@ -53,6 +55,7 @@ class MissingUnit:
     w: Tensor
     b: Tensor
     a: Tensor
+    c: Tensor
     answers: float
 
 
@@ -173,7 +176,7 @@ def _missing(layer: HiddenLayer, problem: OneLayer, units: Units, f: Tensor) -> 
     z = torch.nn.functional.normalize((h.T @ V)[0], dim=0)
 
     def objective(t: float) -> float:
-        return float(problem.scores.value(f + t * h * z)) + 2 * problem.rho * t
+        return float(problem.scores.value(f + t * (h - h.mean()) * z)) + 2 * problem.rho * t
 
     most = minimize_scalar(objective).x
     if not most > 0 or objective(most) >= objective(0.0):
@@ -181,7 +184,7 @@ def _missing(layer: HiddenLayer, problem: OneLayer, units: Units, f: Tensor) -> 
     root = most**0.5
     return MissingUnit(
         found.w[0] * root * layer.ratio, found.b[0] * root * layer.ratio, z * root / layer.ratio,
-        answers,
+        -most * h.mean() * z, answers,
     )  # fmt: skip
 
 
@@ -215,7 +218,7 @@ def add_unit(model: Any, gap: GlobalGap) -> Any:
         raise DataError("no unit lowers the objective: there is none to add.")
     below, above = (x.stacked().double() for x in gap.weights[:2])
     w = torch.cat([unit.w, unit.b[None]])[:, None]
-    wider = [torch.cat([below, w], 1), torch.cat([above[:-1], unit.a[None], above[-1:]])]
+    wider = [torch.cat([below, w], 1), torch.cat([above[:-1], unit.a[None], above[-1:] + unit.c])]
     layers = [x.like(v.to(x.matrix)) for x, v in zip(gap.weights, wider, strict=False)]
     layers += gap.weights[2:]
     if isinstance(model, nn.Sequential):
