@@ -16,7 +16,6 @@ from .choice import choose, class_named, named, solve, solver_names
 from .compiled import measure
 
 if TYPE_CHECKING:
-    from .differentiable import solve_differentiable
     from .gradient import FrankWolfe, TemporalSimplexDescent
     from .reference import Reference
 
@@ -30,7 +29,6 @@ __all__ = [
     "choose",
     "named",
     "solve",
-    "solve_differentiable",
     "solver_names",
 ]
 
@@ -40,7 +38,6 @@ _LATER = {
     "FrankWolfe": "gradient",
     "Reference": "reference",
     "TemporalSimplexDescent": "gradient",
-    "solve_differentiable": "differentiable",
 }
 
 
