@@ -128,6 +128,47 @@ REGRESSIONS = (
     PackagedTable("statsmodels", "engel", "foodexp"),
     PackagedTable("river", "chick-weights", "weight", ("chick",), categories=("diet",)),
 )  # fmt: skip
+FRESH = (  # drawn once results of the half of REGRESSIONS that is run once were known
+    PackagedTable(
+        _W, "discrim", "psoda",
+        ("psoda2", "pfries2", "pentree2", "wagest2", "nmgrs2", "nregs2", "hrsopen2", "emp2",
+         "county", "lpsoda", "lpfries", "lhseval", "lincome", "ldensity", "NJ", "BK", "KFC", "RR"),
+        categories=("chain", "state"),
+    ),
+    PackagedTable(
+        _W, "engin", "wage",
+        ("swage", "lwage", "lswage", "expersq", "pexpersq", "mleeduc", "mleeduc0"),
+    ),
+    PackagedTable(
+        _W, "fringe", "annearn",
+        ("hrearn", "lannearn", "annbens", "hrbens", "annhrssq", "lannhrs", "beratio", "peratio",
+         "vserat", "tenuresq", "expersq"),
+    ),
+    PackagedTable(_W, "jtrain98", "earn98", ("unem98",)),
+    PackagedTable(
+        _W, "kielmc", "price",
+        ("lprice", "rprice", "lrprice", "agesq", "lintst", "lintstsq", "larea", "lland", "ldist",
+         "y81ldist", "y81nrinc"), categories=("nbh",),
+    ),
+    PackagedTable(
+        _W, "meapsingle", "math4",
+        ("dcode", "bcode", "zipcode", "read4", "lenroll", "lexppp", "lmedinc"),
+    ),
+    PackagedTable(_W, "mlb1", "salary", ("lsalary",)),
+    PackagedTable(_W, "mroz", "faminc", ("wage", "lwage", "nwifeinc", "mtr", "expersq")),
+    PackagedTable(_W, "ncaa_rpi", "postrpi", ("team",)),
+    PackagedTable(_W, "saving", "sav", ("cons",)),
+    PackagedTable(
+        _W, "sleep75", "sleep",
+        ("slpnaps", "case", "lhrwage", "hrwage", "agesq", "leis1", "leis2", "leis3", "rlxall"),
+    ),
+    PackagedTable(
+        _W, "vote2", "vote90",
+        ("state", "district", "cvote", "clinexp", "clchexp", "cincshr", "cwin", "win90",
+         "linexp90", "lchexp90", "linexp88", "lchexp88"),
+    ),
+    PackagedTable("statsmodels", "ccard", "AVGEXP", ("INCOMESQ",)),
+)  # fmt: skip
 _KEEL = (
     "australian", "bands", "breast", "bupa", "contraceptive", "crx", "german", "hayes-roth",
     "heart", "housevotes", "ionosphere", "led7digit", "mammographic", "monk-2", "pima", "saheart",
