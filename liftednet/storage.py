@@ -35,6 +35,7 @@ _OLDER = 1  # of liftednet 0.1: chains and plain recurrent networks, described b
 _METADATA = {"format", "version", "model"}
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
+_GONE = {"FullBatch": ("store",), "MaxPooling": ("weight",)}  # parameters of earlier versions
 OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -367,9 +368,8 @@ def rebuild(
             f"{described.get('declared', described.get('name'))} was declared outside of "
             f"liftednet, and a file holds no code: pass the {option} to load(path, {option}=...)."
         )
-    parameters = dict(described.get("parameters", {}))
-    if make is activations.MaxPooling:
-        parameters.pop("weight", None)  # of a divergence that earlier versions had
+    gone = _GONE.get(make.__name__, ())
+    parameters = {x: v for x, v in described.get("parameters", {}).items() if x not in gone}
     try:
         return make(**{x: rebuild(v, option, known, tensors) for x, v in parameters.items()})
     except TypeError as error:

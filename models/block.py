@@ -129,8 +129,6 @@ class Block:
         value: returns the current value of the block.
         assign: puts a new value in its place.
         by_sample: whether each of several processes has variables of its own in it.
-        parts: yields the same block for some samples at a time, whose values are put in place; None
-            where it is solved for all at once.
     """
 
     name: str
@@ -138,7 +136,6 @@ class Block:
     value: Callable[[], Any]
     assign: Callable[[Any], None]
     by_sample: bool = False
-    parts: Callable[[], Iterator[Block]] | None = None
 
 
 class Blocks:
@@ -148,19 +145,13 @@ class Blocks:
         structure: what the problem is.
         values: of inputs, labels, states and weights, and the timeline.
         last_only: labels of sequences that have one answer, at the last step.
-        stored: whether states stand in files, and change in place, some samples at a time.
     """
 
     def __init__(
-        self,
-        structure: Structure,
-        values: Values,
-        last_only: frozenset[Label] = frozenset(),
-        stored: bool = False,
+        self, structure: Structure, values: Values, last_only: frozenset[Label] = frozenset()
     ) -> None:
         """Take data and weights; states that are not among the values come from a forward pass."""
         self.structure, self.last_only = structure, last_only
-        self.stored = stored
         self.values = dict(values)
         self._designs: dict[Parameter, Design] = {}
         if any(state not in values for state in structure.states):
@@ -329,22 +320,13 @@ class Blocks:
         return [self._block(state, self.state_fit) for state in reversed(self.structure.states)]
 
     def _block(self, variable: Any, fit: Any) -> Block:
-        by_sample = isinstance(variable, State)
         return Block(
             variable.name,
             partial(fit, variable),
             partial(self.values.__getitem__, variable),
             partial(self.values.__setitem__, variable),
-            by_sample,
-            partial(self._parts, variable) if self.stored and by_sample else None,
+            isinstance(variable, State),
         )
-
-    def _parts(self, state: State) -> Iterator[Block]:
-        """Yield the block of states for some samples at a time."""
-        for values in self._some():
-            some = copy(self)
-            some.stored, some._designs, some.values = False, {}, dict(values)
-            yield replace(some._block(state, some.state_fit), assign=values[state].copy_)
 
     def state_fit(self, state: State) -> Fit[Any]:
         """Return the subproblem of states, all else fixed."""

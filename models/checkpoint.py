@@ -126,11 +126,6 @@ class Keeper:
         """Leave the file to others."""
         self._owned.close()
 
-    def refuse(self, reason: str) -> None:
-        """Raise `DataError` where there is a file, for a reason."""
-        if self._checkpoint is not None:
-            raise DataError(f"there can be no checkpoint here: {reason}.")
-
     def begun(
         self, identity: Callable[[], Description], device: torch.device, samples: int
     ) -> tuple[Memory, Trace | None]:

@@ -39,7 +39,6 @@ from .methods.minibatch import BatchSteps, Minibatch
 from .online import Online
 from .output import refitted
 from .prediction import Fitted
-from .preparation import Store
 from .settings import passes_settings
 from .standardization import Standardization, unpacked_standardization
 from .starts import given_weights
@@ -275,15 +274,6 @@ class Lifted(Online):
             weights = self._weights_to_begin_with(structure, seen, standardization, self.warm_start)
             problem.point = BatchSteps(structure, weights, method, generator)
             problem.point.worst = self._worst_rows(structure, standardization)
-        elif isinstance(method, FullBatch) and method.store is not None:
-            refuse_incomplete(self.network, "A store")
-            keeper.refuse("the states of a store change in place")
-            if held is not None:
-                raise DataError("a store keeps every sample: early_stopping=False, or store=None.")
-            with processes.agreed():
-                store = Store(method.store)
-                data = seen = store.standardized(standardization, raw)
-            problem.point = self._stored_blocks(structure, data, standardization, store)
         else:
             data = whole = seen = standardization.of(completion.of(raw)).aligned()
             if some is not raw:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import os
-import tempfile
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +19,7 @@ from liftednet.validation import require_seed
 
 from .block import Blocks, Structure
 from .choice import Choice
-from .data import ArrayBatches, ArrayLike, Data, Lengths, prepared, row_parts
+from .data import ArrayBatches, ArrayLike, Data, Lengths, prepared
 from .diagnosis import is_useless
 from .fingerprint import refuse_shares
 from .methods.gauss_newton import GaussNewton
@@ -184,24 +180,6 @@ class Prepared(Predictor):
         best = min(map(tried, _TRIED), key=Blocks.objective)
         return tried(_LONGEST) if is_useless(structure, data, best.values) else best
 
-    def _stored_blocks(
-        self, structure: Structure, data: Data, standardization: Standardization, store: Store
-    ) -> Blocks:
-        """Return the blocks at a forward pass, whose states stand in files."""
-        weights = self._weights_to_begin_with(structure, data, standardization, self.warm_start)
-        kept, like = {}, data.like.dtype
-        with processes.agreed():
-            for state in structure.states:
-                kept[state] = store.empty((len(data), state.units), like)
-            for part in row_parts({**data.values, **kept}):
-                some = Data({x: v[part] for x, v in data.values.items()}, data.last_only)
-                passed = self._blocks_at(structure, some, weights)
-                for state, rows in kept.items():
-                    rows[part] = passed.values[state]
-        given = dict(zip(structure.parameters, weights, strict=True))
-        values = {**data.values, **given, **kept}
-        return Blocks(structure, values, data.last_only, stored=True)
-
     def _mean_loss(
         self, structure: Structure, data: Data, numbers: Tensor, weights: Sequence[Weights]
     ) -> float:
@@ -211,53 +189,3 @@ class Prepared(Predictor):
             for part in data.parts(numbers, structure.states):
                 total += self._blocks_at(structure, part, weights).own_sum()
         return processes.total_of(total) / processes.total_of(len(numbers))
-
-
-class Store:
-    """A folder for tensors that live in files, each as long as somebody has the tensor."""
-
-    def __init__(self, folder: str | Path) -> None:
-        """Try the folder.
-
-        Raises:
-            DataError: no file can be made in it.
-        """
-        self._folder = Path(folder)
-        self.empty((1,), torch.float32)
-
-    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return a tensor of zeros in a file of its own.
-
-        Raises:
-            DataError: the folder has no room for it.
-        """
-        entries = math.prod(shape)
-        if not entries:
-            return torch.empty(shape, dtype=dtype)
-        try:
-            with tempfile.NamedTemporaryFile(dir=self._folder, prefix="liftednet-") as file:
-                _reserve(file.fileno(), entries * dtype.itemsize)
-                mapped = torch.from_file(file.name, shared=True, size=entries, dtype=dtype)
-        except OSError as error:
-            raise DataError(
-                f"{self._folder} cannot keep {entries * dtype.itemsize:,} bytes: {error.strerror}."
-            ) from None
-        return mapped.view(shape)
-
-    def standardized(self, standardization: Standardization, data: Data) -> Data:
-        """Return data whose values are standardized, those that change kept here."""
-        values = dict(data.values)
-        for variable in standardization.moments:
-            if variable in values:
-                given = values[variable]
-                values[variable] = kept = self.empty(tuple(given.shape), given.dtype)
-                for part in row_parts({variable: given}):
-                    some = standardization.of(Data({variable: given[part]}))
-                    kept[part] = some.values[variable]
-        return Data(values, data.last_only)
-
-
-def _reserve(file: int, size: int) -> None:
-    """Take the room at once: a mapped file for which there is none ends the process."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, size)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,10 +49,6 @@ class FullBatch:
         sweeps: the most over all blocks.
         tolerance: stop when every block's relative KKT residual is below this.
         extrapolation: whether to go on along the last move where that is lower.
-        store: a folder for states, in files, and for what else has a row for every sample and is
-            made in training; None for memory. Fits are then solved some samples at a time, of
-            inputs that may be a `numpy.memmap`, and nothing is extrapolated. The files are gone
-            when the model is. See docs/distributed.md for the memory that is left to need.
 
     Raises:
         DataError: a number is out of its range.
@@ -71,14 +65,11 @@ class FullBatch:
     sweeps: int = 20
     tolerance: float = 1e-4
     extrapolation: bool = True
-    store: str | Path | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers out of their range."""
         require_count("sweeps", self.sweeps, 1)
         require_positive("tolerance", self.tolerance)
-        if self.store is not None:  # a name, which files of models can hold
-            object.__setattr__(self, "store", str(self.store))
 
     def refuse(self, structure: Structure) -> None:
         """Raise `DeclarationError` where a network cannot be trained like this."""
@@ -88,12 +79,6 @@ class FullBatch:
                     f"{state.activation!r} of layer {number} jumps, and exact fits feel nothing of "
                     'what lies beyond a jump: use method="minibatch", whose steps have a margin.'
                 )
-        together = structure.network.steps is not None or any(x.sequence for x in structure.states)
-        if self.store is not None and together:
-            raise DeclarationError(
-                "a store is for networks without steps, whose states can be solved for some "
-                "samples at a time: store=None keeps all in memory."
-            )
 
     def take_steps(self, problem: Problem) -> Steps:
         """Descend, and yield what every block update did.
@@ -107,8 +92,7 @@ class FullBatch:
         sweep, done, worst, objective = memory.get("place", (0, 0, 0.0, math.nan))
         if memory:
             blocks.recall(memory["blocks"])
-        extrapolates = self.extrapolation and not blocks.stored
-        ahead = _Ahead(blocks, memory.get("ahead")) if extrapolates else None
+        ahead = _Ahead(blocks, memory.get("ahead")) if self.extrapolation else None
 
         while sweep < self.sweeps:
             if not done:
@@ -188,8 +172,6 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
     Raises:
         SolverError: the solution is not finite, or a rise is more than rounding.
     """
-    if block.parts is not None:
-        return _update_parts(block.name, block.parts(), solvers, sweep, objective)
     problem, value = block.problem(), block.value()
     before = problem.measure(value)
     solution = _solved(block, problem, value, solvers)
@@ -209,20 +191,6 @@ def _update(block: Block, solvers: Solvers, sweep: int, objective: float) -> Ste
         sweep, block.name, objective - decrease, decrease, before.residual,
         solution.iterations, solution.solver,
     )  # fmt: skip
-
-
-def _update_parts(
-    name: str, parts: Iterable[Block], solvers: Solvers, sweep: int, objective: float
-) -> Step:
-    """Update a block for some samples after others, and say what that did together."""
-    decrease, worst, most, solver = 0.0, 0.0, 0, "none"
-    with processes.agreed():
-        for part in parts:
-            step = _update(part, solvers, sweep, 0.0)
-            decrease, worst = decrease + step.decrease, max(worst, step.residual)
-            most, solver = max(most, step.iterations), step.solver
-    decrease, worst = processes.total_of(decrease), float(processes.largest([worst]))
-    return Step(sweep, name, objective - decrease, decrease, worst, most, solver)
 
 
 def _solved(block: Block, problem: Any, value: Any, solvers: Solvers) -> Solution[Any]:
@@ -276,12 +244,4 @@ def _worse(one: float, other: float) -> float:
 
 def largest_residual(blocks: Blocks) -> float:
     """Return the largest relative KKT residual over all blocks at the current point."""
-    found = []
-    for block in blocks.sweep():
-        if block.parts is None:
-            found.append(block.problem().measure(block.value()).residual)
-            continue
-        with processes.agreed():
-            own = [part.problem().measure(part.value()).residual for part in block.parts()]
-        found.append(float(processes.largest([max(own, default=0.0)])))
-    return max(found)
+    return max(block.problem().measure(block.value()).residual for block in blocks.sweep())

@@ -500,3 +500,10 @@ def test_an_estimator_comes_back_with_labels_columns_and_settings(labels, tmp_pa
     shown = CliRunner().invoke(app, ["show", str(path)], terminal_width=200).stdout
     assert "age" in shown
     assert str(labels[0]) in shown
+
+
+def test_a_store_of_earlier_versions_is_left_out(tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3), method=FullBatch(2))
+    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    method = {"name": "FullBatch", "parameters": {"sweeps": 3, "store": "/nowhere"}}
+    assert load(changed(path, **described(method=method))).method == FullBatch(3)
