@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +23,12 @@ from liftednet.layers.expression import (
     apply,
     as_expression,
 )
-from liftednet.layers.layer import Shape, check_layer, columns
+from liftednet.layers.layer import Shape, check_layer
 from liftednet.layers.projection import Ends, Projection, projection
 from liftednet.layers.time import Delay, Early, Late, Turn
 from liftednet.losses import Loss, OutputLoss, PinnedLoss
 from liftednet.names import loss_of
-from liftednet.validation import is_integer, is_number, require_flag, require_positive
+from liftednet.validation import is_integer, require_flag, require_positive
 
 Bounds = tuple[float, float]
 
@@ -209,7 +208,6 @@ class Network:
         *shape: int,
         sequence: bool = False,
         missing: bool = False,
-        noise: float | Sequence[float] = 0.0,
     ) -> Input:
         """Declare data that come in.
 
@@ -218,24 +216,22 @@ class Network:
             sequence: whether there are steps.
             missing: whether entries may be missing, as NaN. They are states of their own then,
                 under a Gaussian prior that `fit` learns from what was seen: methods complete them.
-            noise: standard deviation of what is seen around what there is, in units of the data,
-                one number or one for each feature; the input is a state, too, where it is not 0.
 
         Raises:
-            DataError: a size is no positive integer, or the noise is negative or infinite.
-            DeclarationError: a sequence is to have missing or noisy entries.
+            DataError: a size is no positive integer.
+            DeclarationError: a sequence is to have missing entries.
 
         Example:
             >>> from liftednet import Network
-            >>> x = Network().input(3, missing=True, noise=[0.0, 0.1, 0.0])
-            >>> x.incomplete
+            >>> x = Network().input(3, missing=True)
+            >>> x.missing
             True
         """
         _require_shape(shape)
         require_flag("missing", missing)
-        found = Input(tuple(map(int, shape)), sequence, missing, _noise(noise, columns(shape)))
-        if sequence and found.incomplete:
-            raise DeclarationError("entries of sequences cannot be declared missing or noisy.")
+        found = Input(tuple(map(int, shape)), sequence, missing)
+        if sequence and missing:
+            raise DeclarationError("entries of sequences cannot be declared missing.")
         self.inputs.append(_named(found, "input", len(self.inputs)))
         return found
 
@@ -405,11 +401,11 @@ class Network:
                 "CrossEntropy, without sequences and output states."
             )
         layer = projection(within, argument.units, sum(x.units for x in self.inputs))
-        seen = all(not (x.incomplete or x.sequence) for x in self.inputs)
+        seen = all(not (x.missing or x.sequence) for x in self.inputs)
         if not seen and any(map(any, layer.of_inputs)):
             raise DeclarationError(
-                "limits that depend on inputs need all of them as they are, without missing or "
-                "noisy entries and sequences."
+                "limits that depend on inputs need all of them as they are, without missing "
+                "entries and sequences."
             )
         return apply(layer, argument, Ends(layer, label))
 
@@ -492,18 +488,6 @@ class Network:
     def arguments(self) -> list[Expression]:
         """The pre-activations of all states and losses."""
         return [x.argument for x in self.states] + [x.argument for x in self.terms]
-
-
-def _noise(given: Any, units: int) -> tuple[float, ...]:
-    """Return standard deviations, one or one for each unit."""
-    found: tuple[Any, ...] = tuple(given) if isinstance(given, Sequence) else (given,)
-    fits = len(found) in (1, units) and all(map(is_number, found))
-    if not fits or not all(0 <= x < math.inf for x in found):
-        raise DataError(
-            f"noise is a standard deviation, not negative, or one for each of {units} features; "
-            f"got {given!r}."
-        )
-    return tuple(map(float, found))
 
 
 def ends_of(argument: Expression) -> Ends | None:

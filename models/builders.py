@@ -51,7 +51,6 @@ class LiftedMLP(Lifted):
         skip: whether outputs have a linear layer on the inputs, too, the last of the weights, with
             a rho of its own: what is linear in the data needs no units then.
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
-        noise: standard deviation of X around what there is, see `Network.input`.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs or a
             classifier's scores meet at every input, see `Network.loss`.
         **settings: see `Settings`.
@@ -78,14 +77,13 @@ class LiftedMLP(Lifted):
         bias: bool | Sequence[bool] = True,
         skip: bool = False,
         missing: bool = False,
-        noise: float | Sequence[float] = 0.0,
         within: Sequence[Constraint] = (),
         **settings: Any,
     ) -> None:
         """Build the chain, and check what can be checked before there are data."""
         self.sizes = _checked_sizes(sizes)
         self.loss = CrossEntropy() if loss is None else loss_of(loss)
-        self.missing, self.noise, self.within = missing, noise, require_constraints(within)
+        self.missing, self.within = missing, require_constraints(within)
         require_flag("skip", skip)
         self.skip = skip
         activations = ReLU() if activations is None else activations
@@ -93,7 +91,7 @@ class LiftedMLP(Lifted):
         self.hidden = declared[: len(self.sizes) - 2]
         network = feedforward(
             self.sizes, declared, self.loss, bias,
-            skip=skip, missing=missing, noise=noise, within=self.within,
+            skip=skip, missing=missing, within=self.within,
         )  # fmt: skip
         super().__init__(network, **settings)
 
@@ -112,7 +110,6 @@ def feedforward(
     *,
     skip: bool = False,
     missing: bool = False,
-    noise: float | Sequence[float] = 0.0,
     within: Sequence[Constraint] = (),
 ) -> Network:
     """Return a chain of dense layers, Lifted Neural Networks, eq. (1).
@@ -126,7 +123,7 @@ def feedforward(
     if len(biases) != layers:
         raise DataError(f"bias needs one answer, or one for each of {layers}; got {bias!r}.")
     declared = _checked_activations(activations, layers - 1, loss)
-    x: Expression = network.input(sizes[0], missing=missing, noise=noise)
+    x: Expression = network.input(sizes[0], missing=missing)
     inputs = x
     for activation, units, biased in zip(declared, sizes[1:-1], biases, strict=False):
         if isinstance(activation, MaxPooling):

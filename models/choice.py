@@ -45,7 +45,7 @@ class DataShape:
     Attributes:
         samples: of all processes.
         steps: of sequences.
-        unseen: whether entries are missing or noisy.
+        unseen: whether entries are missing.
         loader: whether a DataLoader brings them, which tells nothing else.
     """
 
@@ -89,11 +89,10 @@ def shape_of(settings: Settings, X: Any) -> DataShape | None:
     if not shapes or not shapes[0]:
         return None
     inputs = settings.network.inputs
-    noisy = any(bool(np.any(np.asarray(x.noise) != 0)) for x in inputs)
     gaps = any(x.missing for x in inputs)
     holes = gaps and any(bool(torch.as_tensor(x).isnan().any()) for x in given)
     samples, steps = (*shapes[0], 0)[:2]
-    return DataShape(int(processes.total_of(samples)), int(steps), noisy or holes)
+    return DataShape(int(processes.total_of(samples)), int(steps), holes)
 
 
 def choose(settings: Settings, structure: Structure, data: DataShape | None) -> Choice:
@@ -203,7 +202,7 @@ def _obstacle(structure: Structure, data: DataShape | None) -> str | None:
     if data is None or data.loader:
         return "there are no arrays whose samples could be counted"
     if data.unseen:
-        return "entries of X are missing or noisy, and are drawn anew in every epoch"
+        return "entries of X are missing, and are drawn anew in every epoch"
     if any(x.sequence for x in network.inputs) or not of_plain_layers(structure):
         return "not all weights are those of dense layers"
     answers, weights, _ = sizes(structure, data.samples)

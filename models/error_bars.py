@@ -338,7 +338,7 @@ def has_evidence(model: Lifted) -> bool:
     """Say whether rho are by the evidence, and error bars those of one loss on whole inputs."""
     fitted, network = model._known, model.network
     by_evidence = isinstance(fitted.method, GaussNewton) and fitted.method.evidence
-    whole = not fitted.distributed and not any(x.incomplete for x in network.inputs)
+    whole = not fitted.distributed and not any(x.missing for x in network.inputs)
     return fitted.laplace is not None or (by_evidence and whole and len(network.terms) == 1)
 
 
@@ -358,10 +358,10 @@ def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
         raise errors.NotFittedError(
             "error bars need all rows in one process: fit(X, y) on arrays in one."
         )
-    if any(x.incomplete for x in model.network.inputs):
+    if any(x.missing for x in model.network.inputs):
         raise DeclarationError(
-            "error bars know nothing of entries that are missing or noisy: complete X before, as "
-            "by completed(X) or scikit-learn's imputers, and fit without missing= or noise=."
+            "error bars know nothing of entries that are missing: complete X before, as "
+            "by completed(X) or scikit-learn's imputers, and fit without missing=."
         )
     with torch.inference_mode(False), torch.no_grad():
         forward, weights = _forward_on(fitted, fitted.data), count_weights(fitted.structure)

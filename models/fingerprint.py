@@ -35,7 +35,7 @@ Lines = dict[str, Any]
 
 def described_network(network: Network) -> Lines:
     """Return a line for every input, all weights, every layer, all states and every loss."""
-    about = {str(x): _line(x, ("shape", "sequence", "missing", "noise")) for x in network.inputs}
+    about = {str(x): _line(x, ("shape", "sequence", "missing")) for x in network.inputs}
     about |= {str(x): _line(x, ("shape", "bias", "penalty")) for x in network.parameters}
     names: dict[int, str] = {}
     for number, found in enumerate(network.layers(), start=1):

@@ -1,10 +1,10 @@
-"""Inputs of which entries are missing or noisy: states of their own below the network.
+"""Inputs of which entries are missing: states of their own below the network.
 
-Their energy is a divergence to what was seen, |x - seen|^2 / (2 noise), and none where nothing was,
-under a Gaussian prior that is fitted to the data. A network is trained on minibatches of draws from
-exp(-energy), new ones in every pass; every other time the states are at the minimum. Targets of
-regressions are part of the prior, and so move the draws as a minimum that also sees the loss would:
-without them slopes are too flat (Little and Rubin, Statistical Analysis with Missing Data, 2002).
+What was not seen has a Gaussian prior that is fitted to data. A network is trained on minibatches
+of draws from it, new ones in every pass; every other time the states are the most likely ones.
+Targets of regressions are part of the prior, and so move the draws as a minimum that also sees the
+loss would: without them slopes are too flat (Little and Rubin, Statistical Analysis with Missing
+Data, 2002).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ROWS = 5_000  # that the prior is fitted to, at most
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """The priors of a network's inputs that are not seen as they are, in units of the data.
+    """The priors of a network's inputs with missing entries, in units of the data.
 
     Attributes:
         priors: by input, of its units and, after them, of the labels.
@@ -93,11 +93,11 @@ def unpacked_completion(tensors: Mapping[str, Tensor], network: Network) -> Comp
 
 def refuse_incomplete(network: Network, what: str) -> None:
     """Raise `DeclarationError` where something needs inputs that are seen as they are."""
-    found = next((x for x in network.inputs if x.incomplete), None)
+    found = next((x for x in network.inputs if x.missing), None)
     if found is not None:
         raise DeclarationError(
-            f"{what} needs inputs that are seen as they are, and {found} is declared with missing "
-            "or noisy entries: call fit(X, y) on arrays."
+            f"{what} needs inputs that are seen as they are, and {found} is declared with "
+            "missing entries: call fit(X, y) on arrays."
         )
 
 
@@ -107,9 +107,9 @@ def completion_of(network: Network, data: Data) -> Completion:
     Raises:
         DataError: several processes share the data, or a feature is seen in no sample.
     """
-    incomplete = [x for x in network.inputs if x.incomplete]
+    incomplete = [x for x in network.inputs if x.missing]
     if incomplete and processes.size() > 1:
-        raise DataError("inputs with missing or noisy entries need all samples in one process.")
+        raise DataError("inputs with missing entries need all samples in one process.")
     labels = _labels(network)
     weights, priors = data.values.get(SAMPLE_WEIGHTS), {}
     for variable in incomplete:
@@ -123,12 +123,8 @@ def completion_of(network: Network, data: Data) -> Completion:
         some = slice(None, None, max(1, -(-len(rows) // _ROWS)))
         if bool(rows[some].isnan().all(0).any()):
             some = slice(None)
-        noise = rows.new_zeros(rows.shape[1])
-        noise[: variable.units] = rows.new_tensor(variable.noise).square()
         rank = min(max(1, rows.shape[1] - 1), _RANK)
-        priors[variable] = fit_factors(
-            rows[some], noise, rank, None if weights is None else weights[some]
-        )
+        priors[variable] = fit_factors(rows[some], rank, None if weights is None else weights[some])
     return Completion(priors, labels)
 
 

@@ -235,7 +235,7 @@ def add_unit(model: Any, gap: GlobalGap) -> Any:
     state = model.network.states[0]
     found.network = feedforward(
         found.sizes, state.activation, model.loss, skip=model.skip, missing=model.missing,
-        noise=model.noise, within=model.within,
+        within=model.within,
     )  # fmt: skip
     packed = gap.standardization.packed(model.network)
     scales = unpacked_standardization(packed, found.network)

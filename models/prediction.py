@@ -255,7 +255,7 @@ class Predictor(Settings):
 
         Lifted Neural Networks, eq. (1); this is what is exported. A tuple where there are several
         losses. Sequences that were fitted with one answer have that of their last step. Inputs with
-        missing or noisy entries are `completed` before.
+        missing entries are `completed` before.
 
         Raises:
             DataError: X cannot be used, or the output overflows.
@@ -292,7 +292,7 @@ class Predictor(Settings):
         return report
 
     def completed(self, X: Arrays) -> Any:
-        """Return X with the most likely values where entries are missing or noisy, in units of X.
+        """Return X with the most likely values where entries are missing, in units of X.
 
         Inputs that are not declared so come back as they are; a tuple where there are several.
 
@@ -308,7 +308,7 @@ class Predictor(Settings):
     @property
     def _completion(self) -> Completion:
         found = self._known.completion
-        if any(x.incomplete and x not in found.priors for x in self.network.inputs):
+        if any(x.missing and x not in found.priors for x in self.network.inputs):
             raise errors.NotFittedError(
                 "these weights were given, and no prior of what is missing with them: call "
                 "fit(X, y)."

@@ -366,7 +366,7 @@ def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Stan
             each = name.units // name.shape[0]
             moments[name] = _of_inputs(found, each, like)
             columns = ~_varies(found, like).repeat_interleave(each)
-            if bool(columns.any()) and not name.incomplete:  # what is filled in moves
+            if bool(columns.any()) and not name.missing:  # what is filled in moves
                 still[name] = columns
         else:
             moments[name] = _of_targets(found, like)

@@ -211,7 +211,7 @@ def _arguments_of(model: Any) -> Arguments:
     if model.dtype is not None:
         found["dtype"] = str(model.dtype).removeprefix("torch.")
     if isinstance(model, LiftedMLP):
-        names: tuple[str, ...] = ("sizes", "loss", "skip", "missing", "noise", "within")
+        names: tuple[str, ...] = ("sizes", "loss", "skip", "missing", "within")
         found["bias"] = [
             parameter.bias for parameter in model.network.parameters[: len(model.sizes) - 1]
         ]
@@ -285,6 +285,12 @@ def _arguments(
             stacklevel=2,
         )
         found["divergence"] = "tight"
+    if bool(torch.as_tensor(found.pop("noise", 0.0)).any()):
+        warnings.warn(
+            "the file's noise= of inputs is gone: what was seen is taken as it was seen, and "
+            "predictions differ from those before.",
+            stacklevel=2,
+        )
     if found.get("state_solver") == "cyclic":  # of earlier versions
         found["state_solver"] = "red-black"
     if (name := found.get("dtype")) is not None:

@@ -81,10 +81,10 @@ def require_uncertainty(given: object, network: Network) -> None:
         raise DeclarationError(
             f"uncertainty must be a Ball(radius) or a Box(radius), got {given!r}."
         )
-    if any(x.sequence or x.incomplete for x in network.inputs):
+    if any(x.sequence or x.missing for x in network.inputs):
         raise DeclarationError(
             "uncertainty is for inputs that are seen whole: without sequences, and without missing "
-            "or noisy entries."
+            "entries."
         )
     if any(term.state is not None for term in network.terms):
         raise DeclarationError(

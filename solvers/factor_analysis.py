@@ -1,4 +1,4 @@
-"""Factor analysis: a Gaussian of few factors, fitted to rows with missing or noisy entries."""
+"""Factor analysis: a Gaussian of few factors, fitted to rows with missing entries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SAME = 1e-24  # of a mean's square: a variance that is rounding
 
 @dataclass(frozen=True, eq=False)
 class Factors:
-    """x = mean + z F + e, seen as x + n: z ~ N(0, I), e ~ N(0, diag(own)), n ~ N(0, diag(noise)).
+    """x = mean + z F + e: z ~ N(0, I), e ~ N(0, diag(own)).
 
     Factor analysis (Rubin and Thayer, EM Algorithms for ML Factor Analysis, 1982).
 
@@ -25,12 +25,11 @@ class Factors:
         mean: (columns,), all in float64.
         loadings: F, (rank, columns).
         own: (columns,) not negative; 0, as F is, where a column does not vary.
-        noise: (columns,) not negative.
 
     Example:
         >>> import torch
         >>> from liftednet.solvers.factor_analysis import Factors
-        >>> two = Factors(torch.zeros(2), torch.ones(1, 2), torch.ones(2), torch.zeros(2))
+        >>> two = Factors(torch.zeros(2), torch.ones(1, 2), torch.ones(2))
         >>> two.completed(torch.tensor([[1.0, torch.nan]]))  # of correlation 1/2
         tensor([[1.0000, 0.5000]])
     """
@@ -38,13 +37,6 @@ class Factors:
     mean: Tensor
     loadings: Tensor
     own: Tensor
-    noise: Tensor
-
-    @property
-    def _total(self) -> Tensor:
-        """The variance of what is seen around the factors; 1 where there is none."""
-        total = self.own + self.noise
-        return total.where(total > 0, 1.0)
 
     @property
     def width(self) -> int:
@@ -54,8 +46,7 @@ class Factors:
     def completed(self, rows: Tensor, normal: Tensor | None = None) -> Tensor:
         """Return x, given what is seen of it.
 
-        Its mean is the minimizer of a convex energy, |x - seen|^2 / (2 noise) over what is seen
-        minus the logarithm of the prior.
+        Its mean is the most likely one.
 
         Args:
             rows: (samples, columns), NaN where nothing is seen.
@@ -75,20 +66,16 @@ class Factors:
         seen = away.isfinite()
         away = away.where(seen, 0.0)
         z, root = self.scores(seen, away)
-        trust = self.own / self._total * seen
         if normal is None:
-            common, spread = z @ self.loadings, torch.zeros(())
-        else:
-            rank = len(self.loadings)
-            common = (z + (root @ normal[:, :rank, None])[..., 0]) @ self.loadings
-            spread = (self.own * (1 - trust)).sqrt() * normal[:, rank:]
-        exact = seen & (self.noise == 0)
-        return rows.where(exact, self.mean + common + trust * (away - common) + spread)
+            return rows.where(seen, self.mean + z @ self.loadings)
+        rank = len(self.loadings)
+        common = (z + (root @ normal[:, :rank, None])[..., 0]) @ self.loadings
+        return rows.where(seen, self.mean + common + self.own.sqrt() * normal[:, rank:])
 
     def scores(self, seen: Tensor, away: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean of z, (samples, rank), and a root of its covariance."""
         rank = len(self.loadings)
-        weighed = self.loadings / self._total
+        weighed = self.loadings / self.own.where(self.own > 0, 1.0)
         pairs = (weighed[:, None] * self.loadings).flatten(0, 1)
         precision = (seen.to(pairs) @ pairs.T).unflatten(1, (rank, rank))
         precision.diagonal(dim1=1, dim2=2).add_(1)
@@ -98,18 +85,17 @@ class Factors:
         return z, torch.linalg.solve_triangular(factor.mT, eye, upper=True)
 
 
-def fit_factors(rows: Tensor, noise: Tensor, rank: int, weights: Tensor | None = None) -> Factors:
+def fit_factors(rows: Tensor, rank: int, weights: Tensor | None = None) -> Factors:
     """Return the factors under which rows are likely, by expectation and maximization.
 
     Loadings are pulled to 0 as if by samples that say so, which few rows need.
 
     Args:
         rows: (samples, columns), NaN where nothing is seen, and something seen in every column.
-        noise: (columns,) known variances of what is seen.
         rank: of the factors.
         weights: (samples,) how often each row counts; None for once.
     """
-    rows, noise = rows.double(), noise.double()
+    rows = rows.double()
     seen = rows.isfinite()
     counts = seen.double() if weights is None else seen * weights.double()[:, None]
     data = _Rows(rows.nan_to_num(), seen, counts, counts.sum(0))
@@ -123,7 +109,7 @@ def fit_factors(rows: Tensor, noise: Tensor, rank: int, weights: Tensor | None =
     loadings = (vectors[:, -rank:] * values[-rank:].clamp(min=0).sqrt()).T
     loadings = loadings * unit.where(varies, 0.0)
     least = _LEAST * variance * varies
-    found = Factors(mean, loadings, variance / 2 * varies, noise)
+    found = Factors(mean, loadings, variance / 2 * varies)
     for _ in range(_SWEEPS):
         found = _improved(found, data, least)
     return found
@@ -158,6 +144,6 @@ def _improved(known: Factors, data: _Rows, least: Tensor) -> Factors:
     found = torch.linalg.solve(pulled, cross)
     squares = (data.counts * data.rows.square()).sum(0) - 2 * (found * cross).sum(1)
     squares += torch.einsum("pi,pij,pj->p", found, systems, found)
-    own = torch.maximum(squares / data.mass - known.noise, least) * (least > 0)
+    own = torch.maximum(squares / data.mass, least) * (least > 0)
     loadings = found[:, :rank].T * (least > 0)
-    return Factors(found[:, rank], loadings.contiguous(), own, known.noise)
+    return Factors(found[:, rank], loadings.contiguous(), own)

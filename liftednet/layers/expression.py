@@ -194,7 +194,6 @@ class Input(Expression, Variable):
 
     Attributes:
         missing: whether entries may be NaN, which stands for what was not seen.
-        noise: standard deviations of what is seen around what there is, one or (units,).
 
     Example:
         >>> from liftednet import Network
@@ -203,22 +202,10 @@ class Input(Expression, Variable):
         ('Input', (1, 8, 8), 64)
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        sequence: bool,
-        missing: bool = False,
-        noise: tuple[float, ...] = (0.0,),
-    ) -> None:
+    def __init__(self, shape: Shape, sequence: bool, missing: bool = False) -> None:
         """Keep what it is."""
-        self.shape, self.sequence = shape, sequence
-        self.missing, self.noise = missing, noise
+        self.shape, self.sequence, self.missing = shape, sequence, missing
         self.variables = frozenset({self})
-
-    @property
-    def incomplete(self) -> bool:
-        """Whether it is not seen as it is."""
-        return self.missing or any(self.noise)
 
 
 @dataclass(frozen=True, eq=False)

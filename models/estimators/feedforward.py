@@ -50,7 +50,6 @@ class _Feedforward(Estimator):
             the probability of the second of two classes, must not fall, not rise, or may do both;
             or these numbers by name of a data frame's columns.
         missing: whether entries of X may be NaN: states of their own, see `Network.input`.
-        noise: standard deviation of X around what there is, see `Network.input`.
         lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which the outputs, or the scores
             of the labels in the order of `classes_`, meet at every input, see `Network.loss`.
@@ -58,7 +57,6 @@ class _Feedforward(Estimator):
 
     monotonic_cst: Mapping[str, int] | Sequence[int] | None = None
     missing: bool = False
-    noise: float | Sequence[float] = 0.0
     lipschitz: float | None = None
     within: Sequence[Constraint] = ()
 
@@ -69,7 +67,7 @@ class _Feedforward(Estimator):
             fit(self.model_)
             return self.model_
         given = (getattr(self, name) for name in _SIZED)
-        if any(x is not None for x in given) or self.missing or self.within or np.any(self.noise):
+        if any(x is not None for x in given) or self.missing or self.within:
             return None
         loss = self._loss()
         size = Size(self._inputs, outputs, not loss.probabilistic)
@@ -98,7 +96,7 @@ class _Feedforward(Estimator):
         kind = activations("relu" if self.activation is None else self.activation)
         with refusals():
             directions = _check_monotonic_cst(self, self.monotonic_cst)
-        told = {"missing": self.missing, "noise": self.noise, "within": self.within, **settings}
+        told = {"missing": self.missing, "within": self.within, **settings}
         if self.monotonic_cst is not None:
             told["monotonic_cst"] = self._by_input(directions)
         sizes = (self._inputs, *hidden, outputs)

@@ -171,7 +171,7 @@ class HiddenLayer:
                 "layer with a bias, as LiftedMLP makes them, with skip=True beside a linear layer "
                 f"without one; this is another graph: {_INSTEAD}."
             )
-        if x.incomplete or state.bounds is not None or ends_of(term.argument) is not None:
+        if x.missing or state.bounds is not None or ends_of(term.argument) is not None:
             raise DeclarationError(
                 "the global optimum is of inputs that are whole, and of states and outputs without "
                 f"bounds: {_INSTEAD}."

@@ -144,7 +144,7 @@ def test_a_bound_that_binds_is_held_at_every_step() -> None:
         ({"penalty": Nonnegative()}, GaussNewton, "is given"),
         ({"penalty": L1(0.1)}, Minibatch, "not L1"),
         ({"loss": Huber()}, Minibatch, "Huber is no squared error"),
-        ({"unseen": True}, Minibatch, "missing or noisy"),
+        ({"unseen": True}, Minibatch, "missing"),
         ({"divergence": "joint"}, Minibatch, "divergence='tight'"),
         ({"batch_size": 7}, GaussNewton, "batch_size=7 is for minibatches"),
         ({"method": "full"}, FullBatch, "asked for"),

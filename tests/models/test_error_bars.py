@@ -299,8 +299,8 @@ def test_a_file_without_error_bars_says_so(tmp_path: Any, monkeypatch) -> None:
     [
         ({"loss": "huber"}, DeclarationError, "loss=None in LiftedRegressor"),
         ({"method": "minibatch"}, NotFittedError, r"Set method=GaussNewton\(evidence=True\)"),
-        ({"noise": 0.1}, NotFittedError, r"Set method=GaussNewton"),
-        ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing or noisy"),
+        ({"missing": True}, NotFittedError, r"Set method=GaussNewton"),
+        ({"missing": True, "method": BY_EVIDENCE}, DeclarationError, "missing"),
     ],
 )
 def test_fits_without_error_bars_say_what_to_set(options: Any, error: Any, words: str) -> None:

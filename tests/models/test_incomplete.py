@@ -29,8 +29,7 @@ def drawn(seed: int = 0) -> Factors:
     generator = torch.Generator().manual_seed(seed)
     mean, own = torch.randn(5, generator=generator), torch.rand(5, generator=generator) + 0.1
     loadings = torch.randn(2, 5, generator=generator)
-    noise = torch.tensor([0.0, 0.0, 0.3, 0.2, 0.0])
-    return Factors(*(x.double() for x in (mean, loadings, own, noise)))
+    return Factors(*(x.double() for x in (mean, loadings, own)))
 
 
 def conditional(known: Factors, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +37,7 @@ def conditional(known: Factors, row: np.ndarray) -> tuple[np.ndarray, np.ndarray
     loadings, mean = known.loadings.numpy(), known.mean.numpy()
     of_x = loadings.T @ loadings + np.diag(known.own.numpy())
     seen = ~np.isnan(row)
-    of_seen = (of_x + np.diag(known.noise.numpy()))[np.ix_(seen, seen)]
+    of_seen = of_x[np.ix_(seen, seen)]
     gain = np.linalg.solve(of_seen, of_x[seen]).T
     return mean + gain @ (row - mean)[seen], of_x - gain @ of_x[seen]
 
@@ -76,12 +75,12 @@ def test_draws_have_the_conditional_covariance() -> None:
     assert (draws[:, 0] == float(row[0])).all()  # seen as it is
 
 
-def test_fit_finds_the_covariance_behind_holes_and_noise() -> None:
+def test_fit_finds_the_covariance_behind_holes() -> None:
     known = drawn()
-    normal = torch.randn(20_000, 12, generator=torch.Generator().manual_seed(0)).double()
-    rows = known.completed(torch.full((20_000, 5), torch.nan).double(), normal[:, :7])
-    seen = holes(rows + known.noise.sqrt() * normal[:, 7:], 0.3)
-    found = fit_factors(seen, known.noise, 2)
+    normal = torch.randn(20_000, 7, generator=torch.Generator().manual_seed(0)).double()
+    rows = known.completed(torch.full((20_000, 5), torch.nan).double(), normal)
+    seen = holes(rows, 0.3)
+    found = fit_factors(seen, 2)
     wanted = known.loadings.T @ known.loadings + torch.diag(known.own)
     np.testing.assert_allclose(found.mean, known.mean, atol=0.05)
     covariance = found.loadings.T @ found.loadings + torch.diag(found.own)
@@ -91,8 +90,8 @@ def test_fit_finds_the_covariance_behind_holes_and_noise() -> None:
 def test_a_row_counts_as_often_as_its_weight() -> None:
     rows = holes(related(60)[0], 0.3)
     weights = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(0))
-    one = fit_factors(rows, torch.zeros(6), 3, weights)
-    other = fit_factors(rows.repeat_interleave(weights, 0), torch.zeros(6), 3)
+    one = fit_factors(rows, 3, weights)
+    other = fit_factors(rows.repeat_interleave(weights, 0), 3)
     torch.testing.assert_close(one.loadings.T @ one.loadings, other.loadings.T @ other.loadings)
 
 
@@ -133,7 +132,7 @@ def test_every_method_takes_holes_and_answers_by_the_row(method: object) -> None
 def test_answers_are_those_of_the_completed_rows() -> None:
     rows, target = related(200)
     gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, noise=0.01).fit(gaps, target)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True).fit(gaps, target)
     (prior,) = model._known.completion.priors.values()
     unseen = gaps.new_full((200, 1), torch.nan)  # of the target
     whole = prior.completed(torch.cat([gaps, unseen], 1))[:, :6]
@@ -145,7 +144,7 @@ def test_answers_are_those_of_the_completed_rows() -> None:
 def test_saved_models_complete_likewise(tmp_path: Path) -> None:
     rows, target = related(120)
     gaps = holes(rows, 0.3)
-    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True, noise=0.01).fit(gaps, target)
+    model = LiftedMLP((6, 8, 1), loss=SquaredError(), missing=True).fit(gaps, target)
     again = load(save(model, tmp_path / "model.safetensors"))
     torch.testing.assert_close(again.forward(gaps), model.forward(gaps))
     assert again.completed(gaps).equal(model.completed(gaps))
@@ -198,8 +197,5 @@ def test_refusals() -> None:
     fitted.with_weights(fitted.weights)
     with pytest.raises(NotFittedError, match="prior"):
         fitted.forward(gaps)
-    for noise in (-1.0, [0.1, 0.2], "much"):
-        with pytest.raises(DataError, match="noise"):
-            Network().input(3, noise=noise)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="sequences"):
         Network().input(3, sequence=True, missing=True)
