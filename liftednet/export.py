@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -131,7 +131,7 @@ class PowerMean(nn.Module):
     """The mean of targets whose powers have an answer and noise around it, unit by unit.
 
     Attributes:
-        parts: (4, units), those of a `Power`, not trained.
+        parts: (6, units), those of a `Power`, not trained.
     """
 
     parts: Tensor
@@ -139,7 +139,7 @@ class PowerMean(nn.Module):
     def __init__(self, power: Power) -> None:
         """Keep the parts as a buffer."""
         super().__init__()
-        parts = (power.center, power.scale, power.exponent, power.noise)
+        parts = [getattr(power, part.name) for part in fields(Power)]
         self.register_buffer("parts", torch.stack(parts))
 
     def forward(self, t: Tensor) -> Tensor:

@@ -25,13 +25,15 @@ class Power:
         scale: (units,) positive, in units of y.
         exponent: p, (units,) in [0, 2]; 1 changes nothing.
         noise: standard deviation of t around the network's answer, (units,); by it medians become
-            means.
+            means, and with 0 they stay.
+        lowest: the least answer t that a mean is given of, (units,): that of training.
+        highest: the largest, (units,).
 
     Example:
         >>> import torch
         >>> from liftednet.power import Power
         >>> zero, one = torch.zeros(1), torch.ones(1)
-        >>> power = Power(zero, one, zero, one)
+        >>> power = Power(zero, one, zero, one, -one, one)
         >>> float(power.of(torch.tensor([1.0]))), float(power.quantile(torch.log(2 * one)))
         (0.6931471824645996, 1.0)
         >>> round(float(power.mean(zero)), 3)  # exp(1 / 2) - 1 above 0, 1 - exp(1 / 2) mirrored
@@ -42,14 +44,27 @@ class Power:
     scale: Tensor
     exponent: Tensor
     noise: Tensor
+    lowest: Tensor
+    highest: Tensor
 
     def to(self, like: Tensor) -> Power:
         """Return the same in the type and on the device of a tensor."""
         return Power(*(getattr(self, part.name).to(like) for part in fields(self)))
 
-    def with_noise(self, noise: Tensor) -> Power:
-        """Return the same with the noise of a fit, (units,)."""
-        return replace(self, noise=noise.to(self.scale))
+    def fitted(self, t: Tensor, noise: Tensor) -> Power:
+        """Return the same with what a fit answers in training, (..., units), and its noise."""
+        rows = t.to(self.scale).reshape(-1, len(self.scale))
+        ends = {"lowest": rows.amin(0), "highest": rows.amax(0)}
+        return replace(self, noise=noise.to(self.scale), **ends)
+
+    @property
+    def logarithmic(self) -> Tensor:
+        """Whether one of the tails is that of an exponential, (units,) booleans."""
+        return torch.minimum(self.exponent, 2 - self.exponent) < _NO_POWER
+
+    def within(self, t: Tensor) -> Tensor:
+        """Return the nearest answers that training has, (..., units)."""
+        return torch.minimum(torch.maximum(t, self.lowest), self.highest)
 
     def of(self, y: Tensor) -> Tensor:
         """Return t of targets, (..., units)."""
@@ -68,7 +83,7 @@ class Power:
 
     def mean(self, t: Tensor) -> Tensor:
         """Return the mean of y where t has the noise around it, (..., units)."""
-        return self.moments(t, self.noise)[0]
+        return self.moments(self.within(t), self.noise)[0]
 
     def moments(self, t: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of y over t from N(t, spread^2), by quadrature."""

@@ -18,7 +18,7 @@ from liftednet.power import Power
 
 from .builders import LiftedMLP
 from .choice import matrix_work
-from .error_bars import means_of_powers, posterior
+from .error_bars import answer_skewed, posterior
 
 STEPS = 200  # of one fit at most
 _SIZES = (16, 48, 144)  # units; what is linear needs none of them
@@ -161,7 +161,7 @@ def fit_by_evidence(
     model, found = search.model, search.candidate
     assert model is not None  # with its candidate
     if found.power is not None:
-        means_of_powers(model)
+        answer_skewed(model)
     of_powers = "" if found.power is None else " of powers of the targets"
     model.tell_reason(
         f"{found.size.units} units of {found.activation!r}{of_powers} have the largest evidence of "
@@ -210,8 +210,9 @@ def power_of(X: Array, y: Array, weights: Array | None = None) -> Power | None:
     places = [(center, (high - low) / _QUARTILES)]
     if (y > 0).all():
         places.append((np.zeros_like(small), small))
+    no = np.zeros_like(center)
     powers = [
-        Power(*map(torch.from_numpy, (*place, np.full_like(center, p), np.zeros_like(center))))
+        Power(*map(torch.from_numpy, (*place, no + p, no, no - np.inf, no + np.inf)))
         for place in places for p in _EXPONENTS
     ]  # fmt: skip
     found = [

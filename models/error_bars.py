@@ -34,6 +34,7 @@ __all__ = ["Posterior", "Prediction", "posterior"]
 _MOST_BYTES = 2**24  # of error bars in a file
 _MOST_DEGREES = 1e9  # from which Student's distribution is the normal one
 _KNOWN = 1e300  # degrees of freedom of a noise that is known, in a file
+_SURE = 2.0  # standard errors by which means are better than medians
 _METHOD = "method=GaussNewton(evidence=True) of liftednet.models"
 
 
@@ -176,7 +177,8 @@ class Posterior:
         noise, ignorance = self.laplace.noise.sqrt() * scale, ignorance * scale
         if moments is None or moments.power is None:
             return Prediction(self._answered(means), noise, ignorance, degrees)
-        power, center = moments.power, torch.addcmul(moments.center, means, scale)
+        power = moments.power
+        center = power.within(torch.addcmul(moments.center, means, scale))
         width = torch.hypot(noise, ignorance)
         _, alone = power.moments(center, noise)
         _, both = power.moments(center, width)
@@ -389,17 +391,33 @@ def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
     return replace(found, logarithm=found.logarithm + float((counted * slopes).sum()))
 
 
-def means_of_powers(model: Lifted) -> None:
-    """Let a network of skewed targets answer means by the noise that its fit has found."""
+def answer_skewed(model: Lifted) -> None:
+    """Let a network of skewed targets answer means by what its fit has found.
+
+    Exponentials of answers that are off are off by far, and so are their means, in which the noise
+    stands in the exponent: these answer medians, but where rows that are left out are nearer to
+    means by two standard errors of their squares.
+    """
     found, (term,) = posterior(model), model.network.terms
     known = model._known.standardization
     moments = known.moments[term.label]
     assert moments.power is not None  # the caller has seen to it
-    power = moments.power.with_noise(found.laplace.noise.sqrt() * moments.scale)
-    moments = replace(moments, power=power)
-    model._fit = replace(
-        model._known, standardization=replace(known, moments={**known.moments, term.label: moments})
-    )
+    (outputs,) = found._forward(model._on_data()).passed(found.laplace.point)
+    answers = torch.addcmul(moments.center, outputs.to(moments.scale), moments.scale)
+    means = moments.power.fitted(answers, found.laplace.noise.sqrt() * moments.scale)
+
+    def answering(power: Power) -> Posterior:
+        by = {**known.moments, term.label: replace(moments, power=power)}
+        model._fit = replace(model._known, standardization=replace(known, moments=by))
+        return posterior(model)
+
+    if bool((long := means.logarithmic).any()):
+        medians = replace(means, noise=torch.where(long, 0.0, means.noise))
+        of_means, of_medians = (answering(x).leave_one_out().square() for x in (means, medians))
+        gain = (of_medians - of_means).double()
+        sure = (gain.mean(0) > _SURE * gain.std(0) / len(gain) ** 0.5).to(long)
+        means = replace(means, noise=torch.where(sure, means.noise, medians.noise))
+    answering(means)
 
 
 def packed_posterior(model: Lifted) -> dict[str, Tensor]:
