@@ -9,7 +9,7 @@ All ends are moved outwards by more than rounding can take.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -197,8 +197,8 @@ class Curve:
         """Return phi(u)."""
         return float(self.of(np.array([u]))[0])
 
-    def pieces(self, lower: float, upper: float, at: Sequence[float] = ()) -> list[float]:
-        """Return both ends, and in between the knots and other points, in order.
+    def pieces(self, lower: float, upper: float) -> list[float]:
+        """Return both ends, and in between the knots, in order.
 
         Raises:
             DeclarationError: an end is not in the window.
@@ -209,8 +209,7 @@ class Curve:
                 f"{self.window[0]:.4g} to {self.window[1]:.4g} it is known how it bends. Give a "
                 "smaller box."
             )
-        inside = {x for x in (*self.knots, *at) if lower < x < upper}
-        return [lower, *sorted(inside), upper]
+        return [lower, *(x for x in self.knots if lower < x < upper), upper]
 
     def sign(self, lower: float, upper: float) -> int:
         """Return how it bends over an interval without a knot inside."""
@@ -226,12 +225,6 @@ class Curve:
         low, high = self.of(np.array([lower, upper])).tolist()
         slope = (high - low) / (upper - lower) if upper > lower else 0.0
         return slope, low - slope * lower
-
-    def tangents(self, lower: float, upper: float) -> list[Line]:
-        """Return tangents near both ends and in the middle of an interval without a knot inside."""
-        at = lower + np.array([1e-7, 0.5, 1 - 1e-7]) * (upper - lower)
-        slopes = self.of(at, "slope")
-        return list(zip(slopes.tolist(), (self.of(at) - slopes * at).tolist(), strict=True))
 
 
 # What they are.

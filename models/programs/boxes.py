@@ -1,11 +1,12 @@
-"""The least value of networks over a box of their inputs, proven by halving it.
+"""Lower bounds of convex functions of networks on many boxes of their inputs at once.
 
-Every unit lies between two lines in its pre-activation. From the cost back to the inputs these
-make one line below the cost on each box (Zhang, Weng, Chen, Hsieh, Daniel, Efficient Neural Network
-Robustness Certification with General Activation Functions, 2018), whose least value is at a corner:
-the bound, while the network's value there is an answer. Boxes whose bounds are too low are halved,
-many at once, along the input that their lines are off by most. Of inputs within linear constraints
-the least value of the line is bounded by weak duality.
+Every unit lies between two lines in its pre-activation. From a cost of the outputs back to the
+inputs these make one line below the cost on each box (Zhang, Weng, Chen, Hsieh, Daniel, Efficient
+Neural Network Robustness Certification with General Activation Functions, 2018). A convex function
+of inputs and outputs lies above its tangent, whose cost has such a line; a constraint g <= 0 lets
+only points pass where the line below g is at most 0. What is left on each box is a linear program,
+bounded by weak duality. Boxes whose bounds are too low are halved along the input that their lines
+are off by most.
 """
 
 from __future__ import annotations
@@ -20,50 +21,56 @@ import torch
 from ..bounds.curves import Array, Curve
 from .composition import Block, Combination, Composition
 
-_SWEEPS = 3  # over several limits
+_STEPS, _SHORTER, _CLOSE = 12, 0.95, 0.05  # of the interior point method, and how far each goes
 _ROUNDING = 1e-12  # of a bound, relative to the sizes of its terms
+_RIDGE = 1e-12  # of the systems of that method, relative
+_SLACK = 1e-9  # of a constraint, the same
+_WIDTH = 1e-2  # of what lines are off by, that the width of a box counts for
+
+
+def inside_of(composition: Composition, matrix: Array, offset: Array) -> Composition:
+    """Return a network of x = M v + o as one of v."""
+
+    def through(combination: Combination) -> Combination:
+        parts = dict(combination.parts)
+        if 0 not in parts:
+            return combination
+        moved = combination.offset + offset @ parts[0]
+        parts[0] = matrix.T @ parts[0]
+        return replace(combination, parts=parts, offset=moved)
+
+    blocks = [replace(x, argument=through(x.argument)) for x in composition.blocks]
+    output = through(composition.output)
+    return replace(composition, inputs=matrix.shape[1], blocks=blocks, output=output)
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """A network whose inputs are affine in v, and what its outputs cost.
+class Tangents:
+    """c_k + <s_k, v> + sum over networks of <q_k, y>, below an objective (k = 0) and constraints.
 
     Attributes:
-        composition: from v to y.
-        cost: of y, (outputs,).
+        constants: c, (boxes or 1, functions).
+        slopes: s, (boxes or 1, functions, inputs).
+        costs: q of each network, (boxes or 1, functions, outputs).
+        curved: what the halves of every input may bring beside the lines, (boxes or 1, inputs).
     """
 
-    composition: Composition
-    cost: Array
-
-    @classmethod
-    def of(cls, composition: Composition, matrix: Array, offset: Array, cost: Array) -> Part:
-        """Return a network of x = M v + o."""
-
-        def through(combination: Combination) -> Combination:
-            parts = dict(combination.parts)
-            if 0 not in parts:
-                return combination
-            moved = combination.offset + offset @ parts[0]
-            parts[0] = matrix.T @ parts[0]
-            return replace(combination, parts=parts, offset=moved)
-
-        blocks = [replace(x, argument=through(x.argument)) for x in composition.blocks]
-        output = through(composition.output)
-        inputs = matrix.shape[1]
-        return cls(replace(composition, inputs=inputs, blocks=blocks, output=output), cost)
+    constants: Array
+    slopes: Array
+    costs: Sequence[Array]
+    curved: Array
 
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Boxes with a line below the cost on each.
+    """Boxes with a bound on each.
 
     Attributes:
         low: (boxes, inputs).
         high: the same.
-        bound: the least value of the line, (boxes,).
-        at: the corner where it is.
-        off: what each input's width lets the line be off by, (boxes, inputs).
+        bound: no point that meets the constraints has less, (boxes,); infinite where there is none.
+        at: where the linear program has its least value, about, (boxes, inputs).
+        off: what each input's width lets lines be off by, (boxes, inputs).
     """
 
     low: Array
@@ -86,102 +93,157 @@ class Boxes:
         return Boxes(*(np.concatenate(pair) for pair in pairs))
 
 
-def can_be_boxed(composition: Composition) -> bool:
-    """Say whether each unit has a curve that is known everywhere, and none is a maximum."""
-    blocks = composition.blocks
-    return not any(len(b.windows) for b in blocks) and all(
-        np.isinf(c.window[1]) for b in blocks for c in b.curves
-    )
-
-
 def lined(
-    parts: Sequence[Part],
-    cost: Array,
+    networks: Sequence[Composition],
+    tangents: Tangents,
     low: Array,
     high: Array,
-    limits: tuple[Array, Array, Array],
+    limits: tuple[Array, Array],
 ) -> Boxes:
-    """Return boxes (boxes, inputs) with their lines.
+    """Return boxes (boxes, inputs) with their bounds.
 
     Args:
-        parts: networks.
-        cost: of v, (inputs,).
+        networks: of v.
+        tangents: below the objective and what is to be at most 0.
         low: of the boxes.
         high: the same.
-        limits: G, (rows, inputs), and both ends of G v, (rows,), infinite where there is none.
+        limits: G and h, (rows, inputs) and (rows,), of G v <= h.
     """
-    slopes, values = np.repeat(cost[None], len(low), 0), np.zeros(len(low))
-    size, off = np.zeros(len(low)), np.zeros_like(low)
-    for part in parts:
-        composition, lines, reach = part.composition, list[_Lines](), list[Array]()
+    functions = tangents.constants.shape[1]
+    slopes = np.repeat(tangents.slopes, len(low) // len(tangents.slopes), 0)
+    values = np.repeat(tangents.constants, len(low) // len(tangents.constants), 0)
+    size, ways = np.abs(values), list[tuple[_Way, list[_Lines], list[Array]]]()
+    for composition, cost in zip(networks, tangents.costs, strict=True):
+        lines, reach = list[_Lines](), list[Array]()
         for block in composition.blocks:
             ends, along = _ends(composition, lines, block.argument, low, high)
             lines.append(_Lines.of(block, *ends))
-            reach.append(along)
+            reach.append(along[:, block.windows].max(2) if len(block.windows) else along)
         output = composition.output
-        given = {k: (x @ part.cost)[None, None] for k, x in output.parts.items()}
-        way = _Way(composition, lines, given, np.full((1, 1), output.offset @ part.cost), len(low))
-        slopes, values = slopes + way.slopes[:, 0], values + way.values[:, 0]
-        size += way.size[:, 0]
-        for push, line, along in zip(way.pushes, lines, reach, strict=True):
-            off += ((np.abs(push[:, 0]) * line.gap)[:, None] @ along)[:, 0]
+        given = {k: cost @ x.T for k, x in output.parts.items()}
+        way = _Way(composition, lines, given, cost @ output.offset, len(low))
+        slopes, values, size = slopes + way.slopes, values + way.values, size + way.size
+        ways.append((way, lines, reach))
     largest = np.maximum(np.abs(low), np.abs(high))
-    rounding = _ROUNDING * (size + (np.abs(slopes) * largest).sum(1))
-    bound = values + _least(slopes, low, high, limits) - rounding
-    return Boxes(low, high, bound, np.where(slopes > 0, low, high), off * (high - low))
+    rounding = _ROUNDING * (size + (np.abs(slopes) @ largest[..., None])[..., 0])
+    values = values - rounding
+    rows = np.concatenate([slopes[:, 1:], np.repeat(limits[0][None], len(low), 0)], 1)
+    most = np.concatenate([-values[:, 1:], np.repeat(limits[1][None], len(low), 0)], 1)
+    bound, at, prices = _least(slopes[:, 0], low, high, rows, most)
+    weights = np.concatenate([np.ones((len(low), 1)), prices[:, : functions - 1]], 1)
+    off = np.repeat(tangents.curved, len(low) // len(tangents.curved), 0)
+    for way, lines, reach in ways:
+        for push, line, along in zip(way.pushes, lines, reach, strict=True):
+            seen = (np.abs(push) * weights[..., None]).sum(1) * line.gap
+            off = off + (seen[:, None] @ along)[:, 0]
+    wide = high - low
+    off = off * wide
+    off += _WIDTH * off.max(1, keepdims=True) * wide / wide.max(1, keepdims=True).clip(1e-300)
+    return Boxes(low, high, bound + values[:, 0], at, off)
 
 
-def _least(slopes: Array, low: Array, high: Array, limits: tuple[Array, Array, Array]) -> Array:
-    """Return at most the least <s, v> on each box and within limits, (boxes,); infinite of none.
+def _least(
+    slopes: Array, low: Array, high: Array, rows: Array, most: Array
+) -> tuple[Array, Array, Array]:
+    """Return what is at most the least <s, v> on each box where R v <= h; where; and prices y.
 
-    max over y of sum_k min over the box (s - G'y)_k v_k + <y+, lows> - <y-, highs>, by one row
-    after another: along y_r it is concave and linear in pieces that end where a slope is 0.
+    By weak duality, of any y >= 0, min <s, v> >= <c, s + R'y> - <w, |s + R'y|> - <h, y> with the
+    center c and the half widths w of a box. y comes from steps of a primal-dual interior point
+    method (Wright, Primal-Dual Interior-Point Methods, 1997), of all boxes together.
     """
-    rows, ends = limits[0], np.stack(limits[1:])
-    y, found = np.zeros((len(low), len(rows))), np.minimum(slopes * low, slopes * high).sum(1)
-    for row in list(range(len(rows))) * (_SWEEPS if len(rows) > 1 else 1):
-        own, (lowest, highest) = rows[row], ends[:, row]
-        y[:, row] = 0.0
-        rest = slopes - y @ rows
-        steps = rest[:, own != 0] / own[own != 0]
-        steps = np.concatenate([np.zeros((len(low), 1)), steps], 1)
-        steps = np.minimum(steps, np.inf if np.isfinite(lowest) else 0.0)
-        steps = np.maximum(steps, -np.inf if np.isfinite(highest) else 0.0)
-        total = rest[:, None] - steps[..., None] * own
-        value = np.minimum(total * low[:, None], total * high[:, None]).sum(-1)
-        others = np.maximum(y, 0) @ _finite(ends[0]) + np.minimum(y, 0) @ _finite(ends[1])
-        value += others[:, None]
-        value += np.maximum(steps, 0) * _finite(lowest) + np.minimum(steps, 0) * _finite(highest)
-        best = value.argmax(1)
-        y[:, row] = steps[np.arange(len(low)), best]
-        found = np.maximum(found, value[np.arange(len(low)), best])
-    up, down = np.maximum(rows, 0), np.minimum(rows, 0)
-    room = 1e-9 * (np.abs(rows) @ np.maximum(np.abs(low), np.abs(high)).T).T
-    empty = low @ up.T + high @ down.T > ends[1] + room
-    empty |= high @ up.T + low @ down.T < ends[0] - room
-    return np.where(empty.any(1), np.inf, found)
+    center, half, many = (low + high) / 2, (high - low) / 2, rows.shape[1]
+    corner = np.where(slopes > 0, low, high)
+    found, prices = (slopes * center - np.abs(slopes) * half).sum(1), np.zeros((len(low), many))
+    if not many:
+        return found, corner, prices
+    scale = np.abs(slopes * half).max(1, keepdims=True).clip(1e-300)
+    length = (np.abs(rows) * half[:, None]).sum(2).clip(1e-300)
+    s, R = slopes * half / scale, rows * half[:, None] / length[..., None]
+    h = (most - (rows @ center[..., None])[..., 0]) / length
+    largest = np.maximum(np.abs(low), np.abs(high))
+    sizes = np.abs(most) + (np.abs(rows) @ largest[..., None])[..., 0]
+    empty = ((h + 1) * length < -_SLACK * sizes).any(1)
+    h = np.clip(h, -1, 2)  # at least what counts as none, and what holds everywhere
+    z, (a, b) = np.zeros_like(s), np.ones((2, *s.shape))
+    q, y, best = np.maximum(h, 0) + 1, np.ones_like(h), np.full(len(low), -np.inf)
+    for _ in range(_STEPS):
+        below, above = 1 + z, 1 - z
+        aim = (a * below + b * above).sum(1, keepdims=True) + (q * y).sum(1, keepdims=True)
+        aim = _CLOSE * aim / (2 * s.shape[1] + many)
+        d = a / below + b / above
+        g = aim / below - aim / above - s - (y[:, None] @ R)[:, 0]
+        system = (R / d[:, None]) @ R.transpose(0, 2, 1)
+        diagonal = np.einsum("bii->bi", system)
+        diagonal += (q / y).clip(_RIDGE * (1 + diagonal.max(1, keepdims=True)))
+        right = (R @ (g / d + z)[..., None])[..., 0] + aim / y - h
+        dy = np.linalg.solve(system, right[..., None])[..., 0]
+        dz = (g - (dy[:, None] @ R)[:, 0]) / d
+        dq = aim / y - q - q / y * dy
+        da, db = aim / below - a - a / below * dz, aim / above - b + b / above * dz
+        far = _longest((below, dz), (above, -dz), (q, dq))
+        z, q = z + far * dz, q + far * dq
+        far = _longest((y, dy), (a, da), (b, db))
+        y, a, b = y + far * dy, a + far * da, b + far * db
+        push = (y[:, None] @ R)[:, 0]
+        value, cost = -np.abs(s + push).sum(1), (h * y).sum(1)
+        better = value - cost > best
+        best = np.where(better, value - cost, best)
+        prices = np.where(better[:, None], y, prices)
+        empty |= -np.abs(push).sum(1) - cost > _SLACK * y.sum(1) * (1 + sizes / length).max(1)
+    prices = prices * scale / length
+    total = slopes + (prices[:, None] @ rows)[:, 0]
+    dual = (np.minimum(total * low, total * high)).sum(1) - (prices * most).sum(1)
+    dual -= _ROUNDING * (prices * sizes).sum(1)
+    found = np.where(empty, np.inf, np.fmax(found, dual))
+    return found, np.clip(center + half * z, low, high), prices
 
 
-def _finite(ends: Any) -> Any:
-    return np.where(np.isfinite(ends), ends, 0.0)
+def _longest(*pairs: tuple[Array, Array]) -> Array:
+    """Return the part of the way to the nearest border that steps go, (boxes, 1)."""
+    far = np.ones(len(pairs[0][0]))
+    for at, step in pairs:
+        far = np.minimum(far, (_SHORTER * at / np.maximum(-step, _SHORTER * at)).min(1))
+    return far[:, None]
 
 
 @dataclass(frozen=True, eq=False)
 class _Lines:
-    """a u + b below and above every unit of boxes, (boxes, units) each; gap: between them."""
+    """a u + b below and above every unit of boxes, (boxes, units) each; gap: between them.
+
+    Attributes:
+        below: a and b.
+        above: the same.
+        gap: between them in the middle.
+        entry: the pre-activation u that a largest entry has its lines in; None where it is its own.
+    """
 
     below: tuple[Array, Array]
     above: tuple[Array, Array]
     gap: Array
+    entry: Any = None
 
     @classmethod
     def of(cls, block: Block, low: Array, high: Array) -> _Lines:
-        found = np.empty((5, *low.shape))
         high = np.maximum(low, high)
+        if len(block.windows):
+            return cls._of_windows(block.windows, low, high)
+        found = np.empty((5, *low.shape))
         for number, curve in enumerate(block.curves):
             own = block.which == number
             found[:, :, own] = _beside(curve, low[:, own], high[:, own])
         return cls((found[0], found[1]), (found[2], found[3]), found[4])
+
+    @classmethod
+    def _of_windows(cls, windows: Any, low: Array, high: Array) -> _Lines:
+        """Return u_i <= v <= h with u_i of the largest lower end and h of all, or v = u_i."""
+        entry = windows[np.arange(len(windows)), low[:, windows].argmax(2)]
+        floor = np.take_along_axis(low, entry, 1)
+        others = np.where(windows == entry[..., None], -np.inf, high[:, windows]).max(2)
+        top, alone = high[:, windows].max(2), floor >= others
+        middle = (floor + np.take_along_axis(high, entry, 1)) / 2
+        one, none = np.ones_like(top), np.zeros_like(top)
+        above = np.where(alone, 1.0, 0.0), np.where(alone, 0.0, top)
+        return cls((one, none), above, np.where(alone, 0.0, top - middle), entry)
 
 
 def _beside(curve: Curve, low: Array, high: Array) -> Array:
@@ -215,9 +277,9 @@ class _Way:
         values: Array,
         boxes: int,
     ) -> None:
-        """Go back: given are factors of blocks (1, sums, units), and constants (1, sums)."""
+        """Go back: given are factors of blocks (boxes or 1, sums, units), and constants."""
         sums, factors = values.shape[1], dict(given)
-        self.pushes = [np.zeros((boxes, sums, len(x.gap[0]))) for x in lines]
+        self.pushes = [np.zeros((boxes, sums, x.gap.shape[1])) for x in lines]
         values, self.size = values + np.zeros((boxes, 1)), np.abs(values) + np.zeros((boxes, 1))
         for number in range(len(lines), 0, -1):
             push = factors.pop(number, None)
@@ -229,6 +291,11 @@ class _Way:
             up, down = np.maximum(push, 0), np.minimum(push, 0)
             shift = (up @ line.below[1][..., None] + down @ line.above[1][..., None])[..., 0]
             through = up * line.below[0][:, None] + down * line.above[0][:, None]
+            if line.entry is not None:
+                spread = np.zeros((boxes, sums, len(argument.offset)))
+                at = np.arange(boxes)[:, None, None], np.arange(sums)[:, None], line.entry[:, None]
+                np.add.at(spread, at, through)
+                through = spread
             constant = through @ argument.offset
             values = values + shift + constant
             self.size = self.size + np.abs(shift) + np.abs(through) @ np.abs(argument.offset)
@@ -246,7 +313,7 @@ def _ends(
     low: Array,
     high: Array,
 ) -> tuple[tuple[Array, Array], Array]:
-    """Return the ends of pre-activations, (boxes, units), and the sizes of their slopes."""
+    """Return the ends of sums such as pre-activations, (boxes, units), and sizes of slopes."""
     both = np.concatenate([np.eye(len(argument.offset)), -np.eye(len(argument.offset))])
     given = {k: (both @ part.T)[None] for k, part in argument.parts.items()}
     way = _Way(composition, lines, given, (both @ argument.offset)[None], len(low))
@@ -254,6 +321,15 @@ def _ends(
     value = way.values + (up @ low[..., None] + down @ high[..., None])[..., 0]
     units = len(argument.offset)
     return (value[:, :units], -value[:, units:]), np.abs(way.slopes[:, :units])
+
+
+def output_ends(composition: Composition, low: Array, high: Array) -> tuple[Array, Array]:
+    """Return ends of outputs, (boxes, outputs) each, of inputs in boxes."""
+    lines = list[_Lines]()
+    for block in composition.blocks:
+        lines.append(_Lines.of(block, *_ends(composition, lines, block.argument, low, high)[0]))
+    found = _ends(composition, lines, composition.output, low, high)[0]
+    return found[0], found[1]
 
 
 def halved(boxes: Boxes) -> tuple[Array, Array]:

@@ -18,7 +18,7 @@ from liftednet.validation import require_positive
 from ..bounds.curves import Array
 from ..bounds.reading import require_box
 from ..prediction import Predictor
-from .boxes import Part, can_be_boxed, lined
+from .boxes import Tangents, lined
 from .composition import Composition, composition_of
 from .cvxpy_network import CvxpyNetwork, to_cvxpy
 from .optimum import Optimum, optimize
@@ -326,16 +326,15 @@ def _proven_radius(
     composition: Composition, x: Array, ends: Any, most: float, label: int, others: list[int]
 ) -> tuple[float, list[int]]:
     """Return a radius in which lines prove the answer, and classes that may be nearer than most."""
-    if not can_be_boxed(composition):
-        return 0.0, others
-    outputs, none = len(composition.output.offset), np.zeros(len(x))
-    limits = np.zeros((0, len(x))), np.zeros(0), np.zeros(0)
+    outputs, none = len(composition.output.offset), np.zeros((1, 1, len(x)))
+    limits = np.zeros((0, len(x))), np.zeros(0)
 
     def apart(radii: Array, other: int) -> Any:
         """Say within which radii a class is proven to be no answer."""
-        part = Part(composition, np.asarray(_margin(np.eye(outputs), label, other), dtype=float))
+        cost = np.asarray(_margin(np.eye(outputs), label, other), dtype=float)[None, None]
+        margin = Tangents(np.zeros((1, 1)), none, [cost], none[0])
         low, high = np.maximum(ends[0], x - radii[:, None]), np.minimum(ends[1], x + radii[:, None])
-        return lined([part], none, low, high, limits).bound > 0
+        return lined([composition], margin, low, high, limits).bound > 0
 
     near = [other for other in others if not apart(np.array([most]), other)[0]]
     radii = most * np.linspace(1, 0, 64, endpoint=False)

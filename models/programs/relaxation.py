@@ -5,22 +5,19 @@ linear programs over all rows before it. Where phi is linear on [l, h] v is affi
 that are there. Else [l, h] falls into pieces t_0 < t_1 < ... < t_K, filled one after another,
 
     u = t_0 + sum_k d_k,  0 <= d_k <= h_k,  h_k s_k <= d_k (k < K),  d_k <= h_k s_{k-1} (k > 1),
-    v = phi(t_0) + sum_k (c_k d_k - r_k),
+    v = phi(t_0) + sum_k c_k d_k,
 
-with c_k the slope of the chord, s_k whole numbers 0 or 1, and r_k what phi is below its chord
-(above where it is concave): 0 where phi is linear, at most what three tangents leave. d_1 follows
-from u. Of a ReLU that is v >= 0, v >= u, v <= h s, v <= u - l (1 - s); the incremental form of
-Markowitz and Manne, 1957. A smooth phi without pieces has a few lines below and above it, and no
-whole numbers.
+with c_k the slope of the chord and s_k whole numbers 0 or 1; d_1 follows from u. Of a ReLU that is
+v >= 0, v >= u, v <= h s, v <= u - l (1 - s); the incremental form of Markowitz and Manne, 1957. A
+smooth phi has a few lines below and above it, and no whole numbers.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,7 +32,6 @@ from .composition import Block, Combination, Composition, Places
 _FEW = 6  # entries of a row that is written several times
 _EPS = float(np.finfo(float).eps)
 Row = dict[int, float]
-Splits = Mapping[tuple[int, int], Sequence[float]]  # by block and unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +60,17 @@ class _Between(_Unit):
 
 @dataclass(frozen=True, eq=False)
 class _Pieces(_Unit):
-    """Columns u, where it has one of its `own`, d_2 .. d_K, r_k where it bends, s_1 .. s_{K-1}."""
+    """Columns u, where it has one of its `own`, d_2 .. d_K, s_1 .. s_{K-1}."""
 
     ends: Array = field(default_factory=lambda: np.zeros(2))
-    chords: Array = field(default_factory=lambda: np.zeros(1))
-    bent: Sequence[int] = ()
-    base: float = 0.0
     own: bool = False
 
     def columns(self, u: Any, v: float) -> list[float]:
         at, width = float(u), np.diff(self.ends)
         filled = np.clip(at - self.ends[:-1], 0, width)
-        piece = min(int((at >= self.ends[1:-1]).sum()), len(width) - 1)
-        rest = abs(self.base + float(self.chords @ filled) - v)
-        rests = [rest if k == piece else 0.0 for k in self.bent]
         return [
             *([at] if self.own else []),
             *filled[1:],
-            *rests,
             *(at >= self.ends[1:-1]).astype(float),
         ]
 
@@ -149,29 +138,12 @@ class Relaxation:
                 found.append(np.array(unit.columns(of, each)))
         return np.concatenate(found)
 
-    def off(self, z: Array) -> list[tuple[float, int, int, float]]:
-        """Return by how much the value of smooth units at z is off phi(u), most first.
-
-        Each with its block, its number, and u.
-        """
-        found = []
-        for number, block in enumerate(self.composition.blocks):
-            if len(block.windows):
-                continue
-            u, v = (x[0] @ z + x[1] for x in (self.arguments[number], self.states[number]))
-            off = np.abs(block.forward(u) - v)
-            for unit in np.flatnonzero(off > 0).tolist():
-                if not block.curve(unit).piecewise_linear:
-                    found.append((float(off[unit]), number, unit, float(u[unit])))
-        return sorted(found, reverse=True)
-
 
 def relaxation(
     composition: Composition,
     box: tuple[Array, Array],
     *,
     seconds: float = 0.0,
-    splits: Splits | None = None,
     known: Sequence[tuple[Array, Array]] = (),
     lines: bool = False,
 ) -> Relaxation:
@@ -181,11 +153,10 @@ def relaxation(
         composition: the network.
         box: the least and the largest x, (inputs,) each, finite.
         seconds: that linear programs which tighten ranges may take.
-        splits: where pieces of smooth units end, by block and unit.
         known: ranges that were found before.
         lines: whether no units have pieces, but a few lines below and above them.
     """
-    return _Builder(composition, box, seconds, splits or {}, known, lines).built()
+    return _Builder(composition, box, seconds, known, lines).built()
 
 
 class _Builder:
@@ -196,11 +167,10 @@ class _Builder:
         composition: Composition,
         box: tuple[Array, Array],
         seconds: float,
-        splits: Splits,
         known: Sequence[tuple[Array, Array]],
         lines: bool,
     ) -> None:
-        self.composition, self.splits, self.known = composition, splits, known
+        self.composition, self.known = composition, known
         self.lines = lines
         self.left, self.spent = seconds, 0.0
         self.lower, self.upper = box[0].tolist(), box[1].tolist()
@@ -229,7 +199,7 @@ class _Builder:
                 value, recipe = (
                     self.largest(u, block.windows[unit], unit, *ends)
                     if len(block.windows)
-                    else self.mapped(u[unit], block.curve(unit), (number, unit), *ends)
+                    else self.mapped(u[unit], block.curve(unit), unit, *ends)
                 )
                 affine.append(value)
                 made.append(recipe)
@@ -329,22 +299,21 @@ class _Builder:
         self,
         u: tuple[Row, float],
         curve: Curve,
-        place: tuple[int, int],
+        place: int,
         lows: Array,
         highs: Array,
     ) -> tuple[tuple[Row, float], _Unit]:
         """Return v = phi(u) as a row and a constant, with what it needs."""
-        low, high, off = (float(x[place[1]]) for x in (lows, highs, self.slack))
+        low, high, off = (float(x[place]) for x in (lows, highs, self.slack))
         if curve.is_linear(low, high):
             slope, value = curve.chord(low, high) if high > low else (0.0, curve.at(low))
-            self.drift[place[1]] = abs(slope) * off + 8 * _EPS * max(map(abs, (value, low, high)))
+            self.drift[place] = abs(slope) * off + 8 * _EPS * max(map(abs, (value, low, high)))
             return (
                 {k: slope * x for k, x in u[0].items() if slope},
                 slope * u[1] + value,
             ), _Stable()
-        splits = self.splits.get(place, ())
-        if splits or (curve.piecewise_linear and not self.lines):
-            return self.pieces(u, curve, curve.pieces(low, high, splits), place[1])
+        if curve.piecewise_linear and not self.lines:
+            return self.pieces(u, curve, curve.pieces(low, high), place)
         self.exact = False
         ends = (torch.tensor([x], dtype=torch.float64) for x in (low, high))
         slopes, least, most = (x[0].tolist() for x in curve.beside(*ends))
@@ -368,11 +337,8 @@ class _Builder:
         values = curve.of(at)
         chords = np.diff(values) / width
         self.drift[unit] = abs(chords[0]) * off + 16 * _EPS * np.abs(values).max()
-        signs = [curve.sign(a, b) for a, b in pairwise(ends)]
-        bent = [k for k, sign in enumerate(signs) if sign]
         count = len(width)
         later = [self.column(0.0, float(x)) for x in width[1:]]
-        rests = {k: self.column(0.0, math.inf) for k in bent}
         switch = [self.column(0.0, 1.0, True) for _ in range(count - 1)]
         # d_1 = u - t_0 - d_2 - ...
         d: list[tuple[Row, float]] = [({**u[0], **dict.fromkeys(later, -1.0)}, u[1] - ends[0])]
@@ -390,23 +356,7 @@ class _Builder:
         constant += chords[0] * (u[1] - ends[0])
         for k, column in enumerate(later, start=1):
             v[column] = chords[k] - chords[0]
-        for k in bent:
-            self.exact = False
-            largest = 0.0
-            for slope, value in curve.tangents(ends[k], ends[k + 1]):
-                # r <= sign ((c_k - slope) d_k + phi(t) - value - slope t)
-                factor = signs[k] * (chords[k] - slope)
-                most = signs[k] * (values[k] - value - slope * ends[k])
-                most += 1e-12 * (1 + abs(values[k]) + abs(slope * ends[k]))
-                row, shift = d[k]
-                self.row(
-                    {**{i: -factor * x for i, x in row.items()}, rests[k]: 1.0},
-                    -math.inf, most + factor * shift,
-                )  # fmt: skip
-                largest = max(largest, most, most + factor * width[k])
-            self.upper[rests[k]] = largest
-            v[rests[k]] = -float(signs[k])
-        recipe = _Pieces(first, at, chords, bent, float(values[0]), own)
+        recipe = _Pieces(first, at, own)
         return ({k: float(x) for k, x in v.items() if x}, float(constant)), recipe
 
     def largest(

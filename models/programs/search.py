@@ -2,31 +2,34 @@
 
 Points are drawn in the region of the inputs, {v : low <= G v <= high}: on rays from its center, or
 everywhere in a box. Steps go along the gradient, as wide as the region and shorter with every one;
-what leaves the region is drawn back towards the center, and comes to lie on its border.
+what leaves the region is drawn back towards the center, and comes to lie on its border. What other
+constraints are broken by counts as a cost.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from liftednet.errors import DeclarationError, SolverError
 from liftednet.lazy import cvxpy as cp
 from liftednet.lazy import sparse
-from liftednet.solvers.mixed_integer import Program, Told, branch_and_bound
+from liftednet.solvers.mixed_integer import Program, branch_and_bound
 
 from ..bounds.curves import Array
-from .boxes import Part, can_be_boxed, halved, lined
+from .boxes import Tangents, inside_of
+from .composition import Composition
 from .cvxpy_network import Graph
+from .functions import Functions, affine_in, assign
 
 if TYPE_CHECKING:
     from cvxpy.expressions.expression import Expression
 
-_DRAWN, _DRAWN_ONE_BY_ONE = 512, 64  # where the objective is affine, and where it is not
+_DRAWN, _DRAWN_ONE_BY_ONE = 512, 64  # of functions of many points at once, and of others
 _KEPT, _KEPT_ONE_BY_ONE = 48, 8
 _STEPS = 50
 _FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
@@ -34,44 +37,14 @@ _SHORT = 0.03  # the same of the first one from a point that is good
 _CORNERS = 4  # times that the corner along the gradient is tried
 _TINY = 1e-300
 _FARTHEST = 10.0  # along a ray that does not end
-_AT_ONCE = 256  # boxes that are halved together, at least
-_BOXES = 300_000  # that are kept, some hundred megabytes
+_PRICE = 10.0  # of a broken constraint, in spreads of the objective over its own spread
 
 
+INFEASIBLE = (
+    "no input meets the constraints within the box, which is proven: widen the box or leave a "
+    "constraint out."
+)
 Both = Callable[[Array], tuple[Array, Array]]
-
-
-@dataclass(frozen=True, eq=False)
-class Affine:
-    """J v + c of the entries of some variables, one after another.
-
-    Attributes:
-        matrix: J, (entries, entries of the variables).
-        offset: c, (entries,).
-    """
-
-    matrix: Array
-    offset: Array
-
-
-def affine_in(expression: Any, variables: Sequence[Any]) -> Affine:
-    """Return an affine expression of CVXPY in variables, whose values become 0."""
-    for variable in expression.variables():
-        variable.save_value(np.zeros(variable.shape))
-    return linear_in(expression, variables)
-
-
-def linear_in(expression: Any, variables: Sequence[Any]) -> Affine:
-    """Return the derivatives of an expression, and its value, where its variables are."""
-    slopes, size = expression.grad, max(expression.size, 1)
-    parts = [
-        slopes[x].toarray().T
-        if sparse.issparse(slopes.get(x))
-        else np.broadcast_to(np.asarray(slopes.get(x, 0.0), dtype=float), (size, max(x.size, 1)))
-        for x in variables
-    ]
-    matrix = np.concatenate(parts, axis=1) if parts else np.zeros((size, 0))
-    return Affine(matrix, np.asarray(expression.value, dtype=float).flatten(order="F"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +57,6 @@ class Region:
         high: (rows,).
         center: as far from the border as a ball fits in.
         box: whether G is the identity.
-        whole: whether no other constraint is left.
     """
 
     rows: Array
@@ -92,7 +64,6 @@ class Region:
     high: Array
     center: Array
     box: bool
-    whole: bool = True
 
     @cached_property
     def ends(self) -> tuple[Array, Array]:
@@ -107,10 +78,12 @@ class Region:
         return low, high
 
     @property
-    def together(self) -> tuple[Array, Array, Array]:
-        """Rows of several entries, and their ends."""
+    def together(self) -> tuple[Array, Array]:
+        """G and h of rows of several entries, G v <= h."""
         several = (self.rows != 0).sum(1) > 1
-        return self.rows[several], self.low[several], self.high[several]
+        rows = np.concatenate([self.rows[several], -self.rows[several]])
+        most = np.concatenate([self.high[several], -self.low[several]])
+        return rows[np.isfinite(most)], most[np.isfinite(most)]
 
     @property
     def width(self) -> Array:
@@ -170,38 +143,59 @@ class Region:
         return found
 
 
-def region_of(
-    graphs: Sequence[Graph], variables: Sequence[Any], constraints: Sequence[Any]
-) -> Region | None:
-    """Return where x of all graphs is in its box and the linear constraints on it hold, or None."""
+def sides_of(constraint: Any) -> Iterator[Any]:
+    """Yield convex expressions that are to be at most 0."""
+    kinds = cp.constraints
+    if not isinstance(
+        constraint, kinds.Inequality | kinds.Equality | kinds.Zero | kinds.NonNeg | kinds.NonPos
+    ):
+        raise DeclarationError(
+            f"{type(constraint).__name__} is not known here: state the constraint as an "
+            "inequality, such as cp.norm(x) <= 1."
+        )
+    inner = constraint.args[0] if len(constraint.args) == 1 else constraint.expr
+    if not isinstance(constraint, kinds.NonNeg):
+        yield inner
+    if not isinstance(constraint, kinds.Inequality | kinds.NonPos):
+        yield -inner
+
+
+def region_of(graphs: Sequence[Graph], variables: Sequence[Any], sides: Sequence[Any]) -> Region:
+    """Return where x of all graphs is in its box and linear sides hold.
+
+    Raises:
+        SolverError: there is no such point.
+    """
     rows, low, high = [], [], []
     for graph in graphs:
-        x = affine_in(graph.x, variables)
-        rows.append(x.matrix)
-        low.append(graph.box[0] - x.offset)
-        high.append(graph.box[1] - x.offset)
-    known, whole = {variable.id for variable in variables}, True
-    own = [one for variable in variables for one in variable.domain]
-    for one in (*constraints, *own):
-        inside = {variable.id for variable in one.variables()}
-        equal = isinstance(one, cp.constraints.Equality)
-        linear = equal or isinstance(one, cp.constraints.Inequality)
-        if linear and inside <= known and one.expr.is_affine():
-            left = affine_in(one.expr, variables)
-            rows.append(left.matrix)
-            low.append(-left.offset if equal else np.full(len(left.offset), -np.inf))
-            high.append(-left.offset)
-        else:
-            whole = False
+        matrix, offset = affine_in(graph.x, variables)
+        rows.append(matrix)
+        low.append(graph.box[0] - offset)
+        high.append(graph.box[1] - offset)
+    for one in sides:
+        matrix, offset = affine_in(one, variables)
+        rows.append(matrix)
+        low.append(np.full(len(offset), -np.inf))
+        high.append(-offset)
     matrix, lows, highs = np.concatenate(rows), np.concatenate(low), np.concatenate(high)
-    box = len(rows) == 1 and np.array_equal(matrix, np.eye(len(matrix)))
-    if box:
-        return Region(matrix, lows, highs, (lows + highs) / 2, True, whole)
-    center = _center(matrix, lows, highs)
-    return None if center is None else Region(matrix, lows, highs, center, False, whole)
+    kept = matrix.any(1)
+    if (lows[~kept] > 0).any() or (highs[~kept] < 0).any():
+        raise SolverError(INFEASIBLE)
+    distinct, which = np.unique(matrix[kept], axis=0, return_inverse=True)
+    both = np.full((2, len(distinct)), -np.inf)
+    np.maximum.at(both[0], which.ravel(), lows[kept])
+    np.maximum.at(both[1], which.ravel(), -highs[kept])
+    lows, highs = both[0], -both[1]
+    found = Region(distinct, lows, highs, np.zeros(matrix.shape[1]), False)
+    ends = found.ends
+    if ((distinct != 0).sum(1) == 1).all() and np.isfinite(ends).all():
+        if (ends[0] > ends[1]).any():
+            raise SolverError(INFEASIBLE)
+        return Region(np.eye(matrix.shape[1]), *ends, (ends[0] + ends[1]) / 2, True)
+    return replace(found, center=_center(distinct, lows, highs))
 
 
-def _center(rows: Array, low: Array, high: Array) -> Array | None:
+def _center(rows: Array, low: Array, high: Array) -> Array:
     """Return the center of a ball that is as large as fits between rows that are not equal."""
     lengths = np.where(high > low, np.linalg.norm(rows, axis=1), 0.0)[:, None]
     entries = rows.shape[1]
@@ -214,89 +208,89 @@ def _center(rows: Array, low: Array, high: Array) -> Array | None:
         np.append(-free, 0.0), np.append(free, 1e3), np.zeros(entries + 1, dtype=bool),
     )  # fmt: skip
     found = branch_and_bound(program, np.append(np.zeros(entries), -1.0), gap=0.0)
-    return None if found.z is None else found.z[:-1]
+    if found.z is None:
+        raise SolverError(INFEASIBLE)
+    center: Array = found.z[:-1]
+    return center
 
 
 @dataclass(eq=False)
 class Search:
-    """Steps over v, the variables in x, down an objective that is affine or convex.
+    """Steps over v, the variables of a problem, down its objective and broken constraints.
 
     Attributes:
         graphs: of the samples.
-        variables: in x.
-        objective: to be minimized.
-        region: of v.
+        variables: of the problem that are not outputs.
+        objective: to be minimized, convex.
+        constraints: convex, of CVXPY.
     """
 
     graphs: Sequence[Graph]
     variables: Sequence[Any]
     objective: Expression
-    region: Region
+    constraints: Sequence[Any]
 
     def __post_init__(self) -> None:
-        """Take the objective apart, where it is affine."""
+        """Take all apart."""
         self._x = [affine_in(graph.x, self.variables) for graph in self.graphs]
-        self._ends = np.cumsum([x.size for x in self.variables])[:-1]
-        outputs = [graph.y for graph in self.graphs]
-        self._seen = [*self.variables, *outputs]
-        self._affine = affine_in(self.objective, self._seen) if self.objective.is_affine() else None
-
-    def parts(self) -> list[Part]:
-        """Return the networks from v to their outputs, with what these cost."""
-        assert self._affine is not None
-        sizes = [graph.y.size for graph in self.graphs]
-        first = len(self.region.center)
-        costs = np.split(self._affine.matrix[0, first:], np.cumsum(sizes)[:-1])
-        return [
-            Part.of(graph.composition, x.matrix, x.offset, cost)
-            for graph, x, cost in zip(self.graphs, self._x, costs, strict=True)
+        self.networks: list[Composition] = [
+            inside_of(graph.composition, *x) for graph, x in zip(self.graphs, self._x, strict=True)
         ]
+        self.seen = [*self.variables, *(graph.y for graph in self.graphs)]
+        known = {x.id for x in self.variables}
+        domains = [x for one in (self.objective, *self.constraints) for x in _domain(one)]
+        own = [x for variable in self.variables for x in variable.domain]
+        sides = [x for one in (*self.constraints, *domains, *own) for x in sides_of(one)]
+        linear = [x.is_affine() and {y.id for y in x.variables()} <= known for x in sides]
+        straight = [x for x, is_linear in zip(sides, linear, strict=True) if is_linear]
+        others = [x for x, is_linear in zip(sides, linear, strict=True) if not is_linear]
+        self.region = region_of(self.graphs, self.variables, straight)
+        self.on_outputs = [x for x in others if not {y.id for y in x.variables()} <= known]
+        self.functions = Functions([self.objective, *others], self.seen)
+        self.free = not others
+        self.prices = 1.0
 
-    def answers(self, v: Array) -> list[Array]:
+    def outputs(self, v: Array) -> list[Array]:
         """Return the outputs of all graphs, (points, outputs) each, at v (points, entries)."""
-        return [
-            graph.composition.forward(v @ x.matrix.T + x.offset)
-            for graph, x in zip(self.graphs, self._x, strict=True)
-        ]
+        return [network.forward(v) for network in self.networks]
 
     def assign(self, v: Array) -> None:
         """Give v, and the outputs there, to the variables."""
-        for variable, value in zip(self.variables, np.split(v, self._ends), strict=True):
-            variable.save_value(value.reshape(variable.shape, order="F"))
-        for graph, y in zip(self.graphs, self.answers(v[None]), strict=True):
-            graph.y.save_value(y[0])
+        assign(self.seen, np.concatenate([v, *(y[0] for y in self.outputs(v[None]))]))
 
     def values(self, v: Array) -> tuple[Array, Array]:
-        """Return the objective, (points,), and its derivatives in v and outputs as they stand."""
-        outputs = self.answers(v)
-        if self._affine is not None:
-            both = np.concatenate([v, *outputs], axis=1)
-            matrix, offset = self._affine.matrix, self._affine.offset
-            return both @ matrix[0] + offset[0], np.repeat(matrix, len(v), 0)
-        found = []
-        for point in v:
-            self.assign(point)
-            found.append(linear_in(self.objective, self._seen))
-        return np.array([x.offset[0] for x in found]), np.concatenate([x.matrix for x in found])
+        """Return objective and broken constraints, (points,), and derivatives in v and outputs."""
+        values, slopes = self.functions.at(np.concatenate([v, *self.outputs(v)], 1))
+        broken = np.maximum(values[:, 1:], 0).sum(1)
+        if not self.free and len(v) > 2:  # so that neither outweighs the other
+            known = np.isfinite(values).all(1)
+            spreads = [
+                float(np.ptp(x[known])) if known.any() else 0.0 for x in (values[:, 0], broken)
+            ]
+            self.prices = max(
+                self.prices, _PRICE * spreads[0] / max(spreads[1], _TINY) if spreads[1] else 0.0
+            )
+        push = self.prices * (values[:, 1:] > 0)
+        total = slopes[:, 0] + (push[:, None] @ slopes[:, 1:])[:, 0]
+        value = values[:, 0] + self.prices * broken
+        return np.where(np.isfinite(value), value, np.inf), np.nan_to_num(total)
 
     def gradients(self, v: Array, slopes: Array) -> Array:
-        """Return the gradients of the objective, (points, entries)."""
+        """Return gradients in v, (points, entries), of derivatives in v and outputs."""
         entries = v.shape[1]
         found, first = slopes[:, :entries].copy(), entries
-        for graph, x in zip(self.graphs, self._x, strict=True):
-            outputs = graph.y.size
-            push = slopes[:, first : first + outputs]
-            at = v @ x.matrix.T + x.offset
-            found += graph.composition.gradient(at, push) @ x.matrix
-            first += outputs
+        for graph, network in zip(self.graphs, self.networks, strict=True):
+            push = slopes[:, first : first + graph.y.size]
+            found += network.gradient(v, push)
+            first += graph.y.size
         return found
 
     def best(self, given: Sequence[Array], generator: np.random.Generator) -> Array:
         """Return the ends of steps from the best of points that are given or drawn, best first."""
-        many = _DRAWN if self._affine is not None else _DRAWN_ONE_BY_ONE
-        drawn = self.region.drawn(many, generator)
+        quick = self.functions.quick
+        drawn = self.region.drawn(_DRAWN if quick else _DRAWN_ONE_BY_ONE, generator)
         v = np.concatenate([*(x[None] for x in given), self.region.center[None], drawn])
-        kept = _KEPT if self._affine is not None else _KEPT_ONE_BY_ONE
+        kept = _KEPT if quick else _KEPT_ONE_BY_ONE
         return self.stepped(v[np.argsort(self.values(v)[0])[:kept]])
 
     def stepped(self, v: Array, first: float = _FIRST) -> Array:
@@ -308,49 +302,33 @@ class Search:
 
         return self.region.descended(v, both, first)
 
-    @property
-    def can_be_boxed(self) -> bool:
-        """Whether halving of boxes can prove what is least."""
-        ends = np.concatenate(self.region.ends)
-        alike = all(can_be_boxed(graph.composition) for graph in self.graphs)
-        affine = self._affine is not None and self.region.whole
-        return bool(affine and alike and np.isfinite(ends).all())
-
-    def bounded(
-        self, best: float, cutoff: Callable[[float], float], seconds: float, told: Told
-    ) -> tuple[float, Array | None, int]:
-        """Return a bound of the objective by halving boxes, a better answer, and how many boxes.
-
-        Args:
-            best: the objective of the best answer there is.
-            cutoff: returns what a bound is to be at least, given an answer's objective.
-            seconds: after which what is proven until then is returned.
-            told: called with the best objective, the bound, and the number of boxes.
-        """
-        assert self._affine is not None
-        started, parts, point = time.perf_counter(), self.parts(), None
-        cost, shift = self._affine.matrix[0, : len(self.region.center)], self._affine.offset[0]
-        limits, count = self.region.together, 1
-        low, high = self.region.ends
-        boxes = lined(parts, cost, low[None], high[None], limits)
-        while True:
-            bound = float(boxes.bound.min(initial=np.inf)) + shift
-            told(best, min(bound, cutoff(best)), count)
-            late = time.perf_counter() - started > seconds or len(boxes) > _BOXES
-            if bound >= cutoff(best) or late:
-                return min(bound, cutoff(best)), point, count
-            many = min(max(_AT_ONCE, len(boxes) // 8), len(boxes))
-            order = np.argpartition(boxes.bound, many - 1)
-            below = halved(boxes.of(order[:many]))
-            found = lined(parts, cost, *below, limits)
-            corners = self.region.inside(found.at)
-            values = self.values(corners)[0]
-            if values.min() < best:
-                best, point = float(values.min()), corners[values.argmin()]
-            boxes = boxes.of(order[many:]).beside(found)
-            boxes, count = boxes.of(boxes.bound + shift < cutoff(best)), count + len(found)
-
     def refined(self, v: Array) -> Array:
         """Return the best point on the way of short steps from one, (entries,)."""
         found: Array = self.stepped(v[None], _SHORT)[0]
         return found
+
+    def tangents(self, low: Array, high: Array) -> Tangents:
+        """Return tangents at the centers of boxes, (boxes, entries)."""
+        affine, entries = self.functions.affine, low.shape[1]
+        centers = (low + high)[:1] / 2 if affine else (low + high) / 2
+        points = np.concatenate([centers, *self.outputs(centers)], 1)
+        values, slopes = self.functions.at(points)
+        curved = np.zeros((1, entries))
+        if not affine:  # half of what a tangent is off by at a corner, as far as v alone goes
+            corner = np.concatenate([high, *self.outputs(high)], 1)
+            apart = np.nan_to_num(self.functions.at(corner)[1] - slopes).sum(1)
+            curved = np.abs(self.gradients(centers, apart)) / 2
+        lost = ~np.isfinite(values + slopes.sum(2))
+        values = np.where(lost, -np.inf, values)
+        slopes = np.where(lost[..., None], 0.0, slopes)
+        constants = values - (slopes @ points[..., None])[..., 0]
+        constants = np.where(lost, -1e300, constants)
+        ends = np.cumsum([entries, *(x.y.size for x in self.graphs)])[:-1]
+        own, *costs = np.split(slopes, ends, 2)
+        return Tangents(constants, own, costs, curved)
+
+
+def _domain(one: Any) -> list[Any]:
+    """Return where an expression, or those of a constraint, are finite."""
+    expressions = [one] if isinstance(one, cp.Expression) else one.args
+    return [x for each in expressions for x in each.domain]

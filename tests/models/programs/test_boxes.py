@@ -8,24 +8,36 @@ import cvxpy as cp
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
 from torch import nn
 
 from liftednet import optimize, to_cvxpy
-from liftednet.models.programs.boxes import Part, halved, lined
+from liftednet.errors import DeclarationError
+from liftednet.models.programs.boxes import Tangents, _least, halved, inside_of, lined
 from liftednet.models.programs.composition import composition_of
+from liftednet.models.programs.functions import Functions, linear_in
 from tests.models.programs.networks import drawn
 
-NONE = np.zeros((0, 3)), np.zeros(0), np.zeros(0)
+NONE = np.zeros((0, 3)), np.zeros(0)
 KINDS = [nn.ReLU(), nn.LeakyReLU(1.5), nn.Hardtanh(), nn.Tanh(), nn.GELU(), nn.Softplus(1.0, 40.0)]
 
 
-@pytest.mark.parametrize("activation", KINDS, ids=repr)
+class Largest(nn.Module):
+    """The largest of three neighbors."""
+
+    def forward(self, u):
+        return nn.functional.max_pool1d(u[:, None], 3)[:, 0]
+
+
+@pytest.mark.parametrize("activation", [*KINDS, Largest()], ids=repr)
 def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> None:
-    parts = nn.Linear(2, 6), activation, nn.Linear(6, 5), activation, nn.Linear(5, 2)
+    wide = 18 if isinstance(activation, Largest) else 6
+    parts = nn.Linear(2, wide), activation, nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)
     network = drawn(*parts)
     draw, cost, own = np.random.default_rng(0), np.array([1.0, -0.5]), np.array([0.3, 0.0, -0.2])
     matrix, offset = draw.normal(size=(2, 3)), draw.normal(size=2)
-    part = Part.of(composition_of(network, 2), matrix, offset, cost)
+    inside = inside_of(composition_of(network, 2), matrix, offset)
+    line = Tangents(np.zeros((1, 1)), own[None, None], [cost[None, None]], np.zeros((1, 3)))
 
     def values(v: Any) -> Any:
         with torch.no_grad():
@@ -34,7 +46,7 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     centers = draw.normal(size=(40, 3))
     gaps = []
     for width in (1.0, 0.1, 0.01):
-        found = lined([part], own, centers - width, centers + width, NONE)
+        found = lined([inside], line, centers - width, centers + width, NONE)
         least = np.full(len(centers), np.inf)
         for _ in range(400):
             v = centers + width * draw.uniform(-1, 1, centers.shape)
@@ -44,8 +56,59 @@ def test_a_line_is_below_the_cost_on_its_box_and_closes_in_on_it(activation) -> 
     assert gaps[2] < 0.2 * gaps[1] < 0.04 * gaps[0] + 1e-9
     low, high = halved(found)
     assert (high - low).prod(1).sum() == pytest.approx((2 * width) ** 3 * len(centers))
-    both = lined([part], own, low, high, NONE).bound.reshape(2, -1)
+    both = lined([inside], line, low, high, NONE).bound.reshape(2, -1)
     assert (both.min(0) >= found.bound - 1e-9 * np.abs(found.bound)).all()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_linear_programs_on_boxes_are_those_of_scipy(rows) -> None:
+    draw = np.random.default_rng(rows)
+    slopes, low = draw.normal(size=(60, 4)), draw.normal(size=(60, 4))
+    high = low + draw.uniform(0.01, 3, (60, 4))
+    matrix = draw.normal(size=(60, rows, 4))
+    most = (matrix @ ((low + high) / 2)[..., None])[..., 0] + draw.normal(size=(60, rows))
+    bound, at, prices = _least(slopes, low, high, matrix, most)
+    assert (prices >= 0).all() and (at >= low).all() and (at <= high).all()
+    kinds = set()
+    for n in range(60):
+        found = linprog(slopes[n], matrix[n], most[n], bounds=np.stack([low[n], high[n]], 1))
+        kinds.add(found.status)
+        if found.status == 2:
+            assert bound[n] == np.inf
+        else:
+            assert bound[n] <= found.fun + 1e-9
+            assert bound[n] >= found.fun - 1e-5 * (1 + abs(found.fun))
+    assert kinds == {0, 2}
+
+
+def test_functions_of_cvxpy_have_its_values_and_slopes_at_many_points() -> None:
+    x, y = cp.Variable(3), cp.Variable()
+    draw = np.random.default_rng(0)
+    half, matrix = draw.normal(size=(3, 3)), draw.normal(size=(2, 3))
+    each: list[Any] = [
+        x @ [1, 2, 3] - y, cp.norm(x - 1), cp.norm(x, 1), cp.max(cp.abs(x)), cp.norm(x, 3),
+        cp.sum_squares(matrix @ x + y) / 3, cp.quad_form(x, half @ half.T), 2 * cp.abs(x) - 1,
+        cp.exp(y) + cp.max(x), cp.maximum(x, x[::-1], 0.3 * np.ones(3)),
+        cp.logistic(x), cp.log_sum_exp(x),
+        cp.sum(cp.square(x)), cp.power(y, 4), -cp.min(x), -cp.log(y + 9), cp.huber(y),
+        cp.sum_largest(x, 2), cp.quad_over_lin(x, y + 9), cp.pos(y), cp.sum(cp.power(x + 9, 1.5)),
+    ]  # fmt: skip
+    points = draw.normal(size=(7, 4))
+    functions = Functions(each, [x, y])
+    values, slopes = functions.at(points)
+    for point, value, slope in zip(points, values, slopes, strict=True):
+        there = [linear_in(one, [x, y], point) for one in each]
+        np.testing.assert_allclose(value, np.concatenate([v for v, _ in there]), rtol=1e-12)
+        wanted = np.concatenate([s for _, s in there])
+        np.testing.assert_allclose(slope, wanted, rtol=1e-8, atol=1e-10)
+    alone = Functions([cp.norm(x, "inf")], [x, y]).at(points)  # no gradient of CVXPY's
+    np.testing.assert_array_equal(alone[0][:, 0], values[:, 3])
+    np.testing.assert_array_equal(alone[1][:, 0], slopes[:, 3])
+    with pytest.raises(DeclarationError, match="same shape"):
+        Functions([cp.sum_largest(cp.maximum(x, y), 2)], [x, y])
+    assert [type(e).__name__ for e, k in zip(each, functions.known, strict=True) if k is None] == [
+        "huber", "sum_largest", "quad_over_lin"
+    ]  # fmt: skip
 
 
 def test_what_boxes_prove_under_linear_constraints_is_what_highs_finds() -> None:
@@ -55,7 +118,7 @@ def test_what_boxes_prove_under_linear_constraints_is_what_highs_finds() -> None
     limits = [cp.sum(x) == 0.3, x[0] - 2 * x[1] <= 0.4]
     objective = cp.Maximize(stated.output[0] - 0.5 * stated.output[1] + x[2])
     best = optimize(stated, objective, limits, gap=1e-5)
-    assert best.proven and best.rounds == 0  # without HiGHS
+    assert best.proven
     assert all(np.max(one.violation()) < 1e-8 for one in limits)
     problem = cp.Problem(objective, [*stated.constraints, *limits])
     wanted = problem.solve(solver="HIGHS", mip_rel_gap=1e-8)

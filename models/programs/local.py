@@ -1,0 +1,120 @@
+"""Local answers: the network by its tangent, everything else as it is, within a region of trust.
+
+With y replaced by y_k + J_k (v - v_k) the problem is convex, and is solved for v within a box
+around v_k; constraints on outputs may be broken at a price (Fletcher, An l1 penalty method for
+nonlinear constraints, 1985; Drusvyatskiy and Lewis, Error bounds, quadratic growth, and linear
+convergence of proximal methods, 2018). The box grows where the step keeps what it promised and
+shrinks where not. Of networks that are linear in pieces a step within a piece is exact.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from liftednet.lazy import cvxpy as cp
+
+from ..bounds.curves import Array
+from .functions import values_of
+from .search import Search, sides_of
+
+PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+_STEPS = 30
+_FIRST, _LAST = 0.3, 1e-9  # of the width of the region, that steps may go
+_KEPT, _GOOD = 0.1, 0.7  # of what a step promised: it is taken; the next may go farther
+_DONE = 1e-10  # of the merit, that a step promises at least
+_BROKEN = 1e-7  # of a constraint, that counts as none
+
+
+class Local:
+    """Steps of a problem with networks in it."""
+
+    def __init__(self, search: Search) -> None:
+        """State one step, with what changes as parameters."""
+        self.search, entries = search, len(search.region.center)
+        graphs = search.graphs
+        self.jacobians = [cp.Parameter((x.y.size, entries)) for x in graphs]
+        self.shifts = [cp.Parameter(x.y.size) for x in graphs]
+        self.low, self.high = cp.Parameter(entries), cp.Parameter(entries)
+        self.price: Any = cp.Parameter(nonneg=True, value=0.0)
+        v = cp.hstack([cp.vec(x, order="F") for x in search.variables])
+        rows = [v >= self.low, v <= self.high]
+        for graph, slopes, shift in zip(graphs, self.jacobians, self.shifts, strict=True):
+            rows += [
+                graph.y == slopes @ v + shift,
+                graph.x >= graph.box[0],
+                graph.x <= graph.box[1],
+            ]
+        outputs, broken = {x.y.id for x in graphs}, []
+        for one in search.constraints:
+            if not outputs & {x.id for x in one.variables()}:
+                rows.append(one)
+                continue
+            for side in sides_of(one):
+                slack = cp.Variable(side.shape, nonneg=True)
+                rows.append(side <= slack)
+                broken.append(cp.sum(slack))
+        cost = search.objective + (self.price * cp.sum(cp.hstack(broken)) if broken else 0.0)
+        self.broken = broken
+        self.problem = cp.Problem(cp.Minimize(cost), rows)
+
+    def steps(self, v: Array, consider: Callable[[], Any], left: Callable[[], float]) -> Array:
+        """Return where steps from v end; every point on the way is considered.
+
+        Args:
+            v: (entries,).
+            consider: called where the variables are at a point.
+            left: returns the seconds that there are.
+        """
+        search = self.search
+        far, width = _FIRST, np.minimum(search.region.width, 1e6)
+        self.price.value = max(search.prices, 1.0)
+        merit = self.merit(v)
+        for _ in range(_STEPS):
+            if left() <= 0 or far < _LAST:
+                break
+            self.low.value, self.high.value = v - far * width, v + far * width
+            outputs = search.outputs(v[None])
+            for network, y, slopes, shift in zip(
+                search.networks, outputs, self.jacobians, self.shifts, strict=True
+            ):
+                count = y.shape[1]
+                slopes.value = network.gradient(np.repeat(v[None], count, 0), np.eye(count))
+                shift.value = y[0] - slopes.value @ v
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                try:
+                    self.problem.solve(solver=cp.CLARABEL, **PRECISE)
+                except (cp.SolverError, ValueError):
+                    break
+            if self.problem.value is None or not math.isfinite(self.problem.value):
+                break
+            there, promised = values_of(search.variables), merit - float(self.problem.value)
+            slack = sum(float(x.value) for x in self.broken)
+            search.assign(there)
+            consider()
+            value = self.merit(there)
+            if merit - value >= _KEPT * promised and value < merit:
+                far *= 2.0 if merit - value > _GOOD * promised else 1.0
+                v, merit = there, value
+            elif promised > _DONE * (1 + abs(merit)):
+                far *= 0.25
+            if promised <= _DONE * (1 + abs(merit)):
+                if slack <= _BROKEN:
+                    break
+                self.price.value *= 10.0
+                far, merit = _FIRST, self.merit(v)
+        search.assign(v)
+        return v
+
+    def merit(self, v: Array) -> float:
+        """Return the objective and the price of broken constraints, with the network as it is."""
+        self.search.assign(v)
+        value = float(np.asarray(self.search.objective.value))
+        sides = self.search.on_outputs
+        broken = sum(float(np.maximum(x.value, 0).sum()) for x in sides)
+        return value + float(self.price.value) * broken
