@@ -27,7 +27,7 @@ from ..starts import AUTO
 from .model import RATE, lift
 from .tracing import Call, trace
 
-_RATE, _DAMPING = 0.8, 3.0  # of the seven networks of benchmarks/torch_tasks.py, on held-out data
+_RATE, _DAMPING = 0.8, 3.0  # of the networks of starts_of_torch_networks.md, on held-out data
 
 
 def initialize_(
