@@ -12,7 +12,7 @@ endif
 OLD_PYTHON := liftednet needs Python 3.11 or newer, and $(PYTHON) is %s: \
 	name a newer one, as in: make test PYTHON=python3.12
 
-.PHONY: help demo test torture versions lint type bench docs clean
+.PHONY: help demo test suite torture versions lint type bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -21,8 +21,10 @@ help: ## list the commands
 demo: $(INSTALLED) ## train, export and compare on real data, in under a minute
 	$(BIN)/liftednet demo
 
-test: lint type ## everything that must hold: linting, typing, tests
-	$(SINGLE_THREAD) $(BIN)/python -m pytest -n 2
+test: lint type suite ## everything that must hold: linting, typing, tests
+
+suite: $(INSTALLED) ## the tests alone
+	$(SINGLE_THREAD) $(BIN)/python -m pytest -n 2 --dist worksteal
 
 torture: $(INSTALLED) ## thousands of drawn cases each with a judge, up to an hour
 	$(SINGLE_THREAD) $(BIN)/python -m tests.torture

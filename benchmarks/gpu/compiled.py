@@ -87,7 +87,7 @@ def _kernels() -> Iterator[Compiled]:
         yield _compiled(f"simplex, {classes} classes", kernel)
     relu, sigmoid, tanh = activations.ReLU(), activations.Sigmoid(), activations.Tanh()
     softsign = Activation.from_function(torch.nn.functional.softsign)
-    for activation in (activations.Softplus(), activations.Sine(), softsign):
+    for activation in (activations.Softplus(), softsign):
         proximal = proximal_map(activation)
         assert proximal is not None
         kernel = closed_form_entries.warmup(
@@ -97,9 +97,8 @@ def _kernels() -> Iterator[Compiled]:
     softmax, linear = CrossEntropy().divergence, joint(activations.Identity())
     for units, widths, activation, links in (
         (300, (10,), relu, (softmax,)),
-        (500, (200,), sigmoid, (tight(sigmoid),)),
         (784, (256, 256), relu, (linear, tight(relu))),
-        (20, (20, 5), tanh, (tight(tanh), softmax)),
+        (20, (200, 5), sigmoid, (tight(tanh), softmax)),
     ):
         yield _state_kernel(units, widths, activation, links)
 

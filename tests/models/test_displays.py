@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from liftednet.models import CoverageDisplay, FitDisplay, RelevanceDisplay
 
 pytest.importorskip("matplotlib").use("Agg")
 from matplotlib.figure import Figure  # noqa: E402
+
+QUICK: dict[str, Any] = {"hidden_layer_sizes": (4,), "activation": "tanh", "random_state": 0}
 
 
 def linear(unit: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -22,11 +26,11 @@ def linear(unit: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("unit", [1.0, 1000.0])
 def test_relevance_of_a_line_is_its_slope_times_the_deviation(unit: float) -> None:
     x, y = linear(unit)
-    model = LiftedRegressor(random_state=0).fit(x, y)
+    model = LiftedRegressor(**QUICK).fit(x, y)
     wanted = unit * np.array([2.0, 0.1, 0.0]) * x.std(0)
     # 20 of 199 shifts, each a mean over 200 rows
     np.testing.assert_allclose(model.relevance_, wanted, rtol=0.1, atol=0.05 * unit)
-    both = LiftedRegressor(random_state=0).fit(x, np.stack([y, -y], 1))
+    both = LiftedRegressor(**QUICK).fit(x, np.stack([y, -y], 1))
     assert both.relevance_.shape == (3, 2)
 
 
@@ -35,27 +39,27 @@ def test_a_category_is_one_input_and_classes_are_in_probabilities() -> None:
     x, _ = linear()
     frame = pandas.DataFrame({"a": x[:, 0], "kind": np.array(["p", "q", "r"])[np.arange(200) % 3]})
     y = 4.0 * (frame["kind"] == "p") + 0.1 * np.random.default_rng(1).normal(size=200)
-    found = LiftedRegressor(random_state=0).fit(frame, y).relevance_
+    found = LiftedRegressor(**QUICK).fit(frame, y).relevance_
     np.testing.assert_allclose(found, [0.0, 4.0 * np.sqrt(2) / 3], atol=0.15)
-    labels = LiftedClassifier(random_state=0).fit(frame, (frame["kind"] == "p").astype(int))
+    labels = LiftedClassifier(**QUICK).fit(frame, (frame["kind"] == "p").astype(int))
     chances = labels.relevance_
     assert chances[0] < 0.05 and chances[1] == pytest.approx(np.sqrt(2) / 3, abs=0.08)
 
 
 def test_pictures_follow_the_convention_of_scikit_learn() -> None:
     x, y = linear()
-    model = LiftedRegressor(random_state=0).fit(x[:100], y[:100])
+    model = LiftedRegressor(**QUICK).fit(x[:100], y[:100])
     axes = Figure().subplots()
     shown = RelevanceDisplay.from_estimator(model, ax=axes)
     assert shown.ax_ is axes and shown.figure_ is axes.figure
     assert shown.names == ("x1", "x2", "x3") and len(axes.patches) == 3
     held = CoverageDisplay.from_estimator(model, x[100:], y[100:])
     assert (np.diff(held.shares) >= 0).all() and 0.8 < held.shares[-2] <= 1  # of 90 %
-    one = LiftedRegressor(random_state=0).fit(x[:, :1], y)
+    one = LiftedRegressor(**QUICK).fit(x[:, :1], y)
     curve = FitDisplay.from_estimator(one, x[:, :1], y)
     np.testing.assert_allclose(curve.mean, one.predict(curve.inputs[0][:, None]))
     assert (curve.low < curve.mean).all() and (curve.mean < curve.high).all()
-    two = LiftedRegressor(random_state=0).fit(x[:, :2], y)
+    two = LiftedRegressor(**QUICK).fit(x[:, :2], y)
     surface = FitDisplay.from_estimator(two, x[:, :2], y)
     corner = np.array([[surface.inputs[0][3], surface.inputs[1][5]]])
     assert surface.mean[3, 5] == pytest.approx(float(two.predict(corner)[0]))
@@ -65,6 +69,6 @@ def test_pictures_follow_the_convention_of_scikit_learn() -> None:
 def test_what_cannot_be_drawn_says_why() -> None:
     x, y = linear()
     with pytest.raises(DataError, match=r"one or two inputs, and X has shape \(200, 3\)"):
-        FitDisplay.from_estimator(LiftedRegressor(random_state=0).fit(x, y), x, y)
+        FitDisplay.from_estimator(LiftedRegressor(**QUICK).fit(x, y), x, y)
     with pytest.raises(NotFittedError):
         RelevanceDisplay.from_estimator(LiftedRegressor())

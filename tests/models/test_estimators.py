@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {"hidden_layer_sizes": (8,), "random_state": 0}
 LEARNING: dict[str, Any] = {**QUICK, "max_iter": 100}
 
 
-@parametrize_with_checks([LiftedClassifier(max_iter=20), LiftedRegressor(max_iter=20)])
+@parametrize_with_checks([LiftedClassifier(max_iter=5), LiftedRegressor(max_iter=5)])
 def test_all_checks_of_scikit_learn(estimator, check):
     check(estimator)
 
@@ -339,18 +339,19 @@ def kinds(rows: int = 120):
 
 def test_categories_and_strings_are_as_columns_of_zeros_and_ones():
     frame, y = kinds()
-    found = LiftedRegressor(random_state=0).fit(frame, y)
+    quick: dict[str, Any] = {**QUICK, "activation": "tanh"}
+    found = LiftedRegressor(**quick).fit(frame, y)
     assert found.n_features_in_ == 3 and list(found.feature_names_in_) == ["size", "color", "kind"]
     color, kind = frame["color"].astype(str).to_numpy(), frame["kind"].to_numpy()
     by_hand = np.column_stack([
         frame["size"], *(color == x for x in ("blue", "green", "red")), (kind == "old") - 0.5
     ])  # fmt: skip
-    wanted = LiftedRegressor(random_state=0).fit(by_hand, y)
+    wanted = LiftedRegressor(**quick).fit(by_hand, y)
     np.testing.assert_allclose(found.predict(frame), wanted.predict(by_hand))
     assert found.score(frame, y) > 0.99
     plain = found.predict(frame.assign(color=color).astype({"kind": "category"}))
     np.testing.assert_array_equal(plain, found.predict(frame))
-    labels = LiftedClassifier(random_state=0).fit(frame, np.where(kind == "old", "a", "b"))
+    labels = LiftedClassifier(**quick).fit(frame, np.where(kind == "old", "a", "b"))
     assert labels.score(frame, np.where(kind == "old", "a", "b")) == 1.0
     again = LiftedRegressor((4,), monotonic_cst={"size": 1}, random_state=0).fit(frame, y)
     steps = again.predict(frame.assign(size=1.0)) - again.predict(frame.assign(size=0.0))
@@ -359,14 +360,16 @@ def test_categories_and_strings_are_as_columns_of_zeros_and_ones():
 
 def test_kinds_that_training_has_not_seen_lie_between_those_it_has():
     frame, y = kinds()
-    found = LiftedRegressor(random_state=0).fit(frame, y)
+    found = LiftedRegressor(**QUICK, activation="tanh").fit(frame, y)
     new = frame.assign(color="violet")
     each = [found.predict(frame.assign(color=x)) for x in ("red", "green", "blue")]
     assert (np.min(each, 0) < found.predict(new)).all() and (
         found.predict(new) < np.max(each, 0)
     ).all()
     with_gaps = frame.assign(kind=frame["kind"].where(frame["size"] > -1))
-    assert np.isfinite(LiftedRegressor(random_state=0).fit(with_gaps, y).predict(with_gaps)).all()
+    assert np.isfinite(
+        LiftedRegressor((4,), random_state=0).fit(with_gaps, y).predict(with_gaps)
+    ).all()
 
 
 def test_kinds_that_cannot_be_used_are_refused():

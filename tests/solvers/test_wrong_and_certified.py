@@ -167,6 +167,8 @@ def test_a_unit_driven_far_away_hides_nothing_of_the_others(activation, above, d
     expected = solve(near, "reference").value
     assert far.measure(expected + 0.01 * (expected > 0.1)).residual > 1e-4
     names = [name for name in solver_names() if named(name).obstacle(far) is None]
+    if above.activation == activations.Identity():  # interpreted, which takes seconds
+        names = [name for name in names if not name.startswith("fused")]
     for name in {*names, "auto"} - {"reference"}:
         solution = solve(far, name)
         assert solution.status is Status.SOLVED, name
