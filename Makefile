@@ -19,7 +19,7 @@ help: ## list the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile
 
 demo: $(INSTALLED) ## train, export and compare on real data, in under a minute
-	$(BIN)/liftednet demo
+	$(SINGLE_THREAD) $(BIN)/python -m benchmarks.demo
 
 test: lint type suite ## everything that must hold: linting, typing, tests
 

@@ -54,11 +54,11 @@ from benchmarks.constrained_opponents import (
 )
 from benchmarks.constrained_outputs import moments, scaled
 from benchmarks.data import har
+from benchmarks.data.archives import load
+from benchmarks.data.mnist import mnist
 from benchmarks.data.signals import _HAR
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.runs import Outcome, run_all
-from liftednet.data import mnist
-from liftednet.data.archives import load
 from liftednet.errors import SolverError
 from liftednet.losses import SquaredError
 from liftednet.models import LiftedMLP, Minibatch, certify

@@ -41,12 +41,12 @@ from sklearn.datasets import load_diabetes, make_classification
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.data.archives import load
 from benchmarks.data.signals import _HAR, har
 from benchmarks.harness.report import machine
 from liftednet import Network
 from liftednet.activations import ReLU
 from liftednet.constraints import Bounds, Constraint, GroupMeans, Linear, Order, violations
-from liftednet.data.archives import load
 from liftednet.errors import SolverError
 from liftednet.layers import concatenate, dense
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, PinnedLoss, SquaredError

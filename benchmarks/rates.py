@@ -32,11 +32,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.data.archives import FOLDER_VARIABLE
 from benchmarks.harness.report import write
 from benchmarks.harness.runs import matching, records
 from liftednet import LiftedClassifier
 from liftednet.constraints import GroupRates
-from liftednet.data.archives import FOLDER_VARIABLE
 
 SEEDS = (0, 1, 2, 3, 4)
 TABLES = ("COMPAS", "Titanic", "wages")

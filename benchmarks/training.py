@@ -26,11 +26,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks.data.mnist import mnist
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, run_all, shuffled, tuned
 from benchmarks.papers.table1 import RHO, STARTS, network_from
-from liftednet.data import Classification, mnist, split
+from liftednet.data import Classification, split
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch
 from liftednet.models.data import ArrayBatches, prepared

@@ -25,24 +25,6 @@ from liftednet.errors import DataError, FitWarning, LiftedError, ProcessError
 _TOGETHER: ContextVar[str | None] = ContextVar("the device of messages", default=None)
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What a process has handed to torch.distributed.
-
-    Attributes:
-        messages: calls in which every process takes part: a round from clients to a server and
-            back, where there is one.
-        bytes: of this process's tensors in them.
-    """
-
-    messages: int = 0
-    bytes: int = 0
-
-    def __sub__(self, before: Traffic) -> Traffic:
-        """Return what has been sent since."""
-        return Traffic(self.messages - before.messages, self.bytes - before.bytes)
-
-
 @dataclass
 class _Hands:
     """What this process asks of all, and what any has asked, as sums have told that were sent."""
@@ -51,7 +33,7 @@ class _Hands:
     seen: list[bool] = field(default_factory=lambda: [False, False])
 
 
-_SENT, _HANDS = [Traffic()], _Hands()
+_HANDS = _Hands()
 _INSIDE = ("liftednet", "torch", "contextlib", "sklearn")  # a warning points at whom they serve
 
 
@@ -67,20 +49,6 @@ def warn(text: str, category: type[Warning] = FitWarning) -> None:
 
 def _package(names: dict[str, Any]) -> str:
     return str(names.get("__name__", "")).partition(".")[0]
-
-
-def traffic() -> Traffic:
-    """Return what this process has sent since it began, in all fits together.
-
-    Example:
-        >>> from liftednet import data, processes
-        >>> from liftednet.models import LiftedMLP
-        >>> digits, before = data.digits(), processes.traffic()
-        >>> model = LiftedMLP((64, 10)).fit(digits.x_test, digits.y_test)
-        >>> processes.traffic() - before  # one process alone
-        Traffic(messages=0, bytes=0)
-    """
-    return _SENT[0]
 
 
 def ask(stop: bool, write: bool) -> None:
@@ -167,10 +135,8 @@ def _several(device: str) -> bool:
 
 
 @contextmanager
-def _sending(tensor: Tensor) -> Iterator[None]:
-    """Count a message, and raise `ProcessError` where another process does not answer."""
-    sent = _SENT[0]
-    _SENT[0] = Traffic(sent.messages + 1, sent.bytes + tensor.numel() * tensor.element_size())
+def _sending() -> Iterator[None]:
+    """Raise `ProcessError` where another process does not answer."""
     try:
         yield
     except LiftedError:
@@ -195,7 +161,7 @@ def total(*parts: Tensor) -> tuple[Tensor, ...]:
     widest = max((part.dtype for part in parts), key=lambda dtype: torch.finfo(dtype).bits)
     hands = parts[0].new_tensor(_HANDS.own, dtype=widest)
     packed = torch.cat([*(part.detach().to(widest).flatten() for part in parts), hands])
-    with _sending(packed):
+    with _sending():
         distributed.all_reduce(packed)
     *found, hands = packed.split([*(part.numel() for part in parts), len(hands)])
     _see(hands > 0)
@@ -220,7 +186,7 @@ def gathered(numbers: Sequence[float] | Tensor) -> Tensor:
     shape = own.shape
     own = torch.cat([own.flatten(), own.new_tensor(_HANDS.own)])
     found = [torch.empty_like(own) for _ in range(size())]
-    with _sending(own):
+    with _sending():
         distributed.all_gather(found, own)
     rows = torch.stack(found)
     _see((rows[:, -len(_HANDS.own) :] > 0).any(0))
@@ -252,7 +218,7 @@ def _rows_of_all(rows: Tensor, axis: int, everywhere: bool) -> Tensor:
     padded[: len(moved)] = moved
     kept = everywhere or rank() == 0
     found = [torch.empty_like(padded) for _ in counts] if kept else None
-    with _sending(padded):
+    with _sending():
         if everywhere:
             distributed.all_gather(found, padded)
         else:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -157,7 +157,8 @@ class Keeper:
         about, _, tensors = saved
         own = share_of(samples).rows if processes.size() > 1 else None
         try:
-            steps = [Step(*fields) for fields in about["steps"]]
+            known = len(fields(Step))  # to which earlier versions added what was sent
+            steps = [Step(*step[:known]) for step in about["steps"]]
             memory = unpacked(about["memory"], tensors, device, own)
             return memory, Trace(about["start"], steps)
         except OF_BAD_VALUES as error:

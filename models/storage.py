@@ -94,7 +94,7 @@ def save(model: Any, path: str | Path, notes: Description | None = None) -> Path
     if (inside := model_of(model)) is not model:
         from .estimators.files import described_estimator  # scikit-learn takes a second
 
-        notes = {**(notes or {}), **described_estimator(model, _parts())}
+        notes = {**(notes or {}), **described_estimator(model, parts())}
     model = inside
     if type(model) in _KINDS.values():
         return write(replace(_pack(model), notes=notes or {}), path)
@@ -147,7 +147,7 @@ def load(path: str | Path, activations: Activations = None, **options: Any) -> A
             return model
         from .estimators.files import rebuilt_estimator
 
-        return rebuilt_estimator(description, model, _parts())
+        return rebuilt_estimator(description, model, parts())
     except LiftedError:
         raise
     except OF_BAD_VALUES as error:
@@ -158,7 +158,7 @@ _KINDS: dict[str, type[Lifted]] = {kind.__name__: kind for kind in (LiftedMLP, L
 
 
 @cache
-def _parts() -> Catalogue:
+def parts() -> Catalogue:
     """Return the classes that files name; solvers are loaded for them."""
     methods = {method.__name__: method for method in METHODS.values()}
     earlier = {"Cyclic": solvers.RedBlack}  # of files of earlier versions
@@ -187,7 +187,7 @@ def _pack(model: Lifted) -> Archive:
     activations = [(state, divergences[state].activation) for state in network.states]
     last_only = (term.label in known.last_only for term in network.terms)
     about = {
-        **{name: describe(x, _parts(), constants) for name, x in _arguments_of(model).items()},
+        **{name: describe(x, parts(), constants) for name, x in _arguments_of(model).items()},
         "activations": described,
         "graph": described_network(network),
         "learned": [
@@ -272,7 +272,7 @@ def _arguments(
         for gone in gone_since:
             method.get("parameters", {}).pop(gone, None)
     found = {
-        name: rebuild(value, name, _parts(), archive.tensors)
+        name: rebuild(value, name, parts(), archive.tensors)
         for name, value in about.items()
         if name not in _OF_THE_FILE and name not in options
     }

@@ -37,9 +37,6 @@ class Step:
         seconds: since training began, without those between an interrupt and its resumption.
         validation: mean loss of a held-out sample after it, or None.
         whole: whether its sweep or epoch is finished with it.
-        messages: that the first of several processes has sent since training began; each is a
-            round in which all take part.
-        bytes: of its tensors in them.
 
     Example:
         >>> from liftednet import data
@@ -61,8 +58,6 @@ class Step:
     seconds: float = 0.0  # told by the runner
     validation: float | None = None
     whole: bool = True
-    messages: int = 0  # told by the runner, too
-    bytes: int = 0
 
 
 class Ending(Enum):
@@ -245,7 +240,6 @@ def run(
     trace.max_iter = max_iter
     *_, last = trace.steps or [Step(0, "", math.nan, 0.0, math.nan, 0, "")]
     started = time.perf_counter() - last.seconds
-    sent = processes.traffic() - processes.Traffic(last.messages, last.bytes)
     with (
         keeper.guarding(),
         _reporting(trace, max_iter, progress, on_step) as report,
@@ -254,11 +248,7 @@ def run(
         try:
             for step in _ended(trace, steps):
                 if step is not None:
-                    more = processes.traffic() - sent
-                    step = replace(
-                        step, seconds=time.perf_counter() - started, messages=more.messages,
-                        bytes=more.bytes,
-                    )  # fmt: skip
+                    step = replace(step, seconds=time.perf_counter() - started)
                     trace.steps.append(step)
                 keeper.rest(trace, memory)
                 if step is not None:

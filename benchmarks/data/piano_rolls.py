@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.data.archives import Archive, Arrays, Origin, load
 from benchmarks.data.sequences import Sequences
-from liftednet.data.archives import Archive, Arrays, Origin, load
 
 _SOURCE = (
     "Boulanger-Lewandowski, Bengio, Vincent, ICML 2012, in the form of Bai, Kolter, Koltun, 2018 "

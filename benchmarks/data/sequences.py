@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from liftednet.data.sets import same_rows
+from liftednet.data import same_rows
 from liftednet.errors import DataError
 from liftednet.validation import sequence_lengths
 

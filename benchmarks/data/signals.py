@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.data.archives import Archive, load
 from liftednet.data import Classification
-from liftednet.data.archives import Archive, load
 from liftednet.errors import DataError
 
 _HAR = Archive(

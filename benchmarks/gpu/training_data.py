@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benchmarks.data.mnist import mnist
 from benchmarks.gpu.timing import Scale
-from liftednet.data import mnist
 from liftednet.errors import DataError
 
 

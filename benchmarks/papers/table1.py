@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.data import subsample
+from benchmarks.data.mnist import mnist
+from benchmarks.demo import accuracy, epochs_of
 from benchmarks.harness.exact import exact_gradients
 from benchmarks.harness.report import Table, mean_and_spread, write_report
 from benchmarks.harness.runs import Outcome, Record, matching, run_all, shuffled, tuned
 from benchmarks.papers import main
 from liftednet.activation import Activation
 from liftednet.activations import ReLU, Softmax
-from liftednet.command.demo import accuracy, epochs_of
-from liftednet.data import Classification, mnist, split
+from liftednet.data import Classification, split
 from liftednet.export import to_torch
 from liftednet.losses import CrossEntropy
 from liftednet.models import LiftedMLP, Minibatch

@@ -8,7 +8,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from liftednet.data import mnist
+from benchmarks.data.mnist import mnist
 
 _DIGITS, _BATCH, _RATE = 20_000, 200, 1e-3
 

@@ -1,4 +1,4 @@
-"""The command `liftednet`: demo, check, train, predict, evaluate, export, show."""
+"""The command `liftednet`: train, predict, evaluate, export, show."""
 
 from liftednet.command.app import app, main
 

@@ -1,18 +1,12 @@
-"""Files of saved models at the command line: opened, shown, certified, exported.
-
-And what a user names there: an activation of a module of the user's, which `check` checks.
-"""
+"""Files of saved models at the command line: shown, and exported."""
 
 from __future__ import annotations
 
 import io
 import logging
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field, fields, replace
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,58 +14,18 @@ from typing import Any
 
 import torch
 import typer
-from rich.console import Console
 from torch import nn
 from torch.export import Dim
 
 from liftednet import storage
-from liftednet.activation import Activation
-from liftednet.check import FailedCheckError, check_activation
-from liftednet.errors import DataError, DeclarationError, LiftedError
+from liftednet.errors import DataError, LiftedError
 from liftednet.export import ExportedGraph, to_torch
-from liftednet.models import certify
 from liftednet.models.storage import load
-from liftednet.names import activation_of
-from liftednet.validation import model_of, name_of
+from liftednet.validation import model_of
 
 _HOW = ("divergence", "lam", "rho", "penalty", "method", "max_iter", "solver", "seed")
 _EXPORTS = (".safetensors", ".pt2", ".onnx")
 _SAMPLES = 3  # that a program is traced with; it takes other numbers, too
-
-Labels = list[Any]  # JSON values, sorted
-
-
-@dataclass(frozen=True)
-class Notes:
-    """What a model's file says beside the model.
-
-    Attributes:
-        columns: names of the inputs, empty where they have none.
-        target: names of the targets.
-        labels: those that the classes stand for, or None for a regression.
-        trained: on what, and how far, in words.
-    """
-
-    columns: list[str] = field(default_factory=list)
-    target: list[str] = field(default_factory=lambda: ["y"])
-    labels: Labels | None = None
-    trained: str = ""
-
-
-def notes_of(archive: storage.Archive) -> Notes:
-    """Return the notes of an archive; models that were saved by Python have none."""
-    known = {field.name for field in fields(Notes)}
-    return Notes(**{name: value for name, value in archive.notes.items() if name in known})
-
-
-def opened(path: Path, activation: str | None) -> tuple[Any, Notes]:
-    """Return a saved model, whose own activation is named where it has one, and its notes.
-
-    Raises:
-        DataError: there is no such file, or it is damaged.
-    """
-    declared = None if activation is None else activation_from(activation)
-    return model_of(load(path, declared)), notes_of(storage.read(path))
 
 
 def require_place(path: Path, *others: Path | str | None) -> None:
@@ -98,74 +52,6 @@ def require_place(path: Path, *others: Path | str | None) -> None:
         raise DataError(f"{path} cannot be written: {error.strerror}: {path.parent}.") from error
 
 
-# An activation by its name.
-
-
-def activation_from(name: str) -> Activation:
-    """Return an activation by a name of the catalogue, or by module:Name.
-
-    Raises:
-        DataError: there is nothing of that name.
-        DeclarationError: what is there is no activation.
-    """
-    return declared_activation(name) if ":" in name else activation_of(name)
-
-
-def declared_activation(name: str) -> Activation:
-    """Return the activation module:Name, made without arguments where it is a class.
-
-    The module is looked for in the folder at hand first.
-
-    Raises:
-        DataError: the module cannot be imported or lacks the name.
-        DeclarationError: what is there is no activation, or cannot be made without arguments.
-    """
-    module, _, attribute = name.partition(":")
-    if not module or not attribute:
-        raise DataError(f"name the activation as module:Name, as in my_file:MyReLU; got {name!r}.")
-    found = _attribute(module.removesuffix(".py"), attribute)
-    if isinstance(found, type):
-        try:
-            found = found()
-        except TypeError as error:
-            raise DeclarationError(
-                f"{name} cannot be made without arguments ({error}): name an object instead, such "
-                f"as small = {found.__name__}(...) in the module."
-            ) from error
-    if not isinstance(found, Activation):
-        raise DeclarationError(
-            f"{name} is no activation but {name_of(found)}: derive it from liftednet.Activation, "
-            "or wrap a function by Activation.from_function."
-        )
-    return found
-
-
-def _attribute(module: str, attribute: str) -> Any:
-    sys.path.insert(0, "")
-    try:
-        return getattr(import_module(module), attribute)
-    except AttributeError as error:
-        raise DataError(f"{module} has no {attribute!r}: {error}.") from error
-    except Exception as error:  # whatever the user's own module raises
-        raise DataError(f"{module} cannot be imported: {type(error).__name__}: {error}.") from error
-    finally:
-        sys.path.remove("")
-
-
-def run_check(name: str) -> None:
-    """Print the table of all checks of an activation, module:Name.
-
-    Raises:
-        DeclarationError: a check failed; the table up to it has been printed.
-    """
-    console = Console()
-    try:
-        console.print(check_activation(declared_activation(name)))
-    except FailedCheckError as error:
-        console.print(error.report)
-        raise
-
-
 # What a file holds.
 
 
@@ -184,7 +70,7 @@ def run_show(path: Path) -> None:
 
 
 def _lines(archive: storage.Archive) -> list[str]:
-    about, notes, tensors = archive.architecture, notes_of(archive), archive.tensors
+    about, notes, tensors = archive.architecture, archive.notes, archive.tensors
     numbers = sum(x.numel() for n, x in tensors.items() if n.startswith(("weight.", "bias.")))
     types = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors.values()}
     lines = [f"{archive.kind}, {numbers:,} weights in {' and '.join(sorted(types))}"]
@@ -197,12 +83,12 @@ def _lines(archive: storage.Archive) -> list[str]:
     lines.append(f"training: {', '.join(how)}")
     if about.get("chosen"):
         lines.append(f"by {about['chosen']}")
-    if notes.trained:
-        lines.append(f"trained on {notes.trained}")
-    if notes.columns:
-        lines.append(f"inputs: {some(notes.columns)}")
-    if notes.labels is not None:
-        lines.append(f"labels of {', '.join(notes.target)}: {some(notes.labels)}")
+    if notes.get("trained"):
+        lines.append(f"trained on {notes['trained']}")
+    if notes.get("columns"):
+        lines.append(f"inputs: {_some(notes['columns'])}")
+    if notes.get("labels") is not None:
+        lines.append(f"labels of {', '.join(notes.get('target', 'y'))}: {_some(notes['labels'])}")
     return lines
 
 
@@ -218,32 +104,16 @@ def _said(value: Any) -> str:
     return f"{value.get('name')}({given})"
 
 
-def some(labels: Labels) -> str:
+def _some(labels: list[Any]) -> str:
     """Return the first of them, and the last."""
     shown = ", ".join(map(str, labels[:5]))
     return shown if len(labels) <= 5 else f"{shown}, ..., {labels[-1]}"
 
 
-def run_certify(path: Path, semidefinite: bool, activation: str | None) -> None:
-    """Print the certificate, and the names of the inputs where the file has them.
-
-    Raises:
-        LiftedError: the model cannot be read, or is of a kind that has no certificate.
-    """
-    model, notes = opened(path, activation)
-    found = certify(model, semidefinite=semidefinite)
-    if len(notes.columns) == found.lowest.shape[1]:
-        found = replace(found, names=tuple(map(str, notes.columns)))
-    typer.echo(str(found))
-    if notes.columns:
-        numbered = (f"{n} {name}" for n, name in enumerate(notes.columns))
-        typer.echo(f"  inputs: {', '.join(numbered)}")
-
-
 # In files that others load.
 
 
-def run_export(path: Path, output: Path, activation: str | None) -> None:
+def run_export(path: Path, output: Path) -> None:
     """Write the model's torch module; a recurrent one by its weights alone.
 
     Raises:
@@ -254,7 +124,7 @@ def run_export(path: Path, output: Path, activation: str | None) -> None:
     from safetensors import SafetensorError
 
     require_place(output, path)
-    model, _ = opened(path, activation)
+    model = model_of(load(path))
     if output.suffix != ".safetensors" and any(x.sequence for x in model.network.inputs):
         raise DataError(
             f"a recurrent network is written to {output.suffix} for one number of steps: write "

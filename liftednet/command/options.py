@@ -5,16 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import operator
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
-from liftednet import solvers
 from liftednet.errors import DataError, LiftedError
-from liftednet.models.methods import METHODS
-from liftednet.storage import CATALOGUE
+from liftednet.models.storage import parts
 
 Options = dict[str, Any]
 
@@ -30,7 +26,7 @@ def options_of(kind: type, texts: Sequence[str]) -> Options:
         texts: of all options.
 
     Raises:
-        DataError: there is no such option, or its value is of another type, or given twice.
+        DataError: there is no such option, or it is given twice, or its value cannot be made.
 
     Example:
         >>> from liftednet import LiftedRegressor
@@ -38,7 +34,6 @@ def options_of(kind: type, texts: Sequence[str]) -> Options:
         {'max_iter': 5, 'penalty': L1(rho=0.1), 'device': 'cpu'}
     """
     known, found = list(inspect.signature(kind).parameters), Options()
-    hints = get_type_hints(kind)
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not equals or not name:
@@ -50,9 +45,6 @@ def options_of(kind: type, texts: Sequence[str]) -> Options:
         if name in found:
             raise DataError(f"the option {name} is given twice.")
         found[name] = value_of(text, value)
-        if not fits(found[name], hints[name]):
-            wanted = inspect.formatannotation(hints[name]).replace("collections.abc.", "")
-            raise DataError(f"{name} takes {wanted}, and {text!r} gives {found[name]!r}.")
     return found
 
 
@@ -81,15 +73,15 @@ class _PlainTextError(Exception):
 def _made(tree: ast.expr) -> Any:
     match tree:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=named):
-            if name not in _parts():
-                near = get_close_matches(name, _parts(), 3)
-                raise DataError(f"there is no {name}; there are {', '.join(near or _parts())}.")
+            if name not in (known := parts()):
+                near = get_close_matches(name, known, 3)
+                raise DataError(f"there is no {name}; there are {', '.join(near or known)}.")
             options = {x.arg: _made(x.value) for x in named if x.arg is not None}
-            return _parts()[name](*map(_made, args), **options)
+            return known[name](*map(_made, args), **options)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return operator.add(_made(left), _made(right))
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return [_made(part) for part in parts]
+        case ast.List(elts=entries) | ast.Tuple(elts=entries):
+            return [_made(entry) for entry in entries]
         case ast.Dict(keys=keys, values=values) if all(key is not None for key in keys):
             names = [_made(key) for key in keys if key is not None]
             return dict(zip(names, map(_made, values), strict=True))
@@ -97,31 +89,3 @@ def _made(tree: ast.expr) -> Any:
         return ast.literal_eval(tree)
     except ValueError as error:
         raise _PlainTextError from error
-
-
-@cache
-def _parts() -> Mapping[str, Callable[..., Any]]:
-    """Return the classes that values may be made of."""
-    methods = {method.__name__: method for method in METHODS.values()}
-    named = {name: getattr(solvers, name) for name in solvers.__all__}
-    classes = {name: x for name, x in named.items() if isinstance(x, type)}
-    return {**classes, **CATALOGUE, **methods}
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Say whether a value is of a type, as annotations write it."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any or not (origin or inspect.isclass(hint)):
-        return True
-    if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in arguments)
-    if origin is not None:
-        if isinstance(value, str) or not isinstance(value, origin):
-            return False
-        parts: Any = value.values() if isinstance(value, Mapping) else value
-        return all(fits(x, arguments[-1]) for x in parts)
-    if hint in (int, float) and isinstance(value, bool):
-        return False
-    if hint is float:
-        return isinstance(value, int | float)
-    return isinstance(value, hint)

@@ -51,6 +51,7 @@ def described_estimator(estimator: Any, known: Catalogue) -> Description:
             "settings": {name: x for name, x in settings.items() if not _is_foreign(x)},
             "fitted": fitted,
             "kinds": _described_kinds(getattr(estimator, "_kinds", None)),
+            "one": getattr(estimator, "_one", True),
         },
     }
 
@@ -74,6 +75,11 @@ def rebuilt_estimator(description: Description, model: Any, known: Catalogue) ->
         setattr(estimator, name, np.array(value["values"], value["dtype"]) if array else value)
     if isinstance(estimator, LiftedClassifier | LiftedRegressor):
         estimator._kinds = _rebuilt_kinds(description.get("kinds"))
+        estimator._inputs = model.network.inputs[0].units
+    if isinstance(
+        estimator, LiftedRegressor
+    ):  # of whose answers earlier files do not say the shape
+        estimator._one = description.get("one", model.network.terms[0].argument.units == 1)
     estimator.model_ = model
     return estimator
 

@@ -13,8 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FRONT_DOOR = "liftednet"
 ROOF = ("liftednet.__main__", "liftednet.command")
-HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "pooch", "sklearn", "triton"})
+HEAVY = frozenset({"cvxpy", "matplotlib", "numba", "pandas", "sklearn", "triton"})
 MAY_LOAD = (
+    ("liftednet.command.train", "pandas"),
+    ("liftednet.command.train", "sklearn"),
     ("liftednet.solvers.compiled", "numba"),
     ("liftednet.solvers.kernels", "triton"),
     ("liftednet.models.estimators", "sklearn"),

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from liftednet import FitWarning, LiftedClassifier, LiftedRegressor, certify, load, save
 from liftednet.activations import ReLU, Tanh
 from liftednet.command import app
-from liftednet.data import split
 from liftednet.errors import DataError
 from liftednet.losses import Huber, Loss, SquaredError
 from liftednet.models import (
@@ -191,21 +190,6 @@ def test_it_stands_in_what_is_printed_and_in_files(plain, tmp_path) -> None:
         torch.randn(6, 5, 2), torch.ones(6, 5).long().triu()
     )
     assert recurrent.trace is not None and recurrent.trace.reason == "asked for"
-
-
-def test_the_command_trains_the_estimator(tmp_path, monkeypatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    np.savez("data.npz", X=X, y=Y)
-    line = "train data.npz --loss squared-error --hidden 20 --seed 0"
-    result = CliRunner().invoke(app, [*line.split(), "--set", "activation=tanh"])
-    assert result.exit_code == 0, result.output
-    found = load("model.safetensors")
-    x, y, *_ = split(torch.from_numpy(X).float(), torch.from_numpy(Y), 0.25, 0)
-    wanted = LiftedRegressor(**SMALL, activation="tanh").fit(x.numpy(), y.numpy())
-    assert isinstance(trace_of(wanted.model_).method, GaussNewton)
-    np.testing.assert_allclose(
-        found.predict(UNSEEN.astype("f"))[:, 0], wanted.predict(UNSEEN.astype("f"))
-    )
 
 
 @pytest.mark.parametrize("kind", [LiftedRegressor, LiftedClassifier])

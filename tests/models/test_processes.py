@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from liftednet import lift, load, processes
+from liftednet import lift
 from liftednet.activations import Sigmoid, Tanh
 from liftednet.data import shard
 from liftednet.errors import DataError, LiftedError
@@ -29,7 +29,6 @@ from liftednet.models import (
     Minibatch,
 )
 from liftednet.penalties import L1
-from liftednet.processes import Traffic
 from liftednet.solvers import base
 from tests.models.registry import GRAPHS, SERVED, Graph
 from tests.models.together import in_processes
@@ -133,32 +132,6 @@ def _twice(rank: int, shares: tuple[int, ...]) -> bool:
 
 def test_two_runs_agree_bit_for_bit() -> None:
     assert all(in_processes(3, _twice, SHARES[3]))
-
-
-# What is sent.
-
-
-def _sent(rank: int, size: int) -> tuple[list[tuple[int, int]], Traffic]:
-    x, y = _rows()
-    rows, before = shard(len(x)), processes.traffic()
-    model = LiftedMLP((6, 5, 3), method=Minibatch(3, 20)).fit(x[rows], y[rows])
-    assert model.trace is not None
-    steps = [(step.messages, step.bytes) for step in model.trace.steps]
-    return steps, processes.traffic() - before
-
-
-def test_a_step_on_a_minibatch_is_one_message_of_all_weights() -> None:
-    (steps, whole), other = in_processes(2, _sent, 2)
-    assert (steps, whole) == other
-    messages, sizes = zip(*steps, strict=True)
-    assert messages == (1 + 3, 1 + 6, 1 + 9)  # where the inputs lie is asked once
-    weights = 6 * 5 + 5 + 5 * 3 + 3
-    looks = 2 + (6 + 5) + (6 * 1 + 5 * 1) + 2  # how many, sums, products, squares
-    plain, looking = 1 + weights + 2, 1 + weights + looks + 2  # the loss first, requests last
-    assert sizes[-1] - sizes[0] == 8 * (2 * looking + 4 * plain)  # five looks at the beginning
-    assert whole.messages > messages[-1]  # data and settings are compared before
-    [(alone, nothing)] = in_processes(1, _sent, 1)
-    assert alone == [(0, 0)] * 3 and nothing == Traffic()
 
 
 # Other ways to bring samples, and what is decided by them.
@@ -412,33 +385,6 @@ def test_a_checkpoint_goes_on_with_any_number_of_processes(
         found = in_processes(several, _kept, path, method, None, True)[0]
         assert several != 2 or _equal(found, whole)
         torch.testing.assert_close(found[0], whole[0], atol=1e-5, rtol=1e-5)
-
-
-def _trained(rank: int, size: int, port: int, folder: str) -> str:
-    """Run the command as torchrun starts it."""
-    import os
-
-    from typer.testing import CliRunner
-
-    from liftednet.command.app import app
-
-    torch.distributed.destroy_process_group()
-    os.environ.update(RANK=f"{rank}", WORLD_SIZE=f"{size}", MASTER_ADDR="127.0.0.1",
-                      MASTER_PORT=f"{port}")  # fmt: skip
-    options = ["--hidden", "4", "--max-iter", "1", "--batch-size", "500"]
-    place = ["--output", f"{folder}/{size}.safetensors"]
-    result = CliRunner().invoke(app, ["train", "digits", *options, *place])
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
-def test_the_command_trains_under_torchrun(tmp_path: Any) -> None:
-    in_processes(1, _trained, 1, 0, str(tmp_path))
-    told, silent = in_processes(2, _trained, 2, _free_port(), str(tmp_path))
-    assert "saved to" in told and not silent
-    one, two = (load(tmp_path / f"{size}.safetensors").weights for size in (1, 2))
-    for a, b in zip(one, two, strict=True):
-        torch.testing.assert_close(a.matrix, b.matrix, atol=1e-4, rtol=1e-4)
 
 
 # What a client sends, where clients share no process group.

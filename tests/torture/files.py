@@ -1,8 +1,7 @@
-"""Mutated archives and data files: no exception but the library's own."""
+"""Mutated archives and tables: no exception but the library's own."""
 
 from __future__ import annotations
 
-import io
 import json
 import random
 import tempfile
@@ -11,16 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 
 from liftednet import LiftedError, activations, load, losses, penalties, save
-from liftednet.data.archives import read_npz
-from liftednet.data.tables import read_table
+from liftednet.command.train import columns_of, read_table
 from liftednet.layers import dense
 from liftednet.models import FullBatch, GaussNewton, Lifted, LiftedMLP, LiftedRNN, Network
-from liftednet.validation import as_tensor
 from tests.torture.report import Finding
 
 Json = Any
@@ -50,7 +46,7 @@ class Kind:
 
 
 def findings(share: float) -> list[Finding]:
-    """Read `share` of 5,000 mutated files, at least a few of each kind."""
+    """Read `share` of 4,000 mutated files, at least a few of each kind."""
     with tempfile.TemporaryDirectory() as folder:
         return [_tried(kind, max(4, round(share * kind.count)), Path(folder)) for kind in _kinds()]
 
@@ -72,20 +68,15 @@ def _tried(kind: Kind, drawn: int, folder: Path) -> Finding:
 
 
 def _kinds() -> list[Kind]:
-    models, tables = _models(), _tables()
+    models = _models()
 
     def archive(what: str, count: int, mutate: Mutation) -> Kind:
         return Kind(f"archives, {what}", count, models, mutate, _use_archive, "model.safetensors")
-
-    def table(what: str, count: int, mutate: Mutation) -> Kind:
-        return Kind(f"npz files, {what}", count, tables, mutate, _use_npz, "data.npz")
 
     return [
         archive("bytes changed", 1600, _bytes_changed),
         archive("cut short", 500, _cut),
         archive("metadata changed", 1500, _metadata_changed),
-        table("bytes changed", 800, _bytes_changed),
-        table("cut short", 200, _cut),
         Kind("csv files, cells changed", 400, _texts(), _cells_changed, _use_csv, "data.csv"),
     ]
 
@@ -136,26 +127,8 @@ def _use_archive(path: Path) -> None:
     model.fit(x, torch.tensor([0, 1]))
 
 
-def _tables() -> list[bytes]:
-    generator = np.random.default_rng(0)
-    x, y = generator.normal(size=(20, 3)), np.arange(20) % 3
-    found = []
-    for pack in (np.savez, np.savez_compressed):
-        file = io.BytesIO()
-        pack(file, X=x, y=y, allow_pickle=False)
-        found.append(file.getvalue())
-    return found
-
-
-def _use_npz(path: Path) -> None:
-    for name, values in read_npz(path).items():
-        as_tensor(name, values)
-
-
 def _use_csv(path: Path) -> None:
-    table = read_table(path)
-    table.targets(["y"])
-    table.inputs(without=["y"])
+    columns_of(read_table(path), ["y"], path)
 
 
 def _texts() -> list[bytes]:

@@ -1,172 +1,132 @@
-"""What the commands print and refuse, each refusal in one line with exit status 1."""
+"""What the commands print, and what they refuse in one line with exit status 1."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
-import torch
+from sklearn.datasets import load_diabetes, load_iris
+from sklearn.model_selection import train_test_split
 from typer.testing import CliRunner
 
-from liftednet import __version__, load
+from liftednet import LiftedClassifier, LiftedRegressor, __version__, load
 from liftednet.command import app
-from liftednet.models import Minibatch
+from liftednet.command.train import read_table
+from liftednet.errors import DataError
+from liftednet.models.methods import minibatch
 
-DECLARED = '''
-import torch
-from liftednet import Activation
-
-class Softsign(Activation):
-    """u / (1 + |u|)."""
-
-    def forward(self, u):
-        return u / (1 + u.abs())
-
-class Wrong(Activation):
-    """A wrong prox."""
-
-    def forward(self, u):
-        return u / (1 + u.abs())
-
-    def prox(self, w, t):
-        return w
-
-class Sloped(Softsign):
-    def __init__(self, slope):
-        self.slope_ = slope
-
-made = Softsign()
-number = 3
-'''
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A working folder with a module of the user's and a small data set."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine_declared.py").write_text(DECLARED)
-    (tmp_path / "mine_broken.py").write_text("1 / 0")
-    generator = np.random.default_rng(0)
-    x, y = generator.normal(size=(60, 4)), np.arange(60) % 3
-    np.savez(tmp_path / "data.npz", X=x + 2 * np.eye(4)[y], y=y)
-    np.savez(tmp_path / "from_one.npz", X=x, y=y % 2 + 1)
-    np.savez(tmp_path / "gap.npz", X=x, y=y % 2 * 2)
-    np.savez(tmp_path / "line.npz", X=x, y=x[:, 0] + 1)
-    np.savez(tmp_path / "other.npz", a=x)
-    np.savez(tmp_path / "yes.npz", X=x, y=x[:, 0] > 0)
-    np.savez(tmp_path / "flat.npz", X=x[:, 0], y=y)
-    np.savez(tmp_path / "words.npz", X=x + 2 * np.eye(4)[y], y=np.array(["b", "a", "c"])[y])
-    np.savez(tmp_path / "several.npz", X=x, y=x[:, :2], z=x[:, 2:] > 0)
-    np.savez(tmp_path / "one.npz", X=x, y=np.zeros(60, dtype=int))
-    lines = [",".join([*map(str, row), "abc"[number]]) for row, number in zip(x, y, strict=True)]
-    (tmp_path / "table.csv").write_text("\n".join(["p,q,r,s,kind", *lines]))
-    yield tmp_path
-    for name in ("mine_declared", "mine_broken"):
-        sys.modules.pop(name, None)
+IRIS = "train iris.csv --target species --set hidden_layer_sizes=10 --set max_iter=60"
 
 
 def call(*arguments: str):
     return CliRunner().invoke(app, list(arguments), terminal_width=200)
 
 
+def done(*arguments: str) -> str:
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
 def refused(*arguments: str, status: int = 1) -> str:
     result = call(*arguments)
     assert result.exit_code == status
-    assert result.stderr.count("\n") == 1
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("liftednet: ")
     assert isinstance(result.exception, SystemExit)
-    assert result.stderr.startswith("liftednet: ")
     return str(result.stderr)
 
 
-@pytest.mark.parametrize(("name", "status"), [("made", 0), ("Wrong", 1)])
-def test_check_prints_the_table(here, name, status) -> None:
-    result = call("check", f"mine_declared:{name}")
-    assert result.exit_code == status
-    assert ("FAILS" if status else "the declaration holds") in result.stdout
-    assert ("fails the check" in result.stderr) == bool(status)
+def iris() -> pd.DataFrame:
+    X, y = load_iris(return_X_y=True)
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    place = np.where(np.arange(len(X)) % 3, "hill", "shore")
+    return frame.assign(place=place, species=load_iris().target_names[y])
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("mine_declared", "as module:Name"),
-        ("nowhere_to_be_found:A", "cannot be imported: ModuleNotFoundError"),
-        ("mine_broken:A", "cannot be imported: ZeroDivisionError"),
-        ("mine_declared:Missing", "has no 'Missing'"),
-        ("mine_declared:number", "is no activation but 3"),
-        ("mine_declared:Sloped", "cannot be made without arguments"),
-    ],
-)
-def test_check_says_what_is_wrong_with_a_name(here, name, message) -> None:
-    assert message in refused("check", name)
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A working folder with tables."""
+    monkeypatch.chdir(tmp_path)
+    iris().to_csv("iris.csv", index=False)
+    X, y = load_diabetes(return_X_y=True, as_frame=True)
+    X.assign(y=y, z=-y).to_csv("numbers.csv", index=False)
+    return Path(tmp_path)
 
 
-def test_train_saves_a_model_that_can_be_loaded(here) -> None:
-    result = call("train", "data.npz", "--hidden", "6,5", "--max-iter", "1", "--output", "m.st")
-    assert result.exit_code == 0, result.output
-    assert [x for x in result.stdout.splitlines() if x.startswith(("training acc", "test acc"))]
-    model = load("m.st")
-    assert model.sizes == (4, 6, 5, 3)
-    assert model.predict(torch.zeros(2, 4)).shape == (2,)
+def test_train_fits_the_estimator_with_columns_of_words(here) -> None:
+    told = done(*IRIS.split())
+    frame = iris()
+    parts = train_test_split(
+        frame.drop(columns="species"), frame.species, test_size=0.25, random_state=0,
+        stratify=frame.species,
+    )  # fmt: skip
+    wanted = LiftedClassifier(10, max_iter=60, random_state=0).fit(parts[0], parts[2])
+    found = load("model.safetensors")
+    assert type(found) is LiftedClassifier
+    np.testing.assert_allclose(found.predict_proba(parts[1]), wanted.predict_proba(parts[1]))
+    assert f"test accuracy {wanted.score(parts[1], parts[3]):.3f}" in told
+    shown = done("show", "model.safetensors")
+    for words in ("trained on iris.csv, 112 rows", "inputs: a, b, c, d, place",
+                  "labels of species: setosa, versicolor, virginica",
+                  "layer 1: Dense(units=10, bias=True) of input 1 by weights 1"):  # fmt: skip
+        assert words in shown
+    assert "certified of 5 inputs and 3 outputs" in done("certify", "model.safetensors")
 
 
-@pytest.mark.parametrize(
-    ("file", "classes"), [("data.npz", 3), ("yes.npz", 2), ("from_one.npz", 2), ("gap.npz", 2)]
-)
-def test_train_by_minibatches(here, file, classes) -> None:
-    result = call("train", file, "--method", "minibatch", "--max-iter", "2")
-    assert result.exit_code == 0, result.output
-    assert load("model.safetensors").sizes == (4, 100, classes)
+def test_a_saved_estimator_predicts_and_is_evaluated(here) -> None:
+    done(*IRIS.split())
+    made, frame = load("model.safetensors"), iris()
+    frame[["place", "d", "c", "b", "a"]].to_csv("new.csv", index=False)
+    for data in ("iris.csv", "new.csv"):  # columns are found by their names
+        lines = done("predict", "model.safetensors", data).splitlines()
+        assert lines == ["species", *made.predict(frame.drop(columns="species"))]
+    text = done("predict", "model.safetensors", "new.csv", "--probabilities").splitlines()
+    assert text[0] == "setosa,versicolor,virginica" and len(text) == 151
+    right = np.mean(made.predict(frame.drop(columns="species")) == frame.species)
+    told = done("evaluate", "model.safetensors", "iris.csv")
+    assert told == f"accuracy {right:.3f} on 150 rows of iris.csv\n"
 
 
-def test_train_takes_a_declared_activation_and_a_regression(here) -> None:
-    line = "train line.npz --hidden 5 --activation mine_declared:made --loss SquaredError"
-    result = call(*line.split(), "--max-iter", "1")
-    assert result.exit_code == 0, result.output
-    assert "mean squared error" in result.stdout
-    model = load("model.safetensors", import_module("mine_declared").made)
-    assert model.sizes == (4, 5, 1)
+def test_numbers_are_a_regression_of_one_column_or_of_several(here) -> None:
+    given = ["--columns", "bmi,s5", "--set", "hidden_layer_sizes=5", "--set", "max_iter=5"]
+    done("train", "numbers.csv", "--target", "y", *given)
+    assert load("model.safetensors").feature_names_in_.tolist() == ["bmi", "s5"]
+    done("train", "numbers.csv", "--target", "y", "--target", "z", *given)
+    made, frame = load("model.safetensors"), pd.read_csv("numbers.csv")
+    assert type(made) is LiftedRegressor
+    head, *lines = done("predict", "model.safetensors", "numbers.csv").splitlines()
+    expected = made.predict(frame[["bmi", "s5"]])
+    assert head == "y,z"
+    np.testing.assert_allclose([[*map(float, x.split(","))] for x in lines], expected, rtol=1e-12)
+    error = np.square(expected - frame[["y", "z"]].to_numpy()).mean()
+    told = done("evaluate", "model.safetensors", "numbers.csv")
+    assert told.startswith(f"mean squared error {error:.4g}, R2")
+    assert "no probabilities" in refused(
+        "predict", "model.safetensors", "numbers.csv", "--probabilities"
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["line.npz", "--loss", "huber:wide"], "a number behind a colon"),
-        (["missing.npz"], "not a readable npz file"),
-        (["table.xlsx"], "must be one of"),
-        (["table.csv"], "no column 'y' (--target, --columns); it has p, q"),
-        (
-            ["table.csv", "--target", "t"],
-            "no column 't' (--target, --columns); it has p, q, r",
-        ),
-        (
-            ["table.csv", "--target", "p", "--loss", "squared-error"],
-            "'kind' of table.csv must hold",
-        ),
-        (["table.csv", "--target", "kind", "--loss", "SquaredError"], "are text, such as a"),
-        (["other.npz"], "no column 'y'"),
-        (["flat.npz"], "(samples, features)"),
-        (["one.npz"], "cannot tell 1 classes apart: 0"),
-        (["data.npz", "--loss", "BinaryCrossEntropy"], "cannot tell 3 classes apart: 0, 1, 2"),
-        (["data.npz", "--method", "full", "--batch-size", "5"], "batch_size is for"),
-        (["data.npz", "--resume"], "name its file by --checkpoint"),
-        (["data.npz", "--output", "."], "is a folder"),
-        (["data.npz", "--checkpoint", "nowhere/c"], "nowhere/c cannot be written"),
-        (["digits", "--target", "y"], "are for files"),
-        (["data.npz", "--hidden", "5,x"], "needs integers"),
-        (["data.npz", "--hidden", "0"], "positive integers"),
-        (["data.npz", "--hidden", "100,,50"], "needs integers"),
-        (["digits", "--held-out", "3"], "are for files"),
-        (["data.npz", "--activation", "wave"], "there are ELU, Arctan"),
-        (["data.npz", "--loss", "hinge"], "there are BinaryCrossEntropy, Cross"),
-        (["data.npz", "--lam", "-1"], "lam must be positive"),
-        (["data.npz", "--held-out", "2"], "strictly between 0 and 1"),
-        (["data.npz", "--output", "nowhere/m.st"], "No such file or directory: nowhere"),
-        (["line.npz"], "CrossEntropy needs labels, and the targets are real numbers"),
-        (["line.npz"], "--loss SquaredError"),
+        (["missing.csv", "--target", "y"], "cannot be read"),
+        (["table.xlsx", "--target", "y"], "must be a csv"),
+        (["iris.csv", "--target", "t"], "no column 't' (--target, --columns); it has a, b"),
+        (["iris.csv", "--target", "a", "--columns", "b,x"], "no column 'x'"),
+        (["iris.csv", "--target", "species", "--loss", "squared-error"], "string to float"),
+        (["iris.csv", "--target", "species", "--loss", "hinge"], "there are BinaryCrossEntropy"),
+        (["iris.csv", "--target", "species", "--loss", "BinaryCrossEntropy"], "for two labels"),
+        (["iris.csv", "--target", "species", "--held-out", "2"], "strictly between 0 and 1"),
+        (["iris.csv", "--target", "species", "--set", "lam=-1"], "lam must be positive"),
+        (["iris.csv", "--target", "species", "--set", "max_iter=many"], "positive integer"),
+        (["iris.csv", "--target", "species", "--output", "."], "is a folder"),
+        (["iris.csv", "--target", "species", "--output", "iris.csv"], "would be lost"),
+        (["iris.csv", "--target", "species", "--output", "/dev/null"], "is no file"),
+        (["iris.csv", "--target", "species", "--output", "nowhere/m"], "No such file or dir"),
     ],
 )
 def test_train_refuses_in_one_line(here, arguments, message) -> None:
@@ -177,8 +137,7 @@ def test_train_refuses_in_one_line(here, arguments, message) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["train", "data.npz", "--max-iter", "0"], "Invalid value for '--max-iter'"),
-        (["train", "data.npz", "--method", "magic"], "Invalid value for '--method'"),
+        (["train", "iris.csv", "--target", "species", "--seed", "x"], "Invalid value for '--seed'"),
         (["train", "--nonsense"], "No such option: --nonsense"),
         (["train"], "Missing argument"),
         (["paint"], "No such command 'paint'"),
@@ -188,16 +147,37 @@ def test_wrong_options_are_refused_in_one_line_with_status_2(here, arguments, me
     assert message in refused(*arguments, status=2)
 
 
-def test_train_hands_on_what_is_asked_for(here) -> None:
-    line = "train data.npz --batch-size 7 --lam 3 --rho 0.5 --seed 4 --max-iter 2"
-    assert call(*line.split()).exit_code == 0
-    model = load("model.safetensors")
-    assert (model.lam, model.rho, model.seed) == (3.0, 0.5, 4)
-    assert (model.method, model.max_iter, model.batch_size) == ("auto", 2, 7)
-    assert (
-        f"by {Minibatch(epochs=2, batch_size=7)!r}: minibatches, since CrossEntropy"
-        in call("show", "model.safetensors").stdout
-    )
+@pytest.mark.parametrize(("name", "mark"), [("t.csv", ","), ("t.csv", ";"), ("t.tsv", "\t")])
+def test_a_table_is_read_whatever_stands_between_its_values(tmp_path, name, mark) -> None:
+    path = tmp_path / name
+    text = mark.join(["a", "b"]) + "\n" + mark.join(["1.5", "x"]) + "\n"
+    path.write_text(text, encoding="utf-8-sig")
+    assert read_table(path).to_dict("list") == {"a": [1.5], "b": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "cannot be read"), (",a\n0,1\n", "without a name"), ("a,b\n1,2\n1,2,3,4\n", "be read")],
+)
+def test_a_broken_table_is_refused(tmp_path, content, message) -> None:
+    (tmp_path / "broken.csv").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_table(tmp_path / "broken.csv")
+
+
+def test_after_an_interrupt_the_model_of_then_is_saved(here, monkeypatch) -> None:
+    step, calls = minibatch.BatchSteps.step, iter(range(9))
+
+    def interrupted(*arguments, **options):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return step(*arguments, **options)
+
+    monkeypatch.setattr(minibatch.BatchSteps, "step", interrupted)
+    result = call(*IRIS.split())
+    assert result.exit_code == 130
+    assert "interrupted: the model of then is saved to model.safetensors" in result.stdout
+    assert load("model.safetensors").n_iter_ == 1  # of two steps each
 
 
 def test_the_package_runs_as_a_module() -> None:

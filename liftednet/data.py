@@ -1,30 +1,19 @@
-"""Images to try things on, two tasks over time, and a split of samples."""
+"""Data to try things on: images, two generated tasks over time, and a split of samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from liftednet.data.archives import Archive, Origin, load, read_npz
 from liftednet.errors import DataError
+from liftednet.processes import shard
 from liftednet.validation import is_number, require_count, require_seed
 
-_MNIST = Archive(
-    name="mnist",
-    digest="76b7fc7e46d6dbf3be32e0dd2132a2e380f3098c6222f76d4c6f45dfb69c2100",
-    arrays=("x_train", "y_train", "x_test", "y_test"),
-    source="LeCun, Bottou, Bengio, Haffner, Proc. IEEE 86(11), 1998.",
-    origin=Origin(
-        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
-        "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",
-        read_npz,
-    ),
-)
+__all__ = ["Classification", "digits", "echo", "running_sum", "shard", "split"]
 
 
 @dataclass(frozen=True)
@@ -78,35 +67,6 @@ def digits(test_fraction: float = 0.25, seed: int = 0) -> Classification:
     pixels, labels = load_digits(return_X_y=True)
     x = torch.from_numpy(pixels).float() / 16
     return Classification(*split(x, torch.from_numpy(labels).long(), test_fraction, seed), 10)
-
-
-def mnist(folder: str | Path | None = None, download: bool = False) -> Classification:
-    """Return the MNIST digits in their official split: 60,000 and 10,000.
-
-    Args:
-        folder: the folder with mnist.npz; None looks in LIFTEDNET_DATA, then in the cache.
-        download: whether it may be fetched from the web where it is missing.
-
-    Returns:
-        X (samples, 784) with pixels scaled from 0..255 to [0, 1], and labels 0 to 9.
-
-    Raises:
-        DataError: it is found nowhere, cannot be read, or fails its checksum.
-
-    Example:
-        >>> from liftednet import data
-        >>> mnist = data.mnist()
-        >>> tuple(mnist.x_train.shape), tuple(mnist.x_test.shape), mnist.y_train[:5].tolist()
-        ((60000, 784), (10000, 784), [5, 0, 4, 1, 9])
-    """
-    arrays = load(_MNIST, folder, download)
-    return Classification(
-        _pixels(arrays["x_train"]),
-        _labels(arrays["y_train"]),
-        _pixels(arrays["x_test"]),
-        _labels(arrays["y_test"]),
-        10,
-    )
 
 
 def split(
@@ -245,11 +205,3 @@ def same_rows(x: Tensor, y: Tensor) -> None:
             f"X and y need the same number of rows; X has shape {tuple(x.shape)} "
             f"and y has shape {tuple(y.shape)}."
         )
-
-
-def _pixels(images: np.ndarray) -> Tensor:
-    return torch.from_numpy(images).flatten(1).float() / 255
-
-
-def _labels(labels: np.ndarray) -> Tensor:
-    return torch.from_numpy(labels).long()

@@ -1,0 +1,70 @@
+"""Data to try things on, and generated tasks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from liftednet import data
+from liftednet.errors import DataError
+
+
+def test_digits_are_scaled_and_split_class_by_class() -> None:
+    digits = data.digits()
+    assert float(digits.x_train.min()) == 0 and float(digits.x_train.max()) == 1
+    assert len(digits.x_train) + len(digits.x_test) == 1797
+    train, test = digits.y_train.bincount(), digits.y_test.bincount()
+    assert bool(((train - 3 * test).abs() <= 5).all())
+    assert torch.equal(data.digits(seed=0).x_train, digits.x_train)
+    assert not torch.equal(data.digits(seed=1).x_train, digits.x_train)
+
+
+def test_split_keeps_every_sample_once_and_the_shares() -> None:
+    x = torch.arange(100.0)[:, None]
+    y = torch.arange(100) % 4
+    first_x, first_y, second_x, second_y = data.split(x, y, 0.2, seed=5)
+    assert torch.equal(torch.cat([first_x, second_x]).sort(0).values, x)
+    assert second_y.bincount().tolist() == [5, 5, 5, 5] and len(first_y) == 80
+    with pytest.raises(DataError, match="between 0 and 1"):
+        data.split(x, y, 1.0, seed=5)
+    with pytest.raises(DataError, match="rows"):
+        data.split(x, y[:-1], 0.2, seed=5)
+    with pytest.raises(DataError, match="cannot be split"):
+        data.split(x[:3], y[:3], 0.2, seed=5)
+    with pytest.raises(DataError, match="empty"):
+        data.split(x[:0], y[:0], 0.2, seed=5)
+
+
+@given(seed=st.integers(0, 10_000), lag=st.integers(1, 5))
+@settings(max_examples=20, deadline=None)
+def test_echo_repeats_the_input_after_the_lag(seed: int, lag: int) -> None:
+    x, y = data.echo(7, 12, lag, 4, seed)
+    assert torch.equal(x.sum(2), torch.ones(7, 12))
+    assert torch.equal(y[:, lag:], x.argmax(2)[:, : 12 - lag])
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=10, deadline=None)
+def test_running_sum_labels_the_sign_of_the_sum(seed: int) -> None:
+    x, y = data.running_sum(5, 30, seed)
+    for numbers, labels in zip(x.squeeze(2).tolist(), y.tolist(), strict=True):
+        total = 0.0
+        for number, label in zip(numbers, labels, strict=True):
+            total += number
+            assert label == (0 if total > 0 else 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: data.echo(0, 10), "samples"),
+        (lambda: data.echo(5, 10, lag=10), "lag must be below"),
+        (lambda: data.running_sum(5, 0), "length"),
+        (lambda: data.running_sum(5, 5, seed=1.5), "seed"),  # type: ignore[arg-type]
+    ],
+)
+def test_tasks_that_cannot_be_drawn_are_refused(call, words) -> None:
+    with pytest.raises(DataError, match=words):
+        call()
