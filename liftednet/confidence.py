@@ -103,17 +103,24 @@ class _Difference:
     def _at(self, angles: np.ndarray, w: float) -> np.ndarray:
         n, m = self._n, self._m
         q = np.sin(angles) ** 2
-        p = np.clip(q + w, 0.0, 1.0)
-        reach = _FAR * math.sqrt(n) / 2 + _FAR**2
-        hits = np.arange(max(0, int(n * p.min() - reach)), min(n, int(n * p.max() + reach)) + 1)
+        hits, weights = _likely(n, np.clip(q + w, 0.0, 1.0))
+        others, shares = _likely(m, q)
         least = np.ceil(m * (hits / n - self._seen) - 1e-9)  # of q, for no larger a difference
-        logs = special.gammaln(n + 1) - special.gammaln(hits + 1) - special.gammaln(n - hits + 1)
-        p = p[:, None]
-        weights = np.exp(logs + special.xlogy(hits, p) + special.xlog1py(n - hits, -p))
-        tails = special.bdtrc(np.clip(least - 1, 0, m), m, q[:, None])
-        tails = np.where(least <= 0, 1.0, np.where(least > m, 0.0, tails))
-        found: np.ndarray = (weights * tails).sum(1)
+        tails = np.c_[shares[:, ::-1].cumsum(1)[:, ::-1], np.zeros(len(q))]
+        places = np.clip(least - others[0], 0, len(others)).astype(int)
+        found: np.ndarray = (weights * tails[:, places]).sum(1)
         return found
+
+
+def _likely(rows: int, shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return numbers of hits with a probability, and this (shares, numbers), of given shares."""
+    reach = _FAR * math.sqrt(rows) / 2 + _FAR**2
+    first, last = rows * shares.min() - reach, rows * shares.max() + reach
+    hits = np.arange(max(0, int(first)), min(rows, int(last)) + 1)
+    logs = special.gammaln(rows + 1) - special.gammaln(hits + 1) - special.gammaln(rows - hits + 1)
+    p = shares[:, None]
+    found: np.ndarray = np.exp(logs + special.xlogy(hits, p) + special.xlog1py(rows - hits, -p))
+    return hits, found
 
 
 def mean_bound(mean: float, rows: int, delta: float) -> float:

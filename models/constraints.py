@@ -395,7 +395,7 @@ def hold(
     if rates:
         asked = HeldRates(rates, *numbers(model.network, data), errors=model.errors_aside)
         found = _counted(held, asked, blocks)
-        if found.dear and not model.interrupted:
+        if found.excess > 0 and not model.interrupted:
             _go_on(model, asked, progress, on_step)
             ahead = model._blocks_at(fitted.structure, data, model._known.weights)
             wider = _counted(held, asked, ahead)

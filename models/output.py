@@ -227,7 +227,8 @@ def _size(fit: WeightFit) -> float:
 
 def pulled(penalty: Penalty, pull: float, before: Tensor) -> Penalty:
     """Return a penalty + pull |W - before|_F^2, up to a constant."""
-    if not isinstance(penalty, SquaredFrobenius) or penalty.center is not None:
+    if not isinstance(penalty, SquaredFrobenius):
         return penalty + SquaredFrobenius(pull, before)
     total = penalty.rho + pull  # one square
-    return SquaredFrobenius(total, before * (pull / total))
+    center = 0.0 if penalty.center is None else penalty.center * (penalty.rho / total)
+    return SquaredFrobenius(total, before * (pull / total) + center)

@@ -26,23 +26,34 @@ from liftednet.errors import DataError, SolverError
 from liftednet.lazy import sparse
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy
 from liftednet.network import Network
+from liftednet.penalties import SquaredFrobenius
 from liftednet.problems import ConstrainedFit, WeightFit
 from liftednet.samples import Weights
 from liftednet.sets.constraint import Constraint
 from liftednet.sets.polyhedron import Array, Limits
-from liftednet.sets.rates import Comparison, RateConstraint, rate_limits, refuse_rates
+from liftednet.sets.rates import (
+    Comparison,
+    RateConstraint,
+    kinds_of,
+    rate_limits,
+    refuse_rates,
+)
 from liftednet.solvers import solve
 
 from .output import pulled
 
-_ROUNDS = 16  # of the last layer
-_PULL = 1.0  # toward the weights of before, as a share of a feature's sum of squares
+_ROUNDS, _FAILURES = 16, 6  # of the last layer, and in a row that bring nothing
+_PULL, _LITTLE = (
+    1.0,
+    1e-3,
+)  # toward the weights of before, as a share of a feature's sum of squares: of
+# all directions, of few
+_RIDGE = 1e-6  # of a feature's sum of squares, where rows are told apart
 _FARTHER = 3.0  # times as strong a pull after a failure
 _NEAR, _NEARER = 0.2, 0.8  # width of the surrogate over the spread of scores, less after a failure
-_DEAR = 1.05  # times the objective of before, above which all layers are trained
 _EXACT = 2.0  # times the prices, at which what rates miss is weighed against the objective
 _LENGTHS = (1.0, 0.5, 0.25, 0.1)  # of a step, tried in turn
-_LEFT, _LEAST_LEFT = 0.5, 0.1  # of the ends' distance is left by the margin of one error, of more
+_LEFT = 0.1  # of the ends' distance is left by the margin
 _WIDE, _NARROW = 1.0, 0.2  # T of the first round of all weights, and of the last
 _STEEP = 4.0  # over the slope of a probability in its score, at most
 
@@ -120,9 +131,8 @@ class HeldRates:
         self._soft = np.repeat([one.soft for one, _ in each], self.counts)
         self.limits = rate_limits(self.comparisons, len(self.labels), self.classes)
         lower, upper = self.limits.lower, self.limits.upper
-        left = _LEFT if self.errors <= 1 else _LEAST_LEFT
         margin = self.errors * np.array([spread_of(one) for one in self.comparisons])
-        margin = np.minimum(margin, (1 - left) * (upper - lower) / 2)
+        margin = np.minimum(margin, (1 - _LEFT) * (upper - lower) / 2)
         single = np.array([one.second is None for one in self.comparisons], dtype=bool)
         none = single & (lower <= 0), single & (upper >= 1)  # shares lie from 0 to 1
         self.lower, self.upper = (
@@ -239,7 +249,6 @@ class CountedFit:
         objective: of the fit, without its pull.
         residual: of the convex problem that the weights lead to; 0 where none was needed.
         solver: of it.
-        before: the objective at the start.
     """
 
     excess: float
@@ -248,12 +257,6 @@ class CountedFit:
     objective: float
     residual: float
     solver: str
-    before: float
-
-    @property
-    def dear(self) -> bool:
-        """Whether all layers should be tried: the aim is missed, or met at a high price."""
-        return self.excess > 0 or self.objective > _DEAR * self.before
 
     @property
     def rank(self) -> tuple[float, float]:
@@ -264,7 +267,7 @@ class CountedFit:
 def counted_fit(
     fit: WeightFit, held: HeldRates, others: Sequence[Constraint], start: Weights
 ) -> CountedFit:
-    """Return the last layer whose counts are best.
+    """Return the last layer whose counts are best: by few directions, or where these fail by all.
 
     Args:
         fit: of the last layer, to the features that are there.
@@ -280,14 +283,64 @@ def counted_fit(
         start, prices = meets.value, (*meets.duals, torch.zeros(len(held.lower)))
     else:
         prices = (torch.zeros(len(held.lower)),)
+    u, objective = ConstrainedFit(fit, ()).scores(start), float(fit.measure(start).objective)
+    best = CountedFit(held.excess(held.counted(u)), start, prices, objective, 0.0, "no fit")
+    if isinstance(fit.penalty, SquaredFrobenius) and fit.penalty.center is None:
+        few = _FewDirections(fit, held, start)
+        first = float(few.fit.measure(few.start).objective)  # less a constant
+        best = replace(best, value=few.start, objective=first)
+        found = _nearer(few.fit, held, others, best, _LITTLE)
+        whole = few.whole(found.value)
+        best = replace(found, value=whole, objective=float(fit.measure(whole).objective))
+    return _nearer(fit, held, others, best, _PULL)
+
+
+class _FewDirections:
+    """W = W_0 + B C, with the few directions B in which rows differ that rates count apart.
+
+    Which kind a row is of is regressed on the features: of two groups the direction is what tells
+    one from the other, and C moves their thresholds. Few numbers are on new rows what they are in
+    training, where all weights learn by heart who stands near a threshold. Columns of B are
+    orthonormal, so that the square of W is that of C about -B'W_0, up to a constant.
+    """
+
+    def __init__(self, fit: WeightFit, held: HeldRates, start: Weights) -> None:
+        assert isinstance(fit.penalty, SquaredFrobenius)
+        inputs, before = fit.design.inputs.double(), start.matrix.double()
+        kinds = torch.from_numpy(kinds_of(held.limits, held.classes)[1]).to(inputs.device)
+        told = torch.nn.functional.one_hot(kinds).to(inputs)
+        around = inputs - inputs.mean(0)
+        gram = around.T @ around
+        gram.diagonal().add_(_RIDGE * gram.diagonal().mean() + torch.finfo(gram.dtype).tiny)
+        found = torch.linalg.solve(gram, around.T @ (told - told.mean(0)))
+        basis, sizes, _ = torch.linalg.svd(found, full_matrices=False)
+        basis = basis[:, sizes > _RIDGE * sizes[0]]
+        self._before = start
+        self._basis = basis if basis.shape[1] else basis.new_zeros(len(before), 1)  # b alone
+        offset = inputs @ before + (0.0 if fit.offset is None else fit.offset)
+        center = (-self._basis.T @ before).to(start.matrix)
+        self.fit = replace(
+            fit, design=replace(fit.design, inputs=(inputs @ self._basis).to(start.matrix)),
+            penalty=replace(fit.penalty, center=center), offset=offset.to(start.matrix),
+        )  # fmt: skip
+        self.start = Weights(torch.zeros_like(center), start.bias)
+
+    def whole(self, found: Weights) -> Weights:
+        """Return C as weights of the whole fit."""
+        moved = self._basis @ found.matrix.double()
+        return Weights(self._before.matrix + moved.to(self._before.matrix), found.bias)
+
+
+def _nearer(
+    fit: WeightFit, held: HeldRates, others: Sequence[Constraint], best: CountedFit, least: float
+) -> CountedFit:
+    """Return what rounds of convex fits bring, with a pull of so much at least."""
     plain, size = ConstrainedFit(fit, ()), _size(fit)
-    u = plain.scores(start)
-    before = float(fit.measure(start).objective)
-    best = CountedFit(held.excess(held.counted(u)), start, prices, before, 0.0, "no fit", before)
-    near, pull = _NEAR, _PULL
+    u, near, pull, failures = plain.scores(best.value), _NEAR, least, 0
     for _ in range(_ROUNDS):
-        if best.excess <= 0:
+        if best.excess <= 0 or failures == _FAILURES:
             break
+        failures += 1
         held_fit = replace(fit, penalty=pulled(fit.penalty, pull * size, best.value.matrix))
         known = _Linear(held.linear(u, near))
         near, pull = near * _NEARER, pull * _FARTHER  # where this one does not help
@@ -305,10 +358,10 @@ def counted_fit(
             falls = objective + worth * excess < best.objective + worth * best.excess
             if falls and excess < best.excess:
                 best = CountedFit(
-                    excess, value, solution.duals, objective, solution.residual, solution.solver,
-                    before,
-                )  # fmt: skip
-                u, near, pull = u_ahead, _NEAR, max(_PULL, pull / _FARTHER**2)
+                    excess, value, solution.duals, objective, solution.residual, solution.solver
+                )
+                u, near, pull = u_ahead, _NEAR, max(least, pull / _FARTHER**2)
+                failures = 0
                 break
     return best
 

@@ -39,7 +39,7 @@ _CONSISTENT = 1e-9  # by which equalities are missed, relative to their ends, wh
 _DONE = 1e-10  # relative stationarity and complementarity at which a run ends
 _MET = 1e-12  # relative violation at which it ends
 _NEAREST = 1e-2  # least slack that a run begins with, in units of rows of norm 1
-_HALVINGS = 20
+_HALVINGS, _STUCK = 20, 3  # of a step, and steps in a row that need all of them: a failure
 _LOOKED_AT = 2_000_000  # entries of rows up to which it is found out what cannot be met
 _NEEDED = (
     "A wider layer below, or what a total is made of joined to the last layer's inputs, makes "
@@ -262,7 +262,7 @@ class _Run:
         slack = self.ends - self.sides @ x
         s = slack.clamp(min=max(_NEAREST, -float(slack.min()))) if len(slack) else slack
         size = 1 + abs(self.smooth.fit.measure(self.smooth.weights(x)).objective)
-        y = torch.full_like(s, size / max(1, len(s))) / s
+        y, stuck = torch.full_like(s, size / max(1, len(s))) / s, 0
         for step in range(_STEPS):
             at = self._at(x, s, y)
             if self._done(at, size):
@@ -277,6 +277,9 @@ class _Run:
                     break
                 length, halvings = length / 2, halvings + 1
             x, s, y = ahead.x, ahead.s, ahead.y
+            stuck = 0 if calm else stuck + 1
+            if stuck == _STUCK:
+                break
         raise SolverError("it does not converge.")
 
     def _at(self, x: Tensor, s: Tensor, y: Tensor) -> _At:
