@@ -18,10 +18,10 @@ from liftednet.power import Power
 
 from .builders import LiftedMLP
 from .choice import matrix_work
-from .error_bars import answer_skewed, posterior
+from .error_bars import answer_skewed, log_evidence
 
 STEPS = 200  # of one fit at most
-_SIZES = (16, 48, 144)  # units; what is linear needs none of them
+_SIZES = (4, 16, 48, 144)  # units; what is linear needs none of them
 _STARTS = 2  # of the smallest network with the first units
 _MOST_WEIGHTS = 3000
 _MOST_WORK = 4e9  # multiplications in one matrix: a fifth of a second, and a fit has some dozens
@@ -31,7 +31,7 @@ _PULLS = np.logspace(-3, 4, 29)  # of the linear fits that tell one of another
 _SMALL = 0.05  # quantile of positive targets, in units of which they are nearly their logarithms
 _QUARTILES = 1.349  # how far they are apart in a normal distribution
 _SAME = 1e-9  # of the largest entry of a column: a deviation that is rounding
-_SURE = 3.0  # of log p(y): by less than that no linear fit tells exponents apart
+_SURE = 3.0  # of log p(y): less tells neither exponents nor sizes apart
 
 Array = np.ndarray[Any, Any]
 
@@ -105,8 +105,8 @@ class _Search:
     candidate: Candidate | None = None
     told: Sequence[warnings.WarningMessage] = field(default_factory=list)
 
-    def tries(self, candidate: Candidate) -> bool:
-        """Fit a network, and say whether it is the best so far."""
+    def tries(self, candidate: Candidate, least: float = 0.0) -> bool:
+        """Fit a network, and say whether it is the best so far by more than so much."""
         model = self.make(candidate)
         model._power = candidate.power
         with warnings.catch_warnings(record=True) as told:
@@ -114,7 +114,7 @@ class _Search:
             self.fit(model)
         self.fits += 1
         found = _evidence(model)
-        better = self.model is None or found > self.evidence
+        better = self.model is None or found > self.evidence + least
         if better:
             self.evidence, self.model, self.candidate, self.told = found, model, candidate, told
         return better
@@ -127,7 +127,7 @@ def fit_by_evidence(
     fit: Callable[[LiftedMLP], object],
     activations: Sequence[Activation] = (Tanh(), ReLU()),
 ) -> LiftedMLP:
-    """Fit networks of growing size as long as the evidence grows, and return the best.
+    """Fit networks of growing size as long as the evidence clearly grows, and return the best.
 
     Units are smooth but where kinks have the larger evidence, and targets of regressions are
     brought to a power where that has. Networks of one unit, which have the largest evidence on most
@@ -156,7 +156,7 @@ def fit_by_evidence(
         larger = replace(search.candidate, size=replace(size, units=units), start=0)
         if search.evidence == math.inf or not larger.size.serves(len(data[0])):
             break
-        if not search.tries(larger):
+        if not search.tries(larger, _SURE):
             break
     model, found = search.model, search.candidate
     assert model is not None  # with its candidate
@@ -175,7 +175,7 @@ def fit_by_evidence(
 def _evidence(model: LiftedMLP) -> float:
     """Return log p(y); infinity where the targets are met but for rounding."""
     try:
-        return posterior(model).log_evidence
+        return log_evidence(model)
     except SolverError:
         assert model.trace is not None  # it has been fitted
         first, *_, last = (step.objective for step in model.trace.steps)

@@ -330,7 +330,7 @@ def posterior(model: Any) -> Posterior:
         )
     fitted = lifted._known
     if fitted.laplace is None:
-        fitted = replace(fitted, laplace=_laplace_of(lifted, fitted))
+        fitted = replace(fitted, laplace=_laplace_of(lifted, fitted, shared=True))
         lifted._fit = fitted
     assert fitted.laplace is not None  # made just now
     return Posterior(copy(lifted), fitted.laplace)
@@ -344,10 +344,15 @@ def has_evidence(model: Lifted) -> bool:
     return fitted.laplace is not None or (by_evidence and whole and len(network.terms) == 1)
 
 
-def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
-    """Return the approximation at the weights of a fit."""
+def log_evidence(model: Lifted) -> float:
+    """Return that of `posterior`, without what else it finds; raises what it does."""
+    return _laplace_of(model, model._known, shared=False).logarithm
+
+
+def _laplace_of(model: Lifted, fitted: Fitted, shared: bool) -> Laplace:
+    """Return the approximation at the weights of a fit, and where asked for its share."""
     from liftednet.solvers.gauss_newton.equations import OutputEquations
-    from liftednet.solvers.gauss_newton.laplace import laplace
+    from liftednet.solvers.gauss_newton.laplace import laplace, share_of
     from liftednet.solvers.gauss_newton.objective import joined
 
     refuse_loss(model)
@@ -374,6 +379,8 @@ def _laplace_of(model: Lifted, fitted: Fitted) -> Laplace:
             )
         point = joined([layer.stacked() for layer in fitted.weights])
         found = laplace(forward, point)
+        if shared and found is not None and not forward.squared:
+            found = replace(found, share=share_of(found, forward))
     if found is None:
         raise SolverError(
             "there are no error bars: the targets are met without any noise, or the curvature is "

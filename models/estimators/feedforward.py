@@ -262,8 +262,8 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
     Args:
         hidden_layer_sizes: units of every hidden layer. None leaves it to the evidence of the data
             where that can be had (`fit_by_evidence`: some thousands of samples, and no setting of
-            a method, a penalty or a shape): one hidden layer beside a linear one, of 16 units, or
-            of 48 or 144 as long as log p(y) grows. Elsewhere it has 100.
+            a method, a penalty or a shape): one hidden layer beside a linear one, of 4 units, or of
+            16, 48 or 144 as long as log p(y) clearly grows. Elsewhere it has 100.
         activation: of the hidden layers, an `Activation` or a name such as "relu", "tanh",
             "logistic" or "identity"; or one for each. None is "relu", and of a size by the
             evidence "tanh" where log p(y) is larger with it.

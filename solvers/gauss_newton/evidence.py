@@ -19,6 +19,7 @@ from .steps import LevenbergMarquardt, Taken, direct
 
 _SETTLED = 0.05  # relative decrease of a step, below which weights have followed their rho
 _PATIENCE = 5  # looks at the evidence without a better one
+_BETTER = 0.1  # of log p(y): less is no news
 _NOISELESS = 1e-30  # share of the first objective: below it no noise is left to tell a rho by
 _FITTED = 0.5  # share of the answers that a first look may find fitted
 _LEAST_SHARE = 1e-6  # of the largest noise of an output, that of others at least
@@ -186,7 +187,8 @@ class Place:
         self.fitted = seen.fitted if self.fitted is None else self.fitted
         self.stale += 1
         if seen.logarithm > self.logarithm:
-            self.logarithm, self.stale = seen.logarithm, 0
+            if seen.logarithm > self.logarithm + _BETTER:
+                self.logarithm, self.stale = seen.logarithm, 0
             if self.best is None or seen.logarithm > self.best[2]:
                 self.best = self.point, self.rhos, seen.logarithm
         self.rhos, self.precision = seen.rhos, precision

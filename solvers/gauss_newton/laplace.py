@@ -42,7 +42,7 @@ class Laplace:
         noise: variance of the targets of squares around the outputs, (outputs,); none of others.
         degrees: of freedom by which the noise is known; infinite of others.
         logarithm: log p(targets); -inf where weights have no rho.
-        share: of H^-1 that probabilities are averaged over, see `share_of`.
+        share: of H^-1 that probabilities are averaged over, see `share_of`; 1 before it was asked.
     """
 
     point: Tensor
@@ -117,9 +117,7 @@ def laplace(forward: Forward, point: Tensor) -> Laplace | None:
         if found is None or (precision := found[1]) is None:
             break
         forward = replace(forward, targets=(replace(target, precision=precision),))
-    if found is None or forward.squared:
-        return None if found is None else found[0]
-    return replace(found[0], share=share_of(found[0], forward))
+    return None if found is None else found[0]
 
 
 def _laplace(forward: Forward, point: Tensor) -> tuple[Laplace, Tensor | None] | None:
