@@ -99,6 +99,7 @@ def lined(
     low: Array,
     high: Array,
     limits: tuple[Array, Array],
+    ball: Array | None = None,
 ) -> Boxes:
     """Return boxes (boxes, inputs) with their bounds.
 
@@ -108,6 +109,7 @@ def lined(
         low: of the boxes.
         high: the same.
         limits: G and h, (rows, inputs) and (rows,), of G v <= h.
+        ball: radii of balls around the centers of boxes, (boxes,), to which points are limited.
     """
     functions = tangents.constants.shape[1]
     slopes = np.repeat(tangents.slopes, len(low) // len(tangents.slopes), 0)
@@ -116,7 +118,7 @@ def lined(
     for composition, cost in zip(networks, tangents.costs, strict=True):
         lines, reach = list[_Lines](), list[Array]()
         for block in composition.blocks:
-            ends, along = _ends(composition, lines, block.argument, low, high)
+            ends, along = _ends(composition, lines, block.argument, low, high, ball)
             lines.append(_Lines.of(block, *ends))
             reach.append(along[:, block.windows].max(2) if len(block.windows) else along)
         output = composition.output
@@ -130,6 +132,8 @@ def lined(
     rows = np.concatenate([slopes[:, 1:], np.repeat(limits[0][None], len(low), 0)], 1)
     most = np.concatenate([-values[:, 1:], np.repeat(limits[1][None], len(low), 0)], 1)
     bound, at, prices = _least(slopes[:, 0], low, high, rows, most)
+    if ball is not None:
+        bound = np.maximum(bound, _least_in_ball(slopes[:, :1], low, high, ball)[:, 0])
     weights = np.concatenate([np.ones((len(low), 1)), prices[:, : functions - 1]], 1)
     off = np.repeat(tangents.curved, len(low) // len(tangents.curved), 0)
     for way, lines, reach in ways:
@@ -196,6 +200,13 @@ def _least(
     dual -= _ROUNDING * (prices * sizes).sum(1)
     found = np.where(empty, np.inf, np.fmax(found, dual))
     return found, np.clip(center + half * z, low, high), prices
+
+
+def _least_in_ball(slopes: Array, low: Array, high: Array, radii: Array) -> Array:
+    """Return the least <s, v> in balls around the centers of boxes, (boxes, sums)."""
+    center = ((low + high) / 2)[..., None]
+    found: Array = (slopes @ center)[..., 0] - radii[:, None] * np.linalg.norm(slopes, axis=2)
+    return found
 
 
 def _longest(*pairs: tuple[Array, Array]) -> Array:
@@ -312,13 +323,17 @@ def _ends(
     argument: Combination,
     low: Array,
     high: Array,
+    ball: Array | None = None,
 ) -> tuple[tuple[Array, Array], Array]:
     """Return the ends of sums such as pre-activations, (boxes, units), and sizes of slopes."""
     both = np.concatenate([np.eye(len(argument.offset)), -np.eye(len(argument.offset))])
     given = {k: (both @ part.T)[None] for k, part in argument.parts.items()}
     way = _Way(composition, lines, given, (both @ argument.offset)[None], len(low))
     up, down = np.maximum(way.slopes, 0), np.minimum(way.slopes, 0)
-    value = way.values + (up @ low[..., None] + down @ high[..., None])[..., 0]
+    inner = (up @ low[..., None] + down @ high[..., None])[..., 0]
+    if ball is not None:
+        inner = np.maximum(inner, _least_in_ball(way.slopes, low, high, ball))
+    value = way.values + inner
     units = len(argument.offset)
     return (value[:, :units], -value[:, units:]), np.abs(way.slopes[:, :units])
 

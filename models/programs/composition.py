@@ -8,7 +8,7 @@ through the network has recorded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,9 @@ class Combination:
     def of(self, values: Sequence[Any]) -> Any:
         """Return u of the values of all sources, (..., units); of CVXPY's expressions, too."""
         # Of as many axes as the values: CVXPY's compiled backend has no other sums.
-        found = np.expand_dims(self.offset, tuple(range(values[0].ndim - 1)))
+        found: Any = self.offset
+        if not isinstance(values[0], np.ndarray):
+            found = np.expand_dims(found, tuple(range(values[0].ndim - 1)))
         for source, matrix in self.parts.items():
             found = values[source] @ matrix + found
         return found
@@ -137,27 +139,38 @@ class Composition:
             x: (samples, inputs).
             direction: (samples, outputs).
         """
-        values = self.values(x)
-        pushes = [np.zeros_like(value) for value in values]
+        return self.both(x)[1](direction)
 
-        def back(combination: Combination, push: Array) -> None:
-            for source, matrix in combination.parts.items():
-                pushes[source] += push @ matrix.T
+    def both(self, x: Array) -> tuple[Array, Callable[[Array], Array]]:
+        """Return y, (samples, outputs), and what returns gradients from directions."""
+        values, arguments = [np.asarray(x, dtype=np.float64)], list[Array]()
+        for block in self.blocks:
+            arguments.append(block.argument.of(values))
+            values.append(block.forward(arguments[-1]))
 
-        back(self.output, direction)
-        for number in range(len(self.blocks), 0, -1):
-            block, push = self.blocks[number - 1], pushes[number]
-            u = block.argument.of(values)
-            below = np.zeros_like(u)
-            if len(block.windows):
-                best = np.take_along_axis(
-                    block.windows[None], u[:, block.windows].argmax(-1)[..., None], -1
-                )[..., 0]
-                np.add.at(below, (np.arange(len(u))[:, None], best), push)
-            else:
-                below = block.mapped(u, "slope") * push
-            back(block.argument, below)
-        return pushes[0]
+        def gradient(direction: Array) -> Array:
+            pushes: list[Any] = [0.0] * len(values)
+
+            def back(combination: Combination, push: Array) -> None:
+                for source, matrix in combination.parts.items():
+                    pushes[source] = pushes[source] + push @ matrix.T
+
+            back(self.output, direction)
+            for number in range(len(self.blocks), 0, -1):
+                block, push, u = self.blocks[number - 1], pushes[number], arguments[number - 1]
+                if len(block.windows):
+                    chosen = u[:, block.windows].argmax(-1)
+                    best = block.windows[np.arange(len(block)), chosen]
+                    below = np.zeros_like(u)
+                    np.add.at(below, (np.arange(len(u))[:, None], best), push)
+                else:
+                    below = block.mapped(u, "slope") * push
+                back(block.argument, below)
+            found: Array = np.zeros_like(values[0]) + pushes[0]
+            return found
+
+        y: Array = self.output.of(values)
+        return y, gradient
 
 
 def composition_of(model: Any, inputs: int, example: Any = None) -> Composition:

@@ -55,6 +55,8 @@ def linear_in(expression: Any, variables: Sequence[Any], at: Array) -> tuple[Arr
 
 def affine_in(expression: Any, variables: Sequence[Any]) -> tuple[Array, Array]:
     """Return J and c of an affine expression J v + c."""
+    if len(variables) == 1 and expression is variables[0] and expression.ndim == 1:
+        return np.eye(expression.size), np.zeros(expression.size)
     offset, matrix = linear_in(expression, variables, np.zeros(sum(x.size for x in variables)))
     return matrix, offset
 
@@ -156,7 +158,7 @@ class Functions:
 
         Of functions that have none somewhere both are not numbers.
         """
-        values, slopes = [np.zeros((len(points), 0))], [np.zeros((len(points), 0, self.size))]
+        values, slopes = list[Array](), list[Array]()
         for one, known in zip(self.expressions, self.known, strict=True):
             if known is None:
                 found = [linear_in(one, self.variables, point) for point in points]
@@ -164,11 +166,13 @@ class Functions:
                 slopes.append(np.stack([x[1] for x in found]))
             elif one.is_affine():
                 values.append(points @ known[0].T + known[1])
-                slopes.append(np.repeat(known[0][None], len(points), 0))
+                slopes.append(np.broadcast_to(known[0], (len(points), *known[0].shape)))
             else:
                 at = torch.from_numpy(points).requires_grad_()
                 value = known(at).expand(-1, max(one.size, 1))
                 each = [torch.autograd.grad(x.sum(), at, retain_graph=True)[0] for x in value.T]
                 values.append(value.detach().numpy())
                 slopes.append(torch.stack(each, 1).numpy())
+        if len(values) == 1:
+            return values[0], slopes[0]
         return np.concatenate(values, 1), np.concatenate(slopes, 1)

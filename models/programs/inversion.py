@@ -299,7 +299,7 @@ def robustness_radius(
     most = float(np.linalg.norm(near - point, norm))
     variable: Any = cp.Variable(len(point))
     around = np.maximum(ends[0], point - most), np.minimum(ends[1], point + most)
-    sure, others = _proven_radius(composition, point, ends, most, label, others)
+    sure, others = _proven_radius(composition, point, ends, norm, most, label, others)
     stated = to_cvxpy(
         model, variable, box=around, mixed_integer=True, seconds=seconds / 4, example=example
     )
@@ -323,7 +323,13 @@ def robustness_radius(
 
 
 def _proven_radius(
-    composition: Composition, x: Array, ends: Any, most: float, label: int, others: list[int]
+    composition: Composition,
+    x: Array,
+    ends: Any,
+    norm: float,
+    most: float,
+    label: int,
+    others: list[int],
 ) -> tuple[float, list[int]]:
     """Return a radius in which lines prove the answer, and classes that may be nearer than most."""
     outputs, none = len(composition.output.offset), np.zeros((1, 1, len(x)))
@@ -333,8 +339,11 @@ def _proven_radius(
         """Say within which radii a class is proven to be no answer."""
         cost = np.asarray(_margin(np.eye(outputs), label, other), dtype=float)[None, None]
         margin = Tangents(np.zeros((1, 1)), none, [cost], none[0])
-        low, high = np.maximum(ends[0], x - radii[:, None]), np.minimum(ends[1], x + radii[:, None])
-        return lined([composition], margin, low, high, limits).bound > 0
+        low, high = x - radii[:, None], x + radii[:, None]
+        ball = radii * (1 + 1e-9) if norm == 2 else None
+        if ball is None:
+            low, high = np.maximum(ends[0], low), np.minimum(ends[1], high)
+        return lined([composition], margin, low, high, limits, ball).bound > 0
 
     near = [other for other in others if not apart(np.array([most]), other)[0]]
     radii = most * np.linspace(1, 0, 64, endpoint=False)

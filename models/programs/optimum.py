@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 _HELD = 1e-6  # violation of a constraint, relative to its size, that counts as none
 _ANSWERED = ("optimal", "optimal_inaccurate")
 _TRIED = 3  # points from which tangents are tried
-_BOXED = 0.6  # of the time, after which boxes leave what is linear in pieces to HiGHS
+_BOXED, _BOXED_MANY = 0.6, 0.1  # of the time, after which boxes leave what is linear in pieces
+_MANY = 16  # inputs, of which boxes seldom prove anything
 _AT_ONCE = 256  # boxes that are halved together, at least
 _BOXES = 300_000  # that are kept, some hundred megabytes
 _SMALL = 1e-9  # an error that counts as none
@@ -174,20 +175,38 @@ def optimize(
 def _convex(
     network: CvxpyNetwork, objective: Any, constraints: Sequence[Constraint], gap: float
 ) -> Optimum:
-    """Return the optimum of a problem that is convex with the network in it."""
-    started = time.perf_counter()
+    """Return the optimum of a problem that is convex with the network in it.
+
+    Where CLARABEL calls its answer inaccurate, HiGHS is asked if all is linear in pieces, else
+    CLARABEL without scaling.
+    """
+    started, sign = time.perf_counter(), _sign(objective)
     problem = cp.Problem(objective, list(constraints))
-    precise = dict.fromkeys(PRECISE, max(1e-10, min(1e-8, 0.1 * gap)))
-    data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=precise)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the bound tells
-        raw = chain.solve_via_data(problem, data, solver_opts=precise)
-        problem.unpack_results(raw, chain, inverse)
-    if network.x.value is None:
-        raise SolverError(f"no best input was found: the problem is {problem.status}.")
-    value, seconds = float(problem.value), time.perf_counter() - started
-    dual = value - _sign(objective) * abs(raw.obj_val - raw.obj_val_dual)
-    proven = problem.status == cp.OPTIMAL and _gap(value, dual) <= gap
+    precise: dict[str, Any] = dict.fromkeys(PRECISE, max(1e-10, min(1e-8, 0.1 * gap)))
+    dual, proven = math.nan, False
+    for options in (precise, precise | {"equilibrate_enable": False}):
+        data, chain, inverse = problem.get_problem_data(cp.CLARABEL, solver_opts=options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of inaccuracy, which the bound tells
+            raw = chain.solve_via_data(problem, data, solver_opts=options)
+            problem.unpack_results(raw, chain, inverse)
+        if network.x.value is None:
+            raise SolverError(f"no best input was found: the problem is {problem.status}.")
+        value = float(problem.value)
+        dual = value - sign * abs(raw.obj_val - raw.obj_val_dual)
+        proven = problem.status == cp.OPTIMAL and _gap(value, dual) <= gap
+        t = cp.Variable()
+        epigraph = cp.Problem(cp.Minimize(t), [*constraints, sign * objective.expr <= t])
+        if not proven and epigraph.is_qp():
+            program, cost, places = _program_of(epigraph)
+            found = branch_and_bound(program, cost, gap=0.0)
+            if found.z is not None and found.ending == "optimal":
+                _restore(epigraph, found.z, places)
+                value, dual = float(objective.value), sign * found.bound
+                proven = _gap(value, dual) <= gap
+        if proven:
+            break
+    seconds = time.perf_counter() - started
     x, output = np.array(network.x.value), np.array(network.output.value)
     return Optimum(x, output, value, dual, proven, seconds, (value, seconds))
 
@@ -281,7 +300,7 @@ class _Proof:
         if x0 is not None and len(self.variables) == 1:
             given.append(np.asarray(x0, dtype=float).flatten(order="F"))
         points = search.best(given, np.random.default_rng(0))
-        values = search.values(points)[0]
+        values = search.values(points)
         some = values[np.isfinite(values)]
         self.spread = float(np.ptp(some) + abs(some[0])) if len(some) else 0.0
         search.assign(points[0])
@@ -317,7 +336,9 @@ class _Proof:
 
     def halve(self, told: Told) -> None:
         """Raise the bound by halving boxes, hundreds at once, until the gap or the time."""
-        search, whole = self.search, self.left * (_BOXED if self.straight else 1.0)
+        search, whole = self.search, self.left
+        if self.straight:
+            whole *= _BOXED if len(search.region.center) <= _MANY else _BOXED_MANY
         until, count, rounds = self.elapsed + whole, 1, 0
         low, high = self.ends()
         limits = search.region.together
@@ -345,7 +366,7 @@ class _Proof:
     def tried(self, found: Boxes, rounds: int) -> None:
         """Take the best point of some boxes as an answer, and go on from there now and then."""
         points = self.search.region.inside(found.at)
-        values = self.search.values(points)[0]
+        values = self.search.values(points)
         best = int(values.argmin())
         if not self.search.free or values[best] < self.value:
             self.search.assign(points[best])
@@ -411,9 +432,7 @@ class _Proof:
             self.bound = max(self.bound, min(found.bound, self.value))
         if found.z is None:
             return
-        for variable in problem.variables():
-            part = found.z[places[variable.id] :][: variable.size]
-            variable.save_value(part.reshape(variable.shape, order="F"))
+        _restore(problem, found.z, places)
         self.consider()
 
     def start(self, places: dict[int, int]) -> tuple[Array, Array] | None:
@@ -448,6 +467,13 @@ def _program_of(problem: Any) -> tuple[Program, Array, dict[int, int]]:
     lower[binary], upper[binary] = np.maximum(lower[binary], 0), np.minimum(upper[binary], 1)
     program = Program(rows, low, high, lower, upper, whole)
     return program, data["c"], dict(data["param_prob"].var_id_to_col)
+
+
+def _restore(problem: Any, z: Array, places: dict[int, int]) -> None:
+    """Give the variables of a problem their values at the columns of its program."""
+    for variable in problem.variables():
+        part = z[places[variable.id] :][: variable.size]
+        variable.save_value(part.reshape(variable.shape, order="F"))
 
 
 def _holds(constraint: Any) -> bool:

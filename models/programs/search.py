@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 
 _DRAWN, _DRAWN_ONE_BY_ONE = 512, 64  # of functions of many points at once, and of others
 _KEPT, _KEPT_ONE_BY_ONE = 48, 8
-_STEPS = 50
+_STEPS = 20
 _FIRST, _LAST = 0.3, 1e-3  # of the width of the region, the length of steps
-_SHORT = 0.03  # the same of the first one from a point that is good
-_CORNERS = 4  # times that the corner along the gradient is tried
+_CORNERS = 3  # times that the corner along the gradient is tried
 _TINY = 1e-300
 _FARTHEST = 10.0  # along a ray that does not end
 _PRICE = 10.0  # of a broken constraint, in spreads of the objective over its own spread
@@ -101,17 +100,16 @@ class Region:
         found: Array = self.center + share * far
         return found
 
-    def descended(self, v: Array, both: Both, first: float = _FIRST) -> Array:
+    def descended(self, v: Array, both: Both) -> Array:
         """Return the best points on the way of projected steps, (points, entries), best first.
 
         Args:
             v: where they begin.
             both: returns values, (points,), and gradients, (points, entries).
-            first: length of the first step, in widths of the region.
         """
         value, gradient = both(v)
         kept, least, width = v.copy(), value.copy(), self.width
-        for length in np.geomspace(first, _LAST, _STEPS):
+        for length in np.geomspace(_FIRST, _LAST, _STEPS):
             step = gradient * width**2
             size = np.abs(step / np.maximum(width, _TINY)).max(1, keepdims=True)
             v = self.inside(v - length * step / np.maximum(size, _TINY))
@@ -236,6 +234,8 @@ class Search:
         self.networks: list[Composition] = [
             inside_of(graph.composition, *x) for graph, x in zip(self.graphs, self._x, strict=True)
         ]
+        sizes = [sum(x.size for x in self.variables), *(x.y.size for x in self.graphs)]
+        self._splits = np.cumsum(sizes)[:-1]
         self.seen = [*self.variables, *(graph.y for graph in self.graphs)]
         known = {x.id for x in self.variables}
         domains = [x for one in (self.objective, *self.constraints) for x in _domain(one)]
@@ -258,32 +258,35 @@ class Search:
         """Give v, and the outputs there, to the variables."""
         assign(self.seen, np.concatenate([v, *(y[0] for y in self.outputs(v[None]))]))
 
-    def values(self, v: Array) -> tuple[Array, Array]:
-        """Return objective and broken constraints, (points,), and derivatives in v and outputs."""
-        values, slopes = self.functions.at(np.concatenate([v, *self.outputs(v)], 1))
-        broken = np.maximum(values[:, 1:], 0).sum(1)
-        if not self.free and len(v) > 2:  # so that neither outweighs the other
-            known = np.isfinite(values).all(1)
-            spreads = [
-                float(np.ptp(x[known])) if known.any() else 0.0 for x in (values[:, 0], broken)
-            ]
-            self.prices = max(
-                self.prices, _PRICE * spreads[0] / max(spreads[1], _TINY) if spreads[1] else 0.0
-            )
-        push = self.prices * (values[:, 1:] > 0)
-        total = slopes[:, 0] + (push[:, None] @ slopes[:, 1:])[:, 0]
-        value = values[:, 0] + self.prices * broken
-        return np.where(np.isfinite(value), value, np.inf), np.nan_to_num(total)
+    def values(self, v: Array) -> Array:
+        """Return the objective and the price of broken constraints, (points,)."""
+        return self._merits(np.concatenate([v, *self.outputs(v)], 1))[0]
 
-    def gradients(self, v: Array, slopes: Array) -> Array:
-        """Return gradients in v, (points, entries), of derivatives in v and outputs."""
-        entries = v.shape[1]
-        found, first = slopes[:, :entries].copy(), entries
-        for graph, network in zip(self.graphs, self.networks, strict=True):
-            push = slopes[:, first : first + graph.y.size]
-            found += network.gradient(v, push)
-            first += graph.y.size
-        return found
+    def both(self, v: Array) -> tuple[Array, Array]:
+        """Return values and their gradients in v, (points, entries)."""
+        each = [network.both(v) for network in self.networks]
+        values, slopes = self._merits(np.concatenate([v, *(y for y, _ in each)], 1))
+        own, *pushes = np.split(slopes, self._splits, 1)
+        total: Array = sum((x(push) for (_, x), push in zip(each, pushes, strict=True)), start=own)
+        return values, total
+
+    def _merits(self, points: Array) -> tuple[Array, Array]:
+        """Return values and derivatives in v and outputs."""
+        values, slopes = self.functions.at(points)
+        if self.free:
+            value, total = values[:, 0], slopes[:, 0]
+        else:
+            broken = np.maximum(values[:, 1:], 0).sum(1)
+            known = np.isfinite(values).all(1)
+            if known.sum() > 2:  # so that neither outweighs the other
+                size, spread = (float(np.ptp(x[known])) for x in (values[:, 0], broken))
+                self.prices = max(self.prices, _PRICE * size / spread if spread else 0.0)
+            push = self.prices * (values[:, 1:] > 0)
+            total = slopes[:, 0] + (push[:, None] @ slopes[:, 1:])[:, 0]
+            value = values[:, 0] + self.prices * broken
+        if self.functions.affine:
+            return value, total
+        return np.where(np.isfinite(value), value, np.inf), np.nan_to_num(total)
 
     def best(self, given: Sequence[Array], generator: np.random.Generator) -> Array:
         """Return the ends of steps from the best of points that are given or drawn, best first."""
@@ -291,21 +294,7 @@ class Search:
         drawn = self.region.drawn(_DRAWN if quick else _DRAWN_ONE_BY_ONE, generator)
         v = np.concatenate([*(x[None] for x in given), self.region.center[None], drawn])
         kept = _KEPT if quick else _KEPT_ONE_BY_ONE
-        return self.stepped(v[np.argsort(self.values(v)[0])[:kept]])
-
-    def stepped(self, v: Array, first: float = _FIRST) -> Array:
-        """Return the best points on the way of projected steps, the best first."""
-
-        def both(v: Array) -> tuple[Array, Array]:
-            value, slopes = self.values(v)
-            return value, self.gradients(v, slopes)
-
-        return self.region.descended(v, both, first)
-
-    def refined(self, v: Array) -> Array:
-        """Return the best point on the way of short steps from one, (entries,)."""
-        found: Array = self.stepped(v[None], _SHORT)[0]
-        return found
+        return self.region.descended(v[np.argsort(self.values(v))[:kept]], self.both)
 
     def tangents(self, low: Array, high: Array) -> Tangents:
         """Return tangents at the centers of boxes, (boxes, entries)."""
@@ -317,15 +306,16 @@ class Search:
         if not affine:  # half of what a tangent is off by at a corner, as far as v alone goes
             corner = np.concatenate([high, *self.outputs(high)], 1)
             apart = np.nan_to_num(self.functions.at(corner)[1] - slopes).sum(1)
-            curved = np.abs(self.gradients(centers, apart)) / 2
+            own, *pushes = np.split(apart, self._splits, 1)
+            each = zip(self.networks, pushes, strict=True)
+            curved = np.abs(own + sum(x.gradient(centers, push) for x, push in each)) / 2
         lost = ~np.isfinite(values + slopes.sum(2))
         values = np.where(lost, -np.inf, values)
         slopes = np.where(lost[..., None], 0.0, slopes)
         constants = values - (slopes @ points[..., None])[..., 0]
         constants = np.where(lost, -1e300, constants)
-        ends = np.cumsum([entries, *(x.y.size for x in self.graphs)])[:-1]
-        own, *costs = np.split(slopes, ends, 2)
-        return Tangents(constants, own, costs, curved)
+        straight, *costs = np.split(slopes, self._splits, 2)
+        return Tangents(constants, straight, costs, curved)
 
 
 def _domain(one: Any) -> list[Any]:
