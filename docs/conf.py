@@ -37,7 +37,7 @@ autosummary_imported_members = True
 autosummary_ignore_module_all = False
 autosummary_context = {"front_door": liftednet.__all__}  # a name has one page, under the door
 _OF_SCIKIT_LEARN = [
-    f"set_{name}_request" for name in ("fit", "partial_fit", "predict", "predict_proba", "score")
+    f"set_{name}_request" for name in ("fit", "predict", "predict_proba", "score")
 ] + ["get_metadata_routing"]
 autodoc_default_options = {
     "show-inheritance": True,

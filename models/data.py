@@ -552,8 +552,8 @@ def _lengths(loader: DataLoader[Any]) -> tuple[int, int]:
         batches, samples = len(loader), len(loader.dataset)  # type: ignore[arg-type]
     except TypeError as error:
         raise DataError(
-            "a DataLoader must know its length, so that the rate can fall to zero at the end; "
-            "for endless data call partial_fit with every batch."
+            "a DataLoader must know its length, so that the rate can fall to zero at the end: of "
+            "endless data take some thousands at a time, with warm_start=True."
         ) from error
     if batches == 0:
         raise DataError(

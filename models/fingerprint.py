@@ -166,13 +166,12 @@ def _kind(value: object) -> str:
     return "a DataLoader" if isinstance(value, DataLoader) else "given"
 
 
-def refuse_shares(network: Network, data: Data, part: bool) -> None:
+def refuse_shares(network: Network, data: Data) -> None:
     """Raise `DataError` on every process where their rows cannot be those of one fit.
 
     Args:
         network: whose data they are.
         data: of this process.
-        part: whether all of them are a part of the data, in which classes may be missing.
     """
     about = {str(x): _kind_of_rows(v) for x, v in data.values.items()}
     _refuse_unequal("the rows of all processes must be of one kind", about)
@@ -189,7 +188,7 @@ def refuse_shares(network: Network, data: Data, part: bool) -> None:
                 "brings its own, as X[liftednet.data.shard(len(X))] of an array that all can read."
             )
     for term in network.terms:
-        if not part and isinstance(term.loss, CrossEntropy | SimplexCrossEntropy):
+        if isinstance(term.loss, CrossEntropy | SimplexCrossEntropy):
             _refuse_one_class(data.values[term.label].flatten(0, -2), type(term.loss).__name__)
 
 

@@ -36,9 +36,9 @@ from .methods.descent import FullBatch
 from .methods.gauss_newton import GaussNewton
 from .methods.global_optimum import Global
 from .methods.minibatch import BatchSteps, Minibatch
-from .online import Online
 from .output import refitted
 from .prediction import Fitted
+from .preparation import Prepared
 from .settings import passes_settings
 from .standardization import Standardization, unpacked_standardization
 from .starts import given_weights
@@ -53,7 +53,7 @@ Held = Sequence[Constraint | RateConstraint]
 
 
 @passes_settings
-class Lifted(Online):
+class Lifted(Prepared):
     """A network whose layers are variables, trained by convex subproblems.
 
     min over weights and states of the losses + sum over states of lam D(Z, U) + the penalties;
@@ -357,7 +357,6 @@ class Lifted(Online):
             hold(self, constraints, X, progress, on_step)
         elif self.refit_output and not self.interrupted:
             self._refit_outputs()
-        self._online = None
         self._fit = replace(self._known, method=None if constraints else method)
         by_evidence = isinstance(method, GaussNewton) and method.evidence
         pruned = by_evidence or isinstance(method, Global)
@@ -388,7 +387,6 @@ class Lifted(Online):
             terms = () if per_step else self.network.terms
             last_only = frozenset(term.label for term in terms if term.argument.sequence)
         self._fit = Fitted(self._structure(), tuple(self.start), last_only=last_only)
-        self._online = None
         return self
 
 

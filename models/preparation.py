@@ -46,7 +46,6 @@ class Prepared(Predictor):
         sample_weight: ArrayLike | None = None,
         *,
         dtype: Any = None,
-        part: bool = False,
     ) -> Data:
         if y is None and isinstance(X, DataLoader):
             raise DataError(
@@ -58,9 +57,9 @@ class Prepared(Predictor):
             raise DataError(f"y is missing: fit(X, y){hint}.")
         several = processes.size() > 1
         with processes.agreed():
-            found = self._checked_data(X, y, lengths, sample_weight, dtype, part or several)
+            found = self._checked_data(X, y, lengths, sample_weight, dtype, several)
         if several:
-            refuse_shares(self.network, found, part)
+            refuse_shares(self.network, found)
         elif not len(found):
             raise DataError(f"X is empty: shape {tuple(getattr(X, 'shape', ()))}.")
         return found

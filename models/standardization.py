@@ -352,11 +352,6 @@ def spreads_of(network: Network, data: Data) -> Spreads:
     return found
 
 
-def with_more(spreads: Spreads, others: Spreads) -> Spreads:
-    """Return the spreads of both sets of data."""
-    return {name: spreads[name].with_more(other) for name, other in others.items()}
-
-
 def standardization_by(network: Network, spreads: Spreads, like: Tensor) -> Standardization:
     """Return the moments of values that lie so, in the type of a tensor."""
     moments: dict[Input | Label, Moments] = {}

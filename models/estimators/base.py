@@ -140,18 +140,6 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_, self.loss_curve_ = len(last), list(last.values())
         return self
 
-    def _learn_part(self, X: Rows, target: Rows, outputs: int, sample_weight: Any) -> Self:
-        """Take one step on one batch; the first is one of a new model."""
-        first = not self.__sklearn_is_fitted__()
-        model = self._start(outputs) if first else self.model_
-        weights = None if sample_weight is None else numbers("weights", sample_weight)
-        model.partial_fit(X, target, sample_weight=weights)
-        assert model.trace is not None  # of the step
-        before = [] if first else self.loss_curve_
-        self.model_, self.loss_curve_ = model, [*before, *model.trace.losses]
-        self.n_iter_ = len(self.loss_curve_)
-        return self
-
     @abstractmethod
     def _model(self, outputs: int, settings: Mapping[str, Any]) -> Lifted:
         """Return a network for X as it has been validated."""

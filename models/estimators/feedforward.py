@@ -308,35 +308,6 @@ class LiftedClassifier(ClassifierMixin, Classifying, _Feedforward):  # type: ign
             for one in constraints
         ]
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
-    ) -> Self:
-        """Take one step on one batch.
-
-        Args:
-            X: (samples, features).
-            y: labels (samples,).
-            classes: all labels that there will be; needed by the first call.
-            sample_weight: (samples,), not negative; None for 1.
-
-        Raises:
-            DataError: X, y or a setting cannot be used, or classes are missing or others.
-            SolverError: the step failed; the weights have not changed.
-        """
-        first = not self.__sklearn_is_fitted__()
-        X, y = self._checked_pair(X, y, reset=first)
-        labels, known = self._labels(y), None if classes is None else np.unique(classes)
-        if first and known is None:
-            raise DataError("classes must be passed to the first call of partial_fit.")
-        if known is not None:
-            self._take_classes(known, goes_on=True)
-        target, weights = numbered(labels, self.classes_), self._weighted(labels, sample_weight)
-        return self._learn_part(X, target, self._outputs, weights)
-
     def predict_proba(self, X: Any) -> Rows:
         """Return probabilities, (samples, classes).
 
@@ -415,21 +386,6 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     ) -> tuple[Rows, int, Any]:
         self._one, target = y.ndim == 1, columns(y)
         return target, target.shape[1], sample_weight
-
-    def partial_fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> Self:
-        """Take one step on one batch.
-
-        Args:
-            X: (samples, features).
-            y: numbers, (samples,) or (samples, outputs).
-            sample_weight: (samples,), not negative; None for 1.
-
-        Raises:
-            DataError: X, y or a setting cannot be used.
-            SolverError: the step failed; the weights have not changed.
-        """
-        X, y = self._checked_pair(X, y, reset=not self.__sklearn_is_fitted__())
-        return self._learn_part(X, *self._told(y, sample_weight))
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return numbers by the feedforward rule, in the shape of y: (samples,[ outputs]).

@@ -144,31 +144,6 @@ def test_max_iter_is_the_number_of_rounds_of_every_method(method):
     assert found.n_iter_ == len(found.loss_curve_) == 3
 
 
-def test_steps_on_batches_as_they_come():
-    found = LiftedClassifier(**QUICK)
-    with pytest.raises(DataError, match="classes must be passed"):
-        found.partial_fit(X, NAMES)
-    classes = sorted(set(NAMES))
-    order = np.random.default_rng(0).permutation(150)
-    for epoch in range(60):
-        for rows in np.array_split(order, 3):
-            found.partial_fit(X[rows], NAMES[rows], classes if not epoch else None)
-    assert found.score(X, NAMES) > 0.9
-    assert found.n_iter_ == len(found.loss_curve_) == 180
-    assert found.loss_curve_[-1] < found.loss_curve_[0] / 2
-    with pytest.raises(DataError, match="'rose', which is none of the classes"):
-        found.partial_fit(X[:2], ["rose", "setosa"])
-    with pytest.raises(DataError, match="the classes were"):
-        found.partial_fit(X, NAMES, classes=["rose", "setosa"])
-
-
-def test_a_step_has_weights_of_samples():
-    repeated, curve = np.repeat(np.arange(150), LABELS), np.sin(X[:, 0])
-    weighed = LiftedRegressor(**QUICK).partial_fit(X, curve, LABELS.astype(float))
-    plain = LiftedRegressor(**QUICK).partial_fit(X[repeated], curve[repeated])
-    np.testing.assert_allclose(weighed.predict(X), plain.predict(X), rtol=1e-7)
-
-
 def test_a_warm_start_goes_on():
     found = LiftedClassifier(**QUICK, max_iter=20, warm_start=True).fit(X, NAMES)
     first, model = found.loss_curve_, found.model_

@@ -192,8 +192,6 @@ def test_refusals() -> None:
         model.fit(gaps.nan_to_num(torch.inf), target)
     with pytest.raises(DataError, match="feature 2"):
         model.fit(gaps.index_fill(1, torch.tensor(2), torch.nan), target)
-    with pytest.raises(DeclarationError, match="partial_fit"):
-        model.partial_fit(gaps, target)
     fitted = model.fit(gaps, target)
     fitted.with_weights(fitted.weights)
     with pytest.raises(NotFittedError, match="prior"):

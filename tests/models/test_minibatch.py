@@ -87,7 +87,7 @@ def test_the_moved_states_lower_their_state_fit(activation):
         (4, 6, 3), activation, lam=lam, rho=1e-3, start=start, method=Minibatch(epochs=1),
         standardize=False,
     )  # fmt: skip
-    network.partial_fit(X, Y)
+    network.fit(X, Y)
     fit, (passed,) = network.subproblem("states 1"), network.states
     assert isinstance(fit, StateFit)
     u = network.weights[0].apply(X).requires_grad_()
@@ -196,28 +196,6 @@ def test_the_output_states_of_a_step_are_those_of_their_fit():
     slope = 0.5 * (network.activations[-1].forward(u) - solve(fit, "reference").value)
     assert torch.allclose(found[1].matrix, features.T @ slope / len(X), atol=1e-4)
     assert torch.allclose(bias_of(found[1]), slope.mean(0), atol=1e-4)
-
-
-def test_partial_fit_learns_batch_by_batch_and_keeps_what_was_handed_out():
-    model = LiftedMLP((4, 8, 3), lam=10.0, rho=1e-3, dtype=torch.float64)
-    for _ in range(30):
-        for rows in torch.arange(60).split(15):
-            model.partial_fit(X[rows], Y[rows])
-    before = model.weights[0].matrix.clone()
-    kept = model.weights[0].matrix
-    model.partial_fit(X[:15], Y[:15])
-    assert kept.equal(before) and not model.weights[0].matrix.equal(before)
-    assert float((model.predict(X) == Y).double().mean()) > 0.9
-
-
-def test_partial_fit_goes_on_from_a_fit_and_a_warm_fit_from_partial_fit():
-    model = full((4, 8, 3), sweeps=2, warm_start=True, dtype=torch.float64).fit(X, Y)
-    fitted = model.weights[0].matrix.clone()
-    model.partial_fit(X, Y)
-    moved = float((model.weights[0].matrix - fitted).norm() / fitted.norm())
-    assert 0 < moved < 1
-    at = model.objective()
-    assert model.fit(X, Y).objective() < at
 
 
 def test_early_stopping_keeps_the_best_weights():
@@ -342,6 +320,6 @@ def test_what_does_not_go_together_is_refused():
     with pytest.raises(DataError, match="pairs"):
         LiftedMLP((4, 8, 3), method=SHORT).fit(DataLoader(TensorDataset(X.float()), batch_size=10))
     with pytest.raises(DataError, match=r"\(60, 3\)"):
-        LiftedMLP((4, 8, 3)).partial_fit(X[:, :3], Y)
+        LiftedMLP((4, 8, 3)).fit(X[:, :3], Y)
     with pytest.raises(DataError, match="holds out 0 of 2"):
         LiftedMLP((4, 3), early_stopping=True).fit(X[:2], Y[:2])

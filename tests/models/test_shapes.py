@@ -124,7 +124,6 @@ def regression(**shape):
         (lambda: input_convex((3, 4, 1), Softmax()), "one of ELU"),
         (lambda: input_convex((3, 1)), "hidden"),
         (lambda: regression(lipschitz=1.0, method="gauss-newton"), "Gauss-Newton"),
-        (lambda: regression(lipschitz=1.0).partial_fit(X, Y), "partial_fit"),
     ],
 )
 def test_a_shape_that_cannot_be_held_is_refused(make, message):

@@ -257,9 +257,6 @@ def test_one_entry_that_stands_for_a_missing_one_is_told():
     model = LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK)
     with pytest.warns(FitWarning, match="2 of the 200 rows .* first of them row 20.*feature 2 "):
         model.fit(x, y)
-    parts = LiftedMLP((4, 5, 1), loss=SquaredError(), method=QUICK)
-    with pytest.warns(FitWarning, match="1 of the 50 rows .* row 20"):
-        parts.partial_fit(x[:50], y[:50])
 
 
 @pytest.mark.parametrize("kind", ["heavy tails", "mostly zeros", "few counts", "a far class"])
