@@ -177,7 +177,7 @@ class LocalModel(ABC):
 
     def released(self, direction: Tensor) -> Tensor:
         """Return a direction with 0 for what is held, (parameters,)."""
-        return direction if self.free is None else self.free * direction
+        return direction if self.free is None else direction.where(self.free > 0, 0.0)
 
     def inside(self, step: Tensor) -> Tensor:
         """Return the step from the point to the nearest one between the ends, (parameters,)."""

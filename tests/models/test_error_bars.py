@@ -23,7 +23,7 @@ from liftednet.errors import DataError, DeclarationError, NotFittedError
 from liftednet.layers import dense
 from liftednet.losses import BinaryCrossEntropy, SquaredError
 from liftednet.models import GaussNewton, Lifted, LiftedMLP, LiftedRNN, error_bars
-from liftednet.penalties import SquaredFrobenius
+from liftednet.penalties import FixedZeros, Nonnegative, SquaredFrobenius
 
 BY_EVIDENCE = GaussNewton(steps=200, evidence=True)
 
@@ -292,6 +292,43 @@ def test_a_file_without_error_bars_says_so(tmp_path: Any, monkeypatch) -> None:
     again = load(save(model, tmp_path / "model.safetensors"))
     with pytest.raises(NotFittedError, match="weights were given, loaded"):
         posterior(again)
+    x[0] = torch.nan  # such fits have no error bars that a file could keep
+    model = LiftedMLP((1, 6, 1), Tanh(), SquaredError(), method=BY_EVIDENCE, missing=True).fit(x, y)
+    again = load(save(model, tmp_path / "model.safetensors"))
+    torch.testing.assert_close(again.forward(x[1:]), model.forward(x[1:]))
+
+
+def test_weights_without_rho_have_the_error_bars_of_least_squares_and_no_evidence() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(40, 3))
+    y, new = x @ [1.0, 0.0, 0.5] + 0.3 * generator.normal(size=40), generator.normal(size=(4, 3))
+    options: dict[str, Any] = {"bias": False, "standardize": False, "method": GaussNewton(50)}
+    model = LiftedMLP((3, 1), loss=SquaredError(), penalty=FixedZeros(torch.zeros(3, 1)), **options)
+    found = posterior(model.fit(torch.from_numpy(x), torch.from_numpy(y)))
+    inverse = np.linalg.inv(x.T @ x)
+    noise = np.square(y - x @ inverse @ x.T @ y).sum() / 37
+    std = np.sqrt(noise * (1 + np.einsum("ni,ij,nj->n", new, inverse, new)))
+    np.testing.assert_allclose(found.predict(torch.from_numpy(new)).std[:, 0], std, rtol=1e-6)
+    held = LiftedMLP((3, 1), loss=SquaredError(), penalty=Nonnegative(), **options)
+    held.fit(torch.from_numpy(x), torch.from_numpy(y - x[:, 1]))  # whose second rests at 0
+    for one in (found, posterior(held)):
+        with pytest.raises(DataError, match="weights without rho have no density"):
+            _ = one.log_evidence
+
+
+def test_the_evidence_of_sequences_of_several_lengths_is_in_units_of_y() -> None:
+    """Those of 10 y are 10 to the answers that count less likely."""
+    generator = torch.Generator().manual_seed(0)
+    x, lengths = torch.randn(20, 6, 2, generator=generator).double(), torch.tensor([6, 2, 3, 4] * 5)
+    y = x.cumsum(1)[..., :1].tanh() + 0.1 * torch.randn(20, 6, 1, generator=generator)
+    one, ten = (
+        LiftedRNN(2, 3, 1, Tanh(), loss=SquaredError(), method=BY_EVIDENCE).fit(
+            x, factor * y, lengths=lengths
+        )
+        for factor in (1, 10)
+    )
+    wanted = posterior(one).log_evidence - int(lengths.sum()) * math.log(10)
+    assert posterior(ten).log_evidence == pytest.approx(wanted, abs=1e-3)
 
 
 @pytest.mark.parametrize(

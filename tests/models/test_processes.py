@@ -35,13 +35,15 @@ from tests.models.together import in_processes
 
 pytestmark = pytest.mark.filterwarnings("ignore::liftednet.FitWarning")
 
-# Uneven shares, one of them empty; of the labels 0, 1, 2, 0, ... the second of four has one class.
-SHARES = {3: (6, 0, 6), 4: (5, 1, 2, 4)}
+# Uneven shares, one of them empty; of the labels 0, 1, 2, 0, ... one share of four has one class.
+SHARES = {3: (6, 0, 6), 4: (5, 1, 0, 6)}
 FULL = [
     ("chain", "tight"), ("without a bias", "joint"), ("images", "joint"),
     ("recurrent", "joint"), ("output states", "tight"),
 ]  # fmt: skip
 OTHERS = [case for case in SERVED if case[1] == "tight" and case[2] != "full"]
+# One graph by one method, the next by the other.
+OTHERS = [case for n, case in enumerate(OTHERS) if n % 2 == n // 2 % 2]
 Found = tuple[list[float], list[Tensor], float]
 
 
@@ -105,7 +107,7 @@ def _alone(work: Callable[..., Any]) -> Any:
     return found
 
 
-@pytest.mark.parametrize(("work", "size"), [(_full, 3), (_full, 4), (_other, 3)])
+@pytest.mark.parametrize(("work", "size"), [(_full, 4), (_other, 3)])
 def test_the_fit_of_several_processes_is_that_of_one(work: Callable[..., Any], size: int) -> None:
     one = _alone(work)
     first, *rest = in_processes(size, work, SHARES[size])
