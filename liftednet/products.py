@@ -145,13 +145,13 @@ def solved(factor: Tensor, right: Tensor) -> Tensor:
 
 
 @contextmanager
-def threads(operations: int) -> Iterator[None]:
-    """Let BLAS have as many threads as torch has, where it would take more than one."""
+def threads(operations: float, most: int | None = None) -> Iterator[None]:
+    """Let BLAS have as many threads as torch has, or fewer, where it would take more than one."""
     if operations < _FEW or not _LIMITED.acquire(blocking=False):
         yield
         return
     try:
-        with _controller().limit(limits=torch.get_num_threads(), user_api="blas"):
+        with _controller().limit(limits=most or torch.get_num_threads(), user_api="blas"):
             yield
     finally:
         _LIMITED.release()

@@ -38,6 +38,7 @@ from liftednet.sets.polyhedron import Array, Limits
 from liftednet.sets.rates import RateConstraint
 from liftednet.solution import Solution
 from liftednet.solvers import solve
+from liftednet.solvers.quasi_newton import lbfgs
 
 from .block import Blocks, row_weights
 from .checkpoint import Keeper
@@ -311,8 +312,6 @@ class AugmentedLagrangian:
 
     def _minimize(self) -> int:
         """Take the steps of a round, and return how often the network was passed."""
-        from scipy.optimize import minimize  # whose import takes .2 s
-
         likes = [self._stacked[x] for x in self._moving]
         sizes = [x.numel() for x in likes]
 
@@ -337,12 +336,9 @@ class AugmentedLagrangian:
                 slope[rows] = penalty.stationarity(matrix, slope[rows], 1.0)
             return total, _flat(slopes)
 
-        found = minimize(
-            evaluated, _flat(likes), jac=True, method="L-BFGS-B",
-            options={"maxiter": self._steps, "maxcor": _HISTORY, "ftol": 1e-12, "gtol": 1e-7},
-        )  # fmt: skip
-        self._stacked = {**self._stacked, **split(found.x)}
-        return int(found.nfev)
+        found, evaluations = lbfgs(evaluated, _flat(likes), self._steps, _HISTORY, 1e-12, 1e-7)
+        self._stacked = {**self._stacked, **split(found)}
+        return evaluations
 
     def _excess(self, u: Tensor) -> Array:
         """Return a - P(a)."""

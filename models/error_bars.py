@@ -22,6 +22,7 @@ from .block import Blocks
 from .data import Arrays, Data, Lengths
 from .lifted import Lifted
 from .methods.gauss_newton import MOST_WEIGHTS, GaussNewton, count_weights, forward_of
+from .methods.global_optimum import Global
 from .prediction import Fitted
 from .standardization import Moments, unpacked_standardization
 
@@ -356,7 +357,7 @@ def _laplace_of(model: Lifted, fitted: Fitted, shared: bool) -> Laplace:
     from liftednet.solvers.gauss_newton.objective import joined
 
     refuse_loss(model)
-    if not isinstance(fitted.method, GaussNewton):
+    if not isinstance(fitted.method, GaussNewton | Global):
         way = "its weights were given, loaded, or held under constraints on scores"
         if fitted.method is not None:
             way = f"{type(fitted.method).__name__} made it, which has no factor of the curvature"

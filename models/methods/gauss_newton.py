@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from liftednet.layers.expression import (
 )
 from liftednet.layers.join import Concatenation
 from liftednet.layers.time import Delay, Timeline
-from liftednet.network import weighed_in
+from liftednet.network import State, weighed_in
 from liftednet.penalties import Penalty, SquaredFrobenius
 from liftednet.validation import require_count, require_flag, require_positive
 
@@ -54,8 +55,8 @@ class GaussNewton:
     weights then gives states at which every divergence is zero again. Constraints on single
     entries, `Nonnegative`, `Signs` and `FixedZeros`, hold at every step: projected Newton
     (Bertsekas, 1982), in which weights at zero that are pushed on stand still. Where kinks of ReLU
-    and its like make these steps short in dense networks, L-BFGS goes on from there (see
-    `quasi_newton`).
+    and its like make these steps short, L-BFGS goes on from there, and where that ends, dense
+    layers exchange the units that answer least, ten times (see `across_kinks`).
 
     Attributes:
         steps: the most of them.
@@ -165,7 +166,7 @@ class GaussNewton:
         if place is None:
             moves = steps(
                 forward, point, self.tolerance, form_named(self.form), solver, objective,
-                memory.get("matrix", False),
+                memory.get("matrix", False), memory.get("crossed"),
             )  # fmt: skip
         else:
             solver.corrections = 1  # longer steps follow the noise before the first look
@@ -183,7 +184,10 @@ class GaussNewton:
                     number=number, damping=[solver.mu, solver.floor], blocks=blocks.memory()
                 )
                 if place is None:
-                    memory.update(point=taken.point, objective=taken.objective, matrix=taken.matrix)
+                    memory.update(
+                        point=taken.point, objective=taken.objective, matrix=taken.matrix,
+                        crossed=taken.crossed,
+                    )  # fmt: skip
                 else:
                     memory["place"] = dict(vars(place))
                 yield step
@@ -255,10 +259,23 @@ def forward_of(blocks: Blocks) -> Forward:
     layers = network.layers if network.dense else None
     targets, recurrent = tuple(_targets(blocks)), network.recurrent
     ends = _ends(structure, pull)
-    kinked = network.dense and any(
-        isinstance(structure.divergences[x].activation, _KINKED) for x in structure.states
+    kinked = [
+        x for x in structure.states if isinstance(structure.divergences[x].activation, _KINKED)
+    ]
+    hidden = tuple(_between_layers(structure, kinked)) if network.dense else ()
+    return Forward(
+        network, network.data, targets, tuple(pull), layers, recurrent, ends, bool(kinked), hidden
     )
-    return Forward(network, network.data, targets, tuple(pull), layers, recurrent, ends, kinked)
+
+
+def _between_layers(structure: Structure, states: list[State]) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of the weights below and above states that one dense layer reads."""
+    layers = _weighed(structure)
+    for state in states:
+        below = [n for n, layer in enumerate(layers) if layer is state.argument]
+        above = [n for n, layer in enumerate(layers) if layer.arguments == (state,)]
+        if len(below) == len(above) == 1 and all(layers[n].layer.bias for n in below + above):
+            yield below[0], above[0]
 
 
 def _ends(structure: Structure, likes: list[Tensor]) -> tuple[Tensor, Tensor] | None:

@@ -6,28 +6,22 @@ import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
-import numpy as np
-import torch
-from scipy.optimize import Bounds, minimize
 from torch import Tensor
 
 from liftednet import processes
 from liftednet.errors import DeclarationError
-from liftednet.maps import pulled_back
 
 from .equations import DirectModel, NormalEquations, OutputEquations, answers
+from .kinks import across_kinks
 from .krylov import CurvatureProducts
 from .local_model import Damped, LocalModel
-from .objective import Forward, joined
+from .objective import Forward
 
 _SMALLEST_DAMPING = 1e-10  # in units of the first model's mean curvature
 _ATTEMPTS = 20
 _PAYS = 0.1  # of what a step lowers: by less than that, no further correction is worth its time
 _SLOW = 1e-3  # relative decrease from which kinks keep a model from meeting the objective
-_STILL = 1e-4  # of steps of L-BFGS together, from which more of them are not worth their time
-_CURVES = {"maxiter": 500, "maxfun": 5000, "maxcor": 20, "ftol": 1e-9, "gtol": 0.0}
 _MOST_WORK = 2.5e8  # multiplications in a matrix that takes less time than the products
 _PRODUCT_SHARE = 25  # of a product in a matrix by layers, times n / m
 _OUTPUT_SHARE = 8  # of a product in a matrix of outputs, times their square / m
@@ -140,6 +134,7 @@ class Taken:
         residual: the relative gradient before the step.
         attempts: how many dampings were tried.
         matrix: whether products have become so many that the next step should take the matrix.
+        crossed: how many times L-BFGS has gone on across kinks; None before the first.
     """
 
     point: Tensor
@@ -148,6 +143,7 @@ class Taken:
     residual: float
     attempts: int
     matrix: bool
+    crossed: int | None = None
 
 
 def form_named(name: str | None) -> Form | None:
@@ -193,35 +189,6 @@ def costs_a_matrix(model: LocalModel, forward: Forward) -> bool:
     return _PRODUCT_SHARE * model.products * samples > weights * (samples + weights)
 
 
-def quasi_newton(forward: Forward, point: Tensor, objective: float) -> tuple[Tensor, float]:
-    """Return a point after steps of L-BFGS between the ends, and the objective, which is no larger.
-
-    Where activations are linear in pieces a minimizer lies on kinks, which no model of derivatives
-    at one point knows of: damped steps become short before them. Curvature that gradients on both
-    sides tell goes on (Lewis and Overton, Nonsmooth Optimization via Quasi-Newton Methods, 2013).
-    """
-
-    def valued(at: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-        x = torch.from_numpy(at).to(point)
-        weights = tuple(part.clone().requires_grad_() for part in forward.split(x))
-        with torch.enable_grad():
-            outputs = forward.at(weights)
-        pairs = [*zip(forward.targets, (part.detach() for part in outputs), strict=True)]
-        loss = processes.total_of(sum(float(target.value(part)) for target, part in pairs))
-        slopes = [target.slopes(part)[0] for target, part in pairs]
-        pulled = joined(pulled_back(outputs, weights, slopes, materialize_grads=True))
-        slope = processes.total(pulled)[0] + forward.pulls * x
-        return loss + float((forward.pulls * x * x).sum()) / 2, slope.cpu().numpy()
-
-    ends = None if forward.ends is None else Bounds(*(x.cpu().numpy() for x in forward.ends))
-    found = minimize(
-        valued, point.cpu().numpy(), jac=True, method="L-BFGS-B", bounds=ends, options=_CURVES
-    )
-    reached = forward.within(torch.from_numpy(found.x).to(point))
-    after = forward.objective(reached)
-    return (reached, after) if after < objective else (point, objective)
-
-
 def steps(
     forward: Forward,
     point: Tensor,
@@ -230,6 +197,7 @@ def steps(
     solver: LevenbergMarquardt | None = None,
     objective: float | None = None,
     matrix: bool = False,
+    crossed: int | None = None,
 ) -> Generator[Taken, None, bool]:
     """Yield one step after another, each of which lowers the objective.
 
@@ -244,6 +212,7 @@ def steps(
         solver: with the damping to go on with; None for a new one.
         objective: the value at the start, where it is known.
         matrix: whether the step before has found that a matrix would be faster.
+        crossed: as the step before has told it.
 
     Returns:
         Whether the tolerance has been reached; no step lowers the objective otherwise.
@@ -251,24 +220,20 @@ def steps(
     given = form or form_for(forward)
     damped = solver or LevenbergMarquardt()
     objective = forward.objective(point) if objective is None else objective
-    while True:
+    while crossed is None:
         model = (direct if matrix else given)(forward, point)
         if model.residual <= tolerance:
             return True
         found = damped.descend(model, partial(forward.decrease, point, objective))
-        before, attempts = objective, 0
-        if found is not None:
-            point, attempts = forward.within(point + found.step), found.attempts
-            objective -= found.decrease
-        slow = forward.kinked and before - objective < _SLOW * before
-        if slow:
-            point, objective = quasi_newton(forward, point, objective)
-            damped.mu = 0.0  # another place is another model
+        decrease = 0.0 if found is None else found.decrease
+        if forward.kinked and decrease < _SLOW * objective:
+            break
         # What is left untaken is found again by who goes on from a checkpoint.
-        if not before - objective > (_STILL * before if slow else 0.0):
+        if found is None or not decrease > 0.0:
             return False
+        point, objective = forward.within(point + found.step), objective - decrease
         matrix = form is None and costs_a_matrix(model, forward)
-        decrease = before - objective
-        taken = Taken(point, objective, decrease, model.residual, attempts, matrix)
+        taken = Taken(point, objective, decrease, model.residual, found.attempts, matrix)
         del model  # with the passes that it keeps, before the next one is made
         yield taken
+    return (yield from across_kinks(forward, point, objective, tolerance, crossed or 0))

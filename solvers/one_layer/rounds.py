@@ -9,19 +9,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from ..quasi_newton import lbfgs
 from .amplitudes import fitted
 from .branches import Branches
 from .oracle import Answers, ascended, exact
 from .problem import OneLayer, Units
 
 _ADDED = 30  # units of a round at most
+_DRAWN = 100  # units that more than two inputs begin with
+_CELLS, _CELLS_A_SECOND = 30, 1e8  # an input that a proof takes, and as many times rows
 _STARTS = 200  # random directions of a local search
 _SWEPT = 200  # rows that units in the plane are sought through before a proof
-_OPTIONS = {"maxiter": 300, "maxfun": 3000, "maxcor": 30, "ftol": 1e-13, "gtol": 1e-9}
+_STEPS = 300  # of units that slide
 _VIOLATED = 1e-9  # relatively, by which rounding may have a unit answer more than 2 rho
 _HALVINGS = 40
 
@@ -78,13 +80,17 @@ def rounds(
         more are found.
     """
     ends = time.perf_counter() + seconds
+    inputs = problem.X.shape[1]
+    reserve = seconds / 2 if _CELLS**inputs * len(problem.X) < _CELLS_A_SECOND * seconds else 0.0
+    if inputs > 2 and not len(units):
+        units = _begun(problem, units, most_units)
     while True:
         generator = torch.Generator().manual_seed(number)
         V, objective = problem.residuals(problem.f(units)), problem.objective(units)
         found, most = searched(problem, units, V, generator)
         goal = None if most is not None else _goal(problem, V, objective, gap)
         reached, left = float(found.values[0]), ends - time.perf_counter()
-        late = left < seconds / 2  # which is left for a proof of what there is
+        late = left < reserve  # which is left for a proof of what there is
         if most is None and (late or (goal is not None and reached <= goal)):
             others, most = _proven(problem, V, max(goal or 0.0, reached), left)
             found = others if others.values[0] > found.values[0] else found
@@ -100,9 +106,21 @@ def rounds(
         new = found.distinct(problem.phi, problem.X, least, room)
         answers = problem.phi.of(problem.X @ new.w.T + new.b).T @ V
         units = fitted(problem, units.joined(new.w, new.b, normalize(answers, dim=1)))
-        if problem.X.shape[1] > 2:
+        if inputs > 2:
             slid = fitted(problem, _slid(problem, units))
             units = min(units, slid, key=problem.objective)
+
+
+def _begun(problem: OneLayer, units: Units, most: int) -> Units:
+    """Return drawn units through drawn rows, fitted and slid: where many slide, few are missing."""
+    X, outputs = problem.X, problem.scores.targets.shape[1]
+    generator = torch.Generator().manual_seed(0)
+    count = min(most, _DRAWN)
+    w = normalize(torch.randn(count, X.shape[1], generator=generator, dtype=X.dtype), dim=1).to(X)
+    z = normalize(torch.randn(count, outputs, generator=generator, dtype=X.dtype), dim=1).to(X)
+    b = -(w * X[torch.randint(len(X), (count,), generator=generator)]).sum(1)
+    drawn = fitted(problem, units.joined(w, b, z))
+    return fitted(problem, _slid(problem, drawn)) if len(drawn) else drawn
 
 
 def _proven(problem: OneLayer, V: Tensor, goal: float, seconds: float) -> tuple[Answers, float]:
@@ -173,8 +191,8 @@ def _slid(problem: OneLayer, units: Units) -> Units:
         paid = paid + sum(linear * x.square().sum() for x in Q)
         return float(problem.scores.value(f) + paid), flat(slopes)
 
-    found = minimize(objective, flat(first), jac=True, method="L-BFGS-B", options=_OPTIONS)
-    w, b, a, c, *Q = split(found.x)
+    found, _ = lbfgs(objective, flat(first), _STEPS, 30, 1e-13, 1e-9)
+    w, b, a, c, *Q = split(found)
     length, height = w.norm(dim=1), a.norm(dim=1)
     kept = length * height > 0
     w, b, a, length, height = (part[kept] for part in (w, b, a, length, height))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import pytest
@@ -22,8 +22,9 @@ from liftednet.models.builders import Cell
 from liftednet.models.methods.gauss_newton import forward_of
 from liftednet.penalties import Nonnegative, SpectralNorm, SquaredFrobenius
 from liftednet.solvers.gauss_newton.equations import NormalEquations
+from liftednet.solvers.gauss_newton.kinks import exchanged
 from liftednet.solvers.gauss_newton.local_model import Damped, LocalModel
-from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt
+from liftednet.solvers.gauss_newton.steps import LevenbergMarquardt, steps
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -230,7 +231,7 @@ def test_of_several_starts_the_best_goes_on(generator):
         ({"divergence": "joint"}, None),
         ({"penalty": SpectralNorm()}, "minibatch"),
         ({"penalty": Nonnegative()}, "levenberg-marquardt"),
-        ({"method": "gauss-newton"}, "levenberg-marquardt"),
+        ({"method": "gauss-newton", "activation": activations.Tanh()}, "levenberg-marquardt"),
     ],
 )
 def test_the_method_is_one_that_serves(generator, options, solver):
@@ -284,4 +285,29 @@ def test_kinks_do_not_stop_a_fit_above_what_gradients_reach(held):
     other = minimize(
         valued, start.numpy(), jac=True, method="L-BFGS-B", bounds=bounds, options=options
     )
-    assert model.fit(x, y).objective() <= 1.1 * other.fun
+    assert model.fit(x, y).objective() <= other.fun  # which exchanges of units get below
+
+
+def test_exchanged_units_are_the_weakest_and_steps_go_on_from_any_of_them():
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    y = (x[:, :1] * x[:, 1:2]).abs()
+    model = LiftedMLP(
+        (3, 10, 10, 1), ReLU(), SquaredError(), rho=0.1, method=GaussNewton(2), standardize=False,
+        dtype=torch.float64,
+    ).fit(x, y)  # fmt: skip
+    forward = forward_of(model._blocks)
+    point = torch.cat([layer.stacked().flatten() for layer in model.weights])
+    before, after = (forward.split(p) for p in (point, exchanged(forward, point, seed=1)))
+    h = x
+    for below, above in ((0, 1), (1, 2)):
+        h = (h @ before[below][:-1] + before[below][-1]).clamp(min=0)
+        told = [float(h[:, j].var() * before[above][j].square().sum()) for j in range(10)]
+        moved = (before[above][:-1] != after[above][:-1]).all(1).nonzero().flatten().tolist()
+        assert moved == [told.index(min(told))]
+    found = [*islice(steps(forward, point, 1e-9, crossed=0), 3)]
+    assert found[-1].objective < found[0].objective and found[-2].crossed is not None
+    (again, *_) = steps(
+        forward, found[-2].point, 1e-9, objective=found[-2].objective, crossed=found[-2].crossed
+    )
+    assert torch.equal(again.point, found[-1].point)

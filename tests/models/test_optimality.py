@@ -7,7 +7,15 @@ from torch import nn
 from liftednet.activations import LeakyReLU, ReLU, Tanh
 from liftednet.errors import DataError, DeclarationError
 from liftednet.losses import BinaryCrossEntropy, CrossEntropy, Huber, Quantile, SquaredError
-from liftednet.models import Checkpoint, Global, LiftedMLP, add_unit, global_gap
+from liftednet.models import (
+    Checkpoint,
+    GaussNewton,
+    Global,
+    LiftedMLP,
+    add_unit,
+    global_gap,
+    posterior,
+)
 from liftednet.penalties import L1
 
 
@@ -41,7 +49,7 @@ def test_the_gap_of_a_fit_is_that_of_its_weights(loss, activation, skip):
     assert found.width == int((model.weights[0].matrix.norm(dim=0) > 0).sum()) < 50
 
 
-@pytest.mark.parametrize("method", ["gauss-newton", "minibatch"])
+@pytest.mark.parametrize("method", [GaussNewton(10), "minibatch"])
 def test_no_training_falls_below_the_bound(method):
     X, y = waves(40)
     best = LiftedMLP((2, 60, 1), ReLU(), SquaredError(), rho=0.05, method="global").fit(X, y)
@@ -122,3 +130,19 @@ def test_bad_numbers_and_missing_answers_are_refused():
         global_gap(network, X, y)
     with pytest.raises(DeclarationError, match="torch network"):
         global_gap(1.0, X, y)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_error_bars_of_an_optimum_are_those_of_its_units_alone(skip):
+    X, y = waves(40)
+    y = y + 0.1 * torch.randn(40, 1, generator=torch.Generator().manual_seed(0), dtype=y.dtype)
+    found = []
+    for units in (30, 60):
+        model = LiftedMLP(
+            (2, units, 1), ReLU(), SquaredError(), rho=0.3, skip=skip, method=Global(1e-9),
+            dtype=torch.float64,
+        ).fit(X, y)  # fmt: skip
+        bars = posterior(model)
+        found.append((bars.log_evidence, bars.leave_one_out(), bars.predict(X[:5]).std))
+    for one, other in zip(*found, strict=True):
+        assert one == pytest.approx(other, rel=1e-6)

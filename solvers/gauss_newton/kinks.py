@@ -1,0 +1,122 @@
+"""Steps that kinks do not stop: L-BFGS, and units exchanged for others where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from liftednet import processes
+from liftednet.maps import pulled_back
+
+from ..quasi_newton import lbfgs
+from .krylov import CurvatureProducts
+from .objective import Forward, joined
+
+if TYPE_CHECKING:
+    from .steps import Taken
+
+_STEPS = 500  # of L-BFGS between exchanges
+_SHARE = 0.1  # of the units of a layer that are exchanged together
+_EXCHANGES = 10
+_MOST_WORK = 5e7  # multiplications of a pass, above which exchanges take minutes
+
+
+def across_kinks(
+    forward: Forward, point: Tensor, objective: float, tolerance: float, number: int = 0
+) -> Generator[Taken, None, bool]:
+    """Yield where L-BFGS ends, from the point and from exchanges of its units, while it is lower.
+
+    A minimizer of a network that is linear in pieces lies on kinks, which no model of derivatives
+    at one point knows of: damped steps become short before them. Curvature that gradients on both
+    sides tell goes on (Lewis and Overton, Nonsmooth Optimization via Quasi-Newton Methods, 2013).
+    From where that ends, the tenth of the units of every layer by which outputs vary least is
+    exchanged for drawn ones, and what it leads to is kept where the objective is lower.
+
+    Args:
+        forward: the network and what it is held to.
+        point: to begin with, (parameters,).
+        objective: there.
+        tolerance: of the relative gradient.
+        number: how many times this has gone on.
+
+    Returns:
+        Whether the tolerance has been reached, which on kinks it may not be.
+    """
+    from .steps import Taken
+
+    pays = len(forward.pulls) * processes.total_of(forward.samples) <= _MOST_WORK
+    last = 1 + (_EXCHANGES if forward.hidden and pays else 0)
+    while number <= last:
+        inside = 0 < number < last
+        start = exchanged(forward, point, number) if inside else point
+        reached, after = _quasi_newton(forward, start)
+        number += 1
+        if after < objective:
+            decrease, point, objective = objective - after, reached, after
+            residual = CurvatureProducts(forward, start).residual
+            yield Taken(point, objective, decrease, residual, 1, False, number)
+    return CurvatureProducts(forward, point).residual <= tolerance
+
+
+def exchanged(forward: Forward, point: Tensor, seed: int) -> Tensor:
+    """Return a point with other units in place of those that answer least, the rest as it was.
+
+    These are told by |a_j|^2 sum_i (h_ij - mean)^2, by which outputs vary with unit j. Others have
+    random directions, zeros about where samples are, and the mean size.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=point.dtype).to(point)
+
+    weights = [part.clone() for part in forward.split(point)]
+    assert forward.layers is not None  # there are no hidden units else
+    with torch.no_grad():
+        _, layers = forward.layers(forward.split(point), forward.data)
+    for below, above in forward.hidden:
+        W, A = weights[below], weights[above]
+        (place, wide), (mean, varied) = (_moments(layers[x][0][:, :-1]) for x in (below, above))
+        answers = varied * A[:-1].square().sum(1)
+        least = answers.argsort()[: max(1, round(_SHARE * len(answers)))]
+        size = (W[:-1].norm(dim=0) * A[:-1].norm(dim=1)).mean().sqrt()
+        A[-1] += mean[least] @ A[least]
+        w = normalize(drawn(len(least), len(place)), dim=1)
+        through = place + wide.sqrt() * drawn(len(least), len(place))
+        W[:-1, least], W[-1, least] = size * w.T, -size * (w * through).sum(1)
+        A[least] = size * normalize(drawn(len(least), A.shape[1]), dim=1)
+    return forward.within(joined(weights))
+
+
+def _moments(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return means and variances of columns, over all processes."""
+    sums, squares, count = processes.total(
+        rows.sum(0), rows.square().sum(0), rows.new_tensor([len(rows)])
+    )
+    mean = sums / count
+    return mean, (squares / count - mean.square()).clamp(min=0)
+
+
+def _quasi_newton(forward: Forward, point: Tensor) -> tuple[Tensor, float]:
+    """Return where L-BFGS between the ends leads to, and the objective there."""
+
+    def valued(at: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
+        x = torch.from_numpy(at).to(point)
+        weights = tuple(part.clone().requires_grad_() for part in forward.split(x))
+        with torch.enable_grad():
+            outputs = forward.at(weights)
+        pairs = [*zip(forward.targets, (part.detach() for part in outputs), strict=True)]
+        loss = processes.total_of(sum(float(target.value(part)) for target, part in pairs))
+        slopes = [target.slopes(part)[0] for target, part in pairs]
+        pulled = joined(pulled_back(outputs, weights, slopes, materialize_grads=True))
+        slope = processes.total(pulled)[0] + forward.pulls * x
+        return loss + float((forward.pulls * x * x).sum()) / 2, slope.cpu().numpy()
+
+    ends = None if forward.ends is None else (*(x.cpu().numpy() for x in forward.ends),)
+    found, _ = lbfgs(valued, point.cpu().numpy(), _STEPS, 20, 1e-9, ends=ends)
+    reached = forward.within(torch.from_numpy(found).to(point))
+    return reached, forward.objective(reached)
