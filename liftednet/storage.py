@@ -26,6 +26,7 @@ from torch import Tensor
 
 from liftednet import activations, constraints, losses, penalties
 from liftednet.errors import DataError
+from liftednet.processes import warn
 from liftednet.validation import is_integer, is_number, require_finite, require_float
 
 _FORMAT = "liftednet"
@@ -36,6 +37,7 @@ _METADATA = {"format", "version", "model"}
 _KEYS = {"kind", "architecture"}
 _UNFINISHED = ".unfinished"
 _GONE = {"FullBatch": ("store",), "MaxPooling": ("weight",)}  # parameters of earlier versions
+_GONE_PENALTIES = ("DoublyStochastic", "FewRows", "LinearEqualities", "SimplexRows")
 OF_BAD_VALUES = (
     ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
@@ -362,7 +364,11 @@ def rebuild(
         return described
     if "tensor" in described:
         return (tensors or {})[described["tensor"]]
-    make = known.get(str(described.get("name")))
+    name = str(described.get("name"))
+    if name in _GONE_PENALTIES:
+        warn(f"the penalty {name} is gone: where the model trains on, weights are pulled to 0.")
+        return penalties.SquaredFrobenius(1.0)
+    make = known.get(name)
     if make is None:
         raise DataError(
             f"{described.get('declared', described.get('name'))} was declared outside of "

@@ -20,7 +20,6 @@ from .bounds.units import Bent, Largest
 from .programs.composition import read, readable
 from .programs.inversion import exact_range
 from .programs.relaxation import relaxation
-from .shapes import semidefinite_lipschitz
 
 _NORM = 1 + 1e-10
 _UNITS = 1_500  # whose ends linear programs bring closer; beyond, intervals are all there is
@@ -126,7 +125,6 @@ def certify(
     example: Any = None,
     *,
     box: Any = None,
-    semidefinite: bool = False,
     exact: bool = False,
     seconds: float = 60.0,
 ) -> Certificate:
@@ -153,17 +151,13 @@ def certify(
         box: (low, high) of the inputs, each a number or (inputs,); all then holds between them, and
             is closer: slopes are those of the values that units can have, whose ends are found by
             intervals and linear programs (see `Certificate.least`).
-        semidefinite: whether a semidefinite problem, too, bounds the Lipschitz constant, often at
-            half of the others; for chains of dense layers with up to 120 inputs and hidden units,
-            which take half a minute (see `semidefinite_lipschitz`).
         exact: whether the ends of outputs over the box are those that are attained, by branch and
             bound, to a share of 1e-6 of what they span; see `optimize` for what that takes.
         seconds: after which exact ends are left as far as they are proven.
 
     Raises:
         DataError: it is neither, or the network cannot run.
-        DeclarationError: there are sequences, or a layer is too large, or the network is no chain
-            that is small enough where the semidefinite bound is asked for.
+        DeclarationError: there are sequences, or a layer is too large.
         LiftedError: a point contradicts what was proven, which is told with the point.
         NotFittedError: the model has no weights yet.
 
@@ -187,8 +181,6 @@ def certify(
     if ends is not None and first.outputs is not None and not math.isinf(found.lipschitz):
         first = walked(network, subject, ends, *_WALKS[0], _closer(first, ends))
         found = _certificate(first)
-    if semidefinite:
-        found = replace(found, lipschitz=min(found.lipschitz, _semidefinite(first)))
     if exact:
         found = _exact(model, found, ends, example, seconds)
     whole = None if ends is None else torch.from_numpy(np.stack(ends))
@@ -278,28 +270,6 @@ def _outputs(network: nn.Module, subject: Subject) -> int:
     if not all(isinstance(x, Tensor) and x.ndim and len(x) == 2 for x in parts):
         raise DataError("certify needs a network that returns a row for each sample.")
     return sum(x[0].numel() for x in parts)
-
-
-def _semidefinite(found: Found) -> float:
-    """Return the bound of `semidefinite_lipschitz`."""
-    unfit = DeclarationError(
-        "the semidefinite bound is for one chain of dense layers whose slopes are known."
-    )
-    if found.outputs is None or not bool(readable(found.units)[found.outputs].all()):
-        raise unfit
-    chain = read(found.units, found.outputs)
-    combinations = [*(block.argument for block in chain.blocks), chain.output]
-    if any(list(x.parts) != [number] for number, x in enumerate(combinations)):
-        raise unfit
-    slopes = []
-    for block in chain.blocks:
-        if len(block.windows):
-            raise unfit
-        span = found.units.span(torch.from_numpy(block.numbers))
-        ends = [curve.slopes(*span) for curve in block.curves]
-        slopes.append((min(float(x.min()) for x, _ in ends), max(float(x.max()) for _, x in ends)))
-    matrices = [x.parts[number] for number, x in enumerate(combinations)]
-    return semidefinite_lipschitz(matrices, slopes) * _NORM
 
 
 def _some(names: Sequence[str]) -> str:

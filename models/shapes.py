@@ -6,31 +6,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from liftednet.activation import Activation
 from liftednet.activations import ELU, Identity, LeakyReLU, ReLU, Softplus
-from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.layers import Expression, dense
 from liftednet.layers.expression import Input, Parameter
-from liftednet.lazy import cvxpy as cp
 from liftednet.losses import PinnedLoss, SquaredError
 from liftednet.network import Network
 from liftednet.penalties import FixedZeros, Nonnegative, Penalty, Signs, SpectralNorm
-from liftednet.sets.polyhedron import Array
 from liftednet.validation import is_integer
 
 from .standardization import Standardization
 
 CONVEX = (ELU, Identity, LeakyReLU, ReLU, Softplus)  # and nondecreasing
 _ROUNDING = 1e-9  # that `certify` may add to a product of norms
-_MOST = 120  # rows of the matrix inequality: half a minute
-_FARTHER = (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)  # from where a solver stops, inwards
-_MARGIN = 1e-7  # of the constant's square, beyond what rounding of eigenvalues can take
 
 
 def monotone_penalties(
@@ -190,91 +183,3 @@ def bounded(
     steepest = [state.activation.lipschitz or 1.0 for state in network.states]
     each = (bound / math.prod(steepest)) ** (1 / len(penalties))
     return {weights: penalty + SpectralNorm(each) for weights, penalty in penalties.items()}
-
-
-def semidefinite_lipschitz(
-    weights: Sequence[Array], slopes: Sequence[tuple[float, float]]
-) -> float:
-    """Return a bound on |f(x) - f(x')| / |x - x'|, in Euclidean norms, of a chain.
-
-    f(x) = phi_(L-1)(... phi_1(x W_1) ...) W_L, biases and shifts left out.
-
-    The least rho^(1/2) for which some nonnegative t of every hidden unit makes
-    [A; B]' [[-2 a b T, (a + b) T], [(a + b) T, -2 T]] [A; B] + diag(-rho I, 0, W_L W_L')
-    negative semidefinite, where A and B give pre-activations and states, and slopes lie in [a, b];
-    Fazlyab, Robey, Hassani, Morari, Pappas, Efficient and Accurate Estimation of Lipschitz
-    Constants for Deep Neural Networks (2019), in the form with a diagonal T. What the solver finds
-    is moved inwards, and its inequality is proved by eigenvalues with a margin for their rounding.
-
-    Args:
-        weights: W_l, (units below, units), in float64.
-        slopes: the smallest and the largest slope of each activation.
-
-    Raises:
-        DeclarationError: there are too many units.
-        SolverError: the solver finds nothing that can be proved.
-    """
-    from scipy.linalg import block_diag
-
-    layers, bends = [weights[0]], []
-    for slope, above in zip(slopes, weights[1:], strict=True):
-        if slope[0] == slope[1]:  # one linear map with the layer below
-            layers[-1] = slope[0] * layers[-1] @ above
-        else:
-            layers.append(above)
-            bends.append(slope)
-    first, *others = layers
-    if not others:
-        return float(np.linalg.norm(first, 2))
-    if first.shape[0] > first.shape[1]:  # what no unit sees does not count
-        first = np.linalg.qr(first)[1]
-    *hidden, top = [first, *others]
-    inputs, units = first.shape[0], [w.shape[1] for w in hidden]
-    size = inputs + sum(units)
-    if size > _MOST:
-        raise DeclarationError(
-            f"the semidefinite bound is for small networks: inputs and hidden units are "
-            f"{size} here, and may be {_MOST}."
-        )
-    before, after = block_diag(*hidden).T, np.eye(size)[inputs:]
-    before = np.hstack([before, np.zeros((len(before), size - before.shape[1]))])
-    last = np.zeros((size, size))
-    last[-len(top) :, -len(top) :] = top @ top.T
-    flattest, steepest = (np.repeat([slope[i] for slope in bends], units) for i in (0, 1))
-
-    def matrix(t: Any) -> Any:
-        """Return the matrix without rho, for t (hidden,) of numbers or of CVXPY."""
-        room: Any = cp if isinstance(t, cp.Expression) else np
-        both = before.T @ room.diag(room.multiply(flattest + steepest, t)) @ after
-        own = before.T @ room.diag(room.multiply(flattest * steepest, t)) @ before
-        return both + both.T - 2 * own - 2 * after.T @ room.diag(t) @ after + last
-
-    t, rho = cp.Variable(size - inputs, nonneg=True), cp.Variable()
-    stated = matrix(t) - rho * np.diag(1.0 * (np.arange(size) < inputs))
-    problem = cp.Problem(cp.Minimize(rho), [(stated + stated.T) / 2 << 0])
-    try:
-        problem.solve(solver=cp.CLARABEL)
-    except cp.SolverError as error:
-        raise SolverError(f"the semidefinite bound was not found: {error}.") from error
-    if t.value is None:
-        raise SolverError(f"the semidefinite bound was not found: {problem.status}.")
-    given = np.maximum(t.value, 0)
-    found = [_proved(matrix(given * (1 + x) + x * given.mean()), inputs) for x in _FARTHER]
-    if not np.isfinite(min(found)):
-        raise SolverError("the semidefinite bound on the Lipschitz constant was not proved.")
-    return float(np.sqrt(min(found)))
-
-
-def _proved(matrix: Array, inputs: int) -> float:
-    """Return the least rho with which a matrix is proved, infinite where that proves nothing."""
-    corner, side = matrix[:inputs, :inputs], matrix[:inputs, inputs:]
-    try:
-        np.linalg.cholesky(-matrix[inputs:, inputs:])
-    except np.linalg.LinAlgError:
-        return float("inf")
-    complement = corner - side @ np.linalg.solve(matrix[inputs:, inputs:], side.T)
-    rho = float(np.linalg.eigvalsh(complement)[-1]) * (1 + _MARGIN)
-    matrix[:inputs, :inputs] -= rho * np.eye(inputs)
-    largest = np.linalg.eigvalsh(matrix)[-1]
-    rounding = 10 * len(matrix) * np.finfo(float).eps * np.linalg.norm(matrix, 2)
-    return rho if largest <= -rounding else float("inf")

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from liftednet.activations.simplex import project_simplex
-from liftednet.errors import DataError, DeclarationError, SolverError
+from liftednet.errors import DataError, DeclarationError
 from liftednet.lazy import cvxpy as cp
 from liftednet.sets.penalty import Bounded, Constrained
-from liftednet.validation import require_count, require_finite, require_matrix, require_positive
+from liftednet.validation import require_matrix
 
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
@@ -23,20 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ColumnNorm",
-    "DoublyStochastic",
-    "FewRows",
     "FixedZeros",
-    "LinearEqualities",
     "Orthogonal",
     "RowNorm",
     "Signs",
-    "SimplexRows",
     "SpectralNorm",
 ]
-
-_NEWTON_STEPS = 100  # of the dual of a doubly stochastic projection; about ten suffice
-_ROUNDED = 1e-13  # off the sums in float64, where Newton's steps end
-_NEARLY = 1e-9  # off the sums, where steps that no longer help have come far enough
 
 
 class _Between(Constrained):
@@ -257,211 +248,7 @@ class SpectralNorm(Bounded):
 
 
 @dataclass(frozen=True)
-class SimplexRows(Constrained):
-    """pi(W) = 0 where every row of W is nonnegative and has the sum `total`.
-
-    An input is then shared out among the units: sums over units are kept.
-
-    Attributes:
-        total: of a row, positive.
-
-    Raises:
-        DataError: the total is not positive and finite.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.penalties import SimplexRows
-        >>> SimplexRows().project(torch.tensor([[2.0, 1.5, -1.0]]))
-        tensor([[0.7500, 0.2500, 0.0000]])
-    """
-
-    total: float = 1.0
-    signed = True
-    by_rows = True
-
-    def __post_init__(self) -> None:
-        """Refuse a total that is not positive."""
-        object.__setattr__(self, "total", require_positive("total", self.total))
-
-    @property
-    def reach(self) -> float:
-        """The total."""
-        return self.total
-
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return W >= 0 and the sums of its rows."""
-        return [weight >= 0, cp.sum(weight, axis=1) == self.total]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return the nearest point of the simplex to every row, by sorting."""
-        return self.total * project_simplex(weight / self.total)
-
-    def violation(self, weight: Tensor) -> float:
-        """Return the largest negative entry, or how far a sum is off."""
-        return _off_sums(weight.double(), self.total, (1,))
-
-
-@dataclass(frozen=True)
-class DoublyStochastic(Constrained):
-    """pi(W) = 0 where W is square, nonnegative, and all its rows and columns have the sum 1.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.penalties import DoublyStochastic
-        >>> DoublyStochastic().project(torch.tensor([[1.0, 0.0], [0.0, 0.5]]))
-        tensor([[0.8750, 0.1250],
-                [0.1250, 0.8750]])
-    """
-
-    signed = True
-
-    @property
-    def reach(self) -> float:
-        """1."""
-        return 1.0
-
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return W >= 0 and the sums of its rows and columns."""
-        return [weight >= 0, cp.sum(weight, axis=0) == 1, cp.sum(weight, axis=1) == 1]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return the nearest doubly stochastic matrix, max(W - a 1' - 1 b', 0).
-
-        By Newton's method on the dual, which is piecewise quadratic in a and b.
-
-        Raises:
-            SolverError: the sums are not reached.
-        """
-        self.refuse_infeasible((weight.shape[0], weight.shape[1]))
-        target = weight.double()
-        moved = target.new_zeros(2 * len(weight))
-        for _ in range(_NEWTON_STEPS):
-            shifts = moved
-            found = _shifted(target, shifts)
-            error = torch.cat([found.sum(1), found.sum(0)]) - 1
-            off = float(error.abs().max())
-            if off <= _ROUNDED * max(1.0, float(shifts.abs().max())):
-                break
-            moved = self._step(target, shifts, found, error)
-            if torch.equal(shifts, moved):
-                break
-        if not off <= _NEARLY:
-            raise SolverError(f"sums of a projection are off by {off:.1e}.")
-        return found.to(weight)
-
-    @staticmethod
-    def _step(target: Tensor, shifts: Tensor, found: Tensor, error: Tensor) -> Tensor:
-        """Return the shifts after one damped step that lowers the dual, or the same shifts."""
-        active, size = (found > 0).to(found), len(found)
-        system = torch.diag(torch.cat([active.sum(1), active.sum(0)]) + 1e-9)
-        system[:size, size:], system[size:, :size] = active, active.T
-        system.diagonal().add_(min(1.0, float(error.norm())) * 1e-3)
-        step = torch.linalg.solve(system, error)
-
-        def dual(at: Tensor) -> float:
-            return float(_shifted(target, at).square().sum() / 2 + at.sum())
-
-        value, fall = dual(shifts), float(step @ error)
-        for length in (0.5**halvings for halvings in range(30)):
-            if dual(shifts + length * step) <= value - 1e-4 * fall * length + 1e-15 * abs(value):
-                return shifts + length * step
-        return shifts
-
-    def violation(self, weight: Tensor) -> float:
-        """Return the largest negative entry, or how far a sum is off."""
-        return _off_sums(weight.double(), 1.0, (0, 1))
-
-    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
-        """Raise `DataError` where W is not square."""
-        if shape[0] != shape[1]:
-            raise DataError(f"a doubly stochastic W is square, and here its shape is {shape}.")
-
-
-@dataclass(frozen=True, eq=False)
-class LinearEqualities(Constrained):
-    """pi(W) = 0 where A W = B, as where the weights of some inputs sum to zero in every unit.
-
-    Attributes:
-        matrix: A, (equalities, inputs).
-        right: B, (equalities, units), or of a shape that becomes it; None for 0.
-
-    Raises:
-        DataError: they are no finite matrices; at first use, they do not fit W, or no W satisfies
-            them.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.penalties import LinearEqualities
-        >>> LinearEqualities(torch.ones(1, 3)).project(torch.tensor([[3.0], [0.0], [0.0]]))
-        tensor([[ 2.],
-                [-1.],
-                [-1.]])
-    """
-
-    matrix: Tensor
-    right: Tensor | None = None
-    by_rows = True
-
-    def __post_init__(self) -> None:
-        """Refuse what is not finite."""
-        for name, value in (("A", self.matrix), ("B", self.right)):
-            if value is not None:
-                require_finite(name, require_matrix(name, value))
-
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Return A W = B."""
-        right = self._right.expand(len(self.matrix), weight.shape[1])
-        return [self.matrix.double().cpu().numpy() @ weight == right.cpu().numpy()]
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W - A^+ (A W - B), or the nearest by distances over t, in float64 inside."""
-        matrix, inverse, right = (x.to(weight.device) for x in self._parts)
-        exact = weight.double()
-        if isinstance(t, Tensor) and t.ndim:
-            roots = t.double().sqrt()
-            inverse = roots * torch.linalg.pinv(matrix * roots.T)
-        return (exact - inverse @ (matrix @ exact - right)).to(weight)
-
-    @cached_property
-    def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        matrix = self.matrix.double()
-        return matrix, torch.linalg.pinv(matrix), self._right
-
-    @property
-    def _right(self) -> Tensor:
-        return torch.zeros(1, 1).double() if self.right is None else self.right.double()
-
-    def violation(self, weight: Tensor) -> float:
-        """Return the largest entry of A W - B."""
-        matrix, _, right = (x.to(weight.device) for x in self._parts)
-        return float((matrix @ weight.double() - right).abs().max())
-
-    def refuse_infeasible(self, shape: tuple[int, int]) -> None:
-        """Raise `DataError` where no W (inputs, units) satisfies A W = B."""
-        if self.matrix.shape[1] != shape[0]:
-            raise DataError(f"A must have {shape[0]} columns, got {tuple(self.matrix.shape)}.")
-        _require_broadcast("B", self._right, (len(self.matrix), shape[1]))
-        nearest = self.prox(torch.zeros(shape, dtype=torch.float64), 0.0)
-        if not self.holds(nearest):
-            raise DataError("no W satisfies A W = B: rows of A contradict each other.")
-
-
-class _NotConvex(Constrained):
-    """A constraint of which the nearest point is known, though it is not convex."""
-
-    convex = False
-
-    def domain(self, weight: Expression) -> list[Constraint]:
-        """Refuse: CVXPY states convex constraints.
-
-        Raises:
-            DeclarationError: always.
-        """
-        raise DeclarationError(f"{self!r} is not convex: CVXPY cannot state it.")
-
-
-@dataclass(frozen=True)
-class Orthogonal(_NotConvex):
+class Orthogonal(Constrained):
     """pi(W) = 0 where W has orthonormal columns, or rows where units are more than inputs.
 
     It is not convex; its convex hull is `SpectralNorm(1.0)`. The nearest point is the polar factor
@@ -475,6 +262,16 @@ class Orthogonal(_NotConvex):
                 [-1.,  0.]])
     """
 
+    convex = False
+
+    def domain(self, weight: Expression) -> list[Constraint]:
+        """Refuse: CVXPY states convex constraints.
+
+        Raises:
+            DeclarationError: always.
+        """
+        raise DeclarationError(f"{self!r} is not convex: CVXPY cannot state it.")
+
     def prox(self, weight: Tensor, t: float) -> Tensor:
         """Return U V' of the singular value decomposition U S V', in float64 inside."""
         left, _, right = torch.linalg.svd(weight.double(), full_matrices=False)
@@ -484,59 +281,6 @@ class Orthogonal(_NotConvex):
         """Return the largest singular value's or the smallest one's distance from 1."""
         singular = torch.linalg.svdvals(weight.double())
         return float((singular - 1).abs().max())
-
-
-@dataclass(frozen=True)
-class FewRows(_NotConvex):
-    """pi(W) = 0 where at most `count` rows of W are not zero: so many inputs are used.
-
-    It is not convex; `GroupLasso` is the convex way to zero rows. The nearest point keeps the
-    longest rows.
-
-    Attributes:
-        count: rows that are kept, positive.
-
-    Raises:
-        DataError: it is no positive integer.
-
-    Example:
-        >>> import torch
-        >>> from liftednet.penalties import FewRows
-        >>> FewRows(1).project(torch.tensor([[3.0, -4.0], [0.5, 0.0]]))
-        tensor([[ 3., -4.],
-                [ 0.,  0.]])
-    """
-
-    count: int
-
-    def __post_init__(self) -> None:
-        """Refuse what is no positive integer."""
-        require_count("count", self.count, 1)
-
-    def prox(self, weight: Tensor, t: float) -> Tensor:
-        """Return W with its longest rows alone."""
-        if self.count >= len(weight):
-            return weight
-        kept = torch.zeros_like(weight)
-        longest = weight.norm(dim=1).topk(self.count).indices
-        kept[longest] = weight[longest]
-        return kept
-
-    def violation(self, weight: Tensor) -> float:
-        """Return the norm of the longest row beyond those that may be there."""
-        norms = weight.double().norm(dim=1).sort(descending=True).values
-        return float(norms[self.count :].max()) if self.count < len(norms) else 0.0
-
-
-def _shifted(target: Tensor, shifts: Tensor) -> Tensor:
-    """Return max(W - a 1' - 1 b', 0), a and b one behind the other."""
-    rows, columns = shifts.view(2, -1)
-    return (target - rows[:, None] - columns).clamp(min=0)
-
-
-def _off_sums(weight: Tensor, total: float, dims: tuple[int, ...]) -> float:
-    below = float((-weight).clamp(min=0).max())
-    return max(below, *(float((weight.sum(dim) - total).abs().max()) for dim in dims))
 
 
 def _require_broadcast(name: str, value: Tensor, shape: tuple[int, int]) -> None:

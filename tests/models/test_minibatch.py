@@ -20,7 +20,7 @@ from liftednet.models import Ending, LiftedMLP, Minibatch, Step
 from liftednet.models.data import Data, prepared
 from liftednet.models.methods.batch_gradients import Targets, _Lifted
 from liftednet.models.methods.minibatch import BatchSteps
-from liftednet.penalties import Nonnegative, Penalty, RowNorm, SimplexRows
+from liftednet.penalties import Nonnegative, Penalty, RowNorm
 from liftednet.problems import Design, OutputFit, StateFit, WeightFit, Weights
 from liftednet.solvers import solve
 from liftednet.solvers.layer_metric import LayerMetric, slope_of
@@ -120,7 +120,7 @@ def test_steps_of_layers_with_signs_are_shorter_the_more_there_are():
     assert [first(4, *hidden, 3, **signs) for hidden in ((6,), (6, 6))] == [2, 2 / 3]
 
 
-@pytest.mark.parametrize("penalty", [Nonnegative(), Nonnegative(0.3), RowNorm(0.5), SimplexRows()])
+@pytest.mark.parametrize("penalty", [Nonnegative(), Nonnegative(0.3), RowNorm(0.5)])
 def test_a_step_ends_at_the_nearest_point_of_the_constraint(penalty: Penalty) -> None:
     metric = LayerMetric(6, True, 0, 30.0, 0.95, torch.Generator())
     x = 2 * torch.randn(200, 6, generator=torch.Generator().manual_seed(0)).double() + 1

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 
 from liftednet import Activation, LiftedError, activations, lift, load, losses, penalties, save
 from liftednet.command.app import app
-from liftednet.errors import DataError, NotFittedError
+from liftednet.errors import DataError, FitWarning, NotFittedError
 from liftednet.layers import concatenate, dense
 from liftednet.models import (
     FullBatch,
@@ -507,3 +507,12 @@ def test_a_store_of_earlier_versions_is_left_out(tmp_path) -> None:
     path = save(model.with_weights(model._first_weights()), tmp_path / "model")
     method = {"name": "FullBatch", "parameters": {"sweeps": 3, "store": "/nowhere"}}
     assert load(changed(path, **described(method=method))).method == FullBatch(3)
+
+
+def test_a_penalty_of_earlier_versions_is_a_square(tmp_path) -> None:
+    model = LiftedMLP((5, 6, 3))
+    path = save(model.with_weights(model._first_weights()), tmp_path / "model")
+    gone = {"name": "SimplexRows", "parameters": {"total": 1.0}}
+    with pytest.warns(FitWarning, match="SimplexRows is gone"):
+        found = load(changed(path, **described(rho=None, penalty=gone)))
+    assert isinstance(found.penalty, penalties.SquaredFrobenius)

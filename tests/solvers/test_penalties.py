@@ -16,16 +16,13 @@ from liftednet.penalties import (
     L1,
     ColumnNorm,
     Declared,
-    FewRows,
     FixedZeros,
     GroupLasso,
-    LinearEqualities,
     Nonnegative,
     Orthogonal,
     Penalty,
     RowNorm,
     Signs,
-    SimplexRows,
     SpectralNorm,
     SquaredFrobenius,
 )
@@ -49,8 +46,6 @@ PENALTIES: list[Penalty] = [
     ColumnNorm(0.5),
     Signs(torch.tensor([[1.0], [-1.0], [0.0], [1.0]])),
     FixedZeros(torch.tensor([[1.0, 0.0, 0.0]])) + L1(0.2),
-    SimplexRows(),
-    LinearEqualities(torch.ones(1, 4, dtype=torch.float64)) + SquaredFrobenius(0.1),
 ]
 
 
@@ -68,8 +63,8 @@ def test_fit_agrees_with_the_reference(penalty: Any, kind: Any, dtype: torch.dty
     assert solve(problem).residual <= (1e-8 if dtype is torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("penalty", [Orthogonal(), FewRows(2)], ids=repr)
-def test_a_fit_that_is_not_convex_ends_stationary_and_lower(penalty: Any) -> None:
+def test_a_fit_that_is_not_convex_ends_stationary_and_lower() -> None:
+    penalty = Orthogonal()
     problem = replace(weight_fit(joint(activations.Sigmoid()), torch.float64), penalty=penalty)
     start = problem.zeros()
     start = replace(start, matrix=penalty.project(torch.eye(*start.matrix.shape).to(start.matrix)))

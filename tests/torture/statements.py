@@ -160,21 +160,13 @@ def _penalty(penalty: Any, w: Expression) -> Stated:
         (p.SpectralNorm, lambda: (0.0, [cp.sigma_max(w) <= penalty.bound])),
         (p.Signs, lambda: (0.0, [cp.multiply(_wide(penalty.signs, w), w) >= 0])),
         (p.FixedZeros, lambda: (0.0, [cp.multiply(_wide(penalty.where, w), w) == 0])),
-        (p.SimplexRows, lambda: (0.0, [w >= 0, cp.sum(w, axis=1) == penalty.total])),
-        (p.DoublyStochastic, lambda: (
-            0.0, [w >= 0, cp.sum(w, axis=0) == 1, cp.sum(w, axis=1) == 1])),
-        (p.LinearEqualities, lambda: (0.0, [_number(penalty.matrix) @ w == 0])),
     ]  # fmt: skip
     return next(rule for kind, rule in rules if isinstance(penalty, kind))()
 
 
 def _reach(penalty: Any) -> float:
     terms = penalty.terms if isinstance(penalty, penalties.Sum) else (penalty,)
-    found = [getattr(x, "bound", getattr(x, "total", math.inf)) for x in terms]
-    return min(
-        1.0 if isinstance(x, penalties.DoublyStochastic) else y
-        for x, y in zip(terms, found, strict=True)
-    )
+    return min(getattr(x, "bound", math.inf) for x in terms)
 
 
 def _wide(value: Tensor, w: Expression) -> np.ndarray:

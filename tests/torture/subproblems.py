@@ -19,12 +19,10 @@ from liftednet.penalties import (
     ColumnNorm,
     FixedZeros,
     GroupLasso,
-    LinearEqualities,
     Nonnegative,
     Penalty,
     RowNorm,
     Signs,
-    SimplexRows,
     SpectralNorm,
     SquaredFrobenius,
     Sum,
@@ -256,7 +254,7 @@ def _member(draw: Draw, inputs: int) -> Penalty:
     found: Penalty = draw.pick(
         SquaredFrobenius(rho), L1(rho), GroupLasso(rho), Nonnegative(rho), Nonnegative(),
         RowNorm(bound), ColumnNorm(bound), SpectralNorm(bound), SpectralNorm(bound),
-        Signs(some.to(row)), FixedZeros(some == 1), LinearEqualities(row), SimplexRows(bound),
+        Signs(some.to(row)), FixedZeros(some == 1),
     )  # fmt: skip
     return found
 
@@ -267,9 +265,7 @@ def _penalties(draw: Draw, inputs: int) -> Penalty:
         return _member(draw, inputs)
     chosen: list[Penalty] = []
     while len(chosen) < draw.pick(2, 2, 3):
-        member = _member(draw, inputs)
-        if not isinstance(member, SimplexRows):
-            chosen.append(member)
+        chosen.append(_member(draw, inputs))
     return Sum(tuple(chosen))
 
 
