@@ -11,7 +11,7 @@ from tests.torture.exports import findings
 
 
 def test_drawn_modules_compute_the_same_elsewhere() -> None:
-    found = findings(0.03)
+    found = findings(0.02)
     assert len(found) == 3
     for finding in found:
         assert not finding.wrong, finding.example

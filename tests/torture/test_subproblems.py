@@ -13,7 +13,7 @@ from tests.torture.subproblems import KINDS, findings, verdict
 
 
 def test_no_drawn_subproblem_is_certified_and_wrong():
-    for finding in findings(0.01):
+    for finding in findings(0.005):
         assert finding.wrong == 0, finding.example
 
 
