@@ -156,13 +156,14 @@ def share_of(found: Laplace, forward: Forward) -> float:
     )
     (target,) = some.targets
     rows, outputs = target.values.shape[1:]
-    weights = (target.weight * target.counted[..., None]).double().flatten()
+    counted = target.counted.flatten()  # targets of others are nothing that could be likely
+    weights = (target.weight * target.counted[..., None]).double().flatten()[counted]
     scores = found.point.new_zeros(len(_SHARES))
     means, covariances = (torch.cat(x) for x in zip(*found.left_out(some), strict=True))
     each = covariances.unflatten(1, (rows, outputs)).unflatten(3, (rows, outputs))
     blocks = each.diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)
-    values = target.values.flatten(0, 1).unsqueeze(1)
-    for part, center, moves in _around(means.reshape(-1, outputs), blocks):
+    values = target.values.flatten(0, 1)[counted].unsqueeze(1)
+    for part, center, moves in _around(means.reshape(-1, outputs)[counted], blocks[counted]):
         for number, share in enumerate(_SHARES):
             far = target.divergence.values(values[part], center + share**0.5 * moves)
             likely = torch.logsumexp(-far, 1) - math.log(moves.shape[1])

@@ -331,6 +331,20 @@ def test_the_evidence_of_sequences_of_several_lengths_is_in_units_of_y() -> None
     assert posterior(ten).log_evidence == pytest.approx(wanted, abs=1e-3)
 
 
+def test_what_lies_beyond_the_lengths_moves_no_probability() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 1, 2, generator=generator).double()
+    y = (x[..., 0] + torch.randn(60, 1, generator=generator) > 0).long()
+    longer = torch.cat([x, torch.full((60, 2, 2), torch.nan).double()], 1)
+    labels = torch.cat([y, torch.full((60, 2), -100)], 1)
+    plain, padded = (
+        posterior(LiftedRNN(2, 3, 2, Tanh(), method=BY_EVIDENCE).fit(x, y, lengths=lengths))
+        for x, y, lengths in ((x, y, None), (longer, labels, torch.ones(60, dtype=torch.long)))
+    )
+    assert padded.laplace.share == plain.laplace.share > 0
+    torch.testing.assert_close(padded.predict_proba(x), plain.predict_proba(x), atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
