@@ -33,6 +33,7 @@ from liftednet.validation import is_integer, require_flag
 
 from .lifted import Lifted
 from .settings import passes_settings
+from .shapes import input_convex
 
 
 @passes_settings
@@ -53,6 +54,7 @@ class LiftedMLP(Lifted):
         missing: whether entries of X may be missing, as NaN, see `Network.input`.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which a regression's outputs or a
             classifier's scores meet at every input, see `Network.loss`.
+        convex: whether the last pre-activations are convex in the inputs, see `input_convex`.
         **settings: see `Settings`.
 
     Raises:
@@ -78,6 +80,7 @@ class LiftedMLP(Lifted):
         skip: bool = False,
         missing: bool = False,
         within: Sequence[Constraint] = (),
+        convex: bool = False,
         **settings: Any,
     ) -> None:
         """Build the chain, and check what can be checked before there are data."""
@@ -89,16 +92,32 @@ class LiftedMLP(Lifted):
         activations = ReLU() if activations is None else activations
         declared = _checked_activations(activations, len(self.sizes) - 2, self.loss)
         self.hidden = declared[: len(self.sizes) - 2]
-        network = feedforward(
-            self.sizes, declared, self.loss, bias,
-            skip=skip, missing=missing, within=self.within,
-        )  # fmt: skip
+        require_flag("convex", convex)
+        self.convex = convex
+        if convex:
+            if (
+                skip
+                or missing
+                or self.within
+                or bias is not True
+                or len(set(map(repr, declared))) > 1
+            ):
+                raise DeclarationError(
+                    "convex=True builds `input_convex(sizes, activation, loss)`, which has one "
+                    "activation and no bias=, skip=, missing= or within=: leave them out."
+                )
+            activation = declared[0] if declared else None
+            network = input_convex(self.sizes, activation, self.loss)  # type: ignore[arg-type]
+        else:
+            network = feedforward(
+                self.sizes, declared, self.loss, bias,
+                skip=skip, missing=missing, within=self.within,
+            )  # fmt: skip
         super().__init__(network, **settings)
 
     def _declared(self) -> dict[str, Any]:
         told: dict[str, Any] = {"within": list(self.within)} if self.within else {}
-        if self.skip:
-            told["skip"] = True
+        told |= {name: True for name in ("skip", "convex") if getattr(self, name)}
         return {"sizes": self.sizes, "activations": list(self.hidden), "loss": self.loss, **told}
 
 

@@ -34,7 +34,7 @@ from .choice import choose, plain
 from .methods import GaussNewton, Method, Minibatch
 from .methods.descent import AnySolver, FullBatch
 from .output import output_obstacle
-from .shapes import monotone_penalties, refuse_unbounded
+from .shapes import interaction_penalties, monotone_penalties, refuse_unbounded
 from .starts import Start, drawn_weights, given_weights, recurrent_layers
 from .uncertainty import Ball, require_uncertainty
 
@@ -43,7 +43,7 @@ Penalties = Penalty | Sequence[Penalty]
 COUPLINGS: Mapping[str, Callable[[Activation], Divergence]] = {"tight": tight, "joint": joint}
 _RHO, _RECURRENT_RHO = 1.0, 3.0  # where neither rho nor a penalty is given
 _SHOWN = ("lam", "rho", "divergence", "penalty", "method", "max_iter", "batch_size", "start",
-    "solver", "seed", "monotonic_cst", "lipschitz", "uncertainty",
+    "solver", "seed", "monotonic_cst", "interaction_cst", "lipschitz", "uncertainty",
 )  # fmt: skip
 
 Builder = TypeVar("Builder", bound=type)
@@ -108,6 +108,9 @@ class Settings:
             it, -1 where they must not rise, 0 where they may do both; None for 0 (as in
             scikit-learn, see `monotone_penalties`). Of two classes, the probability of the second
             is meant.
+        interaction_cst: of a chain of dense layers the inputs that may interact: sets of their
+            numbers, of each of which the scores are a sum of functions; "no_interactions" or
+            "pairwise" (as in scikit-learn's boosting, see `interaction_penalties`); None for all.
         lipschitz: of a chain of dense layers the most by which scores may differ, over the distance
             of their raw inputs, in Euclidean norms; None for no bound. Every layer's spectral norm
             is held below its share at every step, and inputs are standardized by one number
@@ -144,6 +147,7 @@ class Settings:
     refit_output: bool = False
     standardize: bool | None = True
     monotonic_cst: Sequence[int] | None = None
+    interaction_cst: str | Sequence[Iterable[int]] | None = None
     lipschitz: float | None = None
     uncertainty: Ball | None = None
 
@@ -248,10 +252,15 @@ class Settings:
             found: list[Penalty] = [SquaredFrobenius(rho) for rho in self._rhos()]
         else:
             found = self._given_penalties(len(parameters))
+        shapes = list[Sequence[Penalty | None]]()
         if self.monotonic_cst is not None:
             sizes = _chain_sizes("monotonic_cst", self.network)
-            signs = monotone_penalties(self.monotonic_cst, sizes, self.network)
-            found = [x if y is None else x + y for x, y in zip(found, signs, strict=True)]
+            shapes.append(monotone_penalties(self.monotonic_cst, sizes, self.network))
+        if self.interaction_cst is not None:
+            sizes = _chain_sizes("interaction_cst", self.network)
+            shapes.append(interaction_penalties(self.interaction_cst, sizes))
+        for shape in shapes:
+            found = [x if y is None else x + y for x, y in zip(found, shape, strict=True)]
         return [p.penalty or penalty for p, penalty in zip(parameters, found, strict=True)]
 
     def _given_penalties(self, layers: int) -> list[Any]:

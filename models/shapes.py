@@ -1,11 +1,11 @@
-"""Networks of a shape by their weights: monotone, convex in the inputs, Lipschitz."""
+"""Networks of a shape by their weights: monotone, additive, convex in the inputs, Lipschitz."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor
@@ -63,6 +63,71 @@ def monotone_penalties(
         signs, unseen = Signs(torch.outer(below, above)), torch.outer(below != 0, above == 0)
         found.append(signs + FixedZeros(unseen) if bool(unseen.any()) else signs)
     return found
+
+
+def interaction_groups(allowed: str | Sequence[Iterable[int]], inputs: int) -> list[list[int]]:
+    """Return the groups of inputs that may interact, as scikit-learn's boosting reads them.
+
+    Args:
+        allowed: "no_interactions", "pairwise", or sets of numbers of inputs, which may overlap;
+            inputs in none of them are a set together.
+        inputs: how many there are.
+
+    Raises:
+        DataError: it is none of these, or names an input that there is not.
+    """
+    if isinstance(allowed, str):
+        sizes = {"no_interactions": 1, "pairwise": min(2, inputs)}
+        if allowed not in sizes:
+            raise DataError(
+                "interaction_cst must be 'no_interactions', 'pairwise' or sets of inputs, such as "
+                f"[{{0, 1}}, {{2}}]; got {allowed!r}."
+            )
+        return [list(group) for group in combinations(range(inputs), sizes[allowed])]
+    try:
+        found = [sorted(set(group)) for group in allowed]
+    except TypeError:
+        found = []
+    known = [x for group in found for x in group]
+    if not known or not all(is_integer(x) and 0 <= x < inputs for x in known):
+        raise DataError(
+            f"interaction_cst needs sets of numbers of inputs, 0 to {inputs - 1}, such as "
+            f"[{{0, 1}}, {{2}}]; got {allowed!r}."
+        )
+    rest = [x for x in range(inputs) if x not in known]
+    return [*found, *([rest] if rest else [])]
+
+
+def interaction_penalties(
+    allowed: str | Sequence[Iterable[int]], sizes: Sequence[int]
+) -> list[Penalty | None]:
+    """Return what keeps each layer's units to one group of inputs, or None where nothing does.
+
+    A unit sees the inputs of its group, or units below of the same group, and the output adds all
+    up: f(x) = sum_g f_g(x_g), at every input, whatever the weights.
+
+    Args:
+        allowed: see `interaction_groups`.
+        sizes: units of the input, every hidden layer, and the output.
+
+    Raises:
+        DataError: as there, or a hidden layer has fewer units than there are groups.
+    """
+    groups = interaction_groups(allowed, sizes[0])
+    hidden = sizes[1:-1]
+    if hidden and min(hidden) < len(groups):
+        raise DataError(
+            f"interaction_cst has {len(groups)} groups of inputs, and a hidden layer of "
+            f"{min(hidden)} units has none for some of them: give it {len(groups)} or more."
+        )
+    if not hidden or len(groups) == 1:
+        return [None] * (len(sizes) - 1)
+    numbers = [torch.arange(units) % len(groups) for units in hidden]
+    seen = torch.zeros(sizes[0], len(groups), dtype=torch.bool)
+    for number, group in enumerate(groups):
+        seen[group, number] = True
+    inside = [FixedZeros(b[:, None] != a[None]) for b, a in pairwise(numbers)]
+    return [FixedZeros(~seen[:, numbers[0]]), *inside, None]
 
 
 def _outputs(network: Network, outputs: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from ..error_bars import has_evidence, posterior
 from ..lifted import Lifted
 from ..methods import GaussNewton
 from ..relevance import relevance_of
+from ..shapes import interaction_groups
 from .base import Classifying, Estimator, activations, documented, on_cpu
 from .input import FLOATS, Kinds, Rows, columns, numbered, refusals, refuse_dates
 
@@ -35,7 +36,7 @@ __all__ = ["LiftedClassifier", "LiftedRegressor"]
 
 _SIZED = (  # settings of a network and a method of one's own, which has the size that is given
     "hidden_layer_sizes", "lam", "rho", "penalty", "divergence", "method", "solver", "batch_size",
-    "monotonic_cst", "lipschitz",
+    "monotonic_cst", "interaction_cst", "lipschitz",
 )  # fmt: skip
 
 Constraints = Sequence[Constraint | RateConstraint]
@@ -49,6 +50,9 @@ class _Feedforward(Estimator):
         monotonic_cst: as in scikit-learn's trees: of every feature 1, -1 or 0, where outputs, or
             the probability of the second of two classes, must not fall, not rise, or may do both;
             or these numbers by name of a data frame's columns.
+        interaction_cst: as in scikit-learn's boosting: sets of features, by number or name, that
+            may interact, "no_interactions" or "pairwise"; the scores are a sum of functions of each
+            set. None for all.
         missing: whether entries of X may be NaN: states of their own, see `Network.input`.
         lipschitz: a bound on how steep the scores are in X, see `LiftedMLP`; None for no bound.
         within: `Bounds` and `Linear` of `liftednet.constraints`, which the outputs, or the scores
@@ -56,6 +60,7 @@ class _Feedforward(Estimator):
     """
 
     monotonic_cst: Mapping[str, int] | Sequence[int] | None = None
+    interaction_cst: str | Sequence[Iterable[int | str]] | None = None
     missing: bool = False
     lipschitz: float | None = None
     within: Sequence[Constraint] = ()
@@ -67,7 +72,8 @@ class _Feedforward(Estimator):
             fit(self.model_)
             return self.model_
         given = (getattr(self, name) for name in _SIZED)
-        if any(x is not None for x in given) or self.missing or self.within:
+        own = self.missing or self.within or getattr(self, "convex", False)
+        if own or any(x is not None for x in given):
             return None
         loss = self._loss()
         size = Size(self._inputs, outputs, not loss.probabilistic)
@@ -99,6 +105,10 @@ class _Feedforward(Estimator):
         told = {"missing": self.missing, "within": self.within, **settings}
         if self.monotonic_cst is not None:
             told["monotonic_cst"] = self._by_input(directions)
+        if self.interaction_cst is not None:
+            told["interaction_cst"] = self._sets_of_inputs()
+        if getattr(self, "convex", False):
+            told["convex"] = True
         sizes = (self._inputs, *hidden, outputs)
         return LiftedMLP(sizes, kind, self._loss(), **told)
 
@@ -111,6 +121,26 @@ class _Feedforward(Estimator):
                 raise DataError(f"column {name!r} names kinds, which have no order to be held.")
         each = zip(directions.tolist(), self._kinds.groups.values(), strict=True)
         return [direction for direction, group in each for _ in group]
+
+    def _sets_of_inputs(self) -> list[list[int]]:
+        """Return the sets of features that may interact as sets of the network's inputs."""
+        names, allowed = (
+            list(map(str, getattr(self, "feature_names_in_", ()))),
+            self.interaction_cst,
+        )
+        if not isinstance(allowed, str) and isinstance(allowed, Iterable):
+            named = [[x] if isinstance(x, str) else list(x) for x in allowed]
+            unknown = [x for some in named for x in some if isinstance(x, str) and x not in names]
+            if unknown:
+                raise DataError(f"interaction_cst names {unknown[0]!r}, which is no column of X.")
+            allowed = [
+                [names.index(x) if isinstance(x, str) else x for x in some] for some in named
+            ]
+        found = interaction_groups(allowed, self.n_features_in_)
+        if self._kinds is None:
+            return found
+        groups = list(self._kinds.groups.values())
+        return [[n for feature in group for n in groups[feature]] for group in found]
 
     def fit(
         self,
@@ -361,6 +391,8 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
         activation: of the hidden layers, as in `LiftedClassifier`.
         loss: of `liftednet.losses`, or its name, such as "huber" or "quantile:0.9"; None for
             SquaredError().
+        convex: whether predictions are a convex function of X, see `input_convex`: at every input,
+            as `certify` proves; of those activations, ReLU if none is told.
         **settings: see the estimators.
 
     Attributes:
@@ -380,6 +412,7 @@ class LiftedRegressor(RegressorMixin, _Feedforward):  # type: ignore[misc]
     """
 
     loss: Loss | str | None = None
+    convex: bool = False
 
     def _told(
         self, y: Any, sample_weight: ArrayLike | None, classes: Any = None

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_digits
@@ -64,6 +67,41 @@ def test_a_score_that_is_monotone_is_as_good_and_stays_so_in_a_file(tmp_path):
         LiftedRegressor((5,), monotonic_cst=[1]).fit(x, y)
 
 
+@pytest.mark.parametrize(
+    ("allowed", "apart"),
+    [
+        ([{0}, {1, 2}], [(0, 1), (0, 2)]), ("no_interactions", [(0, 1), (0, 2), (1, 2)]),
+        ([[0, 2], [1, 2]], [(0, 1)]), ([{"b", "c"}], [(0, 1), (0, 2)]), ("pairwise", []),
+    ],
+)  # fmt: skip
+def test_inputs_interact_as_allowed_at_every_input(allowed: Any, apart: Any) -> None:
+    frame = pd.DataFrame(X.double().numpy(), columns=["a", "b", "c"])
+    model = LiftedRegressor((8, 8), "tanh", interaction_cst=allowed, random_state=0, max_iter=8)
+    model.fit(frame, Y[:, 0].numpy())
+
+    def off(i: int, j: int) -> Tensor:  # what vanishes where f = g(x without i) + h(x without j)
+        def at(*inputs: int) -> Tensor:
+            points = X.double().clone()
+            points[:, inputs] += points.std(0)[list(inputs)]
+            return model.model_.scores(points)
+
+        return (at(i, j) - at(i) - at(j) + at()).abs().max()
+
+    for pair in [(0, 1), (0, 2), (1, 2)]:
+        assert (off(*pair) < 1e-10) == (pair in apart)
+    assert off(0, 1) > 1e-3 or (0, 1) in apart
+
+
+def test_estimators_are_convex_where_asked_and_their_files_are(tmp_path: Path) -> None:
+    x, y = X.double().numpy(), (X.double() ** 2).sum(1).numpy()
+    model = LiftedRegressor((12, 6), convex=True, max_iter=8, random_state=0).fit(x, y)
+    assert certify(model).convex.all()
+    save(model, tmp_path / "convex.lnet")
+    again = load(tmp_path / "convex.lnet")
+    assert again.convex
+    assert np.array_equal(again.predict(x), model.predict(x))
+
+
 def test_the_probability_of_the_second_class_is_monotone():
     frames = pytest.importorskip("pandas")
     x = frames.DataFrame({"a": X[:, 0], "b": X[:, 1]})
@@ -106,6 +144,11 @@ def regression(**shape):
     ("make", "message"),
     [
         (lambda: regression(monotonic_cst=[1, 0]), "each of 3 inputs"),
+        (lambda: regression(interaction_cst="all"), "no_interactions"),
+        (lambda: regression(interaction_cst=[{3}]), "0 to 2"),
+        (lambda: LiftedMLP((3, 2, 1), interaction_cst="pairwise"), "3 groups .* 2 units"),
+        (lambda: regression(convex=True, monotonic_cst=[1, 0, 0]), "another graph"),
+        (lambda: regression(convex=True, skip=True), "leave them out"),
         (lambda: regression(monotonic_cst=[1, 0, 2]), "1, -1 or 0"),
         (lambda: regression(monotonic_cst=[1, 0, 0.5]), "1, -1 or 0"),
         (lambda: LiftedMLP((3, 4, 3), monotonic_cst=[1, 0, 0]), "3 classes"),
