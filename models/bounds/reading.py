@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from liftednet.activations import Identity
-from liftednet.errors import DataError, DeclarationError
+from liftednet.errors import DataError
 from liftednet.export import ExportedGraph, to_torch
 from liftednet.layers.expression import Applied
 from liftednet.layers.projection import Projection
@@ -24,6 +24,7 @@ from ..prediction import Predictor
 from .calls import FUNCTIONS, RULES
 from .tensors import Followed, Walk, follow
 from .units import OTHER, Units
+from .unrolled import unrolled
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Ends = tuple[Array, Array]
@@ -57,7 +58,7 @@ def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
         logits: whether the scores of a model are meant, before its last activation.
     """
     if isinstance(model, ExportedGraph):
-        return _of_graph(model, model.structure, not model.logits)
+        return _of_graph(model, model.structure, not model.logits, example)
     if isinstance(model, nn.Module):
         if isinstance(model, torch.jit.ScriptModule):
             raise DataError("a scripted module runs no Python: give the one it was made of.")
@@ -79,18 +80,21 @@ def subject_of(model: Any, example: Any, logits: bool = False) -> Subject:
         network = copy.deepcopy(model).write_()
     else:
         network = to_torch(model, logits=logits)
-    found = _of_graph(network, model.structure, not logits, like)
+    found = _of_graph(network, model.structure, not logits, example, like)
     return replace(found, data=_trained_on(model))
 
 
 def _of_graph(
-    network: nn.Module, structure: Any, last: bool, like: Tensor | None = None
+    network: nn.Module, structure: Any, last: bool, given: Any, like: Tensor | None = None
 ) -> Subject:
     inputs = structure.network.inputs
     if any(variable.sequence for variable in inputs):
-        raise DeclarationError(
-            "a network on sequences is not read: give one on windows of some steps."
-        )
+        if given is None:
+            raise DataError(
+                "a network on sequences is read for a number of steps: give an example of them, "
+                "such as example=X[:2]."
+            )
+        return Subject(network, _example(network, given), limits=tuple(_limits(structure, last)))
     like = next(network.parameters()) if like is None else like
     example = tuple(torch.zeros(2, *x.shape, dtype=like.dtype) for x in inputs)
     return Subject(network, example, limits=tuple(_limits(structure, last)))
@@ -110,10 +114,11 @@ def _limits(structure: Any, last: bool) -> Iterator[str]:
 def _trained_on(model: Any) -> tuple[Tensor, ...] | None:
     """Return the raw inputs of the last fit, where they are at hand."""
     fitted = model._known
-    if fitted.data is None:
+    inputs = model.structure.network.inputs
+    if fitted.data is None or any(variable.sequence for variable in inputs):
         return None
     found = []
-    for variable in model.structure.network.inputs:
+    for variable in inputs:
         x = fitted.data.values[variable].detach().cpu().double()[:4000]
         moments = fitted.standardization.moments.get(variable)
         if moments is not None and fitted.data.raw is fitted.data:
@@ -182,7 +187,7 @@ def apart(network: nn.Module) -> nn.Module:
     copied.eval()
     for module in following:
         module.training = True
-    return copied
+    return unrolled(copied)
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def to_cvxpy(
 
     An input-convex, -concave or affine network is one expression, whose curvature CVXPY proves by
     rules of its own. One that is linear in pieces is mixed-integer linear, and exact; of any other
-    the constraints are a relaxation, which `optimize` refines. Of an estimator or a fitted model
+    the constraints are a relaxation; `optimize` needs none. Of an estimator or a fitted model
     the scores are meant (outputs of a regression, logits of a classifier), x and outputs in the
     units of the data; of a torch network what it returns.
 

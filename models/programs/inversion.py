@@ -38,12 +38,13 @@ class Inversion:
 
     Attributes:
         x: (inputs,).
-        optimum: of the prior, with its bound.
-        slopes: J, (outputs, inputs): on the piece the output is J x + c.
+        optimum: of the prior, with its bound; x is a local answer where it is not proven.
+        slopes: J, (outputs, inputs): on the piece the output is J x + c; near x alone where the
+            network is not linear in pieces.
         offset: c, (outputs,).
         rows: G, (sides, inputs): the piece is {x : G x <= h} in the box; every x in it with
-            J x + c = y is an answer, too.
-        high: h, (sides,).
+            J x + c = y is an answer, too. None where there are no pieces.
+        high: h, (sides,), or None.
 
     Example:
         >>> import cvxpy as cp
@@ -62,8 +63,8 @@ class Inversion:
     optimum: Optimum
     slopes: Array
     offset: Array
-    rows: Array
-    high: Array
+    rows: Array | None
+    high: Array | None
 
 
 def invert(
@@ -77,12 +78,13 @@ def invert(
 ) -> Inversion:
     """Return the most likely input to which a network answers y, and the others on its piece.
 
-    min prior(x) subject to f(x) = y, x in the box and under convex constraints, with whole numbers
-    for the sides of kinks. Inversion by proximal steps over states (2510.09796) proves nothing, and
-    takes networks with more kinks than a proof can.
+    min prior(x) subject to f(x) = y, x in the box and under convex constraints. Steps that take the
+    network by its tangent (Gauss-Newton steps with the prior kept as it is) give local answers;
+    halved boxes, or sides of kinks, prove that there are none that are more likely, or say how much
+    so they may be. Of a recurrent network x is what all steps are given, one after another.
 
     Args:
-        network: from `to_cvxpy`, linear in pieces, of one sample.
+        network: from `to_cvxpy`, of one sample, with a box.
         y: (outputs,).
         prior: a convex expression of x that is least where x is most likely; or a point, (inputs,),
             to which x is to be near in the Euclidean norm; None for any x.
@@ -92,7 +94,7 @@ def invert(
 
     Raises:
         DataError: y or the point has another shape.
-        DeclarationError: the network is not linear in pieces, or of several samples.
+        DeclarationError: the network is stated for several samples, or without a box.
         SolverError: no input gives y, which is proven, or none was found in time.
 
     Example:
@@ -109,11 +111,10 @@ def invert(
         >>> bool(abs(stated.output.value - wanted).max() < 1e-6)
         True
     """
-    if len(network.graphs) != 1 or not network.exact:
+    if len(network.graphs) != 1:
         raise DeclarationError(
-            "invert is for one sample of a network that is linear in pieces, stated by to_cvxpy "
-            "with a box and mixed_integer=True. Of another, look for the nearest output: "
-            "optimize(network, cp.Minimize(cp.norm(network.output - y)))."
+            "invert is for one sample of a network that is stated by to_cvxpy with a box, and with "
+            "mixed_integer=True where it is convex."
         )
     x, wanted = network.x, np.asarray(y, dtype=float)
     if wanted.shape != network.output.shape:
@@ -130,8 +131,18 @@ def invert(
     limits = [network.output == wanted, *constraints]
     found = optimize(network, cp.Minimize(cost), limits, gap=gap, seconds=seconds)
     if found.x is None:
-        raise SolverError(f"no input with this output was found within {seconds:g} s.")
-    return Inversion(found.x, found, *piece_of(network.composition, found.x))
+        raise SolverError(
+            f"no input with this output was found within {seconds:g} s, nor that there is none: "
+            "give more seconds, a smaller box, or look for the nearest output by optimize(network, "
+            "cp.Minimize(cp.sum_squares(network.output - y)))."
+        )
+    composition = network.composition
+    if all(curve.piecewise_linear for block in composition.blocks for curve in block.curves):
+        return Inversion(found.x, found, *piece_of(composition, found.x))
+    count = len(wanted)
+    slopes = composition.gradient(np.repeat(found.x[None], count, 0), np.eye(count))
+    output = composition.forward(found.x)
+    return Inversion(found.x, found, slopes, output - slopes @ found.x, None, None)
 
 
 def piece_of(composition: Composition, x: Array) -> tuple[Array, Array, Array, Array]:

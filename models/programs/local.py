@@ -4,7 +4,9 @@ With y replaced by y_k + J_k (v - v_k) the problem is convex, and is solved for 
 around v_k; constraints on outputs may be broken at a price (Fletcher, An l1 penalty method for
 nonlinear constraints, 1985; Drusvyatskiy and Lewis, Error bounds, quadratic growth, and linear
 convergence of proximal methods, 2018). The box grows where the step keeps what it promised and
-shrinks where not. Of networks that are linear in pieces a step within a piece is exact.
+shrinks where not, after a second try with the curvature that was met (Fletcher, Second order
+corrections for non-differentiable optimization, 1982). Of networks that are linear in pieces a step
+within a piece is exact.
 """
 
 from __future__ import annotations
@@ -24,9 +26,10 @@ from .search import Search, sides_of
 
 PRECISE = {"tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
 _STEPS = 30
-_FIRST, _LAST = 0.3, 1e-9  # of the width of the region, that steps may go
+_FIRST, _LAST = 0.3, 1e-7  # of the width of the region, that steps may go
 _KEPT, _GOOD = 0.1, 0.7  # of what a step promised: it is taken; the next may go farther
-_DONE = 1e-10  # of the merit, that a step promises at least
+_DONE = 1e-7  # of the merit, that a step promises at least
+_PRICE = 10.0  # of a broken constraint, in those of the first search
 _BROKEN = 1e-7  # of a constraint, that counts as none
 
 
@@ -72,44 +75,64 @@ class Local:
         """
         search = self.search
         far, width = _FIRST, np.minimum(search.region.width, 1e6)
-        self.price.value = max(search.prices, 1.0)
+        self.price.value = max(_PRICE * search.prices, _PRICE)
         merit = self.merit(v)
         for _ in range(_STEPS):
             if left() <= 0 or far < _LAST:
                 break
             self.low.value, self.high.value = v - far * width, v + far * width
-            outputs = search.outputs(v[None])
-            for network, y, slopes, shift in zip(
-                search.networks, outputs, self.jacobians, self.shifts, strict=True
+            for network, slopes, shift in zip(
+                search.networks, self.jacobians, self.shifts, strict=True
             ):
-                count = y.shape[1]
-                slopes.value = network.gradient(np.repeat(v[None], count, 0), np.eye(count))
+                y, back = network.both(np.repeat(v[None], slopes.shape[0], 0))
+                slopes.value = back(np.eye(slopes.shape[0]))
                 shift.value = y[0] - slopes.value @ v
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)
-                try:
-                    self.problem.solve(solver=cp.CLARABEL, **PRECISE)
-                except (cp.SolverError, ValueError):
+            promised, slack = 0.0, 0.0
+            for turn in range(2):  # the second with the curvature that the first has met
+                there = self.solved()
+                if there is None:
                     break
-            if self.problem.value is None or not math.isfinite(self.problem.value):
+                if not turn:
+                    promised = merit - float(np.asarray(self.problem.value))
+                    slack = sum(float(np.asarray(x.value)) for x in self.broken)
+                search.assign(there)
+                consider()
+                value = self.merit(there)
+                if merit - value >= _KEPT * promised or promised <= _DONE * (1 + abs(merit)):
+                    break
+                for y, slopes, shift in zip(
+                    search.outputs(there[None]), self.jacobians, self.shifts, strict=True
+                ):
+                    shift.value = y[0] - slopes.value @ there
+            if there is None:
                 break
-            there, promised = values_of(search.variables), merit - float(self.problem.value)
-            slack = sum(float(x.value) for x in self.broken)
-            search.assign(there)
-            consider()
-            value = self.merit(there)
-            if merit - value >= _KEPT * promised and value < merit:
+            kept = merit - value >= _KEPT * promised and value < merit
+            done = promised <= _DONE * (1 + abs(merit))
+            if kept:
                 far *= 2.0 if merit - value > _GOOD * promised else 1.0
                 v, merit = there, value
-            elif promised > _DONE * (1 + abs(merit)):
+            elif not done:
                 far *= 0.25
-            if promised <= _DONE * (1 + abs(merit)):
-                if slack <= _BROKEN:
-                    break
+            if done and slack <= _BROKEN:
+                break
+            if done:
                 self.price.value *= 10.0
                 far, merit = _FIRST, self.merit(v)
         search.assign(v)
         return v
+
+    def solved(self) -> Array | None:
+        """Return where the problem with networks by their tangents has its least value."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                self.problem.solve(solver=cp.CLARABEL, **PRECISE)
+            except (cp.SolverError, ValueError):
+                return None
+        value = self.problem.value
+        if value is None or not math.isfinite(float(np.asarray(value))):
+            return None
+        return values_of(self.search.variables)
 
     def merit(self, v: Array) -> float:
         """Return the objective and the price of broken constraints, with the network as it is."""

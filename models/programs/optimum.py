@@ -34,7 +34,7 @@ from .search import INFEASIBLE, Search, sides_of
 if TYPE_CHECKING:
     from cvxpy.constraints.constraint import Constraint
 
-_HELD = 1e-6  # violation of a constraint, relative to its size, that counts as none
+_HELD = 1e-7  # violation of a constraint, relative to its size, that counts as none
 _ANSWERED = ("optimal", "optimal_inaccurate")
 _TRIED = 3  # points from which tangents are tried
 _BOXED, _BOXED_MANY = 0.6, 0.1  # of the time, after which boxes leave what is linear in pieces
@@ -332,6 +332,8 @@ class _Proof:
 
     def cutoff(self) -> float:
         """Return what a better answer than the best is to have at most."""
+        if not self.best:
+            return math.inf
         return self.value - 0.9 * max(self.gap * abs(self.value), self.tiny)
 
     def halve(self, told: Told) -> None:
@@ -372,8 +374,8 @@ class _Proof:
             self.search.assign(points[best])
             self.consider()
         if self.local is not None and (rounds & (rounds - 1)) == 0:
-            for point in (points[best], points[int(found.bound.argmin())]):
-                self.local.steps(point, self.consider, lambda: self.left)
+            lowest = points[int(found.bound.argmin())]
+            self.local.steps(lowest, self.consider, lambda: self.left)
 
     def ends(self) -> tuple[Array, Array]:
         """Return ends of all variables between which better answers lie.

@@ -47,9 +47,55 @@ def test_an_output_that_no_input_gives_is_told() -> None:
         invert(stated, [1e3])
     with pytest.raises(DataError, match="shape"):
         invert(stated, [1.0, 2.0])
-    smooth = to_cvxpy(drawn(nn.Linear(2, 4), nn.Tanh()), cp.Variable(2), box=(-1, 1))
-    with pytest.raises(DeclarationError, match="linear in pieces"):
-        invert(smooth, np.zeros(4))
+    with pytest.raises(DeclarationError, match="one sample"):
+        invert(to_cvxpy(network, cp.Variable((2, 2)), box=(-1, 1)), np.zeros((2, 1)))
+    far = to_cvxpy(drawn(nn.Linear(2, 4), nn.Tanh()), cp.Variable(2), box=(-1, 1))
+    with pytest.raises(SolverError, match="no input meets"):
+        invert(far, [0.9, 0.9, -0.9, 0.9])
+
+
+@pytest.mark.parametrize(
+    "activation", [nn.Tanh(), nn.GELU(), nn.Softplus(), nn.Sigmoid()], ids=repr
+)
+def test_a_smooth_network_is_inverted_with_a_proof(activation) -> None:
+    network = drawn(nn.Linear(2, 6), activation, nn.Linear(6, 1), seed=2)
+    stated = to_cvxpy(network, cp.Variable(2), box=(-2, 2))
+    wanted = values(network, [1.2, -0.8])[0]
+    found = invert(stated, wanted, prior=[0.5, 0.5])
+    assert found.optimum.proven
+    np.testing.assert_allclose(values(network, found.x)[0], wanted, atol=1e-6)
+    grid = np.stack(np.meshgrid(*[np.linspace(-2, 2, 1001)] * 2), -1).reshape(-1, 2)
+    near = np.abs(values(network, grid)[:, 0] - wanted) < 2e-3
+    closest = np.linalg.norm(grid[near] - 0.5, axis=1).min()
+    assert found.optimum.bound <= found.optimum.value <= closest * 1.02 + 1e-2
+    beside = found.x + 1e-5 * RNG.normal(size=(20, 2))
+    np.testing.assert_allclose(
+        beside @ found.slopes.T + found.offset, values(network, beside), atol=1e-7
+    )
+
+
+@pytest.mark.parametrize("kind", ["tanh", "relu"])
+def test_the_inputs_of_all_steps_of_a_recurrence_are_found(kind) -> None:
+    class Last(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.recurrence = nn.RNN(2, 4, 2, kind, bidirectional=True, batch_first=True)
+            self.readout = nn.Linear(8, 2)
+
+        def forward(self, x):
+            return self.readout(self.recurrence(x)[0].sum(1))
+
+    network = drawn(Last())[0]
+    x = RNG.uniform(-1, 1, (1, 5, 2))
+    variable: Any = cp.Variable(10)
+    stated = to_cvxpy(network, variable, box=(-1, 1), example=torch.from_numpy(x))
+    wanted = values(network, x)[0]
+    np.testing.assert_allclose(stated.composition.forward(x.reshape(10)), wanted, rtol=1e-9)
+    found = invert(
+        stated, wanted, prior=np.zeros(10), constraints=[variable[0] >= 0.3], seconds=2.0
+    )
+    np.testing.assert_allclose(values(network, found.x.reshape(1, 5, 2))[0], wanted, atol=2e-6)
+    assert found.x[0] >= 0.3 - 1e-6 and np.abs(found.x).max() <= 1 + 1e-6
 
 
 def test_exact_ranges_are_attained_and_inside_those_of_intervals() -> None:
